@@ -11,9 +11,10 @@ is sent away, and its browser comes back for the newest state. Nothing is asked 
 from __future__ import annotations
 
 import json
+import operator
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import trio
@@ -32,8 +33,11 @@ PICTURES_KEPT = 16
 PACE_S = 0.02  # between two questions of readers: no number of them can keep the daemon busy
 COMPARED_STRIPES = 8
 REQUESTS_SHOWN = 12
+CELLS_TOLD = 512
+COUNT_END = 1 << 62
 CALM_S = 30.0  # members are there before the job that moves chunks to them
-MOVING = {"grow", "restripe", "tuning", "evacuate", "rebundle", "restore"}
+TUNING = "tuning"  # by a job, or by the tuner at idle times, which has none
+MOVING = {"grow", "restripe", TUNING, "evacuate", "rebundle", "restore"}
 DAEMON_WORDS_MAX = 500
 
 
@@ -53,6 +57,7 @@ class Feed:
         self._pictures: OrderedDict[tuple[int, int], tuple[int, Picture]] = OrderedDict()
         self._calm: Picture | None = None  # the newest one while nothing was being moved
         self._before: Picture | None = None  # the last one before something was
+        self._tuned = 0
         self._unlike_since_s: float | None = None  # the present members are not those of _calm
         self._turn = trio.Lock()
         self._next_s = -1.0
@@ -84,7 +89,7 @@ class Feed:
         return len(self._readers)
 
     def _tell(self, name: str, document: Mapping[str, Any]) -> None:
-        text = json.dumps(document, separators=(",", ":"))
+        text = json.dumps(document, separators=(",", ":"), allow_nan=False)
         message = f"event: {name}\ndata: {text}\n\n".encode()
         if name != "pass":
             if self._latest.get(name) == message:
@@ -110,7 +115,7 @@ class Feed:
                 try:
                     if turn % STATUS_EACH == 0:
                         await self.look()
-                    await self._look_at_requests()
+                    await self.look_at_requests()
                 except RaidxError as error:
                     self._lost(error)
                     turn = -1  # the next look is a whole one
@@ -120,11 +125,12 @@ class Feed:
 
     async def look(self) -> None:
         """Ask for status, counters and events, and tell what has changed. Raises RaidxError."""
+        with _believing():
+            await self._look()
+
+    async def _look(self) -> None:
         status, stats = await self._source.ask([("status", {}), ("stats", {})])
-        try:
-            told = words.state(status, stats)
-        except (KeyError, TypeError, ValueError) as error:
-            raise RaidxError(f"the answer of {self._source.where} is not valid: {error}") from None
+        told = words.state(status, stats)
         if self._status is not None and self._status["uuid"] != status["uuid"]:
             self._pictures.clear()
             self._calm = self._before = None
@@ -137,6 +143,7 @@ class Feed:
             status["events"],
             [(member["role"], member["state"], member["path"]) for member in status["members"]],
             [(job["kind"], job["done"]) for job in status["jobs"]],
+            _tuned(status),
         )
         if seen != self._seen:
             self._seen = seen
@@ -147,13 +154,18 @@ class Feed:
         events = await self._source.events(str(status["uuid"]))
         self._tell("events", {"events": events})
 
+    async def look_at_requests(self) -> None:
+        """Ask what has passed, and tell it. Raises RaidxError."""
+        with _believing():
+            await self._look_at_requests()
+
     async def _look_at_requests(self) -> None:
         (trace,) = await self._source.ask([("trace", {"since": self._since})])
         if trace["next"] < self._since:  # another daemon, which counts from zero
             self._since = 0
             return
-        self._since = trace["next"]
-        self._stripes = trace["stripes"]
+        self._since = _count(trace["next"])
+        self._stripes = _count(trace["stripes"])
         requests = trace["requests"][-REQUESTS_SHOWN:]
         if trace["cells"] or requests or trace["log"]:
             self._tell(
@@ -161,9 +173,9 @@ class Feed:
                 {
                     "cells": [
                         [f"{stripe}:{name}", "write" if writes else "read", count]
-                        for stripe, name, writes, count in trace["cells"]
+                        for stripe, name, writes, count in trace["cells"][:CELLS_TOLD]
                     ],
-                    "log": trace["log"],
+                    "log": trace["log"][:CELLS_TOLD],
                     "requests": requests,
                     "missed": trace["missed"],
                 },
@@ -181,6 +193,11 @@ class Feed:
         if kinds and (self._before is None or self._calm is not None):
             self._before, self._calm = self._calm, None
             self._moving = kinds[0]
+        tuned = _tuned(status)
+        begins = not kinds and tuned > self._tuned and self._moving != TUNING  # else it adds up
+        if begins and self._calm is not None:
+            self._before, self._moving = self._calm, TUNING
+        self._tuned = tuned
         if not kinds and self._stripes and self._is_calm(status):
             self._calm = await self.picture(0, COMPARED_STRIPES)
 
@@ -201,7 +218,7 @@ class Feed:
 
         Readers who look at the same stripes share an answer until something has changed.
         """
-        if not 0 <= first < 1 << 62 or not 1 <= count <= STRIPES_MAX:
+        if not 0 <= first < COUNT_END or not 1 <= count <= STRIPES_MAX:
             raise UsageError(f"a picture has 1 to {STRIPES_MAX} stripes")
         key = (first, count)
         version, known = self._pictures.get(key, (-1, None))
@@ -209,13 +226,15 @@ class Feed:
             return known
         if not self._stripes:
             (trace,) = await self._ask_paced([("trace", {})])
-            self._stripes = trace["stripes"]
+            with _believing():
+                self._stripes = _count(trace["stripes"])
         first = min(first, max(0, self._stripes - 1))
         numbers = range(first, min(first + count, self._stripes))
         asked = [("status", {}), *(("explain", {"stripe": number}) for number in numbers)]
         version = self._version
         status, *stripes = await self._ask_paced(asked)
-        found = _picture(status, stripes)
+        with _believing():
+            found = picture_of(status, stripes)
         self._pictures[key] = version, found
         self._pictures.move_to_end(key)
         while len(self._pictures) > PICTURES_KEPT:
@@ -241,10 +260,8 @@ class Feed:
         """Return the plan of a request in words. Raises RaidxError."""
         arguments = {"offset": offset, "length": length, "write": write}
         (answer,) = await self._ask_paced([("explain", arguments)])
-        try:
+        with _believing():
             return words.plan(answer)
-        except (KeyError, TypeError, ValueError) as error:
-            raise RaidxError(f"an answer of the daemon is not valid: {error}") from None
 
     async def _ask_paced(self, questions: Sequence[Question]) -> list[Result]:
         """Ask for one reader: one after the other, and not too often."""
@@ -254,8 +271,24 @@ class Feed:
             return await self._source.ask(questions)
 
 
-def _picture(status: Mapping[str, Any], stripes: Sequence[Mapping[str, Any]]) -> Picture:
+def _tuned(status: Mapping[str, Any]) -> int:
+    """Return how many chunks the tuner of the array has moved since the mount."""
+    tuner = status.get("tuner")
+    return _count(tuner["chunks_moved"]) if tuner else 0
+
+
+def _count(value: Any) -> int:
+    """Return *value*, a number of things. Raises TypeError, ValueError."""
+    if not 0 <= operator.index(value) < COUNT_END:
+        raise ValueError(f"{value} is out of range")
+    return operator.index(value)
+
+
+@contextmanager
+def _believing() -> Iterator[None]:
+    """Raise RaidxError for an answer that is not one: anybody can mount what calls itself raidx."""
     try:
-        return picture_of(status, stripes)
-    except (KeyError, TypeError, ValueError) as error:
-        raise RaidxError(f"an answer of the daemon is not valid: {error}") from None
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        text = f"{type(error).__name__}: {error}"[:DAEMON_WORDS_MAX]
+        raise RaidxError(f"an answer of the daemon is not valid: {text}") from None

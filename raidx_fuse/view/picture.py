@@ -13,12 +13,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
+from raidx_fuse.layouts.registry import WIDTH_MAX
+
 CELL_WIDTH, CELL_HEIGHT = 76, 30
 GAP = 4
 LABEL_WIDTH = 84
 HEAD_HEIGHT = 42
 CELLS_MAX = 2048
 NAME_CHARS_MAX = 11
+STATE_CHARS_MAX = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +76,17 @@ def picture_of(status: Mapping[str, Any], stripes: Sequence[Mapping[str, Any]]) 
     Whole stripes are left out behind `CELLS_MAX` cells.
     """
     columns = tuple(
-        Column(member["role"], short_name(member["path"]), str(member["state"]))
+        Column(
+            int(member["role"]), short_name(member["path"]), str(member["state"])[:STATE_CHARS_MAX]
+        )
         for member in sorted(status["members"], key=lambda member: int(member["role"]))
         if member["role"] >= 0
-    )
+    )[:WIDTH_MAX]
     cells: list[Cell] = []
     shown: list[int] = []
     for document in stripes:
         places = sorted(document["cells"], key=lambda cell: (cell["role"], cell["member_offset"]))
+        places = places[:CELLS_MAX]
         if shown and len(cells) + len(places) > CELLS_MAX:
             break
         shown.append(int(document["stripe"]))
@@ -102,13 +108,13 @@ def _cell(stripe: int, row: int, place: Mapping[str, Any]) -> Cell:
         kind = "lost"
     return Cell(
         stripe,
-        str(place["cell"]),
+        str(place["cell"])[:NAME_CHARS_MAX],
         int(place["role"]),
         row,
         kind,
-        place["path"],
+        None if place["path"] is None else str(place["path"]),
         int(place["member_offset"]),
-        place.get("image_offset"),
+        None if place.get("image_offset") is None else int(place["image_offset"]),
     )
 
 

@@ -6,7 +6,8 @@ bounded number of bytes:
     idle, sends a head in drops     closed after `receive_s`, head and body together
     long head, long body            431, 413, and closed
     reads nothing                   closed when one send has taken `send_s`
-    many connections                the one that has been idle longest is closed for the next
+    many connections                the one that has been idle longest is closed for the next; one
+                                    address has `address_max` at most, except this machine's own
 
 Only the event stream is open for long, and its number is bounded by the application. (Hypercorn
 was looked at: six packages, a send that cannot be cancelled, no bound on connections.)
@@ -14,7 +15,9 @@ was looked at: six packages, a send that cannot be cancelled, no bound on connec
 
 from __future__ import annotations
 
+import ipaddress
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,6 +33,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
+LOOPBACK, NOBODY = "127.0.0.1", "0.0.0.0"
 _RECEIVE_BYTES = 16384
 _LINGER_BYTES = 64 << 10  # taken from a client that was refused, so that it reads the answer
 _LINGER_S = 1.0
@@ -40,6 +44,7 @@ class Limits:
     """What one client may use, in numbers, bytes and seconds."""
 
     clients_max: int = 128
+    address_max: int = 16
     head_bytes_max: int = 16 << 10
     body_bytes_max: int = 4 << 10
     requests_max: int = 1000  # of one connection
@@ -66,6 +71,7 @@ class Server:
         self._app = app
         self._limits = limits or Limits()
         self._idle: dict[trio.CancelScope, None] = {}  # connections without a request, oldest first
+        self._of_address: Counter[str] = Counter()
         self.clients = 0
         self.bugs = 0
 
@@ -83,10 +89,14 @@ class Server:
                 log.warning("a client could not be accepted: %s", error)
                 await trio.sleep(1)
                 continue
-            nursery.start_soon(self.serve, stream)
+            nursery.start_soon(self.serve, stream, _address_of(stream))
 
-    async def serve(self, stream: trio.abc.Stream) -> None:
-        """Answer the requests of one client until it leaves, or is asked to."""
+    async def serve(self, stream: trio.abc.Stream, address: str = LOOPBACK) -> None:
+        """Answer the requests of one client at *address* until it leaves, or is asked to."""
+        is_own = ipaddress.ip_address(address).is_loopback
+        if not is_own and self._of_address[address] >= self._limits.address_max:
+            await trio.aclose_forcefully(stream)
+            return
         if self.clients >= self._limits.clients_max:
             if not self._idle:
                 await trio.aclose_forcefully(stream)
@@ -95,6 +105,7 @@ class Server:
             del self._idle[oldest]
             oldest.cancel()
         self.clients += 1
+        self._of_address[address] += 1
         try:
             await _Connection(self._app, self._limits, stream, self._idle).run()
         except (trio.BrokenResourceError, trio.ClosedResourceError, _TooSlow):
@@ -104,8 +115,17 @@ class Server:
             log.critical("bug in the web page", exc_info=True)
         finally:
             self.clients -= 1
+            self._of_address -= Counter((address,))  # one that has none any more is forgotten
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(stream)
+
+
+def _address_of(stream: trio.SocketStream) -> str:
+    """Return the address of the other end; that of nobody if it has left."""
+    try:
+        return str(stream.socket.getpeername()[0]).partition("%")[0]
+    except OSError:
+        return NOBODY
 
 
 class _Connection:

@@ -6,9 +6,12 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
+from raidx_fuse.layouts.registry import WIDTH_MAX
 from raidx_fuse.units import format_size
 
 LINES_MAX = 200
+JOBS_MAX = 16
+CELLS_MAX = 2048
 TEXT_CHARS_MAX = 300
 ROUTES = {
     "log": "through the log: the record first, the home places at the checkpoint",
@@ -50,7 +53,7 @@ def plan(document: Mapping[str, Any]) -> dict[str, Any]:
         "title": f"{document['operation']} of {size} at {document['offset']}",
         "summary": f"{document['reads']} reads and {document['writes']} writes of members",
         "lines": lines,
-        "cells": [list(each) for each in dict.fromkeys(cells)],
+        "cells": [list(each) for each in dict.fromkeys(cells)][:CELLS_MAX],
     }
 
 
@@ -67,26 +70,28 @@ def state(status: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]
     """
     counters = {member["role"]: member for member in stats.get("members", ())}
     return {
-        **{key: status[key] for key in ("name", "layout", "state", "redundancy_left")},
+        **{key: _short(status[key]) for key in ("name", "layout", "state")},
+        "redundancy_left": operator.index(status["redundancy_left"]),
         "size": format_size(status["size"]),
-        "written": status["written"],
         "chunk": format_size(status["chunk_size"]),
         "can_be_broken": status.get("lab") is not None,
         "action": _short(status["action"]),
         "warnings": [_short(text) for text in status["warnings"][:8]],
-        "members": [_member(m, counters.get(m["role"], {})) for m in status["members"]],
+        "members": [_member(m, counters.get(m["role"], {})) for m in status["members"][:WIDTH_MAX]],
         "jobs": [
             {
-                "kind": job["kind"],
-                "state": job["state"],
-                "done": job["done"],
+                "kind": _short(job["kind"]),
+                "state": _short(job["state"]),
+                "done": job["done"] + 0,
                 "total": max(1, job["total"]),
                 "percent": round(100 * job["done"] / max(1, job["total"])),
             }
-            for job in status["jobs"]
+            for job in status["jobs"][:JOBS_MAX]
         ],
         "faults": {
-            disk["member"]: disk["faults"] for disk in status.get("lab") or () if disk["faults"]
+            str(disk["member"]): [str(fault) for fault in disk["faults"]]
+            for disk in (status.get("lab") or ())[:WIDTH_MAX]
+            if disk["faults"]
         },
     }
 
@@ -95,7 +100,7 @@ def _member(member: Mapping[str, Any], counters: Mapping[str, Any]) -> dict[str,
     return {
         "role": operator.index(member["role"]),  # TypeError unless it is a number
         "path": _short(member["path"]),
-        "state": member["state"],
+        "state": _short(member["state"]),
         **{key: counters.get(key) for key in ("reads", "writes", "queue_now", "errors")},
     }
 

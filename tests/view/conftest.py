@@ -41,6 +41,7 @@ class Script:
         self.told: list[dict[str, Any]] = []
         self.next = 0
         self.cells: list[list[Any]] = []
+        self.stats: dict[str, Any] = {"members": []}
         self.status = documents.status(events=1, lab=[])
         self.places = [
             {
@@ -67,7 +68,7 @@ class Script:
         if name == "status":
             return self.status
         if name == "stats":
-            return {"members": []}
+            return self.stats
         if name == "trace":
             self.next += 1
             more = {"requests": [], "cells": self.cells, "log": [], "missed": 0}
@@ -115,10 +116,10 @@ class Site:
         self.server = Server(Application(self.source, self.feed, self.access), limits)
         self._nursery = nursery
 
-    def connect(self) -> Stream:
-        """Return the client's end of a new connection."""
+    def connect(self, address: str = "127.0.0.1") -> Stream:
+        """Return the client's end of a new connection from *address*."""
         ours, theirs = memory_stream_pair()
-        self._nursery.start_soon(self.server.serve, theirs)
+        self._nursery.start_soon(self.server.serve, theirs, address)
         return ours
 
     def connect_unread(self) -> trio.abc.Stream:

@@ -324,9 +324,40 @@ def test_before_and_after_of_a_growth_are_compared(on_site: OnSite) -> None:
     on_site(scene)
 
 
+def test_what_the_tuner_moves_is_seen_and_adds_up(on_site: OnSite) -> None:
+    async def scene(site: Site) -> None:
+        status, places = site.source.status, site.source.places
+        status["tuner"] = {"chunks_moved": 7}
+        async with site.feed.reader() as news:
+            await trio.sleep(3)
+            version = (await next_state(news, alive=True))["version"]
+            for number, moved in ((1, 8), (2, 16)):
+                places[number] |= {"role": 3, "member_offset": 4096 * number}
+                status["tuner"] = {"chunks_moved": 7 + number}
+                await trio.sleep(2)
+                told = (await site.ask("GET", "/compare")).json()
+                assert (told["kind"], told["moved"]) == ("tuning", moved)
+                with trio.fail_after(60):
+                    while (await next_state(news, alive=True))["version"] < version + number:
+                        pass
+
+    on_site(scene)
+
+
+def test_no_answer_has_a_number_that_browsers_cannot_read(on_site: OnSite) -> None:
+    async def scene(site: Site) -> None:
+        site.source.stats = {"members": [{"role": 0, "reads": float("nan")}]}
+        async with site.feed.reader() as news:
+            assert "not valid" in (await next_state(news, alive=False))["why"]
+
+    on_site(scene)
+
+
 @pytest.mark.parametrize(
     "change",
     [
+        {"tuner": {}},
+        {"tuner": {"chunks_moved": "many"}},
         {"members": 7},
         {"members": [{}]},
         {"jobs": [None]},

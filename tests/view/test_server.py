@@ -150,6 +150,23 @@ def test_open_streams_are_not_sent_away_for_newcomers(on_site: OnSite) -> None:
     on_site(scene, limits=Limits(clients_max=2))
 
 
+def test_one_student_does_not_take_the_places_of_all(on_site: OnSite) -> None:
+    async def scene(site: Site) -> None:
+        greedy = [site.connect("192.0.2.7") for _ in range(LIMITS.clients_max)]
+        await trio.sleep(0.1)
+        assert site.server.clients == LIMITS.address_max
+        other = site.connect("2001:db8::7")
+        await other.send_all(GET)
+        assert (await one(other)).startswith(b"HTTP/1.1 200")
+        for stream in greedy:
+            await stream.aclose()
+        again = site.connect("192.0.2.7")
+        await again.send_all(GET)
+        assert (await one(again)).startswith(b"HTTP/1.1 200")
+
+    on_site(scene)
+
+
 def test_head_has_no_body(on_site: OnSite) -> None:
     async def scene(site: Site) -> None:
         raw = await site.send(b"HEAD / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
