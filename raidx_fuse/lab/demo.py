@@ -41,6 +41,7 @@ SLOW_EACH, SLOW_TIMES = 3, 3  # layouts for unlike disks: each third disk is thr
 EVENTS_KEPT = 40
 TEXT = b"The quick brown fox jumps over the lazy dog. "
 HOT_SHARE = 0.7  # of the requests go to a sixth of the image, so that there is something to tune
+ACTION = "to replace a member, start the demo with --break and enter the token"
 PAUSE_OPERATIONS = 8  # the longest pause between two requests, in times of an operation
 
 
@@ -161,7 +162,11 @@ class DemoArray:
     async def ask(self, questions: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
         """Return the answers to *questions*. Raises RaidxError."""
         assert self._handle is not None
-        return [await self._handle(name, dict(arguments)) for name, arguments in questions]
+        answers = [await self._handle(name, dict(arguments)) for name, arguments in questions]
+        for answer in answers:
+            if answer.get("action") is not None:  # commands that there is no mount point for
+                answer["action"] = ACTION
+        return answers
 
     async def act(self, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Carry out *command*. Raises RaidxError."""

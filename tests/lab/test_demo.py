@@ -56,6 +56,7 @@ def test_a_disk_fails_is_replaced_and_the_array_grows_under_load() -> None:
             await shown.act("fail-disk", {"member": "1"})
             (status,) = await shown.ask([("status", {})])
             assert status["state"] == "degraded"
+            assert "--break" in status["action"], "there is no mount point to give a command"
             new = shown.replacement(status["members"][1]["path"])
             await shown.act("replace-disk", {"old": "1", "new": new})
             await trio.sleep(60)
