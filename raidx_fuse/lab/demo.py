@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -78,7 +78,7 @@ class DemoArray:
     """A running demo; it answers as a mount would. See view/source.py for the methods."""
 
     where = "demo"
-    actions = ("fail-disk", "replace-disk", "inject", "add-disk", "tune", "scrub")
+    actions: Collection[str] = ("fail-disk", "replace-disk", "inject", "add-disk", "tune", "scrub")
 
     def __init__(self, demo: Demo) -> None:
         """Raises LayoutError."""

@@ -184,8 +184,9 @@ class SynchronousBatches(ABC):
         Who notes what passes (daemon/commands/trace.py) costs nothing while nobody wants to know.
         """
         for name in self._over:
-            del self.__dict__[name]
-        self.__dict__.update(methods)
+            delattr(self, name)
+        for name, method in methods.items():
+            setattr(self, name, method)
         self._over = tuple(methods)
 
     @abstractmethod

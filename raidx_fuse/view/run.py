@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import trio
 
@@ -73,14 +72,14 @@ async def serve_page(
         ready()
 
 
-def _source(request: PageRequest) -> AbstractAsyncContextManager[Any]:
+def _source(request: PageRequest) -> AbstractAsyncContextManager[Source]:
     if request.where is None:
         return demo_array(request.demo or Demo())
     return _mounted(request.where)
 
 
 @asynccontextmanager
-async def _mounted(where: str) -> Any:
+async def _mounted(where: str) -> AsyncIterator[Source]:
     require_one_array(where)
     yield MountSource(where)
 

@@ -53,7 +53,7 @@ class Source(Protocol):
 class MountSource:
     """The daemon of the mount point *where* (MOUNT:ARRAY, if it has several arrays)."""
 
-    actions = ("fail-disk", "replace-disk", "inject")
+    actions: Collection[str] = ("fail-disk", "replace-disk", "inject")
 
     def __init__(self, where: str) -> None:
         self.where = where

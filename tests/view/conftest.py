@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 import pytest
@@ -32,7 +32,7 @@ class Script:
     """A source that answers from *answers*; *asked* and *done* are what it was asked."""
 
     where = "/mnt"
-    actions = ("fail-disk", "replace-disk", "inject")
+    actions: Collection[str] = ("fail-disk", "replace-disk", "inject")
 
     def __init__(self) -> None:
         self.asked: list[str] = []

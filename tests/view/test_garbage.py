@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import trio
@@ -27,7 +27,7 @@ class Changed:
     """The demo, whose answers are changed in one place each by *chance*."""
 
     where = "demo"
-    actions = ()
+    actions: Collection[str] = ()
 
     def __init__(self, demo: DemoArray, chance: random.Random) -> None:
         self._demo = demo
