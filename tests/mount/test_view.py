@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.browser import Browser, browser, why_no_browser
-from tests.support.page import page
+from tests.support.page import page, show_stripes
 
 if TYPE_CHECKING:
     from tests.mount.real_array import RealArray
@@ -39,6 +39,14 @@ for (const cell of document.querySelectorAll('#picture .cell')) {
   found[cell.dataset.key] = Number(heads[0][0]);
 }
 return found;
+"""
+
+COLLECT = """
+window.lit = new Set();
+new MutationObserver((changes) => {
+  for (const each of changes)
+    if (each.target.classList.contains('write')) window.lit.add(each.target.dataset.key);
+}).observe(document.getElementById('picture'), {attributes: true, subtree: true});
 """
 
 
@@ -90,10 +98,13 @@ def test_the_page_shows_what_the_daemon_says_and_survives_it(
     with page(str(array.mnt), "--break") as shown:
         opened.open(shown.url)
         opened.wait(STATE, "clean")
-        opened.run("document.getElementById('follow').checked = false")
+        show_stripes(opened, 0, STRIPES)
         agrees(opened, array)
 
         # a write passes: its request and its cells
+        array.call("set", key="journal", value="none")  # in place, at once
+        plan = array.call("explain", offset=4 * CHUNK_BYTES, length=4096, write=True)
+        opened.run(COLLECT)
         with array.image.open("r+b", buffering=0) as image:
             image.seek(4 * CHUNK_BYTES)
             image.write(b"y" * 4096)
@@ -103,7 +114,11 @@ def test_the_page_shows_what_the_daemon_says_and_survives_it(
             " each.textContent.startsWith(arguments[0]))",
             f"write 4096 bytes at {4 * CHUNK_BYTES} of",
         )
-        opened.wait("return document.querySelectorAll('#picture .cell.write').length > 0")
+        (stripe,) = plan["stripes"]
+        written = [f"1:{place['cell']}" for band in stripe["bands"] for place in band["writes"]]
+        assert sorted(written) == ["1:D1", "1:P0"]
+        opened.wait("return arguments[0].every((key) => window.lit.has(key))", written)
+        assert opened.run("return [...window.lit].sort()") == sorted(written)
 
         # broken by its own button, as a program with the token would
         shown.ask("/do", {"action": "fail-disk", "member": str(array.members[2])})
@@ -122,7 +137,6 @@ def test_the_page_shows_what_the_daemon_says_and_survives_it(
         opened.wait(STATE, f"no array is mounted on {array.mnt}")
         array.mount()
         opened.wait(STATE, "clean")
-        opened.wait("return document.querySelectorAll('#picture .cell').length >= 32")
         agrees(opened, array)
         assert "--lab" in shown.refused("/do", {"action": "fail-disk", "member": "0"})
         assert array.status()["state"] == "clean", "this mount was not made to be broken"

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.browser import Browser
+
 RAIDX = Path(sys.executable).with_name("raidx")
 READY_S = 60.0
 
@@ -42,6 +44,24 @@ class Page:
         except urllib.error.HTTPError as error:
             return str(json.load(error)["error"])
         raise AssertionError(f"not refused: {answer}")
+
+
+def show_stripes(opened: Browser, first: int, count: int) -> None:
+    """Let the page in *opened* show these stripes, and follow no requests."""
+    opened.wait("return document.querySelectorAll('#picture .cell').length")
+    opened.run(
+        """
+        document.getElementById('first').value = arguments[0];
+        document.getElementById('count').value = arguments[1];
+        document.getElementById('window').requestSubmit();
+        """,
+        first,
+        count,
+    )
+    wanted = " ".join(str(number) for number in range(first, first + count))
+    opened.wait(
+        "return document.getElementById('picture').dataset.stripes === arguments[0]", wanted
+    )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 from PIL import Image
 
 from tests.support.browser import Browser, browser
-from tests.support.page import Page, page
+from tests.support.page import Page, page, show_stripes
 
 COLOURS = 64  # the page has few, and a PNG of few is small
 LIT = "return document.querySelectorAll('.cell.write, .cell.read').length > 1"
@@ -23,7 +23,7 @@ def photograph(shown: Page, opened: Browser) -> bytes:
     """Return a PNG of the demo: a plan chosen, cells lit."""
     opened.resize(1280, 1000)
     opened.open(shown.url)
-    opened.run("document.getElementById('follow').checked = false")
+    show_stripes(opened, 0, 8)
     opened.wait("return document.querySelectorAll('#requests button').length > 2")
     opened.click('[data-key="0:D1"]')
     opened.wait("return document.querySelector('#plan h3')")
