@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.engine.explain import cell_name
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.configuration.volumes import Extent, decode_table
 from raidx_fuse.layouts.numbers import MemberChunk, Role, by_role
@@ -156,7 +155,7 @@ class Trace:
             except IndexError:  # beyond the chunks of the layout: the table of a raidx array
                 return
             if found is not None:
-                yield found[0], cell_name(context, found[1])
+                yield found[0], context.code.name_of(found[1])
 
     def _shown(self, requests: Iterable[tuple[int, Volume, bool, int, int]]) -> Iterator[Result]:
         values = self._array.member_set.config.volumes
