@@ -212,7 +212,7 @@ function showState(told) {
   document.title = `${told.name}: raidx view`;
   get("name").textContent = `${told.name}: ${told.layout}, ${told.size} in chunks of ${told.chunk}`;
   line.classList.toggle("trouble", told.state !== "clean");
-  line.textContent = `${told.state}; ${told.redundancy_left} more members may fail`;
+  line.textContent = `${told.state}; may lose ${told.redundancy_left} more`;
   get("action").textContent = told.action || "";
   stripes = told.stripes;
   get("first").max = Math.max(0, stripes - 1);
