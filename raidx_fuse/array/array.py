@@ -23,6 +23,7 @@ from raidx_fuse.array.lost_list import LostList
 from raidx_fuse.array.membership import Membership
 from raidx_fuse.array.returning import take_back
 from raidx_fuse.array.settings import SETTINGS, apply_saved, setting_named
+from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.discard import Discarder
 from raidx_fuse.engine.explain import explain, explain_stripe
@@ -93,7 +94,7 @@ class Array:
         self.tuner: Tuner | None = None
         self.rebundle: RebundleOperation | None = None
         self.self_heal: SelfHeal | None = None
-        if isinstance(context.layout, BundleLayout) and context.access is not None:
+        if isinstance(context.layout, BundleLayout) and isinstance(context.access, AccessStats):
             self.tuner = Tuner(self, context.layout, context.access)
             self.rebundle = RebundleOperation(self, context.layout)
             self.self_heal = SelfHeal(self, self.rebundle)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raidx_fuse.array.services import RunningArray
+from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.layouts.numbers import by_role
 from raidx_fuse.store.latency import Latency
 
@@ -111,7 +112,7 @@ def _cache(array: RunningArray) -> dict[str, int]:
 def _hottest(array: RunningArray) -> list[dict[str, Any]]:
     """Return the most used chunks; empty for a layout without a chunk table."""
     context = array.context
-    if context.access is None:
+    if not isinstance(context.access, AccessStats):
         return []
     found = []
     for chunk, seconds in context.access.hottest(HOTTEST_SHOWN):

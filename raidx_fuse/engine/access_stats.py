@@ -14,7 +14,7 @@ known yet.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,11 +47,24 @@ def _towards(middle_s: float, newest_s: float) -> float:
     return middle_s * (1 + SPEED_STEP if newest_s > middle_s else 1 - SPEED_STEP)
 
 
-class AccessStats:
-    """Notes accesses of logical chunks in *noted*: chunk for a read, ~chunk for a write.
+class Noted(Protocol):
+    """Is told of every chunk that a request uses: in *noted*, chunk for a read, ~chunk for a write.
 
     A caller that appends to *noted* itself calls `sample` whenever the length of the list is a
     multiple of `SAMPLE_MASK` + 1.
+    """
+
+    noted: list[int]
+
+    def note(self, first: int, last: int, *, is_write: bool) -> None:
+        """Note a request of chunks *first*..*last* (the data path itself notes single chunks)."""
+
+    def sample(self) -> None:
+        """Look at the list; called at least once for every `SAMPLE_MASK` + 1 chunks noted."""
+
+
+class AccessStats:
+    """Notes accesses of logical chunks, as `Noted` says.
 
     *queue_means* are the arrival-instant queue lengths by role. *speeds* are the service times
     (read, write) in seconds, medians over the samples, 0 where unknown. *write_share* is the

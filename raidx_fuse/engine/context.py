@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from raidx_fuse.engine.access_stats import AccessStats
+from raidx_fuse.engine.access_stats import AccessStats, Noted
 from raidx_fuse.engine.changed_regions import ChangedRegions
 from raidx_fuse.engine.chunk_cache import ChunkCache, address_of
 from raidx_fuse.engine.growth_position import GrowthPosition
@@ -30,13 +30,11 @@ from raidx_fuse.store.member_io import MemberIO, MemberLostError
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.written_map import WrittenMap
 
-# Writes past the log that are not durable yet.
-#
-# A log record may end inside a sector; the checkpoint then keeps the rest of that sector as it is
-# on the member. If this rest is itself part of a write that is not durable, a power cut may drop
-# the write but keep the record: the sector would hold half of each, a content that nobody wrote (a
-# torn sector). Therefore a record that covers part of a sector waits for a flush while any write
-# past the log is unflushed.
+# Writes past the log that are not durable yet. A log record may end inside a sector; the checkpoint
+# then keeps the rest of that sector as it is on the member. If this rest is itself part of a write
+# that is not durable, a power cut may drop the write but keep the record: the sector would hold
+# half of each, a content that nobody wrote (a torn sector). Therefore a record that covers part of
+# a sector waits for a flush while any write past the log is unflushed.
 
 
 class UnflushedWrites:
@@ -150,7 +148,7 @@ class ArrayContext:
         self.bpu = BpuPolicy(self._role, lambda: self.member_set.queues, member_set.clock)
         self.use_policy("traditional")
         journal.unsettled.choose_by(_Chooser(self))
-        self.access: AccessStats | None = None  # only for layouts with a chunk table
+        self.access: Noted | None = None  # with a chunk table, or while somebody watches
         if isinstance(layout, BundleLayout):
             self.access = AccessStats(layout, member_set.queues, member_set.clock)
         self.cache: ChunkCache | None = None  # None: switched off
@@ -172,6 +170,10 @@ class ArrayContext:
         else:
             self.policy = POLICIES[name]
             self.bpu.stop()
+
+    def count_accesses(self, access: Noted | None) -> None:
+        """Tell *access* of the chunks that requests use from now on; None: nobody."""
+        self.access = access
 
     def use_cache(self, size_bytes: int) -> None:
         """Give the chunk cache *size_bytes* of memory from now on; 0 switches it off."""

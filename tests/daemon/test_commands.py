@@ -33,6 +33,19 @@ def test_status_is_the_arrays_with_the_mount_and_its_images(with_desk: WithDesk)
     with_desk(scene)
 
 
+def test_the_chunk_map_is_small_and_half_full_as_the_array(with_desk: WithDesk) -> None:
+    async def scene(desk: Desk) -> None:
+        told = await desk.ask("chunk-map", parts=8)
+        assert [member["role"] for member in told["members"]] == [0, 1, 2, 3]
+        for member in told["members"]:
+            assert member["written_percent"][:3] == [100] * 3
+            assert member["written_percent"][-3:] == [0] * 3
+        with pytest.raises(UsageError, match="257 parts of a member are out of range"):
+            await desk.ask("chunk-map", parts=257)
+
+    with_desk(scene)
+
+
 def test_fail_then_replace_rebuilds_and_says_what_to_do_meanwhile(with_desk: WithDesk) -> None:
     async def scene(desk: Desk) -> None:
         before = bytes(await desk.array.read(0, desk.array.size_bytes))

@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from raidx_fuse.array import estimate
+from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.members.simulated.faulty import Operation
@@ -353,7 +354,7 @@ def test_the_tuner_forgets_who_left() -> None:
         for _ in range(3):  # hot chunks on role 0, which is far slower than role 2, it is said
             for at in range(0, len(rig.model), CHUNK):
                 await array.read(at, CHUNK)
-        assert array.context.access is not None
+        assert isinstance(array.context.access, AccessStats)
         array.context.access.speeds[:] = [(1.0, 1.0), (1.0, 1.0), (1e-4, 1e-4), (1.0, 1.0)]
         assert tuner.plan().steps
         await array.remove_disk(2)

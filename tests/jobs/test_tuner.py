@@ -9,6 +9,7 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
+from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.layouts.placements.bundled import BundleLayout
@@ -242,7 +243,7 @@ def test_access_times_survive_in_the_table() -> None:
             table = layout_of(array)
             assert int(table.interval[hottest]) == interval
             assert int(table.last[hottest]) == last
-            assert array.context.access is not None
+            assert isinstance(array.context.access, AccessStats)
             assert array.context.access.ticks() > last, "time goes on from there"
 
     run(scenario)

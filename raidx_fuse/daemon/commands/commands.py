@@ -23,6 +23,7 @@ from raidx_fuse.daemon.commands.returns import cost_of_replacing, own_superblock
 from raidx_fuse.daemon.commands.trace import Trace
 from raidx_fuse.daemon.member_files import Own
 from raidx_fuse.engine.growth_position import parity_way
+from raidx_fuse.engine.heat.chunk_map import ChunkMap
 from raidx_fuse.engine.peek import Peek
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.table_page import bytes_needed
@@ -75,6 +76,7 @@ class Commands:
             "set": self.set,
             "explain": self.explain,
             "peek": Peek(array.context).peek,
+            "chunk-map": ChunkMap(array.context).chunk_map,
             "reshape": ReshapeCommand(array, newcomers).reshape,
             "trace": Trace(array, volumes).trace,
             **({} if events is None else {"events-test": events.test}),

@@ -20,6 +20,7 @@ from typing import Any
 
 import trio
 
+from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
@@ -171,7 +172,7 @@ class RebundleOperation:
     def _renew(self, fresh: Sequence[int] = ()) -> None:
         """Refresh everything that is indexed by role; *fresh* roles have a new member."""
         self.context.journal.chunk_table.renew()
-        if self.context.access is not None:
+        if isinstance(self.context.access, AccessStats):
             self.context.access.renew(fresh)
         self.context.take_layout(self.layout)
         self.member_set.refresh()
