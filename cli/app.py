@@ -21,7 +21,10 @@ from raidx_fuse.layouts.codes.code import LayoutError
 
 SECTIONS = {  # the order of `raidx --help`
     "Arrays": ("create", "mount", "serve", "umount", "wipe"),
-    "Look": ("status", "wait", "stats", "events", "scan", "examine", "check", "explain", "peek"),
+    "Look": (
+        *("status", "watch", "wait", "stats", "events"),
+        *("scan", "examine", "check", "explain", "peek"),
+    ),
     "Change": (
         *("add-disk", "reshape", "remove-disk", "fail-disk", "replace-disk"),
         *("scrub", "tune", "job", "get", "set"),

@@ -31,6 +31,7 @@ COMMANDS = {  # name -> place: the module of a command is imported when the comm
     "check": "show.check",
     "explain": "explain.explain",
     "peek": "teach.peek.peek",
+    "watch": "teach.watch.watch",
     "replay": "replay.replay",
     "add-disk": "change.add_disk",
     "reshape": "change.reshape",

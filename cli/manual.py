@@ -47,6 +47,10 @@ POOL_HEAD = """\
 Likewise, with MOUNT for all arrays of the mount. Those of thresholds and members' times may differ:
 `raidx set MOUNT:ARRAY hot.tau=0.6`."""
 
+PICTURES = {  # beside the page; each with its words, and the program that draws it
+    "watch": ("watch.svg", "A rebuild under load", "examples/watch_picture.py"),
+}
+
 EXIT_STATUS = (
     ("0", "done"),
     ("1", "failed; one line on standard error says what, where, and what to type next"),
@@ -94,6 +98,12 @@ def _command(words: str, command: click.Command) -> Iterator[str]:
     yield ""
     yield _description(command)
     yield ""
+    if words in PICTURES:
+        file, title, program = PICTURES[words]
+        yield f"![{title}]({file})"
+        yield ""
+        yield f"{title}; drawn by [{program}](../{program})."
+        yield ""
     rows = []
     for parameter in command.params:
         record = parameter.get_help_record(context)

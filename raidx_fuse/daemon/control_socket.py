@@ -12,6 +12,7 @@ the client asks on a second connection whether it still answers.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -46,6 +47,10 @@ class ControlError(RaidxError):
         super().__init__(message, action=action)
         self.exit_status = exit_status
         self.kind = kind or type(self).kind
+
+
+class DaemonEndedError(ControlError):
+    """The connection to the daemon ended while an answer was awaited."""
 
 
 def peer(client: Any) -> tuple[int, int]:
@@ -104,6 +109,11 @@ class Connection:
         """Close the connection."""
         self._socket.close()
 
+    def interrupt(self) -> None:
+        """Let a call that waits in another thread raise DaemonEndedError."""
+        with contextlib.suppress(OSError):  # it has ended already
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     @property
     def daemon_pid(self) -> int:
         """The process id of the daemon."""
@@ -120,7 +130,9 @@ class Connection:
         except TimeoutError:
             raise _hangs(self._where, self.daemon_pid) from None
         except OSError:
-            raise ControlError(f"the daemon of {self._where} ended before it answered") from None
+            raise DaemonEndedError(
+                f"the daemon of {self._where} ended before it answered"
+            ) from None
         return self._result(line)
 
     def _line(self) -> bytes:

@@ -31,6 +31,7 @@ DATA_FILES = {
     "raidx_fuse/view/static/index.html",
     "raidx_fuse/view/static/view.css",
     "raidx_fuse/view/static/view.js",
+    "raidx_fuse/cli/watch.svg",
 }
 
 

@@ -52,3 +52,54 @@ def status(**changes: Any) -> dict[str, Any]:
         "action": None,
         **changes,
     }
+
+
+def stats(*roles: int, **changes: Any) -> dict[str, Any]:
+    """Return what a stats document has for *roles*, over half a second, with *changes* of totals.
+
+    The figures of role r are r + 1 times those of role 0.
+    """
+    return {
+        "interval_seconds": 0.5,
+        "members": [
+            {
+                "role": role,
+                "path": f"/disks/d{role % 10}.img",
+                "utilisation": min(1.0, 0.125 * (role + 1)),
+                "queue_mean": 0.5 * (role + 1),
+                "reads": 50 * (role + 1),
+                "writes": 6200 * (role + 1),
+                "read_ms_mean": 0.02 * (role + 1),
+                "read_ms_p99": 0.9 * (role + 1),
+                "write_ms_mean": 5.0 * (role + 1),
+                "write_ms_p99": 4000.0 * (role + 1),
+            }
+            for role in roles
+        ],
+        "array": {
+            "reads": 100,
+            "writes": 2000,
+            "read_bytes": 1 << 20,
+            "write_bytes": 5 << 20,
+            "latency_ms": {"mean": 0.1, "p50": 0.08, "p95": 2, "p99": 4.4},
+            **changes,
+        },
+    }
+
+
+def chunk_map(*roles: int, parts: int = 64) -> dict[str, Any]:
+    """Return the chunk map of *roles*: the first half of each is full, one part of that is hot."""
+    half = parts // 2
+    return {
+        "sampled_ratio": 1.0,
+        "members": [
+            {
+                "role": role,
+                "chunks": 4096,
+                "written_percent": [100] * half + [0] * (parts - half),
+                "lost_percent": [0] * parts,
+                "accesses_per_s": [55.0 if part == role else 0.0 for part in range(parts)],
+            }
+            for role in roles
+        ],
+    }

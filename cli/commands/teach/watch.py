@@ -1,0 +1,102 @@
+"""`raidx watch`: a live screen of an array; one plain frame where there is no terminal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+import click
+from rich.console import Group
+
+from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.output import Output
+from raidx_fuse.cli.parameters import array_argument
+from raidx_fuse.cli.screen.feed import Feed, ending
+from raidx_fuse.cli.screen.frame import COLUMNS_MIN, Style, page, parts_wanted
+from raidx_fuse.cli.screen.model import Model
+from raidx_fuse.cli.screen.snapshot import snapshot
+from raidx_fuse.errors import RaidxError
+
+INTERVAL_S = 0.5
+INTERVAL_S_MIN, INTERVAL_S_MAX = 0.1, 3600.0
+EXTRA = "pip install 'raidx-fuse[watch]'"
+
+
+@verb()
+@array_argument
+@click.option(
+    "--interval",
+    type=click.FloatRange(INTERVAL_S_MIN, INTERVAL_S_MAX),
+    default=INTERVAL_S,
+    show_default=True,
+    help="Seconds between two frames.",
+)
+@click.option("--once", is_flag=True, help="Print one plain frame, without a live screen.")
+@click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
+def watch(out: Output, array: str, interval: float, once: bool, ascii_only: bool) -> int:
+    """Watch an array: members, throughput, jobs, and a map of the chunks of each member.
+
+    The map shows how full and how often used each part of a member is, so that a rebuild, a growth
+    and a tuning are seen moving. Keys fail or replace the chosen member, tune, and pause jobs; each
+    shows the command and its dry run, and asks before it changes anything. Where standard output is
+    no terminal, one plain frame is printed. Colours are left out if NO_COLOR is set.
+
+    The live screen needs the extra: pip install 'raidx-fuse[watch]'.
+    """
+    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
+    style = Style(ascii_only or not encoding.startswith("utf"), "NO_COLOR" not in os.environ)
+    if once or out.json or not _is_terminal():
+        _print_once(out, array, interval, style)
+        return 0
+    return _live(array, interval, style)
+
+
+def _is_terminal() -> bool:
+    """Return whether a screen can be drawn here, and keys can be read."""
+    streams = (sys.stdin, sys.stdout, sys.__stderr__)  # the last one is what Textual draws on
+    known = os.environ.get("TERM", "dumb") != "dumb"
+    return known and all(stream is not None and stream.isatty() for stream in streams)
+
+
+def _print_once(out: Output, array: str, interval_s: float, style: Style) -> None:
+    columns = max(COLUMNS_MIN, shutil.get_terminal_size((COLUMNS_MIN, 1)).columns)
+    feed = Feed(array, interval_s)
+    try:
+        found = feed.documents(parts_wanted(None, columns, 1))
+    finally:
+        feed.close()
+    if out.json:
+        out.emit(found)
+        return
+    model = Model()
+    fit = {name: out.fit(each) for name, each in found.items()}
+    model.take(snapshot(fit["status"], fit["stats"], fit["chunk_map"]))
+    view = model.view()
+    assert view is not None
+    no_colours = Style(style.ascii_only, style.colour and sys.stdout.isatty())
+    out.emit({}, Group(*page(view, columns, no_colours)))
+
+
+def _live(array: str, interval_s: float, style: Style) -> int:
+    try:
+        from raidx_fuse.cli.screen.app import WatchApp  # late: no other command needs Textual
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("textual"):
+            raise
+        raise RaidxError(
+            "the live screen needs Textual, which is not installed",
+            action=f"{EXTRA}, or add --once for one frame",
+        ) from None
+    feed = Feed(array, interval_s)
+    app = WatchApp(array, feed, style)
+    try:
+        feed.open()  # an array that cannot be watched is refused before the screen is cleared
+        reason = app.run()
+    finally:
+        feed.close()
+    if reason is not None:
+        raise ending(array, reason)
+    if app.return_code == 130:
+        raise KeyboardInterrupt
+    return app.return_code or 0

@@ -1,0 +1,234 @@
+"""The lines of the screen by value, at every size, of every array; and what is believed."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.text import Text
+
+from raidx_fuse.cli.output import Output
+from raidx_fuse.cli.screen.frame import Style, page, parts_wanted, screen, shared
+from raidx_fuse.cli.screen.heat_map import map_lines
+from raidx_fuse.cli.screen.model import Model, View
+from raidx_fuse.cli.screen.snapshot import Part, Snapshot, snapshot
+from raidx_fuse.daemon.control_socket import ControlError
+from tests.support.documents import chunk_map, job, member, stats, status
+
+REBUILDING = status(
+    state="rebuilding",
+    redundancy_left=0,
+    members=[member(0), member(1), member(2, "rebuilding"), member(3), member(-1, "spare")],
+    jobs=[job()],
+    action="wait for the rebuild",
+)
+PLAIN = Style(ascii_only=True, colour=False)
+COLOURED = Style()
+
+
+def look(document: dict[str, Any], parts: int = 75) -> Snapshot:
+    roles = [each["role"] for each in document["members"] if each["role"] >= 0]
+    return snapshot(document, stats(*roles), chunk_map(*roles, parts=parts))
+
+
+def view_of(document: dict[str, Any], parts: int = 75) -> View:
+    model = Model()
+    model.take(look(document, parts))
+    view = model.view()
+    assert view is not None
+    return view
+
+
+def text_of(lines: list[Text]) -> list[str]:
+    return [line.plain for line in lines]
+
+
+def test_the_screen_of_a_rebuild_line_by_line() -> None:
+    lines = text_of(screen(view_of(REBUILDING), 80, 24, PLAIN))
+    full, empty = "#" * 37, "." * 38
+    assert lines == [
+        "disk  rebuilding, no further loss tolerated  raid5 on 4 members, chunk 64 KiB",
+        "action: wait for the rebuild",
+        "reads 200/s 2 MiB/s  writes 4000/s 10 MiB/s  ms: mean 0.100 p99 4.40",
+        "throughput # at most 12 MiB/s",
+        "role state      busy queue  rd/s  wr/s rd ms   p99 wr ms   p99 member",
+        ">  0 active      12%   0.5   100   12k 0.020 0.900  5.00  4000 /disks/d0.img",
+        "   1 active      25%   1.0   200   25k 0.040  1.80  10.0  8000 /disks/d1.img",
+        "   2 rebuilding  38%   1.5   300   37k 0.060  2.70  15.0   12s /disks/d2.img",
+        "   3 active      50%   2.0   400   50k 0.080  3.60  20.0   16s /disks/d3.img",
+        "   - spare         -     -     -     -     -     -     -     - /disks/d9.img",
+        "job 1 rebuild ###......... 29.3 %  300 MiB of 1 GiB, 100 MiB/s, 00:00:08 to go",
+        ". unwritten :+%# written x lost; accesses/s 1:0.1 2:1 3:10 4:100 5:1000",
+        f"   0 3{full[1:]}{empty}",
+        f"   1 #3{full[2:]}{empty}",
+        f"   2 ##3{full[3:]}{empty}",
+        f"   3 ###3{full[4:]}{empty}",
+        *[""] * 7,
+        "f fail  r replace  t tune  p pause/resume  up/down member  q quit",
+    ]
+
+
+def test_the_page_has_everything_and_cuts_nothing() -> None:
+    long = {**member(1), "path": "/srv/" + "a" * 150}
+    jobs = [job(id=number, error="/d1: no space") for number in range(5)]
+    warnings = ["one", "two", "three"]
+    document = status(members=[member(0), long], jobs=jobs, warnings=warnings)
+    text = "\n".join(text_of(page(view_of(document), 80, PLAIN)))
+    for words in (long["path"], "job 4 rebuild", "/d1: no space", *warnings):
+        assert words in text
+    assert "q quit" not in text
+
+
+@pytest.mark.parametrize("style", [PLAIN, COLOURED])
+@pytest.mark.parametrize("width", [1, 5, 9, 20])
+def test_every_size_is_filled_and_the_chosen_member_is_seen(width: int, style: Style) -> None:
+    members = [{**member(role), "path": f"/disks/漢字/{role}"} for role in range(width)]
+    document = status(members=members, jobs=[job(error="slow")] * 4, warnings=["old"] * 3)
+    model = Model()
+    for columns, lines in ((80, 24), (81, 25), (120, 40), (237, 71)):
+        parts = parts_wanted(model.view(), columns, lines)
+        model.take(look(document, parts))
+        for _ in range(min(width, 12) + 1):
+            view = model.view()
+            assert view is not None
+            shown = screen(view, columns, lines, style)
+            assert len(shown) == lines
+            assert max(cell_len(line.plain) for line in shown) <= columns
+            assert sum(line.plain.startswith(">") for line in shown) == 1
+            assert shown[-1].plain.endswith("q quit")
+            if style.ascii_only:
+                rest = "".join(line.plain for line in shown).replace("漢", "").replace("字", "")
+                assert rest.isascii()
+            model.choose(1)
+        model.choose(-width)
+
+
+def test_more_lines_give_a_finer_map() -> None:
+    view = view_of(REBUILDING)
+    assert [shared(view, lines).each for lines in (24, 30, 40)] == [2, 4, 6]
+    assert parts_wanted(view, 80, 24) == 150
+    assert parts_wanted(view, 120, 40) == 256, "no more than the daemon gives"
+    assert parts_wanted(None, 80, 24) == 75
+    lines = text_of(screen(view_of(REBUILDING, 150), 80, 24, PLAIN))
+    assert [len(line) for line in lines[12:20]] == [80] * 8
+    assert [line[:5].strip() for line in lines[12:20]] == ["0", "", "1", "", "2", "", "3", ""]
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(79, 24), (80, 23), (20, 1), (1, 5)])
+def test_a_terminal_that_is_too_small_gets_one_line(columns: int, lines: int) -> None:
+    shown = text_of(screen(view_of(REBUILDING), columns, lines, PLAIN))
+    whole = f"raidx watch needs 80x24, here are {columns}x{lines}; q quits"
+    assert shown == [whole[:columns], *[""] * (lines - 1)]
+
+
+def test_heat_is_a_colour_and_without_colours_a_digit() -> None:
+    parts = [Part(100, 0, uses) for uses in (0, 0.1, 1, 10, 100, 1e9)] + [Part(50, 1, 5)]
+    (line,) = map_lines(parts, parts, 10, ascii_only=False, colour=True)
+    assert line.plain == "██████x"
+    assert [span.style for span in line.spans] == [
+        *("bright_black", "blue", "cyan", "green", "yellow", "bold red")
+    ]
+    (line,) = map_lines(parts, parts, 10, ascii_only=False, colour=False)
+    assert line.plain == "█12345x"
+    assert not line.spans
+
+
+def test_a_part_that_has_changed_is_bright_for_one_frame() -> None:
+    model = Model()
+    seen = []
+    for written in (0, 40, 40):
+        documents = chunk_map(0, parts=4)
+        documents["members"][0]["written_percent"] = [100, 0, written, 0]
+        model.take(snapshot(status(members=[member(0)]), stats(0), documents))
+        view = model.view()
+        assert view is not None
+        line = screen(view, 80, 24, Style(ascii_only=True))[7]
+        assert line.plain == f"   0 #.{'+' if written else '.'}."
+        seen.append([(s.start, s.end) for s in line.spans if s.style == "bold bright_white"])
+    assert seen == [[], [(7, 8)], []]
+
+
+def test_a_member_is_chosen_among_those_there_are() -> None:
+    model = Model()
+    assert model.chosen is None
+    model.choose(1)
+    model.take(look(REBUILDING))
+    model.choose(3)
+    assert model.chosen is not None
+    assert model.chosen.name == "3"
+    model.choose(9)
+    assert model.chosen.name == "/disks/d9.img", "a spare has no role"
+    model.take(look(status(members=[member(0), member(1)])))
+    assert model.chosen.name == "1", "the others have left"
+    model.choose(-9)
+    assert model.chosen.name == "0"
+
+
+def test_notes_of_tuner_and_lab() -> None:
+    tuner = {"state": "moving", "why": "3 chunks, 5 to 1 ms per request", "chunks_moved": 7}
+    lab = [{"member": "/d0", "faults": []}, {"member": "/d1", "faults": ["slow"]}]
+    notes = look(status(tuner=tuner, lab=lab, warnings=["old"])).notes
+    assert notes == (
+        "tuner: moving: 3 chunks, 5 to 1 ms per request; 7 chunks moved",
+        "lab: /d1: slow",
+        "warning: old",
+    )
+
+
+def test_an_interval_without_work_may_average_to_a_little_less_than_nothing() -> None:
+    idle = stats(0)
+    idle["members"][0]["queue_mean"] = -1e-17
+    found = snapshot(status(members=[member(0)]), idle, chunk_map(0))
+    assert found.members[0].work is not None
+    assert found.members[0].work.queue == 0
+
+
+def places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the paths of all values in *document*."""
+    items = enumerate(document) if isinstance(document, list) else []
+    items = document.items() if isinstance(document, dict) else items
+    found = [path] if path else []
+    for key, value in items:
+        found += places(value, (*path, key))
+    return found
+
+
+BAD: list[Any] = [None, -1, 1e300, float("nan"), "\x1b[2J", [], {}, [[]], True, 10**400]
+
+
+def test_answers_that_are_not_valid_are_refused_and_nothing_else_happens() -> None:
+    good = {
+        "status": status(members=[member(0)], jobs=[job()], warnings=["old"]),
+        "stats": stats(0),
+        "chunk_map": chunk_map(0, parts=2),
+    }
+    refused = 0
+    for path in places(good):
+        if len(path) == 1:
+            continue  # an answer is a document: the connection sees to that
+        for bad in BAD:
+            documents = copy.deepcopy(good)
+            inner: Any = documents
+            for key in path[:-1]:
+                inner = inner[key]
+            inner[path[-1]] = bad
+            try:
+                fit = {name: Output().fit(each) for name, each in documents.items()}
+                found = snapshot(fit["status"], fit["stats"], fit["chunk_map"])
+            except ControlError:
+                refused += 1
+                continue
+            model = Model()
+            model.take(found)
+            view = model.view()
+            assert view is not None
+            for line in screen(view, 80, 24, PLAIN):
+                assert "\x1b" not in line.plain
+    assert refused > 100
+
+
+def test_a_map_with_more_parts_than_asked_for_is_refused() -> None:
+    with pytest.raises(ControlError, match="not valid"):
+        snapshot(status(members=[member(0)]), stats(0), chunk_map(0, parts=257))
