@@ -10,8 +10,15 @@ from typing import Any
 
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.screen.snapshot import Snapshot, snapshot
-from raidx_fuse.daemon.control_socket import Connection, ControlError, DaemonEndedError
+from raidx_fuse.daemon.control_socket import (
+    Connection,
+    ControlError,
+    DaemonEndedError,
+    wait_for_exit,
+)
+from raidx_fuse.fuse import mountpoint
 
+EXIT_S = 10.0  # for a daemon that has closed its connections to end
 ANSWER_BYTES_MAX = 4 << 20  # 255 members with the longest paths, and the map of their chunks
 
 
@@ -22,6 +29,7 @@ class Feed:
         self.interval_s = interval_s
         self._array = array
         self._connection: Connection | None = None
+        self._pid = 0
         self._stopped = False
 
     def open(self) -> Connection:
@@ -33,6 +41,7 @@ class Feed:
         if connection is None:
             connection = Connection(self._array, answer_bytes_max=ANSWER_BYTES_MAX)
             self._connection = connection
+            self._pid = connection.daemon_pid
             connection.call("chunk-map")
         return connection
 
@@ -41,14 +50,17 @@ class Feed:
 
         Raises ControlError: if the connection has ended, with the reason.
         """
-        try:
-            return self._documents(parts)
-        except DaemonEndedError:
-            self.close()
-            if self._stopped:
-                raise
-        # A daemon closes its idlest connection for a new client; else this tells why it ended.
-        return self._documents(parts)
+        for is_last in (False, True):
+            try:
+                return self._documents(parts)
+            except DaemonEndedError:
+                self.close()
+                if self._stopped:
+                    raise
+                # A daemon closes its idlest connection for a new client: then another one serves.
+                if is_last:
+                    wait_for_exit(self._pid, EXIT_S)
+        return self._documents(parts)  # tells what has become of the mount
 
     def _documents(self, parts: int) -> dict[str, dict[str, Any]]:
         connection = self.open()
@@ -78,6 +90,9 @@ class Feed:
 
 def ending(array: str, error: ControlError) -> ControlError:
     """Return *error* as the reason why a screen of *array* ended."""
+    mount, _ = mountpoint.split_array(array)
+    if mountpoint.find(mount) is None:  # a daemon that unmounts may still answer for a moment
+        return ControlError(f"watching {array} ended: it is not mounted any more")
     return ControlError(
         f"watching {array} ended: {error.message}", action=error.action, kind=error.kind
     )
