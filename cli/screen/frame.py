@@ -80,7 +80,8 @@ def shared(view: View, lines: int) -> Room:
 def parts_wanted(view: View | None, columns: int, lines: int) -> int:
     """Return into how many parts the map shall divide each member, to fill the screen."""
     each = 1 if view is None else shared(view, lines).each
-    return min(PARTS_MAX, max(1, columns - LABEL_COLUMNS) * each)
+    width = max(1, columns - LABEL_COLUMNS)
+    return min(PARTS_MAX, width * max(1, min(each, PARTS_MAX // width)))  # whole lines
 
 
 def screen(view: View, columns: int, lines: int, style: Style) -> list[Text]:

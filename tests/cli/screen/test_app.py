@@ -117,7 +117,7 @@ def test_the_screen_is_the_frame_and_follows_the_looks(size: tuple[int, int]) ->
         stage.looks.put(look(state="degraded", redundancy_left=0))
         await stage.see("disk  degraded, no further loss tolerated")
         await stage.until(lambda: len(stage.looks.asked) == 3)
-        assert stage.looks.asked[-1] == (225 if size == (80, 24) else 256)
+        assert stage.looks.asked[-1] == (225 if size == (80, 24) else 230)
 
     play(scene, size)
 

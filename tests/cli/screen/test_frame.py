@@ -109,7 +109,8 @@ def test_more_lines_give_a_finer_map() -> None:
     view = view_of(REBUILDING)
     assert [shared(view, lines).each for lines in (24, 30, 40)] == [2, 4, 6]
     assert parts_wanted(view, 80, 24) == 150
-    assert parts_wanted(view, 120, 40) == 256, "no more than the daemon gives"
+    assert parts_wanted(view, 120, 40) == 230, "whole lines, and no more than the daemon gives"
+    assert parts_wanted(view, 400, 24) == 256
     assert parts_wanted(None, 80, 24) == 75
     lines = text_of(screen(view_of(REBUILDING, 150), 80, 24, PLAIN))
     assert [len(line) for line in lines[12:20]] == [80] * 8
