@@ -102,8 +102,8 @@ def carry_out(words: Sequence[str]) -> Said:
         )
     except subprocess.TimeoutExpired:
         return Said(1, (f"no answer within {COMMAND_S:g} s",))
-    except OSError as error:
-        return Said(1, (f"the command cannot be run: {error.strerror}",))
+    except (OSError, ValueError) as error:  # no process may be started; a word has a null byte
+        return Said(1, (f"the command cannot be run: {error}",))
     lines = done.stdout.decode(errors="replace").splitlines()
     if len(lines) > LINES_MAX:
         lines = [*lines[:LINES_MAX], f"and {len(lines) - LINES_MAX} more lines"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raidx_fuse.cli.screen import orders
-from raidx_fuse.cli.screen.orders import LINES_MAX, Order, carry_out, line_of
+from raidx_fuse.cli.screen.orders import LINES_MAX, Order, Said, carry_out, line_of
 from raidx_fuse.errors import UsageError
 
 
@@ -50,6 +50,8 @@ def test_a_command_is_run_and_what_it_says_is_bounded() -> None:
     assert len(said.lines) == 1
     assert said.lines[0].startswith("raidx: ")
     assert "\x1b" not in said.lines[0]
+    said = carry_out(("fail-disk", "/mnt", "a\0b"))
+    assert said == Said(1, ("the command cannot be run: embedded null byte",))
     said = carry_out(("layout", "map", "raid0", "--disks", "3", "--chunks", "90"))
     assert said.status == 0
     assert len(said.lines) == LINES_MAX + 1
