@@ -117,7 +117,7 @@ def _agrees(lines: list[str], status: dict[str, Any], parts: str) -> bool:
     done = parts.index("x") / (parts.rindex("x") + 1)  # of what is written
     states = {
         int(match[1]): match[2]
-        for line in lines
+        for line in lines[:-2]  # the rest is what the last command said, and the keys
         if (match := re.match(r"[> ] {0,2}(\d+) ([a-z]+) ", line))
     }
     return (
