@@ -14,8 +14,10 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from raidx_fuse.cli.output import Output, warn
+from raidx_fuse.cli.reference.summaries import SUMMARIES
 from raidx_fuse.errors import RaidxError, UsageError, shortage
 from raidx_fuse.layouts.codes.code import LayoutError
 
@@ -172,10 +174,20 @@ class Verbs(Nouns):
             return status
         sys.exit(status if isinstance(status, int) else 0)
 
+    def summary(self, name: str) -> str:
+        """Return the first sentence about a command, without importing it if that is known."""
+        return SUMMARIES.get(name) or self.commands[name].get_short_help_str(SENTENCE)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer the commands with their summaries, then the options."""
+        names = (name for name in sorted(self.commands) if name.startswith(incomplete))
+        found = [CompletionItem(name, help=self.summary(name)) for name in names]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by section."""
         for title, names in SECTIONS.items():
-            rows = [(name, self.commands[name].get_short_help_str(SENTENCE)) for name in names]
+            rows = [(name, self.summary(name)) for name in names]
             with formatter.section(title):
                 formatter.write_dl(rows)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from raidx_fuse.cli.output import Output
@@ -61,9 +62,9 @@ def ask_all(fits: Callable[[Mapping[str, Any]], object]) -> list[Found]:
         asked.append((not own, turns[owner], path))
         turns[owner] += 1
     asked.sort()
-    if not asked:
-        return []
-    import trio  # late: commands to one array need no event loop
+    if len(asked) < 2:  # no event loop for one mount: it would double the time of `raidx status`
+        return [_ask_one(path, not foreign, fits) for foreign, _, path in asked]
+    import trio
 
     return trio.run(_ask_each, [(path, not foreign) for foreign, _, path in asked], fits)
 
@@ -88,14 +89,10 @@ async def _ask_each(
     async def ask_one(path: str, own: bool) -> None:
         async with limit:
             try:
-                document = await in_thread(path, lambda: _status(path), limit_s=STATUS_S)
-                check_status(document)
-                fits(document)
-                found[path] = Found(path, own, document, None)
-            except (RaidxError, ValueError, OverflowError, TypeError, LookupError) as error:
-                found[path] = Found(path, own, None, _problem(path, error))
-            except (AttributeError, RecursionError, ArithmeticError) as error:
-                found[path] = Found(path, own, None, _problem(path, error))
+                ask_it = partial(_ask_one, path, own, fits)
+                found[path] = await in_thread(path, ask_it, limit_s=STATUS_S)
+            except RaidxError as error:
+                found[path] = Found(path, own, None, str(error))
 
     with trio.move_on_after(ALL_S):
         async with trio.open_nursery() as nursery:
@@ -103,6 +100,19 @@ async def _ask_each(
                 nursery.start_soon(ask_one, path, own)
                 await trio.lowlevel.checkpoint()  # in this order
     return list(found.values())
+
+
+def _ask_one(path: str, own: bool, fits: Callable[[Mapping[str, Any]], object]) -> Found:
+    """Return the status of one mount, or what is wrong with it."""
+    try:
+        document = _status(path)
+        check_status(document)
+        fits(document)
+    except (RaidxError, ValueError, OverflowError, TypeError, LookupError) as error:
+        return Found(path, own, None, _problem(path, error))
+    except (AttributeError, RecursionError, ArithmeticError) as error:
+        return Found(path, own, None, _problem(path, error))
+    return Found(path, own, document, None)
 
 
 def _status(path: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import click
-import trio
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output, plural
@@ -17,9 +16,6 @@ from raidx_fuse.cli.parameters import (
     dry_run_option,
     overwrite_option,
 )
-from raidx_fuse.daemon import create as creation
-from raidx_fuse.daemon import inspect
-from raidx_fuse.layouts.growth_room import prime_for
 from raidx_fuse.members.spec import absolute
 
 
@@ -73,6 +69,12 @@ def create(
 
     A member may have a speed model, for teaching: disk3.img,model=hdd
     """
+    import trio  # late, with the engine: `raidx create --help` needs neither
+
+    from raidx_fuse.daemon import create as creation
+    from raidx_fuse.daemon import inspect
+    from raidx_fuse.layouts.growth_room import prime_for
+
     prime = None
     if max_members is not None:
         prime = prime_for(layout, max(max_members, len(members)))
@@ -140,6 +142,10 @@ def wipe(out: Output, members: tuple[str, ...], lose_data: bool) -> None:
     Content stays on the disk, but no array finds it. A member without a superblock is left as it
     is; a member of a running array is refused.
     """
+    import trio
+
+    from raidx_fuse.daemon import create as creation
+
     paths = [absolute(member) for member in members]
     found = [out.fit(each) for each in trio.run(partial(creation.wipe, paths, lose_data=lose_data))]
     lines = [

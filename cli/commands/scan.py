@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import click
-import trio
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -15,7 +14,6 @@ from raidx_fuse.cli.asking import ask_all, check_status
 from raidx_fuse.cli.output import Output, warn
 from raidx_fuse.cli.parameters import PATH
 from raidx_fuse.cli.status_text import state_text
-from raidx_fuse.daemon.scan import scan as find_arrays
 from raidx_fuse.members.spec import absolute
 
 
@@ -27,6 +25,10 @@ def scan(out: Output, paths: tuple[str, ...]) -> None:
     PATH is a folder, a file or a block device; without one, all disks of the machine are looked at.
     `raidx mount --name` and `--uuid` find members in the same way.
     """
+    import trio  # late: `raidx scan --help` needs neither this nor the engine
+
+    from raidx_fuse.daemon.scan import scan as find_arrays
+
     document = out.fit(trio.run(find_arrays, [absolute(path) for path in paths]))
     running = _running()
     for array in document["arrays"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 import threading
@@ -26,6 +27,7 @@ class Daemon:
 
     def __init__(self, mountpoint: Path) -> None:
         self.mountpoint = str(mountpoint)
+        self.sockets = str(paths.directory_of(os.getuid()))
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.answers: dict[str, Answer] = {"status": status()}
         self._server = control_server.ControlServer(

@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 import click
-import trio
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -40,6 +39,8 @@ def peek(out: Output, array: tuple[str, ...], stripe: int, begin: int, length: i
     if len(array) == 1 and running:
         document = ask(out, array[0], "peek", stripe=stripe, begin=begin, length=length)
     else:
+        import trio
+
         from raidx_fuse.daemon import inspect  # late: a mount is asked without the engine
 
         specs = [absolute(member) for member in array]

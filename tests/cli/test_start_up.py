@@ -1,0 +1,96 @@
+"""A short command imports no event loop, no numpy and no engine: those take most of its CPU time.
+
+Modules are counted, not milliseconds: a busy machine has the same modules. Measured on an idle one:
+`raidx --version` 59 ms of CPU, `raidx status ARRAY` 100 ms, `raidx --help` 50 ms.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raidx_fuse.array.settings import SETTINGS, unit_of
+from raidx_fuse.cli.commands.balance import PLANNERS
+from raidx_fuse.cli.main import main
+from raidx_fuse.cli.reference.setting_units import SETTING_UNITS
+from raidx_fuse.cli.reference.summaries import SUMMARIES
+from raidx_fuse.pool.balance.strategies import STRATEGIES
+from raidx_fuse.pool.hotspots.settings import POOL_SETTINGS
+from tests.cli.test_running_commands import STATS
+from tests.support.documents import job, status
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Daemon
+
+HEAVY = {"numpy", "trio", "pyfuse3", "asyncio", "multiprocessing", "prometheus_client"}
+OWN_HEAVY = {"array", "engine", "format", "jobs", "journal", "lab", "pool", "store"}
+MODULES_MAX = 320  # those of Python, click and rich; with trio and the engine there are 640
+
+PROGRAM = """
+import shlex, sys
+from pathlib import Path
+from raidx_fuse.cli.main import main
+from raidx_fuse.daemon import paths
+sockets = Path(sys.argv[1])
+paths.directory_of = lambda user: sockets
+for line in sys.argv[2:]:
+    try:
+        status = main.main(shlex.split(line), standalone_mode=False)
+        print(f"status: {status}", file=sys.stderr)
+    except SystemExit:
+        pass
+print(len(sys.modules), *sys.modules, file=sys.stderr)
+"""
+
+
+def imported(sockets: Path, *lines: str, environment: dict[str, str] | None = None) -> set[str]:
+    """Return the modules of a process that has run command *lines*, all of which must succeed."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, sockets, *lines],
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+    )
+    *said, last = done.stderr.splitlines()
+    assert done.returncode == 0, done.stderr
+    assert all(line in ("status: 0", "status: None") for line in said), done.stderr
+    return set(last.split()[1:])
+
+
+def heavy(modules: set[str]) -> set[str]:
+    """Return what a short command does without."""
+    ours = {f"raidx_fuse.{name}" for name in OWN_HEAVY}
+    return {name for name in modules if name in HEAVY or ".".join(name.split(".")[:2]) in ours}
+
+
+def test_help_and_version_need_neither_tables_nor_the_engine(tmp_path: Path) -> None:
+    modules = imported(tmp_path, "--version", "--help", "completions bash", "status --help")
+    assert not heavy(modules)
+    assert len(modules) < MODULES_MAX
+    assert "rich" not in imported(tmp_path, "--version", "--help")
+
+
+def test_commands_to_a_running_array_need_no_event_loop(daemon: Daemon) -> None:
+    jobs = {"jobs": [job(state="done")]}
+    daemon.answers |= {"stats": STATS, "job-list": jobs, "scrub": {"job": 1}}
+    daemon.answers["get"] = {"settings": {"speed_min": 1 << 20}}
+    daemon.answers["set"] = daemon.answers["get"]
+    daemon.answers["status"] = status(jobs=[job()])
+    sockets = Path(daemon.sockets)
+    lines = ["status ARRAY", "status ARRAY --brief", "stats ARRAY", "job ARRAY", "wait ARRAY"]
+    lines += ["get ARRAY", "set ARRAY speed_min=1M", "scrub ARRAY", "status ARRAY --json"]
+    modules = imported(sockets, *(each.replace("ARRAY", daemon.mountpoint) for each in lines))
+    assert not heavy(modules)
+    assert len(modules) < MODULES_MAX
+
+
+def test_what_stands_twice_to_save_imports_is_the_same() -> None:
+    said = {name: command.get_short_help_str(1000) for name, command in main.commands.items()}
+    assert said == SUMMARIES, "cli/reference/summaries.py must repeat the first sentences"
+    units = {name: unit_of(name) for name in SETTINGS}
+    units |= {name: setting.unit for name, setting in POOL_SETTINGS.items()}
+    assert {name: unit for name, unit in units.items() if unit} == SETTING_UNITS
+    assert tuple(sorted(STRATEGIES)) == PLANNERS
