@@ -34,7 +34,7 @@ SECTIONS = {  # the order of `raidx --help`
     "Volumes": ("volume", "trim", "array", "balance"),
     "Experiment": ("replay", "simulate", "lab", "inject", "crash", "view"),
     "Learn (no array needed)": ("layout", "quiz"),
-    "Shell": ("completions",),
+    "Scripts": ("schema", "completions"),
 }
 ALIASES = {  # mdadm's words
     "assemble": "mount",

@@ -54,6 +54,7 @@ COMMANDS = {  # name -> place: the module of a command is imported when the comm
     "layout": "layout.commands.layout",
     "quiz": "teach.quiz.quiz",
     "view": "teach.view.view",
+    "schema": "scripts.schema.schema",
 }
 
 

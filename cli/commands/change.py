@@ -328,7 +328,7 @@ def scrub(out: Output, array: str, mode: str, wait: bool) -> int:
         out.emit(result, Text(f"scrub started (job {result['job']}): raidx job {array} list"))
         return 0
     (job,) = wait_for_jobs(array, [result["job"]], out)
-    out.emit({**job, **result}, scrub_text(job))
+    out.emit({**job, **result, "result": job}, scrub_text(job))
     return exit_status(job)
 
 
@@ -395,5 +395,5 @@ def job(
     if verb != "limit" and (minimum, maximum) != (None, None):
         raise UsageError(f"--min and --max belong to limit, not to {verb}")
     result = ask(out, array, f"job-{verb}", job=chosen, **(limits if verb == "limit" else {}))
-    out.emit(result, job_line(result, out))
+    out.emit({**result, "jobs": [result]}, job_line(result, out))
     return 0

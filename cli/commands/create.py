@@ -16,6 +16,7 @@ from raidx_fuse.cli.parameters import (
     dry_run_option,
     overwrite_option,
 )
+from raidx_fuse.cli.status_document import document
 from raidx_fuse.members.spec import absolute
 
 
@@ -92,15 +93,15 @@ def create(
         with_volume=not no_volume,
     )
     if dry_run:
-        document = trio.run(creation.plan, request).as_dict(request)
-        out.emit(document, _plan_text(document, out))
+        plan = trio.run(creation.plan, request).as_dict(request)
+        out.emit(plan, _plan_text(plan, out))
         return
     trio.run(creation.create, request)
     status = trio.run(inspect.status, request.members)
     line = (
         f"{name}: {layout} on {plural(len(members), 'member')}, image of {out.size(status['size'])}"
     )
-    out.emit(status, f"{line}\nmount it: raidx mount {' '.join(members)} MOUNTPOINT")
+    out.emit(document([status]), f"{line}\nmount it: raidx mount {' '.join(members)} MOUNTPOINT")
 
 
 def _plan_text(plan: dict[str, Any], out: Output) -> str:

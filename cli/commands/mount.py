@@ -11,6 +11,7 @@ import click
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output, warn
 from raidx_fuse.cli.parameters import ARRAY, PATH, Permissions
+from raidx_fuse.cli.status_document import document
 from raidx_fuse.daemon import control_socket, paths
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.fuse import mountpoint
@@ -180,7 +181,7 @@ def _run(out: Output, request: MountRequest, place: str, foreground: bool) -> No
     from raidx_fuse.daemon.serve import body
 
     def ready(status: dict[str, Any]) -> None:
-        out.emit(status, ready_text(out, status, place))
+        out.emit(document([status]), ready_text(out, status, place))
 
     if foreground:
         daemonize.run_in_foreground(body(request), ready)

@@ -17,6 +17,7 @@ from raidx_fuse.cli.asking import Found, ask, ask_all, check_status
 from raidx_fuse.cli.output import Output, console, plural, warn
 from raidx_fuse.cli.parameters import ARRAY, PATH, array_argument
 from raidx_fuse.cli.progress import looks_until
+from raidx_fuse.cli.status_document import document
 from raidx_fuse.cli.status_text import (
     EXIT_UNKNOWN,
     STATE_STYLES,
@@ -61,10 +62,8 @@ def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> in
         return EXIT_UNKNOWN
     for each in problems:
         warn(f"{each.path}: {each.problem}")
-    document = found[0] if arrays and len(found) == 1 else {"arrays": found}
-    if problems:
-        said = [{"mountpoint": each.path, "problem": each.problem} for each in problems]
-        document = {**document, "problems": said}
+    said = [{"mountpoint": each.path, "problem": each.problem} for each in problems]
+    shown = document(found, said)
     every_array = [array for each in found for array in each.get("arrays", [each])]
     if short:
         text: RenderableType = Text("\n".join(brief(each) for each in every_array))
@@ -78,7 +77,7 @@ def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> in
         text = Group(*pages[:-1]) if found else Text("no array is mounted")
         if problems and not found:
             text = Text()
-    out.emit(document, text)
+    out.emit(shown, text)
     # Problems with mounts of other users are reported, but do not change the exit status.
     unknown = EXIT_UNKNOWN if any(each.own for each in problems) else 0
     if not check:
@@ -121,7 +120,9 @@ def wait(out: Output, array: str, states: tuple[str, ...], timeout: float | None
             f"{timeout:g} s",
             action=wrong[0]["action"],
         )
-    out.emit(found, Text("\n".join(f"{each['name']}: {each['state']}" for each in arrays)))
+    out.emit(
+        document([found]), Text("\n".join(f"{each['name']}: {each['state']}" for each in arrays))
+    )
 
 
 def _is_in(status: dict[str, Any], states: tuple[str, ...]) -> bool:
@@ -188,22 +189,22 @@ def stats(
         _metrics(array, output)
         return
     if interval is None:
-        document = ask(out, array, "stats")
-        out.emit(document, _stats_page(document, out))
+        report = ask(out, array, "stats")
+        out.emit({**report, "reports": [report]}, _stats_page(report, out))
         return
     reports: list[dict[str, Any]] = []
     while count is None or len(reports) < count:
-        document = ask(out, array, "stats", interval_s=interval)
+        report = ask(out, array, "stats", interval_s=interval)
         if not out.json:
-            console().print(_stats_page(document, out))
+            console().print(_stats_page(report, out))
             count = count and count - 1
             if count == 0:
                 return
             continue
-        reports.append(document)
+        reports.append(report)
         if count is None:
             break
-    out.emit(reports[0] if len(reports) == 1 else {"reports": reports})
+    out.emit({**reports[-1], "reports": reports})
 
 
 def _metrics(array: str, output: str | None) -> None:

@@ -47,5 +47,7 @@ SUMMARIES = {
     "simulate": "Run experiments in virtual time.",
     "layout": "Show codes and placements of a layout; no array is needed.",
     "quiz": "Print questions: where chunks lie, what parity holds, what writes and rebuilds cost.",
+    "schema": "Print the JSON Schema of what a command prints under --json, with the unit of "
+    "every number.",
     "completions": "Print the completion script of a shell.",
 }

@@ -69,9 +69,22 @@ def test_status_tells_of_the_last_scrub_and_of_one_that_runs(daemon: Daemon) -> 
     assert "scan: scrub in progress, 29.3 % done, 1 mismatch, 0 repaired, 1 left" in text
 
 
-def test_status_json_is_the_daemons_document(daemon: Daemon) -> None:
-    assert daemon.run_json("status", "ARRAY") == status()
+def shown(document: dict[str, Any]) -> dict[str, Any]:
+    """Return how `raidx status --json` prints the *document* of one array."""
+    public = {key: value for key, value in document.items() if key != "bugs"}
+    public["internal"] = {key: document[key] for key in document if key == "bugs"}
+    return {**public, "arrays": [public], "problems": []}
+
+
+def test_status_json_has_internal_values_apart(daemon: Daemon) -> None:
+    daemon.answers["status"] = status(bugs=3)
+    assert daemon.run_json("status", "ARRAY") == shown(status(bugs=3))
     assert daemon.calls == [("status", {})]
+    two = {"mountpoint": "/mnt", "arrays": [status(), status(name="other")]}
+    daemon.answers["status"] = two
+    document = daemon.run_json("status", "ARRAY")
+    assert [each["name"] for each in document["arrays"]] == ["disk", "other"]
+    assert document["mountpoint"] == "/mnt"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +96,7 @@ def test_status_check_tells_the_state_by_its_exit_status(
     daemon.answers["status"] = document
     assert daemon.run("status", "ARRAY", "--check").exit_code == code
     assert daemon.run("status", "ARRAY").exit_code == 0
-    assert daemon.run_json("status", "ARRAY", "--check", exit_code=code) == document
+    assert daemon.run_json("status", "ARRAY", "--check", exit_code=code) == shown(document)
 
 
 def test_status_check_of_what_does_not_answer_is_4(daemon: Daemon, tmp_path: Path) -> None:
@@ -171,9 +184,9 @@ def test_stats_of_the_policy_bpu(daemon: Daemon) -> None:
 
 def test_stats_since_the_mount_and_by_interval(daemon: Daemon) -> None:
     daemon.answers["stats"] = STATS
-    assert daemon.run_json("stats", "ARRAY") == STATS
-    assert daemon.run_json("stats", "ARRAY", "0.5") == STATS
-    assert daemon.run_json("stats", "ARRAY", "0.5", "2") == {"reports": [STATS, STATS]}
+    assert daemon.run_json("stats", "ARRAY") == {**STATS, "reports": [STATS]}
+    assert daemon.run_json("stats", "ARRAY", "0.5") == {**STATS, "reports": [STATS]}
+    assert daemon.run_json("stats", "ARRAY", "0.5", "2") == {**STATS, "reports": [STATS] * 2}
     assert [arguments for _, arguments in daemon.calls] == [{}, *[{"interval_s": 0.5}] * 3]
     text = daemon.run("stats", "ARRAY", "0.5", "2").stdout
     assert text.count("40.0 reads/s, 20.0 writes/s; 2 MiB/s read, 1 MiB/s written") == 2

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+SCHEMAS = ROOT / "cli" / "reference" / "schemas"
 SETUPTOOLS_MIN = 80
 CREATE = ("create", "--layout", "raid0", "--size", "8MiB", "a.img", "b.img")
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "raidx_fuse", "layouts", "cli")
@@ -32,6 +33,7 @@ DATA_FILES = {
     "raidx_fuse/view/static/view.css",
     "raidx_fuse/view/static/view.js",
     "raidx_fuse/cli/watch.svg",
+    *(f"raidx_fuse/cli/reference/schemas/{path.name}" for path in SCHEMAS.glob("*.json")),
 }
 
 

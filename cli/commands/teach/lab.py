@@ -15,6 +15,7 @@ from raidx_fuse.cli.commands.change import reference
 from raidx_fuse.cli.commands.mount import ready_text
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import MEMBER, SIZE, array_argument
+from raidx_fuse.cli.status_document import document
 from raidx_fuse.daemon import control_socket, paths
 from raidx_fuse.daemon.control_socket import ControlError
 from raidx_fuse.errors import BusyError, UsageError
@@ -155,7 +156,7 @@ def crash(
     if not out.json:
         out.note("\n".join(_cut_lines(result)))
     status = out.fit(_mount_again(request, path))
-    out.emit({**status, "crash": result}, ready_text(out, status, path))
+    out.emit({**document([status]), "crash": result}, ready_text(out, status, path))
 
 
 def _cut_lines(result: dict[str, Any]) -> list[str]:

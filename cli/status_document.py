@@ -1,0 +1,31 @@
+"""The document of `raidx status`, `wait`, `mount` and `create`: one shape, internal values apart.
+
+A script reads every array in `arrays`. Where exactly one mount or array was asked for, its own keys
+stand at the top as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# Counters and states of the implementation. They may change or go without a new output_version.
+INTERNAL = (
+    *("layout_parameters", "events", "poll_first", "tuning", "awake", "bugs"),
+    "log",  # what log_path was called
+)
+
+
+def public(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *status*, of one array or one mount, with its internal values below ``internal``."""
+    shown = {key: value for key, value in status.items() if key not in INTERNAL}
+    return shown | {"internal": {key: status[key] for key in INTERNAL if key in status}}
+
+
+def document(
+    found: Sequence[Mapping[str, Any]], problems: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """Return the document about the mounts or arrays *found*, and *problems* with other mounts."""
+    arrays = [public(array) for each in found for array in each.get("arrays", [each])]
+    top = public(found[0]) if len(found) == 1 else {}
+    return {**top, "arrays": arrays, "problems": list(problems)}

@@ -1,0 +1,264 @@
+"""Every command's document under --json fits its published schema, on real arrays.
+
+One mount with two arrays, and every command on it; before and after it, the arrays at rest. A key
+that a schema does not describe is an error here, so that none is published by accident.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from jsonschema import Draft202012Validator
+
+from raidx_fuse.cli.main import main
+from raidx_fuse.cli.reference.schema import schema_names, schema_of
+from raidx_fuse.cli.status_document import document
+from raidx_fuse.daemon.control_socket import call
+from raidx_fuse.fuse import mountpoint
+from tests.mount.real_array import RAIDX, run, take_down_mount
+from tests.support.command import Done, raidx
+
+pytestmark = [pytest.mark.mount]
+EXPERIMENTS = Path(__file__).parents[2] / "examples" / "experiments"
+
+LINES = """
+create --layout raid5 --size 64MiB --name west -n a b c d
+create --layout raid5 --size 64MiB --name west --no-volume a b c d
+create --layout raidx-parity --length 3 --size 64MiB --name east --no-volume e f g h
+status a b c d
+status a b c
+scan .
+examine a b
+check a b c d
+wait nowhere
+mount --lab a b c d e f g h mnt
+status mnt
+status mnt:west
+status mnt --check
+wait mnt --timeout 10
+stats mnt
+stats mnt:west 0.1
+stats mnt:west 0.1 2
+get mnt:west
+get mnt:west speed_min
+set mnt:west speed_min=1M
+set mnt hot.interval=0.1
+volume create mnt west --size 32MiB --on west
+volume create mnt one --size 4MiB --on east
+get mnt hot.tau
+events
+events mnt --since 1h
+events mnt:west --test
+scan .
+explain mnt:west 0
+explain mnt:west 0 4KiB --write
+explain mnt:west 0 4KiB --write --step
+explain mnt:west --stripe 0
+peek mnt:west 0
+trim mnt:west 0 64KiB -n --volume west
+replay zipf mnt:west --requests 20 --as-fast-as-possible --volume west
+volume list mnt
+volume create mnt small --size 1MiB --on east
+volume resize mnt small 2MiB -n
+volume resize mnt small 2MiB
+volume rename mnt small little
+volume list mnt
+array list mnt
+volume delete mnt little -n
+volume delete mnt little
+trim mnt:west 0 64KiB --volume west --lose-data
+explain mnt --balance
+balance mnt -n
+balance mnt --status
+balance mnt
+volume create mnt two --size 256KiB --on east
+volume move mnt two west -n
+volume move mnt two west --wait
+array evacuate mnt west -n
+volume swap mnt one west -n
+array evacuate mnt east -n
+scrub mnt:west
+job mnt:west wait
+scrub mnt:west --repair --wait
+job mnt:west
+job mnt:west list
+tune mnt:east
+tune mnt:east --now -n
+fail-disk mnt:west 1 -n
+fail-disk mnt:west 1
+status mnt:west
+replace-disk mnt:west 1 new1 --create -n
+replace-disk mnt:west 1 new1 --create --wait
+add-disk mnt:west new2 --create -n
+add-disk mnt:west new2 --create --as spare
+remove-disk mnt:west new2 -n
+remove-disk mnt:west new2
+add-disk mnt:west new3 --create --wait
+reshape mnt:west --layout raid4 -n
+set mnt:west speed_max=64KiB
+reshape mnt:west --layout raid4
+job mnt:west pause
+job mnt:west resume
+job mnt:west limit --max 1GiB
+job mnt:west wait
+inject mnt:west 0 slow --delay 0.001
+inject mnt:west 0 return
+crash mnt --seed 1
+status mnt
+umount mnt
+mount e f g h mnt
+status mnt
+array forget mnt west
+umount mnt
+serve e f g h --nbd unix:door
+volume list door
+umount door
+check e f g h
+peek e f g h 0
+wipe b --lose-data
+wipe b
+schema
+schema status
+layout list
+layout show raid5 --disks 4
+layout chains rdp --disks 5
+layout map raid5 --disks 4 --chunks 4
+layout recover rdp --disks 6 --lost 0,1
+layout recover rdp --disks 6 --lost 0 --step
+layout bundles --length 3 --disk-chunks 7,4,5,4
+layout load upc --disks 6 --writes random:10:1
+quiz --count 2
+quiz --count 2 --answers
+quiz --check answers --count 1
+completions bash
+simulate experiment.toml
+simulate pool.toml
+"""
+
+
+OPEN = {"additionalProperties"}
+FAILS = ("wait nowhere", "stats mnt", "quiz --check answers --count 1")
+
+
+def leaves(group: click.Group, before: str = "") -> Iterator[str]:
+    """Yield the words of every command."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from leaves(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}"
+
+
+def undescribed(value: Any, schema: Any, defs: dict[str, Any], where: str) -> Iterator[str]:
+    """Yield the keys in *value* that no part of *schema* describes."""
+    parts = list(parts_of(schema, defs))
+    if any(not part for part in parts):  # anything goes
+        return
+    if isinstance(value, list):
+        items = [part["items"] for part in parts if "items" in part]
+        for each in value:
+            yield from undescribed(each, {"anyOf": items}, defs, f"{where}[]")
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            known = [part["properties"][key] for part in parts if key in part.get("properties", {})]
+            others = [
+                part["additionalProperties"] for part in parts if "additionalProperties" in part
+            ]
+            if known or others:
+                kinds = [kind for kind in known or others if isinstance(kind, dict)]
+                yield from undescribed(each, {"anyOf": kinds or [{}]}, defs, f"{where}.{key}")
+            elif not any(part.get("description", "").startswith("Not covered") for part in parts):
+                yield f"{where}.{key}"
+
+
+def parts_of(schema: dict[str, Any], defs: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield *schema* and those that it refers to or chooses from."""
+    if "$ref" in schema:
+        yield from parts_of(defs[schema["$ref"].rpartition("/")[2]], defs)
+    for each in schema.get("anyOf", ()):
+        yield from parts_of(each, defs)
+    if not {"$ref", "anyOf"} & schema.keys() or "properties" in schema:
+        yield schema
+
+
+def called(line: str) -> str:
+    """Return the name of the command of a line."""
+    first, *rest = line.split()
+    return f"{first} {rest[0]}" if first in ("layout", "volume", "array") else first
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[str, Any]]]:
+    """Return (line, document) of every line above, run in a folder of its own."""
+    folder = tmp_path_factory.mktemp("schemas")
+    (folder / "mnt").mkdir()
+    (folder / "answers").write_text("1: 0\n")
+    for name, source in (("experiment", "failing-disk"), ("pool", "hotspot-pool")):
+        text = (EXPERIMENTS / f"{source}.toml").read_text().replace("512MiB", "32MiB")
+        text = re.sub(r"(?m)^rate = \d+", "rate = 1", text)  # the shape of the document is enough
+        (folder / f"{name}.toml").write_text(text)
+    found = []
+    try:
+        for line in LINES.split("\n")[1:-1]:
+            if line.startswith("explain mnt --balance"):
+                await_observations(folder)
+            done = said(folder, line)
+            assert (done.status != 0) == (line in FAILS), f"{line}: {done.stderr}"
+            found.append((line, json.loads(done.stdout)))
+        yield found
+    finally:
+        if mountpoint.find(folder / "mnt") is not None:
+            take_down_mount(str(folder / "mnt"))
+
+
+def await_observations(folder: Path) -> None:
+    """Return when the load was observed often enough for a plan."""
+    deadline_s = time.monotonic() + 60
+    while True:
+        loads = call(folder / "mnt", "status")["pool"]["arrays"]
+        if all(load["observations"] > 2 for load in loads):
+            return
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def said(folder: Path, line: str) -> Done:
+    """Run a line with --json; `crash` starts a daemon, and so needs a process of its own."""
+    if line.startswith("crash"):
+        done = run("env", "-C", folder, RAIDX, *line.split(), "--json", check=False)
+        return Done(done.returncode, done.stdout, done.stderr)
+    return raidx(folder, f"{line} --json")
+
+
+def test_documents_fit_their_schemas(documents: list[tuple[str, Any]]) -> None:
+    problems = []
+    for line, printed in documents:
+        schema = schema_of("error" if line in FAILS[:2] else called(line))
+        for error in Draft202012Validator(schema).iter_errors(printed):
+            problems.append(f"{line}: {error.json_path}: {error.message[:200]}")
+        problems += [
+            f"{line}: {key}" for key in undescribed(printed, schema, schema.get("$defs", {}), "")
+        ]
+    assert not problems, "\n".join(problems)
+
+
+def test_a_status_of_several_mounts_has_the_same_shape() -> None:
+    one = {"uuid": "u", "name": "disk"}
+    problem = {"mountpoint": "/mnt", "problem": "the daemon of /mnt is gone"}
+    shown = document([{"arrays": [one]}, one], [problem]) | {"output_version": 1}
+    assert [each["name"] for each in shown["arrays"]] == ["disk", "disk"]
+    assert set(shown) == {"output_version", "arrays", "problems"}
+    schema = schema_of("status")
+    assert set(schema["$defs"]["status"]["required"]) == set(shown)
+
+
+def test_every_command_has_a_schema_and_is_tried(documents: list[tuple[str, Any]]) -> None:
+    assert set(schema_names()) == {*leaves(main), "error"}
+    assert {called(line) for line, _ in documents} == set(leaves(main))
