@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from raidx_fuse.cli.status_text import exit_status
+from raidx_fuse.client.health import exit_status
 from raidx_fuse.errors import RaidxError
 
 PREFIX = "raidx"

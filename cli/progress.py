@@ -67,7 +67,10 @@ def looks(look: Callable[[], Job]) -> Iterator[Job]:
 
 
 def looks_until(
-    look: Callable[[], Seen], is_enough: Callable[[Seen], bool], limit_s: float | None
+    look: Callable[[], Seen],
+    is_enough: Callable[[Seen], bool],
+    limit_s: float | None,
+    before_waiting: Callable[[Seen], None],
 ) -> Seen:
     """Look twice a second until *is_enough*, or for *limit_s*; return what was seen last."""
     begin_s = time.monotonic()
@@ -76,6 +79,7 @@ def looks_until(
         late = limit_s is not None and time.monotonic() - begin_s >= limit_s
         if late or is_enough(seen):
             return seen
+        before_waiting(seen)
         time.sleep(POLL_S)
 
 

@@ -34,25 +34,11 @@ MDSTAT_VERBS = {
     **{"rebuild": "recovery", "restore": "recovery", "scrub": "check", "resync": "resync"},
     **{"grow": "reshape", "restripe": "reshape", "evacuate": "reshape"},
 }
-EXIT_HEALTHY, EXIT_DEGRADED, EXIT_FAILED, EXIT_UNKNOWN = 0, 1, 2, 4
-REDUCED_STATES = ("degraded", "rebuilding", "restoring", "resyncing", "unclean")
 
 
 def state_text(state: str) -> Text:
     """Return *state* in its colour."""
     return Text(state, style=STATE_STYLES.get(state, "yellow"))
-
-
-def exit_status(status: Status) -> int:
-    """Return the exit status of ``status --check``: 0 healthy, 1 degraded, 2 failed, 4 unknown."""
-    if status["state"] == "unknown":
-        return EXIT_UNKNOWN
-    if status["state"] == "failed":
-        return EXIT_FAILED
-    in_role = [member for member in status["members"] if member["role"] >= 0]
-    if status["state"] in REDUCED_STATES or any(m["state"] != "active" for m in in_role):
-        return EXIT_DEGRADED
-    return EXIT_HEALTHY
 
 
 def status_page(status: Status, out: Output) -> RenderableType:

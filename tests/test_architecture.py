@@ -29,6 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("pool",),
     ("fuse", "nbd"),
     ("daemon",),
+    ("client",),
     ("lab",),
     ("view",),
     ("cli",),
@@ -63,6 +64,8 @@ MAY_TOUCH_THE_SYSTEM = {
     "lab.loads.traces",  # trace files
     "lab.loads.source",  # is there such a file?
     "lab.experiments.spec",  # paths of traces beside the experiment
+    "client.client",  # paths as a program gives them
+    "client.trio_client",  # the same
     "cli",  # paths as typed
     "lab.crash.__main__",  # a program: spreads the states over the processors
 }
@@ -110,6 +113,8 @@ CLOCKS = {
     # when an answer is overdue, in commands: no event loop there
     ("daemon.control_socket", "monotonic"),
     ("daemon.mount", "time_ns"),  # the time stamp that `ls` shows
+    ("client.client", "sleep"),  # between two looks at an array that is waited for
+    ("client.client", "monotonic"),  # has the program waited for long enough?
     ("cli.commands.events", "sleep"),  # between two looks at the events
     ("cli.progress", "sleep"),  # between two looks at a job
     ("cli.progress", "monotonic"),  # has the user waited for long enough?

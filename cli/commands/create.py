@@ -16,7 +16,7 @@ from raidx_fuse.cli.parameters import (
     dry_run_option,
     overwrite_option,
 )
-from raidx_fuse.cli.status_document import document
+from raidx_fuse.client.status_document import document
 from raidx_fuse.members.spec import absolute
 
 

@@ -11,7 +11,7 @@ import click
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output, warn
 from raidx_fuse.cli.parameters import ARRAY, PATH, Permissions
-from raidx_fuse.cli.status_document import document
+from raidx_fuse.client.status_document import document
 from raidx_fuse.daemon import control_socket, paths
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.fuse import mountpoint

@@ -14,18 +14,18 @@ from rich.text import Text
 from raidx_fuse.cli import metrics
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import Found, ask, ask_all, check_status
+from raidx_fuse.cli.health_line import health_line
 from raidx_fuse.cli.output import Output, console, plural, warn
 from raidx_fuse.cli.parameters import ARRAY, PATH, array_argument
 from raidx_fuse.cli.progress import looks_until
-from raidx_fuse.cli.status_document import document
 from raidx_fuse.cli.status_text import (
-    EXIT_UNKNOWN,
     STATE_STYLES,
     brief,
-    exit_status,
     pool_lines,
     status_page,
 )
+from raidx_fuse.client.health import EXIT_UNKNOWN, exit_status, is_in, nothing_helps
+from raidx_fuse.client.status_document import document
 from raidx_fuse.daemon import paths
 from raidx_fuse.daemon.control_socket import call
 from raidx_fuse.errors import RaidxError, TimedOutError, UsageError
@@ -38,7 +38,11 @@ STATUS_TIMEOUT_S = 30.0
 @verb()
 @click.argument("arrays", metavar="[ARRAY | MEMBER...]", nargs=-1, type=ARRAY)
 @click.option("--brief", "short", is_flag=True, help="Print in the format of /proc/mdstat.")
-@click.option("--check", is_flag=True, help="Exit 0 healthy, 1 degraded, 2 failed, 4 unknown.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="One line for Nagios; exit 0 healthy, 1 degraded, 2 failed, 4 unknown.",
+)
 def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> int:
     """Show state, members, jobs, and the next step to take.
 
@@ -59,14 +63,22 @@ def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> in
         if not check:
             raise
         warn(str(error))
+        failed = {"error": error.as_dict() | {"exit_status": EXIT_UNKNOWN}}
+        out.emit(failed, health_line([], [str(error)], EXIT_UNKNOWN))
         return EXIT_UNKNOWN
     for each in problems:
         warn(f"{each.path}: {each.problem}")
     said = [{"mountpoint": each.path, "problem": each.problem} for each in problems]
     shown = document(found, said)
     every_array = [array for each in found for array in each.get("arrays", [each])]
+    # Problems with mounts of other users are reported, but do not change the exit status.
+    unknown = EXIT_UNKNOWN if any(each.own for each in problems) else 0
+    worst = max((exit_status(each) for each in every_array), default=0) or unknown
     if short:
         text: RenderableType = Text("\n".join(brief(each) for each in every_array))
+    elif check:
+        lines = [f"{each.path}: {each.problem}" for each in problems]
+        text = Text(health_line(every_array, lines, worst))
     else:
         pages: list[RenderableType] = []
         for mount in found:
@@ -78,11 +90,7 @@ def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> in
         if problems and not found:
             text = Text()
     out.emit(shown, text)
-    # Problems with mounts of other users are reported, but do not change the exit status.
-    unknown = EXIT_UNKNOWN if any(each.own for each in problems) else 0
-    if not check:
-        return 1 if unknown else 0
-    return max((exit_status(each) for each in every_array), default=0) or unknown
+    return worst if check else int(unknown != 0)
 
 
 @verb()
@@ -99,7 +107,8 @@ def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> in
 def wait(out: Output, array: str, states: tuple[str, ...], timeout: float | None) -> None:
     """Wait until an array has a state.
 
-    healthy means that no member is missing and nothing is rebuilt or resynchronised.
+    healthy means that no member is missing and nothing is rebuilt or resynchronised. If nothing
+    leads there, because a member is lost and no job runs, a line on standard error says so.
     """
     mount, name = mountpoint.split_array(array)
 
@@ -110,10 +119,19 @@ def wait(out: Output, array: str, states: tuple[str, ...], timeout: float | None
             raise UsageError(f"no array of {mount} is named {name}")
         return found, arrays
 
+    told: set[str] = set()
+
+    def hint(seen: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
+        for each in seen[1]:
+            if nothing_helps(each, states) and each["name"] not in told:
+                told.add(each["name"])
+                what = f"{each['name']} is {each['state']} and no job runs, so it stays as it is"
+                warn(f"{what}; {each['action']}" if each.get("action") else what)
+
     found, arrays = looks_until(
-        look, lambda seen: all(_is_in(each, states) for each in seen[1]), timeout
+        look, lambda seen: all(is_in(each, states) for each in seen[1]), timeout, hint
     )
-    wrong = [each for each in arrays if not _is_in(each, states)]
+    wrong = [each for each in arrays if not is_in(each, states)]
     if wrong:
         raise TimedOutError(
             f"{wrong[0]['name']} is {wrong[0]['state']}, not {' or '.join(states)}, after "
@@ -123,10 +141,6 @@ def wait(out: Output, array: str, states: tuple[str, ...], timeout: float | None
     out.emit(
         document([found]), Text("\n".join(f"{each['name']}: {each['state']}" for each in arrays))
     )
-
-
-def _is_in(status: dict[str, Any], states: tuple[str, ...]) -> bool:
-    return status["state"] in states or ("healthy" in states and exit_status(status) == 0)
 
 
 def _collect(arrays: tuple[str, ...]) -> list[dict[str, Any]]:

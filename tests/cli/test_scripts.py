@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,56 @@ def test_wait_says_what_is_there_instead_when_time_is_up(daemon: Daemon) -> None
     assert error["kind"] == "timed_out"
     assert error["message"] == "disk is degraded, not healthy, after 0 s"
     assert error["action"] == "replace it"
+
+
+def test_wait_says_once_that_nothing_leads_there(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raidx_fuse.cli.progress.time.sleep", lambda _: None)
+    stuck = status(state="degraded", action="replace member 2")
+    rebuilt = status(state="rebuilding", jobs=[job()])
+
+    def wait(*states: str, until: str = "clean") -> tuple[str, str]:
+        found = iter([rebuilt if word == "rebuilding" else stuck for word in states])
+        daemon.answers["status"] = lambda _: next(found, status())
+        result = daemon.run("wait", "ARRAY", "--state", until)
+        assert result.exit_code == 0
+        return result.stdout, result.stderr
+
+    said = "raidx: disk is degraded and no job runs, so it stays as it is; replace member 2\n"
+    assert wait("rebuilding", "stuck", "stuck", "stuck") == ("disk: clean\n", said)
+    assert wait("rebuilding", "rebuilding", until="healthy") == ("disk: clean\n", "")
+    assert wait("stuck", until="degraded") == ("disk: degraded\n", "")
+
+
+PERFORMANCE = r"'[^'=]+'=\d+(B|c)?(;[\d:]*){0,4}"
+
+
+def test_check_is_a_line_for_nagios_with_performance_data(daemon: Daemon) -> None:
+    members = [member(0), member(1, "failed"), member(2), member(-1, "spare")]
+    told = "replace member 1: raidx replace-disk /mnt 1 NEW | or wait"
+    daemon.answers["status"] = status(state="degraded", members=members, action=told)
+    result = daemon.run("status", "ARRAY", "--check")
+    assert result.exit_code == 1
+    (line,) = result.stdout.splitlines()
+    words, _, data = line.partition(" | ")
+    assert words == f"WARNING: disk degraded; {told.replace('|', '/')}"
+    assert re.fullmatch(rf"{PERFORMANCE}( {PERFORMANCE})*", data)
+    assert "'disk members_active'=2;3:;;0;3" in data
+    assert f"'disk written'={1 << 30}B;;;0;{3 << 30}" in data
+    daemon.answers["status"] = status()
+    said = daemon.run("status", "ARRAY", "--check").stdout
+    assert said.startswith("OK: disk clean, 1 more loss tolerated | ")
+    two = [status(name="west"), status(name="east", state="failed", action="attach them")]
+    daemon.answers["status"] = {"mountpoint": "/mnt", "arrays": two}
+    result = daemon.run("status", "ARRAY", "--check")
+    assert result.exit_code == 2
+    assert result.stdout.startswith("CRITICAL: east failed; attach them; west clean, ")
+    result = daemon.run("status", "/nowhere", "--check")
+    assert result.exit_code == 4
+    assert result.stdout.startswith("UNKNOWN: ")
+    error = json.loads(daemon.run("status", "/nowhere", "--check", "--json").stdout)["error"]
+    assert error["exit_status"] == 4
 
 
 def samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:

@@ -15,7 +15,7 @@ from raidx_fuse.cli.commands.change import reference
 from raidx_fuse.cli.commands.mount import ready_text
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import MEMBER, SIZE, array_argument
-from raidx_fuse.cli.status_document import document
+from raidx_fuse.client.status_document import document
 from raidx_fuse.daemon import control_socket, paths
 from raidx_fuse.daemon.control_socket import ControlError
 from raidx_fuse.errors import BusyError, UsageError

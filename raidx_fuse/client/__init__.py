@@ -1,0 +1,33 @@
+"""A running array from Python: `Client` for programs without an event loop, `TrioClient` for trio.
+
+    from raidx_fuse.client import Client, RaidxError
+
+    array = Client("/mnt/disk")
+    if array.status()["state"] == "degraded":
+        job = array.replace_disk(2, "/srv/new.img", create=True)
+        array.wait_job(job["job"])
+
+This is what the `raidx` command itself does: one request on the control socket of the mount, as
+the user who mounted or as root. The documents are those of ``--json`` (documents.py has their
+types, `raidx schema` their schemas), and the same promise holds for them. An error is a
+`RaidxError`; its *kind* says which one in a word, its *action* what to do. `TrioClient` is in
+raidx_fuse.client.trio_client, so that this package can be imported without trio.
+"""
+
+from raidx_fuse.client.client import Client
+from raidx_fuse.client.documents import Event, Job, Member, Plan, Started, Stats, Status, Volume
+from raidx_fuse.errors import RaidxError, TimedOutError
+
+__all__ = [
+    "Client",
+    "Event",
+    "Job",
+    "Member",
+    "Plan",
+    "RaidxError",
+    "Started",
+    "Stats",
+    "Status",
+    "TimedOutError",
+    "Volume",
+]

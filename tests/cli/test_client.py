@@ -1,0 +1,130 @@
+"""`raidx_fuse.client`: what a program gets from a running array, without an event loop and in trio.
+
+The daemon answers from a script; tests/mount/test_client.py has a real one.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import UnionType
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import pytest
+import trio
+
+from raidx_fuse.cli.reference.schema import schema_of
+from raidx_fuse.client import Client, RaidxError, TimedOutError, documents
+from raidx_fuse.client.trio_client import TrioClient
+from raidx_fuse.errors import BusyError
+from tests.cli.test_running_commands import STATS
+from tests.support.documents import job, status
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Daemon
+
+
+def test_a_program_looks_and_changes(daemon: Daemon) -> None:
+    array = Client(daemon.mountpoint)
+    daemon.answers |= {"stats": STATS, "job-list": {"jobs": [job()]}, "scrub": {"job": 7}}
+    daemon.answers |= {"job-wait": job(state="done"), "replace-disk": {"job": 8, "role": 2}}
+    daemon.answers |= {"set": {"settings": {"speed_min": 1}}, "add-disk": {"added": []}}
+    assert array.status()["arrays"][0]["members"][0]["role"] == 0
+    assert array.stats(0.5)["array"]["rmw"] == 3
+    assert [each["kind"] for each in array.jobs()] == ["rebuild"]
+    assert array.scrub(repair=True).get("job") == 7
+    assert array.wait_job(7)["state"] == "done"
+    assert array.set("speed_min", 1) == {"speed_min": 1}
+    array.replace_disk(2, "new.img", create=True)
+    array.add_disks("/a", "/b", spare=True)
+    called = dict(daemon.calls)
+    assert called["stats"] == {"interval_s": 0.5}
+    assert called["replace-disk"]["old"] == "2"
+    assert called["replace-disk"]["new"].startswith("/")
+    assert called["add-disk"]["role"] == "spare"
+    assert called["set"] == {"key": "speed_min", "value": "1"}
+
+
+def test_an_error_has_its_kind_and_what_to_do(daemon: Daemon) -> None:
+    daemon.answers["scrub"] = BusyError("a scrub is running", action="wait for it")
+    with pytest.raises(RaidxError, match="a scrub is running") as caught:
+        Client(daemon.mountpoint).scrub()
+    assert (caught.value.kind, caught.value.action) == ("busy", "wait for it")
+    with pytest.raises(RaidxError, match="no array is mounted"):
+        Client("/nowhere").status()
+
+
+@pytest.mark.parametrize("in_trio", [False, True])
+def test_waiting_ends_with_the_state_or_an_error(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, in_trio: bool
+) -> None:
+    monkeypatch.setattr("raidx_fuse.client.client.POLL_S", 0.001)
+    monkeypatch.setattr("raidx_fuse.client.trio_client.POLL_S", 0.001)
+    states = iter(["degraded", "rebuilding", "clean"])
+    daemon.answers["status"] = lambda _: status(state=next(states))
+
+    def wait(**limits: Any) -> documents.Status:
+        if not in_trio:
+            return Client(daemon.mountpoint).wait(**limits)
+
+        async def waited() -> documents.Status:
+            return await TrioClient(daemon.mountpoint).wait(**limits)
+
+        return trio.run(waited)
+
+    assert wait()["state"] == "clean"
+    daemon.answers["status"] = status(state="degraded", action="replace it")
+    with pytest.raises(TimedOutError, match="disk is degraded, not healthy") as caught:
+        wait(timeout_s=0)
+    assert caught.value.action == "replace it"
+
+
+def test_trio_has_every_method_and_does_not_stop_for_an_answer(daemon: Daemon) -> None:
+    public = {name for name in vars(Client) if not name.startswith("_")}
+    assert {name for name in vars(TrioClient) if not name.startswith("_")} == public
+    daemon.answers |= {"stats": STATS, "job-list": {"jobs": []}, "get": {"settings": {"a": 1}}}
+    daemon.answers |= {"fail-disk": {"role": 1}, "job-pause": job(), "reshape": {"job": 3}}
+    seen: list[Any] = []
+
+    async def both() -> None:
+        array = TrioClient(daemon.mountpoint)
+        async with trio.open_nursery() as nursery:
+            for ask in (array.status, array.stats, array.jobs, array.settings):
+                nursery.start_soon(lambda ask=ask: keep(ask))
+        seen.extend([await array.fail_disk(1), await array.pause(1), await array.reshape("raid4")])
+
+    async def keep(ask: Any) -> None:
+        seen.append(await ask())
+
+    trio.run(both)
+    assert len(seen) == 7
+    assert ("fail-disk", {"member": "1", "lose_data": False}) in daemon.calls
+
+
+def test_the_types_are_in_the_schemas() -> None:
+    status_schema, stats_schema = schema_of("status"), schema_of("stats")
+    defs = {**status_schema["$defs"], **stats_schema["$defs"], **schema_of("events")["$defs"]}
+    pairs = {
+        "array": documents.ArrayStatus,
+        "status": documents.Status,
+        "member": documents.Member,
+        "job": documents.Job,
+        "counters": documents.Counters,
+        "member_counters": documents.MemberCounters,
+        "event": documents.Event,
+    }
+    words = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
+    for name, kind in pairs.items():
+        for key, hint in get_type_hints(kind).items():
+            described = defs[name]["properties"][key]
+            parts = hint.__args__ if isinstance(hint, UnionType) else (hint,)
+            if described.get("type") and all(part in words for part in parts):
+                said = described["type"]
+                wanted = {words[part] for part in parts}
+                assert wanted == {*([said] if isinstance(said, str) else said)}, f"{name}.{key}"
+
+
+def test_the_client_alone_needs_neither_trio_nor_numpy() -> None:
+    program = "import raidx_fuse.client, sys; print(sorted({'trio', 'numpy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
