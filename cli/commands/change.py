@@ -1,4 +1,4 @@
-"""Commands that change a running array: members, jobs, settings."""
+"""Commands that change the members and the layout of a running array."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
+from raidx_fuse.cli.idempotent import if_exists, if_missing, member_named, unchanged
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import (
     LAYOUT_NAME,
     MEMBER,
     PATH,
-    SIZE,
     array_argument,
     dry_run_option,
     overwrite_option,
     wait_option,
 )
 from raidx_fuse.cli.progress import exit_status, wait_for_jobs
-from raidx_fuse.cli.status_text import dry_run_text, job_line
+from raidx_fuse.cli.status_text import dry_run_text
 from raidx_fuse.errors import UsageError
 from raidx_fuse.fuse.mountpoint import loop_devices, real_path, split_array
 from raidx_fuse.members.nbd.uri import is_uri
@@ -56,6 +56,7 @@ def _finish(out: Output, array: str, result: dict[str, Any], line: str, wait: bo
     if result.get("dry_run"):
         out.emit(result, dry_run_text(result, out))
         return 0
+    result = {**result, "changed": True}
     if not wait or result.get("job") is None:
         out.emit(result, Text(line))
         return 0
@@ -142,6 +143,7 @@ def replace_disk(
     help="This member takes over the parity; the present parity member becomes a spare.",
 )
 @method_option
+@if_missing("all of them are members already, as spares or in a role")
 @overwrite_option
 @create_option
 @wait_option
@@ -154,6 +156,7 @@ def add_disk(
     parity: str | None,
     surrogate: str | None,
     method: str,
+    if_missing: bool,
     overwrite_signature: bool,
     create: bool,
     wait: bool,
@@ -168,6 +171,9 @@ def add_disk(
     --surrogate are methods of the McPod paper for raid4 that read and write parity. --method
     restripe moves everything and works with any layout: see `raidx reshape`.
     """
+    if if_missing and all(member_named(out, array, absolute(each)) for each in members):
+        unchanged(out, {"members": list(members)}, f"members already: {', '.join(members)}")
+        return 0
     if method == "restripe":
         if role or parity or surrogate:
             raise UsageError("--method restripe goes with neither --as, --parity nor --surrogate")
@@ -288,9 +294,12 @@ def _steps_after_growth(array: str) -> list[str]:
 @verb("remove-disk")
 @array_argument
 @click.argument("member", type=MEMBER)
+@if_exists("the array has no such member")
 @wait_option
 @dry_run_option
-def remove_disk(out: Output, array: str, member: str, wait: bool, dry_run: bool) -> int:
+def remove_disk(
+    out: Output, array: str, member: str, if_exists: bool, wait: bool, dry_run: bool
+) -> int:
     """Remove a spare, a copy of raid1, or a member whose content fits the others.
 
     MEMBER is its role, path or UUID. What was on a lost member is restored from the others. The
@@ -298,6 +307,9 @@ def remove_disk(out: Output, array: str, member: str, wait: bool, dry_run: bool)
     another member of a striped array leaves by a restripe onto the rest. What is in use, by the
     image or by volumes, must fit: shrink a volume first with `raidx volume resize`.
     """
+    if if_exists and member_named(out, array, reference(member)) is None:
+        unchanged(out, {"path": member}, f"{member} is no member")
+        return 0
     result = ask(out, array, "remove-disk", member=reference(member), dry_run=dry_run)
     line = f"removed: {result.get('path')}"
     if "members_after" in result:
@@ -309,91 +321,3 @@ def remove_disk(out: Output, array: str, member: str, wait: bool, dry_run: bool)
         moves = plural(result["chunks_to_move"], "written chunk")
         line = f"role {result['role']} is being emptied (job {result['job']}): {moves} to move"
     return _finish(out, array, result, line, wait)
-
-
-@verb()
-@array_argument
-@click.option("--check", "mode", flag_value="check", default=True, help="Report only (default).")
-@click.option("--repair", "mode", flag_value="repair", help="Also correct mismatches.")
-@wait_option
-def scrub(out: Output, array: str, mode: str, wait: bool) -> int:
-    """Read all written chunks, compare the parity, and report each mismatch.
-
-    --repair fixes every mismatch that parity can attribute to one member. Where parity cannot tell
-    which chunk is wrong, it trusts the data, rewrites the parity, and reports the stripe. With
-    --wait the exit status is 3 if a mismatch was left.
-    """
-    result = ask(out, array, "scrub", repair=mode == "repair")
-    if not wait:
-        out.emit(result, Text(f"scrub started (job {result['job']}): raidx job {array} list"))
-        return 0
-    (job,) = wait_for_jobs(array, [result["job"]], out)
-    out.emit({**job, **result, "result": job}, scrub_text(job))
-    return exit_status(job)
-
-
-def scrub_text(job: dict[str, Any]) -> Text:
-    """Return the findings of a scrub: a line of counts, then a line for each mismatch."""
-    lines = [
-        f"{plural(job['mismatches'], 'mismatch')}, {job['repaired']} repaired, "
-        f"{job['uncorrected']} left, {plural(job['unchecked_stripes'], 'stripe')} could not be "
-        "checked"
-    ]
-    for found in job["findings"]:
-        members = ", ".join(f"{each['role']} ({each['path']})" for each in found["members"])
-        offsets = ", ".join(map(str, found["image_offsets"])) or "none (parity only)"
-        blame = "wrong on member" if found["located"] else "one of members"
-        done = "repaired" if found["repaired"] else "left as it is"
-        if found["assumed_data_right"]:
-            done = "parity rewritten, data taken for right"
-        lines.append(
-            f"stripe {found['stripe']}: {blame} {members}; image offset {offsets}; "
-            f"{plural(found['bytes'], 'byte')} from byte {found['byte_in_chunk']} of the chunk; "
-            f"{done}"
-        )
-    return Text("\n".join(lines))
-
-
-@verb()
-@array_argument
-@click.argument(
-    "verb",
-    type=click.Choice(["list", "pause", "resume", "cancel", "wait", "limit"]),
-    default="list",
-)
-@click.argument("job_id", metavar="[JOB]", type=int, required=False)
-@click.option("--min", "minimum", type=SIZE, help="For limit: bytes a second, even under load.")
-@click.option("--max", "maximum", type=SIZE, help="For limit: most bytes a second; 0: no limit.")
-def job(
-    out: Output,
-    array: str,
-    verb: str,
-    job_id: int | None,
-    minimum: int | None,
-    maximum: int | None,
-) -> int:
-    """List, pause, resume, cancel, limit or wait for background jobs.
-
-    JOB may be left out if exactly one job runs; `wait` without JOB waits for all jobs.
-    """
-    jobs = ask(out, array, "job-list")["jobs"]
-    running = [each["id"] for each in jobs if each["state"] in ("running", "paused")]
-    if verb == "list":
-        lines = Text("\n").join([job_line(each, out) for each in jobs])
-        out.emit({"jobs": jobs}, lines if jobs else Text("no jobs"))
-        return 0
-    if verb == "wait":
-        ended = wait_for_jobs(array, running if job_id is None else [job_id], out)
-        out.emit({"jobs": ended})
-        return max((exit_status(each) for each in ended), default=0)
-    if job_id is None and len(running) != 1:
-        raise UsageError(f"{len(running)} jobs are running", action=f"name one: raidx job {array}")
-    chosen = running[0] if job_id is None else job_id
-    limits = {"minimum": minimum, "maximum": maximum}
-    if verb == "limit" and minimum is maximum is None:
-        raise UsageError("limit needs --min or --max")
-    if verb != "limit" and (minimum, maximum) != (None, None):
-        raise UsageError(f"--min and --max belong to limit, not to {verb}")
-    result = ask(out, array, f"job-{verb}", job=chosen, **(limits if verb == "limit" else {}))
-    out.emit({**result, "jobs": [result]}, job_line(result, out))
-    return 0

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.idempotent import if_missing, same_array, unchanged
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import (
     LAYOUT_NAME,
@@ -17,6 +18,7 @@ from raidx_fuse.cli.parameters import (
     overwrite_option,
 )
 from raidx_fuse.client.status_document import document
+from raidx_fuse.errors import RaidxError
 from raidx_fuse.members.spec import absolute
 
 
@@ -43,6 +45,7 @@ from raidx_fuse.members.spec import absolute
     metavar="M",
     help="rdp, evenodd: choose the prime so that the array can grow to M members.",
 )
+@if_missing("the members are this array already: same name, layout and number")
 @overwrite_option
 @dry_run_option
 def create(
@@ -58,6 +61,7 @@ def create(
     length: int | None,
     no_volume: bool,
     max_members: int | None,
+    if_missing: bool,
     overwrite_signature: bool,
     dry_run: bool,
 ) -> None:
@@ -92,6 +96,11 @@ def create(
         overwrite_signature=overwrite_signature,
         with_volume=not no_volume,
     )
+    if if_missing and (there := _present(request.members)) is not None:
+        same_array(there, name=name, layout=layout)
+        if len(there["members"]) == len(members):
+            unchanged(out, document([there]), f"{name} is there already")
+            return
     if dry_run:
         plan = trio.run(creation.plan, request).as_dict(request)
         out.emit(plan, _plan_text(plan, out))
@@ -101,7 +110,22 @@ def create(
     line = (
         f"{name}: {layout} on {plural(len(members), 'member')}, image of {out.size(status['size'])}"
     )
-    out.emit(document([status]), f"{line}\nmount it: raidx mount {' '.join(members)} MOUNTPOINT")
+    out.emit(
+        {**document([status]), "changed": True},
+        f"{line}\nmount it: raidx mount {' '.join(members)} MOUNTPOINT",
+    )
+
+
+def _present(members: tuple[str, ...]) -> dict[str, Any] | None:
+    """Return the status of the array that the members are, None if they are none."""
+    import trio
+
+    from raidx_fuse.daemon import inspect
+
+    try:
+        return trio.run(inspect.status, members)
+    except RaidxError:
+        return None
 
 
 def _plan_text(plan: dict[str, Any], out: Output) -> str:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.asking import ask
+from raidx_fuse.cli.idempotent import if_exists, if_missing, same_members, unchanged
 from raidx_fuse.cli.output import Output, warn
 from raidx_fuse.cli.parameters import ARRAY, PATH, Permissions
 from raidx_fuse.client.status_document import document
@@ -60,6 +62,7 @@ _tls_option = click.option(
     metavar="MODE",
     help="For --allow-other: permissions of the images, as for chmod (default: 644).",
 )
+@if_missing("these members are mounted there already")
 @_start_degraded_option
 @click.option("--nbd", metavar="ADDRESS", help="Serve the volumes by NBD, too: see raidx serve.")
 @click.option(
@@ -76,6 +79,7 @@ def mount(
     foreground: bool,
     allow_other: bool,
     mode: int | None,
+    if_missing: bool,
     start_degraded: bool,
     nbd: str | None,
     lab: bool,
@@ -102,6 +106,11 @@ def mount(
     address, folder = _door(nbd, tls)
     if len(members) < 2:
         raise UsageError("mount needs members and a mount point", action="see raidx mount --help")
+    if if_missing and (status := _mounted(out, members[-1])) is not None:
+        if not same_members(status, [absolute(member) for member in members[:-1]]):
+            raise BusyError(f"other members than these are mounted on {members[-1]}")
+        unchanged(out, document([status]), f"{members[-1]} is mounted already")
+        return
     if mode is not None and not allow_other:
         raise UsageError("--mode goes with --allow-other only")
     if lab and read_only:
@@ -161,6 +170,14 @@ def serve(
     _run(out, request, parse_address(address, tls=bool(folder)).place, foreground)
 
 
+def _mounted(out: Output, path: str) -> dict[str, Any] | None:
+    """Return the status of the raidx mount on *path*, None if there is none."""
+    mount = mountpoint.find(path)
+    if mount is None or mount.fs_type != mountpoint.FUSE_TYPE:
+        return None
+    return ask(out, path, "status")
+
+
 def _door(nbd: str | None, tls: str | None) -> tuple[str, str]:
     """Return the address and the folder of certificates with absolute paths. Raises UsageError."""
     if nbd is None:
@@ -181,7 +198,8 @@ def _run(out: Output, request: MountRequest, place: str, foreground: bool) -> No
     from raidx_fuse.daemon.serve import body
 
     def ready(status: dict[str, Any]) -> None:
-        out.emit(document([status]), ready_text(out, status, place))
+        shown = {**document([status]), "changed": True}
+        out.emit(shown, ready_text(out, status, place))
 
     if foreground:
         daemonize.run_in_foreground(body(request), ready)
@@ -223,11 +241,15 @@ def _found(
 @verb()
 @click.argument("path", metavar="MOUNTPOINT", type=ARRAY)
 @click.option("--timeout", type=float, help="Seconds to wait for the daemon (default: no limit).")
-def umount(out: Output, path: str, timeout: float | None) -> None:
+@if_exists("nothing is mounted or served there")
+def umount(out: Output, path: str, timeout: float | None, if_exists: bool) -> None:
     """Flush the array, mark it clean and unmount it, or end its `raidx serve`.
 
     The members are no longer in use when this command returns.
     """
+    if if_exists and mountpoint.find(path) is None and not paths.is_served(path):
+        unchanged(out, {"unmounted": path}, f"nothing is mounted on {path}")
+        return
     try:
         with control_socket.Connection(path, timeout_s=10) as connection:
             pid = connection.daemon_pid
@@ -243,4 +265,4 @@ def umount(out: Output, path: str, timeout: float | None) -> None:
         mountpoint.unmount(path)
     if pid and not control_socket.wait_for_exit(pid, timeout):
         raise BusyError(f"{path} is unmounted, but its daemon (process {pid}) still writes")
-    out.emit({"unmounted": path}, f"{path} is unmounted")
+    out.emit({"unmounted": path, "changed": True}, f"{path} is unmounted")

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from raidx_fuse.cli.app import Nouns, verb
 from raidx_fuse.cli.asking import ask
+from raidx_fuse.cli.idempotent import if_exists, if_missing, unchanged, volume_named
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import ARRAY, SIZE
 from raidx_fuse.cli.progress import exit_status, wait_for_jobs
@@ -49,10 +50,18 @@ def array() -> None:
 @volume_argument
 @click.option("--size", type=SIZE, required=True, help="A multiple of 4 KiB.")
 @click.option("--on", metavar="ARRAY", help="The array, by name or UUID.")
-def create(out: Output, mount: str, name: str, size: int, on: str | None) -> None:
+@if_missing("a volume of this name and size is there already")
+def create(out: Output, mount: str, name: str, size: int, on: str | None, if_missing: bool) -> None:
     """Create a volume of zeros; it takes no time."""
+    if if_missing and (there := volume_named(out, mount, name)) is not None:
+        if there["size"] != size:
+            said = f"volume {name} is there already, with {there['size']} bytes, not {size}"
+            raise UsageError(said, action=f"raidx volume resize {mount} {name} {size}")
+        unchanged(out, there, f"{name} is there already")
+        return
     result = ask(out, mount, "volume-create", name=name, size=size, on=on)
-    out.emit(result, Text(f"{result['name']}: {out.size(result['size'])} on {result['array']}"))
+    line = f"{result['name']}: {out.size(result['size'])} on {result['array']}"
+    out.emit({**result, "changed": True}, Text(line))
 
 
 @verb("list", group=volume)
@@ -111,12 +120,19 @@ def rename(out: Output, mount: str, name: str, new: str) -> None:
 @verb(group=volume)
 @mount_argument
 @volume_argument
+@if_exists("there is no such volume")
 @lose_data_option
 @dry_run_option
-def delete(out: Output, mount: str, name: str, lose_data: bool, dry_run: bool) -> None:
+def delete(
+    out: Output, mount: str, name: str, if_exists: bool, lose_data: bool, dry_run: bool
+) -> None:
     """Delete a volume that nobody has open; its space is wiped, then free."""
+    if if_exists and volume_named(out, mount, name) is None:
+        unchanged(out, {"deleted": name}, f"there is no volume {name}")
+        return
     result = ask(out, mount, "volume-delete", volume=name, lose_data=lose_data, dry_run=dry_run)
-    out.emit(result, Text(_would(result, out) if dry_run else f"{result['deleted']} is deleted"))
+    text = _would(result, out) if dry_run else f"{result['deleted']} is deleted"
+    out.emit(result if dry_run else {**result, "changed": True}, Text(text))
 
 
 @verb(group=volume)

@@ -31,6 +31,7 @@ EXPERIMENTS = Path(__file__).parents[2] / "examples" / "experiments"
 LINES = """
 create --layout raid5 --size 64MiB --name west -n a b c d
 create --layout raid5 --size 64MiB --name west --no-volume a b c d
+create --layout raid5 --name west --if-missing a b c d
 create --layout raidx-parity --length 3 --size 64MiB --name east --no-volume e f g h
 status a b c d
 status a b c
@@ -39,6 +40,7 @@ examine a b
 check a b c d
 wait nowhere
 mount --lab a b c d e f g h mnt
+mount --if-missing a b c d e f g h mnt
 status mnt
 status mnt:west
 status mnt --check
@@ -66,6 +68,7 @@ trim mnt:west 0 64KiB -n --volume west
 replay zipf mnt:west --requests 20 --as-fast-as-possible --volume west
 volume list mnt
 volume create mnt small --size 1MiB --on east
+volume create mnt small --size 1MiB --if-missing
 volume resize mnt small 2MiB -n
 volume resize mnt small 2MiB
 volume rename mnt small little
@@ -73,6 +76,7 @@ volume list mnt
 array list mnt
 volume delete mnt little -n
 volume delete mnt little
+volume delete mnt little --if-exists
 trim mnt:west 0 64KiB --volume west --lose-data
 explain mnt --balance
 balance mnt -n
@@ -98,10 +102,13 @@ replace-disk mnt:west 1 new1 --create -n
 replace-disk mnt:west 1 new1 --create --wait
 add-disk mnt:west new2 --create -n
 add-disk mnt:west new2 --create --as spare
+add-disk mnt:west new2 --as spare --if-missing
 remove-disk mnt:west new2 -n
 remove-disk mnt:west new2
+remove-disk mnt:west new2 --if-exists
 add-disk mnt:west new3 --create --wait
 reshape mnt:west --layout raid4 -n
+remove-disk mnt:west 4 --wait
 set mnt:west speed_max=64KiB
 reshape mnt:west --layout raid4
 job mnt:west pause
@@ -120,6 +127,7 @@ umount mnt
 serve e f g h --nbd unix:door
 volume list door
 umount door
+umount door --if-exists
 check e f g h
 peek e f g h 0
 wipe b --lose-data

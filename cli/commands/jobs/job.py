@@ -1,0 +1,104 @@
+"""`raidx scrub` and `raidx job`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.text import Text
+
+from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.asking import ask
+from raidx_fuse.cli.output import Output, plural
+from raidx_fuse.cli.parameters import SIZE, array_argument, wait_option
+from raidx_fuse.cli.progress import exit_status, wait_for_jobs
+from raidx_fuse.cli.status_text import job_line
+from raidx_fuse.errors import UsageError
+
+
+@verb()
+@array_argument
+@click.option("--check", "mode", flag_value="check", default=True, help="Report only (default).")
+@click.option("--repair", "mode", flag_value="repair", help="Also correct mismatches.")
+@wait_option
+def scrub(out: Output, array: str, mode: str, wait: bool) -> int:
+    """Read all written chunks, compare the parity, and report each mismatch.
+
+    --repair fixes every mismatch that parity can attribute to one member. Where parity cannot tell
+    which chunk is wrong, it trusts the data, rewrites the parity, and reports the stripe. With
+    --wait the exit status is 3 if a mismatch was left.
+    """
+    result = ask(out, array, "scrub", repair=mode == "repair")
+    if not wait:
+        out.emit(result, Text(f"scrub started (job {result['job']}): raidx job {array} list"))
+        return 0
+    (job,) = wait_for_jobs(array, [result["job"]], out)
+    out.emit({**job, **result, "result": job}, scrub_text(job))
+    return exit_status(job)
+
+
+def scrub_text(job: dict[str, Any]) -> Text:
+    """Return the findings of a scrub: a line of counts, then a line for each mismatch."""
+    lines = [
+        f"{plural(job['mismatches'], 'mismatch')}, {job['repaired']} repaired, "
+        f"{job['uncorrected']} left, {plural(job['unchecked_stripes'], 'stripe')} could not be "
+        "checked"
+    ]
+    for found in job["findings"]:
+        members = ", ".join(f"{each['role']} ({each['path']})" for each in found["members"])
+        offsets = ", ".join(map(str, found["image_offsets"])) or "none (parity only)"
+        blame = "wrong on member" if found["located"] else "one of members"
+        done = "repaired" if found["repaired"] else "left as it is"
+        if found["assumed_data_right"]:
+            done = "parity rewritten, data taken for right"
+        lines.append(
+            f"stripe {found['stripe']}: {blame} {members}; image offset {offsets}; "
+            f"{plural(found['bytes'], 'byte')} from byte {found['byte_in_chunk']} of the chunk; "
+            f"{done}"
+        )
+    return Text("\n".join(lines))
+
+
+@verb()
+@array_argument
+@click.argument(
+    "verb",
+    type=click.Choice(["list", "pause", "resume", "cancel", "wait", "limit"]),
+    default="list",
+)
+@click.argument("job_id", metavar="[JOB]", type=int, required=False)
+@click.option("--min", "minimum", type=SIZE, help="For limit: bytes a second, even under load.")
+@click.option("--max", "maximum", type=SIZE, help="For limit: most bytes a second; 0: no limit.")
+def job(
+    out: Output,
+    array: str,
+    verb: str,
+    job_id: int | None,
+    minimum: int | None,
+    maximum: int | None,
+) -> int:
+    """List, pause, resume, cancel, limit or wait for background jobs.
+
+    JOB may be left out if exactly one job runs; `wait` without JOB waits for all jobs.
+    """
+    jobs = ask(out, array, "job-list")["jobs"]
+    running = [each["id"] for each in jobs if each["state"] in ("running", "paused")]
+    if verb == "list":
+        lines = Text("\n").join([job_line(each, out) for each in jobs])
+        out.emit({"jobs": jobs}, lines if jobs else Text("no jobs"))
+        return 0
+    if verb == "wait":
+        ended = wait_for_jobs(array, running if job_id is None else [job_id], out)
+        out.emit({"jobs": ended})
+        return max((exit_status(each) for each in ended), default=0)
+    if job_id is None and len(running) != 1:
+        raise UsageError(f"{len(running)} jobs are running", action=f"name one: raidx job {array}")
+    chosen = running[0] if job_id is None else job_id
+    limits = {"minimum": minimum, "maximum": maximum}
+    if verb == "limit" and minimum is maximum is None:
+        raise UsageError("limit needs --min or --max")
+    if verb != "limit" and (minimum, maximum) != (None, None):
+        raise UsageError(f"--min and --max belong to limit, not to {verb}")
+    result = ask(out, array, f"job-{verb}", job=chosen, **(limits if verb == "limit" else {}))
+    out.emit({**result, "jobs": [result]}, job_line(result, out))
+    return 0

@@ -1,0 +1,71 @@
+"""``--if-missing`` and ``--if-exists``: a verb that has nothing left to do does nothing.
+
+A script can be run again after it was cut. What is there must be what was asked for; anything else
+is an error, as without the option. The document says ``"changed": false``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from raidx_fuse.cli.asking import ask
+from raidx_fuse.cli.output import Output
+from raidx_fuse.errors import UsageError
+from raidx_fuse.members.spec import absolute
+
+
+def if_missing(what: str) -> Any:
+    """Return the option ``--if-missing`` for a verb that makes *what*."""
+    return click.option("--if-missing", is_flag=True, help=f"Do nothing if {what}.")
+
+
+def if_exists(what: str) -> Any:
+    """Return the option ``--if-exists`` for a verb that takes away *what*."""
+    return click.option("--if-exists", is_flag=True, help=f"Do nothing if {what}.")
+
+
+def unchanged(out: Output, document: Mapping[str, Any], line: str) -> None:
+    """Print that nothing was to be done."""
+    out.emit({**document, "changed": False}, line)
+
+
+def member_named(out: Output, array: str, member: str) -> Mapping[str, Any] | None:
+    """Return the member of a running array with this role, UUID or path; None if it has none."""
+    status = ask(out, array, "status")
+    same = (member, absolute(member), os.path.realpath(member))
+    for each in status["members"]:
+        here = each["path"] and os.path.realpath(each["path"])
+        if member in (str(each["role"]), each["uuid"]) or each["path"] in same or here in same:
+            found: Mapping[str, Any] = each
+            return found
+    return None
+
+
+def volume_named(out: Output, mount: str, name: str) -> dict[str, Any] | None:
+    """Return the volume of a mount with this name or UUID; None if it has none."""
+    for each in ask(out, mount, "volume-list")["volumes"]:
+        if name in (each["name"], each["uuid"]):
+            found: dict[str, Any] = each
+            return found
+    return None
+
+
+def same_array(status: Mapping[str, Any], **wanted: Any) -> None:
+    """Raise UsageError if the array of *status* differs from what *wanted* says of it."""
+    for key, value in wanted.items():
+        if status[key] != value:
+            raise UsageError(
+                f"these members are array {status['name']} already, whose "
+                f"{key.replace('_', ' ')} is {status[key]}, not {value}"
+            )
+
+
+def same_members(status: Mapping[str, Any], members: Sequence[str]) -> bool:
+    """Return whether *members* are exactly those of the arrays of *status*."""
+    arrays = status.get("arrays", [status])
+    there = {os.path.realpath(m["path"]) for each in arrays for m in each["members"] if m["path"]}
+    return there == {os.path.realpath(member) for member in members}
