@@ -6,10 +6,8 @@ import sys
 
 try:
     import click
-    from click.shell_completion import get_completion_class
 
-    from raidx_fuse.cli.app import Commands, Verbs, verb
-    from raidx_fuse.cli.output import Output
+    from raidx_fuse.cli.app import Commands, Verbs
 except (ImportError, MemoryError, OSError) as error:
     # Under ulimit -v or -n the libraries may fail to load; any other missing module is a bug.
     if isinstance(error, ImportError) and "failed to map segment" not in str(error):
@@ -55,6 +53,7 @@ COMMANDS = {  # name -> place: the module of a command is imported when the comm
     "quiz": "teach.quiz.quiz",
     "view": "teach.view.view",
     "schema": "scripts.schema.schema",
+    "completions": "scripts.completions.completions",
 }
 
 
@@ -67,24 +66,6 @@ def main() -> None:
     Sizes: K and KiB are 1024, KB is 1000, likewise M, G, T.
     """
 
-
-@verb()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completions(out: Output, shell: str) -> None:
-    """Print the completion script of a shell.
-
-    To use it: eval "$(raidx completions bash)"
-    """
-    kind = get_completion_class(shell)
-    assert kind is not None  # click knows the three
-    script = kind(main, {}, "raidx", "_RAIDX_COMPLETE").source()
-    if out.json:
-        out.emit({"shell": shell, "script": script})
-    else:
-        click.echo(script)
-
-
-main.add_command(completions)
 
 if __name__ == "__main__":
     main()

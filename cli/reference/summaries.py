@@ -49,5 +49,5 @@ SUMMARIES = {
     "quiz": "Print questions: where chunks lie, what parity holds, what writes and rebuilds cost.",
     "schema": "Print the JSON Schema of what a command prints under --json, with the unit of "
     "every number.",
-    "completions": "Print the completion script of a shell.",
+    "completions": "Print the completion script of a shell, or install those of all shells.",
 }

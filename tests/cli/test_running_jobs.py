@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def test_fail_replace_add_remove_pass_their_arguments_on(daemon: Daemon, tmp_path: Path) -> None:
-    done = {"role": 2, "job": 5, "path": "/disks/d2.img", "chunks_to_move": 3}
+    done = {"role": 2, "job": 5, "path": "/disks/d2.img", "chunks_to_move": 3, "changed": True}
     daemon.answers |= dict.fromkeys(("fail-disk", "replace-disk", "add-disk", "remove-disk"), done)
     new = tmp_path / "new.img"
-    assert daemon.run_json("fail-disk", "ARRAY", "2") == {**done, "changed": True}
-    assert daemon.run_json("fail-disk", "ARRAY", "2", "--lose-data") == {**done, "changed": True}
+    assert daemon.run_json("fail-disk", "ARRAY", "2") == done
+    assert daemon.run_json("fail-disk", "ARRAY", "2", "--lose-data") == done
     assert daemon.run_json("replace-disk", "ARRAY", "2", f"{new},model=hdd", "--create") == {
         **done,
         "changed": True,
@@ -27,7 +27,7 @@ def test_fail_replace_add_remove_pass_their_arguments_on(daemon: Daemon, tmp_pat
         **done,
         "changed": True,
     }
-    assert daemon.run_json("remove-disk", "ARRAY", "abcd", "-n") == {**done, "changed": True}
+    assert daemon.run_json("remove-disk", "ARRAY", "abcd", "-n") == done
     plain = {"overwrite_signature": False, "dry_run": False}
     replaced = {"old": "2", "new": f"{new},model=hdd", "create": True, "lose_data": False}
     assert daemon.calls == [

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from raidx_fuse.cli.package.raidx_build import SHELLS, man_pages
+
 ROOT = Path(__file__).parents[2]
 SCHEMAS = ROOT / "cli" / "reference" / "schemas"
 SETUPTOOLS_MIN = 80
@@ -77,7 +79,8 @@ def run(*words: str | Path, cwd: Path) -> str:
 def build(source: Path, kind: str) -> Path:
     """Build a "wheel" or an "sdist" as pip does; return its path."""
     target = source.parent / kind
-    program = f"import sys, setuptools.build_meta as b; print(b.build_{kind}(sys.argv[1]))"
+    backend = "sys.path.insert(0, 'raidx_fuse/cli/package'); import raidx_build as b"
+    program = f"import sys; {backend}; print(b.build_{kind}(sys.argv[1]))"
     target.mkdir()
     printed = run(sys.executable, "-c", program, target, cwd=source)
     return target / printed.splitlines()[-1]
@@ -103,7 +106,10 @@ def wheel(wheel_path: Path) -> zipfile.ZipFile:
 
 def test_the_wheel_holds_the_tree_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert inside == tree_modules() | DATA_FILES
+    shared = {name for name in inside if ".data/data/share/" in name}
+    assert inside - shared == tree_modules() | DATA_FILES
+    pages = {f"man/man{name[-1]}/{name}" for name in man_pages()}
+    assert {name.partition("/share/")[2] for name in shared} == pages | set(SHELLS.values())
 
 
 def test_one_name_is_installed_at_the_top(wheel: zipfile.ZipFile) -> None:
@@ -150,6 +156,9 @@ def test_an_install_in_an_empty_environment_works_also_without_fuse(
     assert "raid5" in run(python, "-c", WITHOUT_FUSE, "layout", "list", cwd=tmp_path)
     experiment = ROOT / "examples" / "experiments" / "moving-hot-data.toml"
     run(python, "-c", WITHOUT_FUSE, "simulate", experiment, cwd=tmp_path)
+    shared = tmp_path / "venv" / "share"
+    assert (shared / "man" / "man8" / "raidx.8").is_file()
+    assert "_RAIDX_COMPLETE=bash_complete" in (shared / SHELLS["bash"]).read_text()
     run(python, "-c", WITHOUT_FUSE, *CREATE, cwd=tmp_path)
     done = subprocess.run(
         [python, "-c", WITHOUT_FUSE, "mount", "a.img", "b.img", "mnt"],

@@ -146,6 +146,7 @@ quiz --count 2
 quiz --count 2 --answers
 quiz --check answers --count 1
 completions bash
+completions --install --prefix share
 simulate experiment.toml
 simulate pool.toml
 """

@@ -1,0 +1,1 @@
+"""What an installed raidx has beside its modules: pages for man, completions, a Debian package."""
