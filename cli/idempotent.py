@@ -7,8 +7,8 @@ is an error, as without the option. The document says ``"changed": false``.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
 
@@ -17,13 +17,15 @@ from raidx_fuse.cli.output import Output
 from raidx_fuse.errors import UsageError
 from raidx_fuse.members.spec import absolute
 
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
-def if_missing(what: str) -> Any:
+
+def if_missing(what: str) -> Callable[[FunctionT], FunctionT]:
     """Return the option ``--if-missing`` for a verb that makes *what*."""
     return click.option("--if-missing", is_flag=True, help=f"Do nothing if {what}.")
 
 
-def if_exists(what: str) -> Any:
+def if_exists(what: str) -> Callable[[FunctionT], FunctionT]:
     """Return the option ``--if-exists`` for a verb that takes away *what*."""
     return click.option("--if-exists", is_flag=True, help=f"Do nothing if {what}.")
 

@@ -90,7 +90,7 @@ def test_trio_has_every_method_and_does_not_stop_for_an_answer(daemon: Daemon) -
         array = TrioClient(daemon.mountpoint)
         async with trio.open_nursery() as nursery:
             for ask in (array.status, array.stats, array.jobs, array.settings):
-                nursery.start_soon(lambda ask=ask: keep(ask))
+                nursery.start_soon(keep, ask)
         seen.extend([await array.fail_disk(1), await array.pause(1), await array.reshape("raid4")])
 
     async def keep(ask: Any) -> None:

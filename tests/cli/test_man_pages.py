@@ -18,7 +18,7 @@ PAGES = man_pages()
 
 
 def test_every_command_has_a_page_with_all_its_options() -> None:
-    verbs = {}
+    verbs: dict[str, click.Command] = {}
     for name, command in main.commands.items():
         if isinstance(command, click.Group):
             verbs |= {f"{name}-{word}": each for word, each in command.commands.items()}
@@ -51,8 +51,9 @@ def test_man_shows_them_without_a_warning(tmp_path: Path) -> None:
     words = ("groff", "-man", "-Tutf8", "-ww", "-rLL=78n", "-k", every)
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0
-    # What is in a listing may be wider than a page; anything else is a mistake of ours.
-    assert [line for line in done.stderr.splitlines() if "cannot" not in line] == []
+    # A long word has no place to break; anything else is a mistake of ours.
+    said = done.stderr.splitlines()
+    assert [line for line in said if not line.endswith(("break line", "adjust line"))] == []
     assert "NAME" in done.stdout
 
 
