@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -202,3 +204,23 @@ def test_damaged_superblocks_are_wiped_with_the_option_only(tmp_path: Path) -> N
     before = (tmp_path / "text").read_bytes()
     raidx(tmp_path, "wipe text")
     assert (tmp_path / "text").read_bytes() == before
+
+
+def test_the_alert_rules_name_metrics_that_there_are(daemon: Daemon, tmp_path: Path) -> None:
+    rules = Path(__file__).parents[2] / "examples" / "alerts.yml"
+    text = rules.read_text()
+    daemon.answers["stats"] = REPORT
+    daemon.answers["status"] = status(jobs=[job()])
+    metrics = list(samples(daemon.run("stats", "ARRAY", "--prometheus").stdout))
+    found = {name for name, *_ in metrics}
+    expressions = re.findall(r"(?m)^        expr: (.*)$", text)
+    assert len(expressions) == text.count("- alert: ") == text.count("summary: ")
+    named = set(re.findall(r"\braidx_\w+", " ".join(expressions)))
+    assert named
+    assert named <= found
+    labels = {label for _, has, _ in metrics for label in has}
+    assert set(re.findall(r"\$labels\.(\w+)", text)) <= labels | {"file"}
+    promtool = shutil.which("promtool")
+    if promtool is not None:
+        done = subprocess.run([promtool, "check", "rules", rules], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr

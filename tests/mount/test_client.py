@@ -1,0 +1,52 @@
+"""`raidx_fuse.client` on a real mount: a program that replaces a member, and one in trio."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from raidx_fuse.client import Client, RaidxError, TimedOutError
+from raidx_fuse.client.trio_client import TrioClient
+
+if TYPE_CHECKING:
+    from tests.mount.real_array import RealArray
+
+pytestmark = [pytest.mark.mount]
+
+
+def test_a_program_replaces_a_member_and_reads_of_it(array: RealArray) -> None:
+    array.create("raid5", 4, "8MiB")
+    array.mount()
+    client = Client(array.mnt)
+    assert client.wait(timeout_s=10)["state"] == "clean"
+    assert client.settings()["journal"] == "partial"
+    assert client.set("speed_min", "1MiB") == {"speed_min": 1 << 20}
+    assert client.stats(0.05)["interval_seconds"] > 0
+    done = client.wait_job(client.scrub(repair=True).get("job") or 0)
+    assert (done["kind"], done["state"]) == ("scrub", "done")
+    plan = client.replace_disk(2, array.folder / "new.img", create=True, dry_run=True)
+    assert plan.get("dry_run") is True
+    client.fail_disk(2)
+    with pytest.raises(TimedOutError) as late:
+        client.wait("clean", timeout_s=0)
+    assert "raidx replace-disk" in str(late.value.action)
+    with pytest.raises(RaidxError) as refused:
+        client.fail_disk(1)
+    assert refused.value.kind == "array_failed"
+
+    async def replace() -> str:
+        beside = TrioClient(array.mnt)
+        started = await beside.replace_disk(2, array.folder / "new.img", create=True)
+        job = started.get("job")
+        assert isinstance(job, int)
+        assert (await beside.wait_job(job))["state"] == "done"
+        return (await beside.wait(timeout_s=30))["state"]
+
+    assert trio.run(replace) == "clean"
+    events = [event["event"] for event in client.events()]
+    assert events.index("Fail") < events.index("RebuildFinished")
+    array.unmount()
+    with pytest.raises(RaidxError, match="no array is mounted"):
+        client.status()
