@@ -1,0 +1,201 @@
+"""Every command at 80, 120 and 200 columns, in a pipe, without colours, and in ASCII.
+
+What a command says is the same everywhere: no line is broken or cut at the width of a terminal,
+which wraps it by itself, so that what is to be copied can be. The answers of the daemon are canned:
+answers.json was recorded from a mount with two arrays, whose members have long paths. `mount`,
+`serve` and `umount` leave this process, `crash` and `replay` need a mount; what they print goes
+through the same function, and tests/mount/test_habits.py reads it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+
+from raidx_fuse.cli.main import main
+from tests.cli.test_screens import terminal
+from tests.support.command import checked
+from tests.support.documents import job
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Daemon
+
+ANSWERS: dict[str, Any] = json.loads(Path(__file__).with_name("answers.json").read_text())
+WIDTHS = (80, 120, 200)
+COLOURS = re.compile(r"\x1b\[(?:\d+;)*(?:[349]\d|10\d)[;m]")  # bold is no colour
+ASKED = """
+status ARRAY
+status ARRAY --brief
+status ARRAY --check
+status ARRAY --bytes
+wait ARRAY
+stats ARRAY
+get ARRAY
+set ARRAY speed_min=1M
+explain ARRAY 0
+explain ARRAY 0 4KiB --write
+explain ARRAY --stripe 0
+peek ARRAY 0
+add-disk ARRAY /srv/new -n
+reshape ARRAY --layout raid4 -n
+remove-disk ARRAY 1 -n
+fail-disk ARRAY 1 -n
+replace-disk ARRAY 1 /srv/new -n
+scrub ARRAY
+tune ARRAY
+tune ARRAY --now -n
+job ARRAY
+inject ARRAY 0 slow
+trim ARRAY 0 64KiB -n
+events ARRAY --test
+volume create ARRAY west --size 32MiB
+volume list ARRAY
+volume resize ARRAY west 2MiB -n
+volume rename ARRAY west east
+volume delete ARRAY west -n
+volume move ARRAY west east -n
+volume swap ARRAY west east -n
+array list ARRAY
+array forget ARRAY east
+array evacuate ARRAY east -n
+balance ARRAY -n
+balance ARRAY --status
+""".splitlines()[1:]
+OFFLINE = """
+create --layout raid5 --size 4MiB -n a b c
+scan .
+examine a
+check a b c
+wipe text
+events
+layout list
+layout show rdp --disks 6 --chains
+layout chains rdp --disks 6
+layout map raid5 --disks 4 --chunks 4
+layout recover rdp --disks 6 --lost 0,1 --step
+layout bundles --length 3 --disk-chunks 7,4,5,4
+layout load upc --disks 6 --writes random:10:1
+quiz --answers
+schema
+completions bash
+simulate small.toml
+--help
+volume --help
+create --help
+""".splitlines()[1:]
+ELSEWHERE = {"mount", "serve", "umount", "crash", "replay"}
+EXPERIMENT = """
+name = "small"
+[array]
+layout = "raid5"
+disks = 3
+model = "ssd"
+disk_size = "8MiB"
+[load]
+source = "uniform"
+requests = 20
+rate = 100
+"""
+
+
+def answer_all(daemon: Daemon) -> None:
+    """Let the daemon answer every command as it was recorded."""
+
+    def explained(arguments: dict[str, Any]) -> dict[str, Any]:
+        kind = "stripe" if "stripe" in arguments else "write" if arguments["write"] else "read"
+        return dict(ANSWERS[f"explain {kind}"])
+
+    def either(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        planned = ANSWERS.get(f"{name} -n")
+        return dict(planned if arguments.get("dry_run") and planned else ANSWERS.get(name, {}))
+
+    for name in {key.removesuffix(" -n") for key in ANSWERS}:
+        daemon.answers[name] = lambda arguments, name=name: either(name, arguments)
+    told = f"raidx replace-disk {'/mnt/' * 30} 1 NEW"
+    arrays = [{**array, "action": told} for array in ANSWERS["status all"]["arrays"]]
+    long = {**ANSWERS["status all"], "arrays": arrays}
+    daemon.answers |= {"status": long, "explain": explained}
+    daemon.answers["job-list"] = {"jobs": [job(), job(error="a reason " * 20)]}
+    daemon.answers["remove-disk"] = ANSWERS["fail-disk -n"]
+    daemon.answers["volume-swap"] = ANSWERS["volume-move -n"]
+    daemon.answers["array-forget"] = {"forgotten": "east", "uuid": "u"}
+    daemon.answers["balance"] = {**ANSWERS["array-evacuate -n"], **ANSWERS["balance-status"]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with a long name, an array at rest in it, that is the working directory."""
+    folder = tmp_path / ("long-" * 20)
+    folder.mkdir()
+    checked(folder, "create --layout raid5 --size 4MiB a b c")
+    (folder / "text").write_text("text")
+    (folder / "small.toml").write_text(EXPERIMENT)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("RAIDX_STATE", str(folder))
+    return folder
+
+
+def screens(monkeypatch: pytest.MonkeyPatch, line: list[str], say: str) -> Iterator[list[str]]:
+    """Yield what a command line shows on terminals of each width, then on one of ASCII."""
+    for columns, encoding in (*((width, "utf-8") for width in WIDTHS), (80, "ascii")):
+        with terminal(monkeypatch, columns, encoding) as lines:
+            # The width of help is for people to read, and click's own: it follows the terminal.
+            status = main.main(line, standalone_mode=False)
+        assert status in (0, 1, None), f"{say}: {lines}"
+        yield lines
+
+
+def test_every_command_says_the_same_at_every_width(
+    daemon: Daemon, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer_all(daemon)
+    for say in (*ASKED, *OFFLINE):
+        line = [daemon.mountpoint if w == "ARRAY" else w for w in shlex.split(say)]
+        *wide, ascii_only = screens(monkeypatch, line, say)
+        assert wide[0], f"{say} says nothing"
+        assert not any(COLOURS.search(each) for lines in wide for each in lines), say
+        assert "".join(ascii_only).isascii()
+        if "--help" in line:
+            assert all(len(each) <= WIDTHS[0] for each in wide[0]), say
+            continue
+        assert wide[0] == wide[1] == wide[2], f"{say} depends on the width"
+        assert len(ascii_only) == len(wide[0]), f"{say} has other lines in ASCII"
+
+
+def test_a_pipe_gets_what_a_terminal_shows(daemon: Daemon, folder: Path) -> None:
+    answer_all(daemon)
+    for say in ASKED:
+        result = daemon.run(*shlex.split(say))
+        assert "\x1b" not in result.stdout, say
+        for path in re.findall(r"/srv/disks/[\w./-]+", result.stdout):
+            assert "name/" in path, f"{say} cuts or breaks {path}"
+    text = daemon.run("status", "ARRAY").stdout
+    actions = [each for each in text.splitlines() if "raidx replace-disk" in each]
+    assert len(actions) == 2
+    assert all(each.rstrip().endswith(" 1 NEW") for each in actions)
+
+
+def test_no_command_is_left_out() -> None:
+    seen = {tuple(line.split()[:2]) for line in (*ASKED, *OFFLINE)}
+    for name, command in main.commands.items():
+        if isinstance(command, click.Group):
+            assert all((name, verb) in seen for verb in command.commands), name
+        elif name not in ELSEWHERE:
+            assert any(words[0] == name for words in seen), name
+
+
+def test_colours_are_for_terminals_only(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer_all(daemon)
+    with contextlib.ExitStack() as stack:
+        lines = stack.enter_context(terminal(monkeypatch, 80, "utf-8"))
+        monkeypatch.delenv("NO_COLOR")
+        main.main(["status", daemon.mountpoint], standalone_mode=False)
+    assert any(COLOURS.search(each) for each in lines)
