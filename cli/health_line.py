@@ -41,9 +41,11 @@ def _data(array: Status) -> list[str]:
         "members_active": f"{active};{len(members)}:;;0;{len(members)}",
         "redundancy_left": f"{array['redundancy_left']};;;0",
         "errors": f"{errors}c",
-        "lost_chunks": f"{array.get('lost_chunks', 0)};0;0;0",
-        "written": f"{array.get('written', 0)}B;;;0;{array['size']}",
         "jobs": f"{len(array.get('jobs', ()))};;;0",
     }
+    if "lost_chunks" in array:  # at rest this and what was written are not known
+        values["lost_chunks"] = f"{array['lost_chunks']};0;0;0"
+    if "written" in array:
+        values["written"] = f"{array['written']}B;;;0;{array['size']}"
     name = array["name"].replace("'", "").replace("=", "_")
     return [f"'{name} {key}'={value}" for key, value in values.items()]

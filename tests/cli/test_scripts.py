@@ -132,6 +132,9 @@ def test_check_is_a_line_for_nagios_with_performance_data(daemon: Daemon) -> Non
     result = daemon.run("status", "ARRAY", "--check")
     assert result.exit_code == 2
     assert result.stdout.startswith("CRITICAL: east failed; attach them; west clean, ")
+    rest = {key: value for key, value in status().items() if key != "written"}
+    daemon.answers["status"] = rest
+    assert "written" not in daemon.run("status", "ARRAY", "--check").stdout
     result = daemon.run("status", "/nowhere", "--check")
     assert result.exit_code == 4
     assert result.stdout.startswith("UNKNOWN: ")

@@ -294,6 +294,7 @@ def test_read_only_mount_writes_nothing(raid5: RealArray) -> None:
     with pytest.raises(OSError, match="Read-only"):
         raid5.image.open("r+b")
     assert "read-only" in raid5.refused("fail-disk", "ARRAY", "1")
+    assert "read-only" in raid5.refused("set", "ARRAY", "speed_min=1M")
     job = raid5.scrub()
     assert job["done"] == job["total"] > 0
     raid5.unmount()
