@@ -299,7 +299,7 @@ def dry_run_text(result: dict[str, Any], out: Output) -> Text:
         after = out.size(result["size_after"])
         lines.append(f"image: {out.size(result['size_before'])} now, {after} at the end")
     ends = result.get("redundancy")
-    if ends and ends["end"] < ends["now"]:
+    if ends and ends["end"] < ends["now"] and "chunks_at_stake" not in result:
         lines.append(f"redundancy: lost for good; {redundancy(ends['end'])} at the end")
     elif result["redundancy_reduced"]:
         seconds = result["redundancy_reduced_seconds"]

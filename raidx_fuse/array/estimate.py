@@ -87,14 +87,32 @@ async def of_member_change(
     if rebuilds is not None:
         costs |= await rebuild_estimate(array, Role(rebuilds), returns=returns)
     until_replaced = excludes and rebuilds is None
+    now, lost, code = redundancy_left(array), array.member_set.lost, array.context.code
+    worst = end = max(now - excludes, 0)
+    if rebuilds is not None:
+        worst = now if rebuilds in lost else max(now - 1, 0)
+        end = max(code.tolerance - len(lost - {rebuilds}), worst)
     return {
         "dry_run": True,
         "does": does,
         **costs,
         "chunks_at_stake": chunks,
-        "redundancy_left": redundancy_left(array),
+        "redundancy_left": now,
         "redundancy_reduced": rebuilds is not None or excludes,
         "redundancy_reduced_seconds": None if until_replaced else costs["seconds"],
+        "redundancy": redundancy_during(now, worst, end),
+    }
+
+
+def redundancy_during(now: int, worst: int | None = None, end: int | None = None) -> dict[str, int]:
+    """Return how many losses are survived *now*, at the *worst* moment of a change, at its *end*.
+
+    What is left out stays as it is now.
+    """
+    return {
+        "now": now,
+        "worst": now if worst is None else worst,
+        "end": now if end is None else end,
     }
 
 
@@ -144,9 +162,10 @@ async def of_copying(array: Array, added: int) -> dict[str, Any]:
         "dry_run": True,
         "does": f"makes {width + added} copies of {width}",
         **copy_estimate(array, "rebuild", written, written * added, added),
-        "redundancy_left": array.status()["redundancy_left"],
+        "redundancy_left": redundancy_left(array),
         "redundancy_reduced": False,
         "redundancy_reduced_seconds": 0.0,
+        "redundancy": redundancy_during(redundancy_left(array), end=redundancy_left(array) + added),
         "size_before": array.size_bytes,
         "size_after": array.size_bytes,
     }
@@ -177,9 +196,10 @@ async def _of_changing(
         "dry_run": True,
         "does": does,
         **await growth_estimate(array, layout, parity),
-        "redundancy_left": array.status()["redundancy_left"],
+        "redundancy_left": redundancy_left(array),
         "redundancy_reduced": False,
         "redundancy_reduced_seconds": 0.0,
+        "redundancy": redundancy_during(redundancy_left(array)),
     }
 
 
@@ -251,7 +271,7 @@ async def of_restriping(array: Array, layout: RestripeLayout, does: str) -> dict
         "redundancy_left": during,
         "redundancy_reduced": during < left,
         "redundancy_reduced_seconds": None if after < left else costs["seconds"] * (during < left),
-        "redundancy": {"now": left, "worst": during, "end": after},
+        "redundancy": redundancy_during(left, during, after),
         "size_before": array.size_bytes,
         "size_after": array.restripe_operation.size_after(layout),
     }
@@ -285,6 +305,7 @@ def _document(
         "redundancy_left": max(0, array.context.code.tolerance - len(member_set.lost)),
         "redundancy_reduced": False,
         "redundancy_reduced_seconds": 0.0,
+        "redundancy": redundancy_during(redundancy_left(array)),
         "size_before": array.size_bytes,
         "size_after": array.rebundle.capacity.size_with(more),
     }

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import trio
 
-from raidx_fuse.array.estimate import ASSUMED_RATE_BYTES, copy_rate
+from raidx_fuse.array.estimate import ASSUMED_RATE_BYTES, copy_rate, redundancy_during
 from raidx_fuse.array.status import redundancy_left
 from raidx_fuse.errors import BusyError, NoSpaceError, RaidxError, UsageError
 from raidx_fuse.format.configuration.volumes import ALIGN_BYTES, VOLUMES_MAX
@@ -325,6 +325,7 @@ def cost(planned: Planned) -> dict[str, Any]:
     speed_min = first.jobs.speed_min_bytes
     seconds = round(moved / rate, 3)
     now, lowest = redundancy_left(first), min(redundancies)
+    after = min(redundancy_left(leg.target.array) for leg in planned.legs)
     return {
         "dry_run": True,
         "does": planned.does,
@@ -338,7 +339,8 @@ def cost(planned: Planned) -> dict[str, Any]:
         "seconds_busy": round(moved / min(rate, speed_min or rate), 3),
         "redundancy_left": now,
         "redundancy_lowest": lowest,
-        "redundancy_after": min(redundancy_left(leg.target.array) for leg in planned.legs),
+        "redundancy_after": after,
         "redundancy_reduced": lowest < now,
         "redundancy_reduced_seconds": seconds if lowest < now else 0.0,
+        "redundancy": redundancy_during(now, lowest, after),
     }

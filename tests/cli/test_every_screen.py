@@ -14,6 +14,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +119,7 @@ def answer_all(daemon: Daemon) -> None:
         return dict(planned if arguments.get("dry_run") and planned else ANSWERS.get(name, {}))
 
     for name in {key.removesuffix(" -n") for key in ANSWERS}:
-        daemon.answers[name] = lambda arguments, name=name: either(name, arguments)
+        daemon.answers[name] = partial(either, name)
     told = f"raidx replace-disk {'/mnt/' * 30} 1 NEW"
     arrays = [{**array, "action": told} for array in ANSWERS["status all"]["arrays"]]
     long = {**ANSWERS["status all"], "arrays": arrays}

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from raidx_fuse.cli.output import Output
-from raidx_fuse.cli.status_text import job_amount
+from raidx_fuse.cli.status_text import dry_run_text, job_amount
 from raidx_fuse.errors import RaidxError, SignatureFoundError, UsageError
 from raidx_fuse.members.ram import RamMember
 from tests.support.spy import restarted
@@ -151,10 +151,14 @@ def test_dry_runs_tell_the_cost_and_change_nothing(with_desk: WithDesk) -> None:
         assert replace["rate_source"] == "assumed"
         assert replace["redundancy_reduced"]
         assert replace["redundancy_reduced_seconds"] == replace["seconds"] > 0
+        assert replace["redundancy"] == {"now": 1, "worst": 0, "end": 1}
         fail = await desk.ask("fail-disk", member="2", dry_run=True)
         assert (fail["bytes_moved"], fail["redundancy_reduced_seconds"]) == (0, None)
+        assert fail["redundancy"] == {"now": 1, "worst": 0, "end": 0}
+        assert "reduced until the member is replaced" in dry_run_text(fail, Output()).plain
         add = await desk.ask("add-disk", members=["n"], role="spare", dry_run=True)
         assert not add["redundancy_reduced"]
+        assert add["redundancy"] == {"now": 1, "worst": 1, "end": 1}
         for member, words in (("9", "no role 9"), ("zzzz", "no member")):
             with pytest.raises(UsageError, match=words):
                 await desk.ask("fail-disk", member=member, dry_run=True)

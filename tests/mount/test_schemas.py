@@ -88,6 +88,8 @@ volume move mnt two west --wait
 array evacuate mnt west -n
 volume swap mnt one west -n
 array evacuate mnt east -n
+volume swap mnt one west --wait
+array evacuate mnt east --wait
 scrub mnt:west
 job mnt:west wait
 scrub mnt:west --repair --wait
@@ -95,6 +97,7 @@ job mnt:west
 job mnt:west list
 tune mnt:east
 tune mnt:east --now -n
+tune mnt:east --now --wait
 fail-disk mnt:west 1 -n
 fail-disk mnt:west 1
 status mnt:west

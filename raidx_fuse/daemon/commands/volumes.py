@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import trio
 
+from raidx_fuse.array.estimate import redundancy_during
 from raidx_fuse.array.status import redundancy_left, state
 from raidx_fuse.daemon.commands.arguments import check_arguments
 from raidx_fuse.daemon.commands.commands import Commands
@@ -354,4 +355,5 @@ def _dry_run(part: Part, does: str, lost: int) -> Result:
         "redundancy_left": redundancy_left(part.volumes.array),
         "redundancy_reduced": False,
         "redundancy_reduced_seconds": 0.0,
+        "redundancy": redundancy_during(redundancy_left(part.volumes.array)),
     }

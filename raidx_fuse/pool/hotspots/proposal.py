@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from raidx_fuse.array.estimate import redundancy_during
 from raidx_fuse.array.status import redundancy_left, state
 from raidx_fuse.errors import BusyError, ReadOnlyError, UsageError
 from raidx_fuse.members.threads import in_thread
@@ -67,6 +68,8 @@ class Proposal:
         copied = copied_bytes(plan, self.actions)
         written = sum(self.written[system.volumes[action.volume]] for action in self.actions)
         left = [self.redundancy[name] for name in system.arrays]
+        now = min([left[action.source] for action in self.actions] or left)
+        end = min([left[action.target] for action in self.actions] or left)
         reduced = any(left[action.target] < left[action.source] for action in self.actions)
         return {
             "planner": plan.strategy,
@@ -100,6 +103,7 @@ class Proposal:
             ],
             "redundancy_left": min(left),
             "redundancy_reduced": reduced,
+            "redundancy": redundancy_during(now, min(now, end), end),  # of the volumes that move
             "explanation": [*explain(plan), *self.notes],
         }
 
