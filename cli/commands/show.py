@@ -11,10 +11,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from raidx_fuse.cli import metrics
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import Found, ask, ask_all, check_status
-from raidx_fuse.cli.health_line import health_line
+from raidx_fuse.cli.monitoring import metrics
+from raidx_fuse.cli.monitoring.health_line import health_line
 from raidx_fuse.cli.output import Output, console, plural, warn
 from raidx_fuse.cli.parameters import ARRAY, PATH, array_argument
 from raidx_fuse.cli.progress import looks_until

@@ -1,0 +1,1 @@
+"""What monitors read: metrics for Prometheus, and the line for Nagios."""
