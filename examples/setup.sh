@@ -19,7 +19,7 @@ as_root() {
 
 # pyfuse3 is built from source and needs headers; the file system tools are for examples and tests.
 wanted=(gcc libc6-dev pkg-config libfuse3-dev fuse3 util-linux e2fsprogs)
-[ -n "$extra" ] && wanted+=(fio xfsprogs btrfs-progs nbd-server nbdkit libnbd-bin qemu-utils openssl)
+[ -n "$extra" ] && wanted+=(fio xfsprogs btrfs-progs nbd-server nbdkit libnbd-bin python3-libnbd qemu-utils openssl)
 missing=()
 for package in "${wanted[@]}"; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")

@@ -75,6 +75,12 @@ class TimedOutError(RaidxError):
     """What was waited for did not happen in time."""
 
 
+class NotFastError(RaidxError):
+    """A range cannot be zeroed faster than by a write of zeros, and only that was wanted."""
+
+    errno = _errno.EOPNOTSUPP
+
+
 class FormatError(RaidxError):
     """Bytes on a member are not a valid structure of the on-disk format."""
 

@@ -130,10 +130,10 @@ class Array:
     async def _refuse_write(self, _offset: int, _data: ReadBuffer) -> None:
         raise ReadOnlyError("the array was started read-only")
 
-    async def discard(self, offset: int, length: int) -> None:
+    async def discard(self, offset: int, length: int, fast_only: bool = False) -> None:
         """Let a range read as zeros and give its space back (`Discarder.discard`)."""
         self.require_writable()
-        await self.discarder.discard(offset, length)
+        await self.discarder.discard(offset, length, fast_only)
 
     def allocation(self, offset: int, length: int) -> Iterator[tuple[int, bool]]:
         """Yield (length in bytes, whether it is written) of the parts of a range, in order."""

@@ -35,7 +35,7 @@ import trio
 
 from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.errors import MemberError, RaidxError
+from raidx_fuse.errors import MemberError, NotFastError, RaidxError
 from raidx_fuse.format.regions import COUNTER_MAX
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 ZEROS_BYTES = 1 << 20  # of one write
 CHUNKS_AT_ONCE = 1 << 16  # of the written map
 STRIPES_AT_ONCE = 4096  # locked at a time
+FAST_SHARE = 4  # zeros in so much of a range cost less than half of a write to all of it
 ENTRY_SHARE = 64  # a record of a discard takes at most 1/4 of the log: 16 bytes for each chunk
 
 Choose = Callable[[Sequence[Stripe]], Awaitable[dict[Stripe, int]]]
@@ -82,13 +83,16 @@ class Discarder:
         """Let volumes have all of the image again."""
         self.kept_bytes = COUNTER_MAX
 
-    async def discard(self, offset: int, length: int) -> None:
+    async def discard(self, offset: int, length: int, fast_only: bool = False) -> None:
         """Let a range read as zeros; return when that is acknowledged (not yet durable).
 
         A crash before the next flush may leave any part of the old content. Raises as
-        `Writer.write`.
+        `Writer.write`; with *fast_only* `NotFastError`, with nothing done, where zeros would have
+        to be written to more than 1/FAST_SHARE of the range.
         """
         context = self.context
+        if fast_only and await self._zeros_due(offset, length) > length // FAST_SHARE:
+            raise NotFastError("this range is not zeroed faster than by writing")
         end = offset + length
         whole = -(-offset >> context.shift), end >> context.shift
         at = offset
@@ -104,6 +108,24 @@ class Discarder:
                 await trio.lowlevel.checkpoint()  # a range of any size, of which nothing is written
         if context.member_set.unpublished:
             await context.member_set.published()
+
+    async def _zeros_due(self, offset: int, length: int) -> int:
+        """Return how many bytes of a range `discard` would overwrite with zeros now."""
+        context = self.context
+        shift, end, layout = context.shift, offset + length, context.layout
+        whole = -(-offset >> shift), end >> shift
+        moving = context.growth is not None or isinstance(layout, RestripeLayout)
+        due = 0
+        for at in range(offset >> shift, -(-end >> shift), CHUNKS_AT_ONCE):
+            stop = min(at + CHUNKS_AT_ONCE, -(-end >> shift))
+            for first, last in context.written.runs(at, stop):
+                due += min(end, last << shift) - max(offset, first << shift)
+            inside = max(whole[0], at), min(stop, whole[1])
+            for stripes in () if moving else self._batches(inside[0], stop << shift, inside[1]):
+                dropped = (self._droppable_in(stripe, *whole).bit_count() for stripe in stripes)
+                due -= sum(dropped) << shift
+            await trio.lowlevel.checkpoint()
+        return due
 
     async def forget_zeros(self, first: int, end: int) -> None:
         """Make those chunks *first* .. *end* - 1 unwritten that hold nothing but zeros.

@@ -6,7 +6,9 @@ import errno
 import logging
 from collections.abc import Sequence
 
-from raidx_fuse.errors import RaidxError
+import trio
+
+from raidx_fuse.errors import NotFastError, RaidxError
 from raidx_fuse.members.nbd.protocol.server import Pieces, Request, Server
 from raidx_fuse.members.nbd.protocol.wire import (
     STATE_HOLE,
@@ -22,8 +24,9 @@ log = logging.getLogger(__name__)
 
 EXTENTS_MAX = 1024  # of one answer; a client asks again from their end on
 _STATUS_BYTES_MAX = (1 << 32) - (1 << 16)  # of one extent in an answer without extended headers
-_OFFERS = Flag.FLUSH | Flag.FUA | Flag.MULTI_CONN
-_CHANGES = Flag.TRIM | Flag.WRITE_ZEROES
+CACHE_BYTES = 1 << 20  # of one read for a request to cache
+_OFFERS = Flag.FLUSH | Flag.FUA | Flag.MULTI_CONN | Flag.CACHE
+_CHANGES = Flag.TRIM | Flag.WRITE_ZEROES | Flag.FAST_ZERO
 _FAILURES_LOGGED = 64  # after so many, only at powers of two (as fuse/operations.py)
 
 
@@ -56,6 +59,8 @@ class Handler:
         """Carry *request* out; return the reply. Never raises for what went wrong."""
         try:
             return await self._carried_out(request)
+        except NotFastError as error:
+            return self._link.failed(request, error.errno, error.message)
         except RaidxError as error:
             self.failures += 1
             if self.failures <= _FAILURES_LOGGED or not self.failures & (self.failures - 1):
@@ -87,13 +92,24 @@ class Handler:
                 volume.count_write(size)
                 await volume.write(offset, request.payload)
         elif command in (Command.TRIM, Command.WRITE_ZEROES):
-            if request.flags & CommandFlag.NO_HOLE:
-                await volume.write_zeros(offset, size)
+            fast_only = bool(request.flags & CommandFlag.FAST_ZERO)
+            if not request.flags & CommandFlag.NO_HOLE:
+                await volume.discard(offset, size, fast_only=fast_only)
+            elif fast_only:
+                return link.failed(request, errno.EOPNOTSUPP, "places are kept by writing zeros")
             else:
-                await volume.discard(offset, size)
+                await volume.write_zeros(offset, size)
+        elif command is Command.CACHE:
+            await self._cache(offset, size)
         if command is Command.FLUSH or (request.flags and request.flags & CommandFlag.FUA):
             await volume.flush()
         return link.done(request)
+
+    async def _cache(self, offset: int, size: int) -> None:
+        """Read a range, so that what it needs is in memory: the members', or the chunk cache."""
+        for at in range(offset, offset + size, CACHE_BYTES):
+            await self._volume.read(at, min(CACHE_BYTES, offset + size - at))
+            await trio.lowlevel.checkpoint()  # others are served in between
 
     def _extents(self, offset: int, size: int) -> list[tuple[int, int]]:
         """Return the (length, state) of a range by the written map: holes read as zeros."""

@@ -16,13 +16,13 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Protocol, TypeVar
 
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import NotFastError, UsageError
 from raidx_fuse.format.configuration.volumes import ALIGN_BYTES, Extent
 
 Read = Callable[[int, int], Awaitable[bytes | memoryview]]
 Write = Callable[[int, bytes], Awaitable[None]]
 Flush = Callable[[], Awaitable[None]]
-Discard = Callable[[int, int], Awaitable[None]]
+Discard = Callable[[int, int, bool], Awaitable[None]]  # offset, length, only if it is fast
 Allocation = Callable[[int, int], Iterable[tuple[int, bool]]]
 Resizing = Callable[[], AbstractAsyncContextManager[None]]
 Note = Callable[[bool, int, int], None]  # whether it writes, offset, bytes
@@ -144,12 +144,18 @@ class Volume:
         self._note = note
         self.bind(*self._plain, self.flush, self._discard, self._allocation)
 
-    async def discard(self, offset: int, length: int) -> None:
-        """Let a range read as zeros and give its space back where possible. Raises as *write*."""
+    async def discard(self, offset: int, length: int, *, fast_only: bool = False) -> None:
+        """Let a range read as zeros and give its space back where possible. Raises as *write*.
+
+        With *fast_only* raises NotFastError where that is no faster than writing zeros; of a volume
+        in several parts some may read as zeros then.
+        """
         if self._discard is not None:
-            await self._discard(offset, length)
-            return
-        await self.write_zeros(offset, length)
+            await self._discard(offset, length, fast_only)
+        elif fast_only:
+            raise NotFastError("zeros are written to this volume")
+        else:
+            await self.write_zeros(offset, length)
 
     async def write_zeros(self, offset: int, length: int) -> None:
         """Write zeros, which keep their space. Raises as *write*."""
@@ -239,9 +245,9 @@ def write_of(write: Write, extents: Sequence[Extent]) -> Write:
 def discard_of(discard: Discard, extents: Sequence[Extent]) -> Discard:
     """Return the discard of a volume that lies in *extents* of the array with *discard*."""
 
-    async def discard_parts(offset: int, length: int) -> None:
+    async def discard_parts(offset: int, length: int, fast_only: bool) -> None:
         for start, size in parts_of(extents, offset, length):
-            await discard(start, size)
+            await discard(start, size, fast_only)
 
     return discard_parts
 

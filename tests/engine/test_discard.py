@@ -11,7 +11,7 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.errors import ReadOnlyError
+from raidx_fuse.errors import NotFastError, ReadOnlyError
 from raidx_fuse.layouts.numbers import Role, stripe_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.ram import RamMember
@@ -140,6 +140,23 @@ def test_a_part_of_a_stripe_is_zeroed_and_a_whole_stripe_dropped() -> None:
         assert written.count_written() == before - 3
 
     on_array("raid5", scene)
+
+
+@pytest.mark.parametrize("layout", ["raid1", "raid5", "rdp", "raidx-parity"])
+def test_what_would_be_overwritten_with_zeros_is_not_fast(layout: str) -> None:
+    async def scene(rig: Rig, array: Array) -> None:
+        size, written = len(rig.model), array.context.written
+        before = written.count_written()
+        for at, length in ((0, rig.chunk_bytes // 2), (100, rig.chunk_bytes)):
+            with pytest.raises(NotFastError):
+                await array.discard(at, length, fast_only=True)
+        assert written.count_written() == before
+        await array.discard(0, size, fast_only=True)
+        rig.model[:] = bytes(size)
+        assert not written.count_written()
+        await array.discard(1, size - 1, fast_only=True)  # all holes
+
+    on_array(layout, scene)
 
 
 def test_chunks_that_were_never_written_do_not_keep_a_stripe() -> None:

@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import NotFastError, RaidxError, UsageError
 from raidx_fuse.members.nbd.pipe import Piece
 from raidx_fuse.members.nbd.protocol.client import Client
 from raidx_fuse.members.nbd.protocol.client_handshake import ClientHandshake
@@ -81,7 +81,9 @@ class Backing:
     async def flush(self) -> None:
         self.log.append("flush")
 
-    async def discard(self, offset: int, length: int) -> None:
+    async def discard(self, offset: int, length: int, fast_only: bool) -> None:
+        if fast_only and any(self.content[offset : offset + length]):
+            raise NotFastError("not fast")
         self.log.append("discard")
         self.content[offset : offset + length] = bytes(length)
 
@@ -176,8 +178,10 @@ def test_every_command_does_what_it_says(tmp_path: Path) -> None:
     async def scene(door: Door, backing: Backing) -> None:
         guest = await Guest.connect(door, "disk")
         flags = guest.link.export.flags
-        for flag in (Flag.FLUSH, Flag.FUA, Flag.TRIM, Flag.WRITE_ZEROES, Flag.MULTI_CONN):
-            assert flags & flag, flag
+        offers = Flag.FLUSH | Flag.FUA | Flag.TRIM | Flag.WRITE_ZEROES | Flag.MULTI_CONN
+        assert flags & offers == offers
+        assert flags & Flag.CACHE
+        assert flags & Flag.FAST_ZERO
         assert not flags & Flag.READ_ONLY
         assert not await guest.write(1000, b"a" * 9000)
         assert not await guest.write(1000, b"b" * 500, CommandFlag.FUA)
@@ -192,6 +196,16 @@ def test_every_command_does_what_it_says(tmp_path: Path) -> None:
             ["write", "write", "flush", "read", "flush", "discard", "flush", "discard", "write"]
         )
         assert not any(backing.content[: 2 * PAGE])
+        del backing.log[:]
+        fast, kept = CommandFlag.FAST_ZERO, CommandFlag.NO_HOLE
+        assert not (await guest.do(Command.WRITE_ZEROES, 0, 2 * PAGE, fast)).error
+        assert (await guest.do(Command.WRITE_ZEROES, 0, PAGE, fast | kept)).error == errno.ENOTSUP
+        assert not await guest.write(0, b"a")
+        assert (await guest.do(Command.WRITE_ZEROES, 0, PAGE, fast)).error == errno.ENOTSUP
+        assert backing.content[0] == ord("a")
+        assert not (await guest.do(Command.CACHE, 0, SIZE)).error
+        assert backing.log == ["discard", "write", "read"]
+        assert not door.bugs
         assert await guest.read(SIZE - 300_000, 300_000) == bytes(300_000)
         assert (await guest.do(Command.TRIM, SIZE, 1)).error == errno.ENOSPC
 

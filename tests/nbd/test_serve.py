@@ -1,7 +1,7 @@
 """`raidx serve` as a user runs it, against clients that are not ours; those not there are skipped.
 
-Installed by examples/setup.sh --all: nbdinfo, nbdcopy (libnbd-bin), qemu-img, qemu-io (qemu-utils),
-fio.
+Installed by examples/setup.sh --dev: nbdinfo, nbdcopy, nbdsh (libnbd-bin, python3-libnbd),
+qemu-img, qemu-io (qemu-utils), fio.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tests.support.certificates import make_certificates
 from tests.support.command import PATH, RAIDX, checked, raidx
 
 MIB = 1 << 20
+SYSTEM_PATH = "/usr/bin:/bin"
 
 
 def run(*command: str, cwd: Path | None = None) -> str:
@@ -49,8 +50,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_nbdinfo_sees_what_is_offered_and_what_is_written(served: str) -> None:
     (about,) = json.loads(run("nbdinfo", "--json", served))["exports"]
     assert about["export-size"] > 40 * MIB
-    for offer in ("can_flush", "can_fua", "can_trim", "can_zero", "can_multi_conn"):
+    for offer in ("can_flush", "can_fua", "can_trim", "can_zero", "can_fast_zero"):
         assert about[offer], offer
+    assert about["can_multi_conn"]
+    assert about["can_cache"] != "none"
     assert not about["is_read_only"]
     script = ["-c", "write -P 5 1M 2M", "-c", "flush", "-c", "discard 1M 1M"]
     run("qemu-io", "-f", "raw", *script, served)
@@ -111,6 +114,28 @@ def test_fio_verifies_what_it_wrote(served: str, tmp_path: Path) -> None:
         *("--iodepth=16", "--size=8M", "--verify=crc32c", "--randseed=3"),
         cwd=tmp_path,
     )
+
+
+def test_nbdsh_zeroes_fast_or_not_at_all(served: str) -> None:
+    script = """
+import errno, nbd
+assert h.can_fast_zero() and h.can_cache()
+h.pwrite(b"x" * 65536, 30 << 20)
+try:
+    h.zero(4096, 30 << 20, nbd.CMD_FLAG_FAST_ZERO)
+except nbd.Error as error:
+    assert error.errno == "ENOTSUP", error.errno
+else:
+    raise AssertionError("a part of a chunk takes a write")
+assert h.pread(4, 30 << 20) == b"xxxx"
+h.zero(1 << 20, 30 << 20, nbd.CMD_FLAG_FAST_ZERO)
+h.cache(1 << 20, 30 << 20)
+assert h.pread(1 << 20, 30 << 20) == bytes(1 << 20)
+"""
+    has_nbd = ["env", f"PATH={SYSTEM_PATH}", "python3", "-c", "import nbd"]  # not that of a venv
+    if subprocess.run(has_nbd, capture_output=True, check=False).returncode:
+        pytest.skip("the system's Python has no module nbd (python3-libnbd)")
+    run("env", f"PATH={SYSTEM_PATH}", "nbdsh", "-u", served, "-c", script)
 
 
 def test_commands_take_the_place_of_the_socket(served: str) -> None:

@@ -95,7 +95,7 @@ class Bytes:
         self.asked.append((offset, len(data)))
         self.content[offset : offset + len(data)] = data
 
-    async def discard(self, offset: int, size: int) -> None:
+    async def discard(self, offset: int, size: int, _fast_only: bool) -> None:
         self.asked.append((offset, size))
         self.content[offset : offset + size] = bytes(size)
 

@@ -30,10 +30,11 @@ class Proxy:
         self._pieces = 0  # of requests
         self.cuts = 0
 
-    async def serve(self) -> None:
-        """Pass connections on, until cancelled."""
+    async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Pass connections on, until cancelled; started when it listens."""
         await self._listener.bind(self.path)
         self._listener.listen(16)
+        task_status.started()
         try:
             async with trio.open_nursery() as nursery:
                 while True:

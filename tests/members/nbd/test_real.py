@@ -100,8 +100,7 @@ def test_a_man_in_the_middle_loses_no_answered_write(seed: int, tmp_path: Path) 
             model: list[int | None] = [None] * PAGES
             proxy = Proxy(str(tmp_path / "p.sock"), target, random.Random(seed), 0.2)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(proxy.serve)
-                await trio.sleep(0.01)
+                await nursery.start(proxy.serve)
                 uri = f"nbd+unix:///?socket={proxy.path}"
                 member = await trio.to_thread.run_sync(lambda: open_export(uri, lock=False))
 
