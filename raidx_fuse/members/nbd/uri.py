@@ -76,7 +76,8 @@ def parse_uri(text: str) -> NbdUri:
     try:
         parts = urlsplit(text)
         port = parts.port or PORT
-        queries = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        query = parts.query.replace("+", "%2B")  # no form: a plus sign means itself
+        queries = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError as error:
         raise _wrong(text, str(error)) from None
     scheme = parts.scheme.lower()

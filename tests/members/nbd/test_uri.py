@@ -22,6 +22,7 @@ GOOD = [
         NbdUri("x", "host", tls=True, certificates="/etc/pki", tls_hostname="store"),
     ),
     ("nbds+unix:///?socket=/s", NbdUri("", socket="/s", tls=True)),
+    ("nbd+unix:///?socket=/run/a+b%20c", NbdUri("", socket="/run/a+b c")),
 ]
 BAD = [
     ("nbd://", "needs a host"),
