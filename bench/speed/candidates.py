@@ -33,7 +33,12 @@ LOGGED = "+log"  # ends the name of a candidate that keeps its journal, as array
 
 
 class Candidate:
-    """A mounted image: the command that serves it runs as *process*."""
+    """A mounted image: the command that serves it runs as *process*.
+
+    With *uri* it is used as that export instead, by fio's engine nbd.
+    """
+
+    uri = ""
 
     def __init__(self, name: str, command: list[str], mountpoint: Path) -> None:
         self.name = name

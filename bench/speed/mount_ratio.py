@@ -95,6 +95,13 @@ class Result:
     disturbed: float
 
 
+def target_options(candidate: Candidate, depth: int) -> list[str]:
+    """Return fio's options for *depth* requests at once to the image, or to the export."""
+    if candidate.uri:
+        return ["--ioengine=nbd", f"--uri={candidate.uri}", f"--iodepth={depth}"]
+    return [f"--filename={candidate.image}", "--direct=1", *depth_options(depth)]
+
+
 def depth_options(depth: int) -> list[str]:
     """Return fio's options for *depth* requests at once: io_uring where it is permitted."""
     if depth == 1:
@@ -117,15 +124,15 @@ def has_io_uring() -> bool:
 
 def run_fio(candidate: Candidate, row: Row, size: int, seconds: float) -> Result:
     """Run one row on one candidate."""
-    command = ["fio", "--name=row", f"--filename={candidate.image}", f"--rw={row.mode}"]
-    command += [f"--bs={row.block}", f"--size={size}", "--direct=1", "--time_based"]
+    command = ["fio", "--name=row", *target_options(candidate, row.depth), f"--rw={row.mode}"]
+    command += [f"--bs={row.block}", f"--size={size}", "--time_based"]
     command += [
         f"--runtime={round(seconds * 1000)}ms",
         "--randrepeat=1",
         "--norandommap",
         "--thread",
+        "--output-format=json",
     ]
-    command += [*depth_options(row.depth), "--output-format=json"]
     before_s, busy_s, own_s, start_s = (
         candidate.cpu_s(),
         all_busy_s(),
@@ -133,12 +140,13 @@ def run_fio(candidate: Candidate, row: Row, size: int, seconds: float) -> Result
         monotonic(),
     )
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    report = done.stdout[done.stdout.find("{") :]  # the engine nbd says a line before
     cpu_s = candidate.cpu_s() - before_s
     others_s = all_busy_s() - busy_s - (own_children_s() - own_s) - cpu_s
     disturbed = max(0.0, others_s) / (monotonic() - start_s) / (os.cpu_count() or 1)
     if done.returncode:
         raise RuntimeError(f"fio failed on {candidate.name}: {done.stderr.strip()}")
-    side = json.loads(done.stdout)["jobs"][0]["read" if "read" in row.mode else "write"]
+    side = json.loads(report)["jobs"][0]["read" if "read" in row.mode else "write"]
     operations = max(1, side["total_ios"])
     return Result(side["iops"], side["bw_bytes"], cpu_s / operations * 1e6, disturbed)
 
