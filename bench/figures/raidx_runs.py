@@ -21,7 +21,9 @@ from raidx_fuse.lab.experiments.blank import BlankMember
 from raidx_fuse.lab.loads.request import requests_of
 from raidx_fuse.lab.loads.shape import fit
 from raidx_fuse.lab.loads.workloads import generate
+from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.model import model_member
+from raidx_fuse.members.simulated.network import Link, NetworkMember, NetworkModel
 from raidx_fuse.members.simulated.virtual_time import run
 
 MB = 1_000_000
@@ -30,6 +32,7 @@ CHUNK = 64 << 10
 PAGE = 4096
 IDLE_S = 600.0
 CLIENTS = 16
+ZEROMQ = NetworkModel(mb_s=60, duplex=False)  # what the paper's Table I gives its ZeroMQ
 
 Kind = tuple[str, int]  # model, bytes
 SSD, DISK = ("ssd", 250 * MB), ("hdd", 300 * MB)
@@ -75,12 +78,16 @@ class Load(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One experiment: *loads* one after the other on *layout* over members of *kinds*."""
+    """One experiment: *loads* one after the other on *layout* over members of *kinds*.
+
+    *network*: all members are behind one link, or None.
+    """
 
     layout: str
     kinds: tuple[Kind, ...]
     loads: tuple[Load, ...]
     tuned: bool = True
+    network: NetworkModel | None = None
 
 
 class Result(NamedTuple):
@@ -178,10 +185,13 @@ async def _measure(order: Run) -> Result:
     blanks = [
         BlankMember(size // PAGE * PAGE, name=f"m{n}") for n, (_, size) in enumerate(order.kinds)
     ]
-    members = [
+    members: list[Member] = [
         model_member(blank, {"old": "hdd"}.get(kind, kind), seed=number, **MODELS.get(kind, {}))
         for number, (blank, (kind, _)) in enumerate(zip(blanks, order.kinds, strict=True))
     ]
+    if order.network is not None:
+        link = Link(order.network, seed=0)
+        members = [NetworkMember(member, link) for member in members]
     config = await create_array(members, order.layout, chunk_bytes=CHUNK, name="paper", now_s=0)
     for blank in blanks:
         blank.forgotten = config.regions.data

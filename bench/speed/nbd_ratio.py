@@ -23,7 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,6 +58,9 @@ DOOR_ROWS = (
     Row("1 MiB sequential write", "write", "1m", 1, {"nbdkit": 0.7}),
 )
 ARRAYS = ("raid0", "raid5", "raid5" + LOGGED)
+Results = dict[tuple[str, str], list[Result]]  # by the row's title and the candidate
+Start = Callable[[Path, int], AbstractContextManager[list[Candidate]]]
+Table = tuple[Start, Sequence[Row], Callable[[Results, Sequence[Row]], list[Line]]]
 MOUNT, EXPORT = "-fuse", "-nbd"  # end the names of two ways to one array
 
 
@@ -79,7 +83,7 @@ def nbdkit(disk: Path, place: Path) -> list[str]:
     return ["nbdkit", "-f", "-U", str(place), "file", str(disk)]
 
 
-def await_listener(candidate: Export) -> None:
+def await_listener(candidate: Candidate) -> None:
     """Return when connections to the export are accepted. Raises RuntimeError."""
     end_s = time.monotonic() + START_S
     with socket.socket(socket.AF_UNIX) as tried:
@@ -184,16 +188,14 @@ def doors(home: Path, size: int) -> Iterator[list[Candidate]]:
         stop_all(running)
 
 
-def line(
-    row: Row, name: str, to: str, bar: float | None, results: dict[tuple[str, str], list[Result]]
-) -> Line:
+def line(row: Row, name: str, to: str, bar: float | None, results: Results) -> Line:
     """Return the line of candidate *name* as a multiple of candidate *to*."""
     found = line_of(row, name, to, bar, results)
     first = to in (name, "nbdfuse", "nbdkit")
     return replace(found, row=row.title if first else f"  against {to}", unit=f"x of {to}")
 
 
-def member_lines(results: dict[tuple[str, str], list[Result]], rows: Sequence[Row]) -> list[Line]:
+def member_lines(results: Results, rows: Sequence[Row]) -> list[Line]:
     """Return the lines of arrays over exports, beside nbdfuse."""
     return [
         line(row, name, "nbdfuse", row.bars["nbdfuse"] if name == "raid5" else None, results)
@@ -202,7 +204,7 @@ def member_lines(results: dict[tuple[str, str], list[Result]], rows: Sequence[Ro
     ]
 
 
-def door_lines(results: dict[tuple[str, str], list[Result]], rows: Sequence[Row]) -> list[Line]:
+def door_lines(results: Results, rows: Sequence[Row]) -> list[Line]:
     """Return the lines of exports of arrays, beside nbdkit and beside their mounts."""
     lines = []
     for row in rows:
@@ -218,8 +220,10 @@ def door_lines(results: dict[tuple[str, str], list[Result]], rows: Sequence[Row]
 def run(only: Sequence[str], *, size: int, rounds: int, seconds: float, home: str) -> list[Line]:
     """Measure the tables *only*; everything is stopped and removed again."""
     lines: list[Line] = []
-    tables = {"members": (over_exports, MEMBER_ROWS, member_lines)}
-    tables["door"] = (doors, DOOR_ROWS, door_lines)
+    tables: dict[str, Table] = {
+        "members": (over_exports, MEMBER_ROWS, member_lines),
+        "door": (doors, DOOR_ROWS, door_lines),
+    }
     for name in only:
         start, rows, told = tables[name]
         with (

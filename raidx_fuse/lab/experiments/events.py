@@ -6,6 +6,8 @@
     Event(at_s=60, do="add", count=2)            the array grows onto two new members
     Event(at_s=60, do="add", value="piggyback")  the same with a parity method of the McPod paper
     Event(at_s=60, do="restripe", value="raid5") everything moves to raid5 with *count* new members
+    Event(at_s=90, do="lose", disk=1, for_s=40)  its server answers nothing for 40 s; if the disk
+                                                 was given up meanwhile, it is caught up then
     Event(at_s=90, do="set", key="journal", value="none")
     Event(at_s=90, do="scrub")
     Event(at_s=90, do="tune")                    hot chunks of a raidx layout move now
@@ -26,9 +28,11 @@ from raidx_fuse.engine.growth_position import LIVE, SURROGATE
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.layouts.registry import PARITY_WAYS
 from raidx_fuse.members.base import Member
+from raidx_fuse.members.simulated.network import NetworkMember
 from raidx_fuse.members.simulated.virtual_time import sleep, sleep_until
 
 REBUILD_BEGINS_S = 5.0
+SETTLED_EACH_S = 0.1
 
 NewMember = Callable[[str], Member]  # takes a model's name, returns a new member at its speed
 
@@ -47,6 +51,7 @@ class Event:
     count: int = 1
     key: str = ""
     value: str = ""
+    for_s: float = 0.0
     array: str = ""
 
     def check(self) -> None:
@@ -55,7 +60,9 @@ class Event:
             raise UsageError(f"no event {self.do!r}", action=f"choose {', '.join(DEEDS)}")
         if not 0 <= self.at_s < 1e9:
             raise UsageError(f"an event cannot be at {self.at_s} s")
-        if self.do in ("fail", "replace") and self.disk < 0:
+        if self.do == "lose" and not 0 < self.for_s < 1e9:
+            raise UsageError("the event 'lose' needs seconds, more than 0")
+        if self.do in ("fail", "replace", "lose") and self.disk < 0:
             raise UsageError(f"the event {self.do!r} needs a disk")
         if not 1 <= self.count <= 255:
             raise UsageError(f"an event cannot bring {self.count} disks")
@@ -103,6 +110,16 @@ async def _set(array: Array, event: Event, _new: NewMember) -> dict[str, Any]:
     return {"value": await array.set(event.key, event.value)}
 
 
+async def _lose(array: Array, event: Event, _new: NewMember) -> dict[str, Any]:
+    queues = array.member_set.queues
+    queue = queues[event.disk] if event.disk < len(queues) else None
+    if queue is None or not isinstance(queue.member, NetworkMember):
+        raise UsageError(f"disk {event.disk} is behind no network, or is lost already")
+    back_s = trio.current_time() + event.for_s
+    queue.member.lose(back_s)
+    return {"back_s": back_s, "member": queue.member}
+
+
 Deed = Callable[[Array, Event, NewMember], Awaitable[dict[str, Any]]]
 DEEDS: dict[str, Deed] = {
     "fail": _fail,
@@ -113,6 +130,7 @@ DEEDS: dict[str, Deed] = {
     "scrub": _scrub,
     "tune": _tune,
     "set": _set,
+    "lose": _lose,
 }
 
 
@@ -139,6 +157,8 @@ async def play(array: Array, events: Sequence[Event], new: NewMember) -> list[di
                 continue
             if isinstance(outcome.get("job"), int):
                 nursery.start_soon(_follow, array, outcome["job"], report, start_s)
+            elif "back_s" in outcome:
+                nursery.start_soon(_follow_return, array, event, outcome, report, start_s)
             elif "may_rebuild" in outcome:
                 nursery.start_soon(_follow_rebuild, array, report, start_s)
     return reports
@@ -153,6 +173,26 @@ async def _follow_rebuild(array: Array, report: dict[str, Any], start_s: float) 
                 await _follow(array, job.job_id, report, start_s)
                 return
         await sleep(REBUILD_BEGINS_S / 100)
+
+
+async def _follow_return(
+    array: Array, event: Event, lost: dict[str, Any], report: dict[str, Any], start_s: float
+) -> None:
+    """Report whether a lost server's disk was given up, and have it caught up then."""
+    await sleep_until(lost["back_s"])
+    member = lost["member"]
+    if array.member_set.queues[event.disk] is not None:
+        report["given_up"] = False
+        return
+    report["given_up"] = True
+    while not member.is_settled():  # what it was sent is carried out
+        await sleep(SETTLED_EACH_S)
+    try:
+        begun = await array.replace_disk(event.disk, member)
+    except RaidxError as error:
+        report["refused"] = str(error)
+        return
+    await _follow(array, begun["job"], report, start_s)
 
 
 async def _follow(array: Array, job_id: int, report: dict[str, Any], start_s: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -16,8 +16,10 @@ from raidx_fuse.format.configuration.volumes import Extent
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import Region
 from raidx_fuse.lab.experiments.blank import BlankMember
+from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.model import ModelMember
+from raidx_fuse.members.simulated.network import Link, NetworkMember, NetworkModel
 from raidx_fuse.members.simulated.service import make_model
 from raidx_fuse.members.spec import parse_spec
 
@@ -43,17 +45,22 @@ class Hardware:
     with_volume: bool = True
     keeps_content: bool = False
     seed: int = 0
+    network: NetworkModel | None = None
 
 
 class Modelled:
-    """The modelled members of an array on *hardware*, and those that join it later."""
+    """The modelled members of an array on *hardware*, and those that join it later.
+
+    *link* is the network that they share, if there is one.
+    """
 
     def __init__(self, hardware: Hardware) -> None:
         self.hardware = hardware
+        self.link = Link(hardware.network, hardware.seed) if hardware.network else None
         self._forgotten = Region(0, 0)
         self._memories: list[RamMember] = []
 
-    def member(self, model: str = "") -> ModelMember:
+    def member(self, model: str = "") -> Member:
         """Return a new member; *model* "": that of its number. Raises UsageError."""
         hardware, number = self.hardware, len(self._memories)
         memory: RamMember = (RamMember if hardware.keeps_content else BlankMember)(
@@ -64,9 +71,10 @@ class Modelled:
         assert spec.model is not None
         self._memories.append(memory)
         self._forget(memory)
-        return ModelMember(
+        disk = ModelMember(
             memory, make_model(spec.model, **spec.numbers), seed=hardware.seed + number
         )
+        return disk if self.link is None else NetworkMember(disk, self.link)
 
     def forget(self, region: Region) -> None:
         """Drop what is written to *region* of any member, unless the content is needed."""
@@ -82,8 +90,8 @@ class Modelled:
 @asynccontextmanager
 async def modelled_array(
     hardware: Hardware, chance: random.Random
-) -> AsyncIterator[tuple[Array, Callable[[str], ModelMember]]]:
-    """Yield a new array on *hardware*, and what makes further members of it. Raises RaidxError.
+) -> AsyncIterator[tuple[Array, Modelled]]:
+    """Yield a new array on *hardware*, and its members. Raises RaidxError.
 
     *chance* is the source of UUIDs.
     """
@@ -102,7 +110,7 @@ async def modelled_array(
     )
     modelled.forget(config.regions.data)
     async with open_array(members) as array:
-        yield array, modelled.member
+        yield array, modelled
 
 
 def assume_written(array: Array, extents: Sequence[Extent] | None = None) -> None:

@@ -141,7 +141,8 @@ async def measure_pool(experiment: PoolExperiment, recorder: Recorder) -> dict[s
                     seed=(experiment.seed * len(experiment.arrays) + number) * MEMBERS_MAX,
                 )
                 opened = modelled_array(hardware, chance)
-                array, makers[hardware.name] = await stack.enter_async_context(opened)
+                array, modelled = await stack.enter_async_context(opened)
+                makers[hardware.name] = modelled.member
                 volumes = await stack.enter_async_context(open_volumes(array))
                 for wanted in experiment.volumes:
                     if wanted.array == hardware.name:

@@ -45,6 +45,9 @@ def measures(result: Result) -> Iterator[tuple[str, float, str]]:
     yield "busiest member, %", 100 * max(busy), ".1f"
     yield "  members' mean, %", 100 * sum(busy) / len(busy), ".1f"
     yield "longest mean queue", max(member["queue_mean"] for member in members), ".3f"
+    if "network" in result:
+        yield "network, MiB", result["network"]["bytes"] / (1 << 20), ".1f"
+        yield "network busy, s", result["network"]["busy_s"], ".3f"
     yield "failed", result["failed"], "d"
     if result["held_back"]:
         yield "held back", result["held_back"], "d"

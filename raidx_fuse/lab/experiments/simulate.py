@@ -39,6 +39,7 @@ from raidx_fuse.lab.loads.drive import OUTSTANDING_MAX, drive, read_back
 from raidx_fuse.lab.loads.record import Recorder
 from raidx_fuse.lab.loads.request import Load
 from raidx_fuse.lab.loads.verify import Content
+from raidx_fuse.members.simulated.network import NetworkModel
 from raidx_fuse.members.simulated.virtual_time import run
 
 
@@ -57,6 +58,8 @@ class Experiment:
 
     - *members*: models, perhaps with own numbers, as behind ``model=`` in a member's spec: "hdd",
       "ssd,read_mb_s=445,write_mb_s=135".
+    - *network*: the members are on servers behind it; "network" in the result has the bytes that it
+      carried since the array was made, and the seconds for which it was busy.
     - *load*: called with the size of the image in bytes, returns the load.
     - *depth*: send so many requests at a time, as fast as possible, instead of at their times.
     - *settings*: those of `raidx set`. *prepare* is awaited before the load.
@@ -83,6 +86,7 @@ class Experiment:
     section_s: float = 0.0
     events: Sequence[Event] = ()
     seed: int = 0
+    network: NetworkModel | None = None
     prepare: Callable[[Array], Awaitable[None]] = nothing
     report: Callable[[Array], Mapping[str, Any]] = no_report
 
@@ -114,15 +118,20 @@ async def measure(experiment: Experiment, recorder: Recorder) -> dict[str, Any]:
         params=experiment.params,
         keeps_content=experiment.content or experiment.verify,
         seed=experiment.seed * 1000,
+        network=experiment.network,
     )
     with ungrouped():
-        async with modelled_array(hardware, random.Random(experiment.seed)) as (array, new):
+        async with modelled_array(hardware, random.Random(experiment.seed)) as (array, modelled):
             for key, text in experiment.settings.items():
                 await array.set(key, text)
             if experiment.prefilled:
                 assume_written(array)
             await experiment.prepare(array)
-            return await _drive(array, experiment, new, recorder)
+            result = await _drive(array, experiment, modelled.member, recorder)
+            link = modelled.link
+            if link is not None:
+                result["network"] = {"bytes": link.carried_bytes, "busy_s": link.busy_s}
+            return result
 
 
 async def _drive(

@@ -22,10 +22,22 @@ depth = 16                       # as fast as possible, 16 requests at a time
 verify = true                    # compare reads with what was written
 numbers = { read_share = 0.5 }   # change numbers of a generated load
 
+[network]                        # the members are on servers behind one shared link
+mb_s = 60                        # bandwidth in 10^6 bytes a second, 0: no limit
+latency_ms = 0.1                 # of a message, one way
+jitter_ms = 0.05                 # up to so much is added to it
+duplex = false                   # true (default): one link for each direction
+
 [[events]]
 at = 30
-do = "fail"                      # fail, replace, spare, add, restripe, scrub, tune, set
+do = "fail"                      # fail, replace, spare, add, restripe, scrub, tune, set, lose
 disk = 2
+
+[[events]]
+at = 90
+do = "lose"                      # the server of a disk answers nothing for so many seconds;
+disk = 1                         # one that was given up meanwhile is then caught up
+seconds = 40
 
 [report]
 section = 10                     # also report every 10 seconds
@@ -77,6 +89,7 @@ from raidx_fuse.lab.experiments.pool_parts import (
 )
 from raidx_fuse.lab.experiments.simulate import Experiment
 from raidx_fuse.lab.loads.source import Source
+from raidx_fuse.members.simulated.network import NetworkModel
 from raidx_fuse.units import parse_size
 
 T = TypeVar("T")
@@ -158,7 +171,10 @@ def parse_experiment(
         return _pool(top, title, folder, seed)
     array, load, report = top.table("array"), top.table("load"), top.table("report")
     events = [_event(table) for table in top.tables("events")]
+    network = _network(top.table("network")) if top.has("network") else None
     top.end()
+    if network is None and any(event.do == "lose" for event in events):
+        raise UsageError(f"{name}: only a server can be lost", action="add a table [network]")
     verify = load.take("verify", bool, False)
     source, depth = _source(load, folder, seed)
     experiment = Experiment(
@@ -172,9 +188,25 @@ def parse_experiment(
         events=events,
         section_s=report.take("section", float, 0.0),
         seed=seed,
+        network=network,
     )
     report.end()
     return experiment
+
+
+def _network(table: _Table) -> NetworkModel:
+    network = NetworkModel(
+        mb_s=table.take("mb_s", float, 0.0),
+        latency_ms=table.take("latency_ms", float, 0.0),
+        jitter_ms=table.take("jitter_ms", float, 0.0),
+        duplex=table.take("duplex", bool, True),
+    )
+    table.end()
+    try:
+        network.check()
+    except UsageError as error:
+        raise UsageError(f"{table.place}: {error.message}") from None
+    return network
 
 
 def _pool(top: _Table, title: str, folder: str, seed: int) -> PoolExperiment:
@@ -310,6 +342,7 @@ def _event(table: _Table) -> Event:
         count=table.take("count", int, 1),
         key=table.take("key", str, ""),
         value=str(table.take("value", str, "")),
+        for_s=table.take("seconds", float, 0.0),
         array=table.take("array", str, ""),
     )
     table.end()
