@@ -126,3 +126,18 @@ def test_a_hotspot_is_found_and_dissolved_under_load(run_example: Callable[[str]
     assert "east is a hotspot" in lines
     assert "move mail from east to west" in lines
     assert lines.rstrip().endswith("Done: the hotspot is gone\033[0m")
+
+
+@pytest.mark.mount
+def test_a_server_that_was_killed_is_caught_up_by_what_changed(
+    run_example: Callable[[str], str],
+) -> None:
+    if shutil.which("nbdkit") is None:
+        pytest.skip("nbdkit is missing")
+    told = run_example("network.sh")
+    (copied,) = re.findall(r"rebuild done .* catching up, (\S+) MiB of", told)
+    # A half of 20 MiB, and of the region of 16 MiB in which a write found the server dead; not 48.
+    assert 10 <= float(copied) <= 10 + 8 + 1
+    assert told.count("what was written is there") == 2
+    assert re.search(r"1 +failed", told)
+    assert told.count("state: clean, 1 more loss tolerated") == 1
