@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any
 
+import numpy as np
 import trio
 
 from raidx_fuse.journal.group_commit import CommitBatch, Deferral
@@ -52,7 +53,7 @@ class Client:
     def __init__(self, pipe: ClientPipe, volume: Volume, deferral: Deferral) -> None:
         self._pipe = pipe
         self._deferral = deferral
-        self._link = Server(pipe.export)
+        self._link = Server(pipe.export, _memory)
         self.handler = Handler(volume, self._link)
         self._nursery: trio.Nursery | None = None
         self._requests: deque[Request] = deque()
@@ -213,7 +214,9 @@ class Client:
             if self._pipe.waiting_bytes > UNSENT_BYTES_MAX:
                 await self._sent.wait()
                 return
-            count = self._pipe.try_receive(self._buffer)
+            target = self._link.target()
+            buffer = self._buffer if target is None else target
+            count = self._pipe.try_receive(buffer)
             now_s = trio.current_time()
             if count >= 0:
                 if now_s - self._left_loop_s > TURN_S:
@@ -221,14 +224,16 @@ class Client:
                     self._left_loop_s = trio.current_time()
             else:
                 with self._until_stop():
-                    count = await self._pipe.receive_into(self._buffer)
+                    count = await self._pipe.receive_into(buffer)
                 self._left_loop_s = trio.current_time()
         except OSError:
             count = 0
         if count <= 0 or self._ended:
             self._ended = True
-        else:
+        elif target is None:
             self._take(self._buffer[:count])
+        else:
+            self._requests += self._link.filled(count)
 
     def _take(self, data: bytes | memoryview) -> None:
         try:
@@ -270,6 +275,11 @@ class Client:
                 yield
             finally:
                 self._waits.discard(wait)
+
+
+def _memory(size_bytes: int) -> memoryview:
+    """Return memory that is not there before it is filled."""
+    return np.empty(size_bytes, np.uint8).data
 
 
 def _step(task: Task) -> Any:

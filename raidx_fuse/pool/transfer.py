@@ -38,6 +38,7 @@ from raidx_fuse.format.configuration.volumes import (
     VolumeRecord,
     VolumeTable,
 )
+from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.pool.allocate import cut, cut_front, pieced
 from raidx_fuse.pool.marks import forget_arrival, give_up, merged, runs_of, with_record
 from raidx_fuse.pool.volume import Volume, read_of, shifted, write_of
@@ -136,7 +137,7 @@ class Transfer:
         finally:
             flight.end()
 
-    async def write(self, offset: int, data: bytes) -> None:
+    async def write(self, offset: int, data: ReadBuffer) -> None:
         """Write *data* at *offset*, as `Volume.write`."""
         self.requests += 1
         end = offset + len(data)

@@ -18,9 +18,10 @@ from typing import Protocol, TypeVar
 
 from raidx_fuse.errors import NotFastError, UsageError
 from raidx_fuse.format.configuration.volumes import ALIGN_BYTES, Extent
+from raidx_fuse.members.base import ReadBuffer
 
 Read = Callable[[int, int], Awaitable[bytes | memoryview]]
-Write = Callable[[int, bytes], Awaitable[None]]
+Write = Callable[[int, ReadBuffer], Awaitable[None]]
 Flush = Callable[[], Awaitable[None]]
 Discard = Callable[[int, int, bool], Awaitable[None]]  # offset, length, only if it is fast
 Allocation = Callable[[int, int], Iterable[tuple[int, bool]]]
@@ -227,13 +228,13 @@ def write_of(write: Write, extents: Sequence[Extent]) -> Write:
         return (lambda offset, data: write(offset + base, data)) if base else write
     slots, bits = _slots(extents)
 
-    def write_one_of(offset: int, data: bytes) -> Awaitable[None]:
+    def write_one_of(offset: int, data: ReadBuffer) -> Awaitable[None]:
         end, shift = slots[offset >> bits]
         if offset + len(data) <= end:
             return write(offset + shift, data)
         return write_across(offset, data)
 
-    async def write_across(offset: int, data: bytes) -> None:
+    async def write_across(offset: int, data: ReadBuffer) -> None:
         view, done = memoryview(data), 0
         for place, size in parts_of(extents, offset, len(data)):
             await write(place, bytes(view[done : done + size]))

@@ -17,7 +17,7 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.members.nbd.protocol.client import Client
 from raidx_fuse.members.nbd.protocol.client_handshake import ClientHandshake, RefusedError
 from raidx_fuse.members.nbd.protocol.exchange import Exchange
-from raidx_fuse.members.nbd.protocol.server import Request, Server
+from raidx_fuse.members.nbd.protocol.server import TARGET_BYTES_MIN, Request, Server
 from raidx_fuse.members.nbd.protocol.server_handshake import ServerHandshake
 from raidx_fuse.members.nbd.protocol.wire import (
     STATE_HOLE,
@@ -429,3 +429,51 @@ def test_the_protocol_does_no_io() -> None:
                 if module.startswith("raidx_fuse."):
                     within = ("raidx_fuse.errors", "raidx_fuse.members.nbd.protocol.")
                     assert module.startswith(within), path
+
+
+def requests_of(server: Server, stream: bytes, chance: random.Random) -> list[tuple[object, ...]]:
+    """Give *stream* to *server* in any pieces, into its own memory where it offers some."""
+    found: list[Request] = []
+    at = 0
+    while at < len(stream):
+        part = stream[at : at + chance.choice((1, 100, 70_000, 300_000))]
+        target = server.target()
+        if target is not None and chance.random() < 0.7:
+            part = part[: len(target)]
+            target[: len(part)] = part
+            found += server.filled(len(part))
+        else:
+            found += server.receive(part)
+        at += len(part)
+    return [(*request[:-1], bytes(request.payload)) for request in found]
+
+
+@pytest.mark.parametrize(("structured", "extended"), STYLES)
+def test_large_payloads_are_received_where_they_stay(structured: bool, extended: bool) -> None:
+    client, _ = opened(structured, extended)
+    rng = random.Random(1)
+    for number, size in enumerate((65_536, 10, 400_000, 65_535, 100_000, 70_000)):
+        beyond = SIZE_BYTES if number == 4 else 4096 * number  # refused, with its payload
+        client.write(beyond, [rng.randbytes(size)], size)
+        client.command(Command.FLUSH)
+    stream = b"".join(map(bytes, client.output()))
+    plain = opened(structured, extended)[1]
+    expected = requests_of(plain, stream, random.Random(0))
+    assert [len(entry[-1]) for entry in expected if entry[0] is Command.WRITE] == (
+        [65_536, 10, 400_000, 65_535, 70_000]
+    )
+    refusals = plain.output()
+    assert refusals
+    for seed in range(20):
+        asked: list[int] = []
+
+        def allocate(size: int, asked: list[int] = asked) -> memoryview:
+            asked.append(size)
+            return memoryview(bytearray(size))
+
+        server = Server(plain.export, allocate)
+        assert requests_of(server, stream, random.Random(seed)) == expected
+        assert server.output() == refusals
+        assert asked
+        assert min(asked) >= TARGET_BYTES_MIN
+        assert server.target() is None

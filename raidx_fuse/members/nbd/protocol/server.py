@@ -7,13 +7,14 @@
 
 Every request that `receive` returns is valid for the export: inside of it, on its blocks, with
 flags that it may have, not a write to a read-only one. For others `receive` queues the error
-itself; `output` returns it. A payload is at most ``export.payload_bytes_max`` long, which bounds
+itself; `output` returns it. `target` lets the caller receive a large payload where it stays. A
+payload is at most ``export.payload_bytes_max`` long, which bounds
 the memory of a connection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from raidx_fuse.members.nbd.protocol.wire import (
@@ -40,6 +41,8 @@ from raidx_fuse.members.nbd.protocol.wire import (
     Flag,
     ProtocolError,
 )
+
+TARGET_BYTES_MIN = 1 << 16  # of a payload that is received where it stays
 
 Pieces = list[bytes | bytearray | memoryview]
 
@@ -77,14 +80,21 @@ class Request(NamedTuple):
     cookie: int
     offset_bytes: int
     size_bytes: int
-    payload: bytes = b""
+    payload: bytes | memoryview = b""
 
 
 class Server:
-    """One connection of a client to *export* in the transmission phase."""
+    """One connection of a client to *export* in the transmission phase.
 
-    def __init__(self, export: Export) -> None:
+    *allocate* returns memory for the payload of a large write, of which the client has only said
+    that it will come: memory that costs nothing before it is filled.
+    """
+
+    def __init__(self, export: Export, allocate: Callable[[int], memoryview] | None = None) -> None:
         self.export = export
+        self._allocate = allocate
+        self._incomplete: Request | None = None  # a write whose payload is still received
+        self._missing = memoryview(b"")  # the memory of the rest
         self.ended = False
         self._allowed = _allowed(export)
         self._is_read_only = bool(export.flags & Flag.READ_ONLY)
@@ -101,6 +111,13 @@ class Server:
     def receive(self, data: bytes | bytearray | memoryview) -> list[Request]:
         """Take bytes of the client; return valid requests in order. Raises ProtocolError."""
         requests: list[Request] = []
+        if self._incomplete is not None:
+            part = min(len(data), len(self._missing))
+            self._missing[:part] = data[:part]
+            requests += self.filled(part)
+            data = memoryview(data)[part:]
+            if not data:
+                return requests
         kept, export, form = self._kept, self.export, self._form
         kept += data
         at, end, head_bytes = 0, len(kept), form.size
@@ -116,14 +133,17 @@ class Server:
                     if payload_bytes > export.payload_bytes_max:
                         raise ProtocolError(f"the client sent a payload of {length} bytes")
                     if end - body < payload_bytes:
+                        if payload_bytes >= TARGET_BYTES_MIN and self._allocate is not None:
+                            head = command, flags, cookie, offset, length
+                            self._expect(self._allocate(payload_bytes), view[body:end], head)
+                            at = end
                         break
                 at = body + payload_bytes
                 refusal = self._refusal(command, flags, offset, length)
                 if command == _DISC:
                     self.ended = True
                 elif refusal:
-                    bare = Request(_known(command), CommandFlag(0), cookie, offset, 0)
-                    self._output += self.failed(bare, refusal)
+                    self._refuse(command, cookie, offset, refusal)
                 else:
                     payload = bytes(view[body:at])
                     options = _OPTIONS[flags & ~_PAYLOAD_LEN]
@@ -132,6 +152,41 @@ class Server:
                     )
         del kept[:at]
         return requests
+
+    def target(self) -> memoryview | None:
+        """Return the memory for the next bytes of the client, None: `receive` takes them.
+
+        After it was filled, as far as bytes came, call `filled` instead of `receive`.
+        """
+        return self._missing if self._incomplete is not None else None
+
+    def filled(self, count: int) -> list[Request]:
+        """Note that *count* bytes of `target` were filled; return the request if it is whole."""
+        self._missing = self._missing[count:]
+        request = self._incomplete
+        if self._missing or request is None:
+            return []
+        self._incomplete = None
+        return [request] if request.command is Command.WRITE else []
+
+    def _expect(
+        self, memory: memoryview, begun: memoryview, head: tuple[int, int, int, int, int]
+    ) -> None:
+        """Receive the payload of *head*, a request of which *begun* has come, into *memory*."""
+        command, flags, cookie, offset, length = head
+        memory[: len(begun)] = begun
+        self._missing = memory[len(begun) :]
+        refusal = self._refusal(command, flags, offset, length)
+        if refusal:  # the answer may come first; the payload is received all the same
+            self._refuse(command, cookie, offset, refusal)
+            self._incomplete = Request(Command.DISC, CommandFlag(0), cookie, offset, 0)
+            return
+        options = _OPTIONS[flags & ~_PAYLOAD_LEN]
+        self._incomplete = Request(Command.WRITE, options, cookie, offset, length, memory)
+
+    def _refuse(self, command: int, cookie: int, offset: int, refusal: int) -> None:
+        bare = Request(_known(command), CommandFlag(0), cookie, offset, 0)
+        self._output += self.failed(bare, refusal)
 
     def _refusal(self, command: int, flags: int, offset_bytes: int, size_bytes: int) -> int:
         """Return the error for an impossible request, 0 for a valid one."""
