@@ -61,6 +61,7 @@ class Member(ABC):
     * *depth*: how many operations the member can do concurrently; *read_only*.
     * *identity*: the same for all paths of one file or device, and different for different ones;
       None if the kind has none.
+    * *begins*: whether `begin` may be called: the kind needs no task for an operation.
     * *overdue*: (begin, end) in bytes of each abandoned write that may still take effect
       (members/overdue.py).
     """
@@ -73,6 +74,7 @@ class Member(ABC):
     read_only: bool = False
     identity: Identity | None = None
     overdue: tuple[tuple[int, int], ...] = ()
+    begins: bool = False
 
     def note_overdue(self, begin: int, end: int) -> None:
         """Add an abandoned write of the bytes *begin* to *end* to *overdue*."""
@@ -113,6 +115,20 @@ class Member(ABC):
         fails, it returns the number of writes before it.
         """
         return _done_at_once(self.try_writev, writes)
+
+    def begin(
+        self,
+        is_write: bool,
+        offset_bytes: int,
+        buffers: Sequence[ReadBuffer],
+        done: Callable[[MemberError | None], None],
+    ) -> bool:
+        """Begin to read into *buffers*, or to write them, and return at once; or return False.
+
+        Later *done* is called, once, with the error or None. Until then a read fills the buffers;
+        those of a write are the caller's again at once. Only if *begins*, in the event loop.
+        """
+        return False
 
     @abstractmethod
     async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import trio
@@ -84,6 +86,10 @@ class Operation:
         self.latch = latch
         self.submitted_s = now_s
 
+    def start(self, now_s: float) -> None:
+        """Note that the first try starts at *now_s*."""
+        self.started_s = now_s
+
     def abandon(self) -> None:
         """Note that the operation ends although its worker still performs it."""
         self.abandoned = True
@@ -154,6 +160,80 @@ class CountdownLatch:
                 return trio.lowlevel.Abort.FAILED
 
             await trio.lowlevel.wait_task_rescheduled(abort)
+
+
+class TasklessOperations(ABC):
+    """The part of a member's queue (queue.py) that begins operations without a worker.
+
+    A member that answers by messages needs no task for an operation: its answer ends it. A task
+    would be woken twice for each, which costs as much as all the rest. Workers do what the member
+    cannot begin, and second tries.
+    """
+
+    member: Member
+    _wary: bool
+    _depth: int
+    _hanging: int
+    _running: set[Operation]
+    _foreground: deque[Operation]
+    _background: deque[Operation]
+
+    @abstractmethod
+    def _note_failed(self, kind: str, offset: int, size_bytes: int, error: MemberError) -> None:
+        """Note a failed try: the next one is the second."""
+
+    @abstractmethod
+    def _finish(self, operation: Operation, error: MemberError | None) -> None:
+        """End *operation*."""
+
+    @abstractmethod
+    def _came_back(self, operation: Operation) -> None:
+        """Note that an operation that was given up has ended."""
+
+    @abstractmethod
+    def _wake_worker(self) -> None:
+        """Have a worker look what waits, unless all are busy."""
+
+    @abstractmethod
+    def _have_worker(self) -> None:
+        """Start a worker if there is none: it closes the queue when the array's tasks end."""
+
+    def _is_full(self) -> bool:
+        return len(self._running) + self._hanging >= self._depth
+
+    def _begin(self, operation: Operation, now_s: float) -> bool:
+        """Have the member carry out *operation*, if it can now; `_ended` follows."""
+        is_write = operation.kind == WRITE
+        if not (is_write or operation.kind == READ) or self._wary:
+            return False
+        operation.start(now_s)
+        self._running.add(operation)
+        done = partial(self._ended, operation)
+        if self.member.begin(is_write, operation.offset, operation.buffers, done):
+            self._have_worker()
+            return True
+        self._running.discard(operation)
+        return False
+
+    def _ended(self, operation: Operation, error: MemberError | None) -> None:
+        if operation.abandoned:
+            self._came_back(operation)
+        elif error is None:
+            self._finish(operation, None)
+        else:
+            self._note_failed(operation.kind, operation.offset, operation.size_bytes, error)
+            self._running.discard(operation)
+            (self._background if operation.background else self._foreground).appendleft(operation)
+            self._wake_worker()
+            return
+        while waiting := self._foreground or self._background:
+            if self._is_full():
+                return
+            following = waiting.popleft()
+            if not self._begin(following, following.submitted_s):
+                waiting.appendleft(following)
+                self._wake_worker()
+                return
 
 
 class SynchronousBatches(ABC):

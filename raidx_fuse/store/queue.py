@@ -2,7 +2,8 @@
 
 The data path first asks the member whether it can answer synchronously (``try_``), because
 suspending in trio costs more than the I/O if the bytes are in memory. An I/O that would block
-becomes an `Operation` in a queue that up to *depth* worker tasks serve. The requester suspends once
+becomes an `Operation` in a queue that up to *depth* worker tasks serve, or one that the member
+carries out without a task (`TasklessOperations`). The requester suspends once
 on a `CountdownLatch` for all its operations. Foreground operations overtake background ones.
 
 Laws:
@@ -37,6 +38,7 @@ from raidx_fuse.store.operation import (
     CountdownLatch,
     Operation,
     SynchronousBatches,
+    TasklessOperations,
 )
 from raidx_fuse.tasks import Starter
 
@@ -45,7 +47,7 @@ log = logging.getLogger(__name__)
 _FAILED_KEPT = 16
 
 
-class MemberQueue(SynchronousBatches):
+class MemberQueue(SynchronousBatches, TasklessOperations):
     """The queue of one member; *clock* returns the time in seconds.
 
     Attributes that policies read: *reads_waiting*, *writes_waiting* (queued or running operations),
@@ -202,12 +204,25 @@ class MemberQueue(SynchronousBatches):
         if self._wary and self._is_barred(operation):
             self._finish(operation, operation.barred())
             return
+        begins = self.member.begins
+        if begins and not (self._foreground or self._is_full()):
+            if self._begin(operation, operation.submitted_s):
+                return
+            begins = False
         (self._background if operation.background else self._foreground).append(operation)
+        if not (begins and self._running):  # else what ends next begins it
+            self._wake_worker()
+
+    def _wake_worker(self) -> None:
         if self._idle:
             trio.lowlevel.reschedule(self._idle.pop())
         elif self._workers < self._depth:
             self._workers += 1
             self._nursery.start_soon(self._work)
+
+    def _have_worker(self) -> None:
+        if not self._workers:
+            self._wake_worker()
 
     def answer_s(self) -> float:
         """Return the expected response time, in seconds, of a read that is submitted now."""
@@ -329,10 +344,12 @@ class MemberQueue(SynchronousBatches):
             self._workers -= 1
 
     async def _serve(self) -> None:
+        begins = self.member.begins
         while not self.closed:
-            if self._foreground:
+            full = begins and self._is_full()  # then what ends next wakes a worker
+            if self._foreground and not full:
                 operation = self._foreground.popleft()
-            elif self._background:
+            elif self._background and not full:
                 operation = self._background.popleft()
             else:
                 task = trio.lowlevel.current_task()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.nbd.test_serve import run
-from tests.support.command import checked
+from tests.support.command import checked, raidx
 from tests.support.nbd_real import running, server_command
 
 WAIT_S = 60.0
@@ -57,6 +57,16 @@ class Machines:
     def await_states(self, *wanted: str) -> None:
         await_that(lambda: self.states() == list(wanted))
 
+    def await_whole(self) -> None:
+        """Return when every member is whole, and the superblocks say so: no job is left."""
+        self.await_states(*["active"] * SERVERS)
+        line = f"job {self.folder}/s list --json"
+        await_that(
+            lambda: all(
+                job["state"] == "done" for job in json.loads(checked(self.folder, line))["jobs"]
+            )
+        )
+
     def set(self, setting: str) -> None:
         checked(self.folder, f"set {self.folder}/s {setting}")
 
@@ -67,6 +77,19 @@ def await_that(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
+
+
+def accepted(folder: Path, line: str) -> str:
+    """Return what a command says as soon as it is accepted.
+
+    A member whose server is back has writes to end first.
+    """
+    deadline_s = time.monotonic() + WAIT_S
+    while (done := raidx(folder, line)).status:
+        assert "may still arrive" in done.stderr, done.stderr
+        assert time.monotonic() < deadline_s, done.stderr
+        time.sleep(0.2)
+    return done.stdout
 
 
 class Load:
@@ -124,21 +147,21 @@ def test_fio_finds_every_byte_whatever_server_is_killed(machines: Machines) -> N
         for number in (0, 2, 3):  # degraded
             kill_under_load(machines, number)
         machines.start(1)
-        told = checked(folder, f"replace-disk {folder}/s 1 {machines.uris[1]}")
+        told = accepted(folder, f"replace-disk {folder}/s 1 {machines.uris[1]}")
         assert "caught up" in told
         machines.kill(2)  # while it is caught up
         machines.start(2)
-        machines.await_states(*["active"] * SERVERS)
+        machines.await_whole()
         machines.kill(3)
         checked(folder, f"fail-disk {folder}/s 3")
         machines.start(3)
         erased = f"replace-disk {folder}/s 3 {machines.uris[3]} --overwrite-signature"
-        checked(folder, erased)
+        accepted(folder, erased)
         machines.kill(3)  # the one that is rebuilt, and another one
         machines.kill(0)
         machines.start(0)
         machines.start(3)
-        machines.await_states(*["active"] * SERVERS)
+        machines.await_whole()
         written = machines.status()
         assert load.stop() > 1 << 20, written
         assert json.loads(checked(folder, f"scrub {folder}/s --wait --json"))["mismatches"] == 0

@@ -46,6 +46,7 @@ class Call:
         "sent",
         "size_bytes",
         "task",
+        "then",
     )
 
     def __init__(
@@ -65,6 +66,11 @@ class Call:
         self.message = ""
         self.done = self.sent = self.cancelled = False
         self.task: lowlevel.Task | None = None
+        self.then: Callable[[Call], None] | None = None
+
+    def call_then(self, then: Callable[[Call], None]) -> None:
+        """Have *then* called with this call when it has ended: no task waits for it."""
+        self.then = then
 
     def take_answer(self, exchange: Exchange) -> None:
         """Take the result of *exchange*."""
@@ -92,6 +98,8 @@ class Call:
         task, self.task = self.task, None
         if task is not None:
             lowlevel.reschedule(task)
+        if self.then is not None:
+            self.then(self)
 
 
 class Connection:

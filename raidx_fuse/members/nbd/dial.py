@@ -109,6 +109,7 @@ class SocketPipe(Pipe):
         self._rest: list[Piece] = []  # accepted for sending, not sent yet
         self._pidfd = -1
         self._blocking = True
+        self._drained = False  # whether the last read took all that there was
 
     # -- blocking ------------------------------------------------------------------------------
 
@@ -222,10 +223,15 @@ class SocketPipe(Pipe):
         self._adopt()
         if self._tls is None:
             while True:
-                try:
-                    return self._socket.recv_into(buffer)
-                except BlockingIOError:
+                if self._drained:  # then a try would only cost a system call
                     await lowlevel.wait_readable(self._socket)
+                try:
+                    done = self._socket.recv_into(buffer)
+                except BlockingIOError:
+                    self._drained = True
+                    continue
+                self._drained = done < len(buffer)
+                return done
         while True:
             try:
                 return _read_into(self._tls, buffer)

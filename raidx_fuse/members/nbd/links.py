@@ -101,11 +101,29 @@ class Links:
         self._submit(call)
         await self._end_of(call, operation)
 
+    def begin(self, call: Call, then: Callable[[MemberError | None], None]) -> bool:
+        """Carry out *call* without a task, and call *then*; False if it has to wait for something.
+
+        A write never lands under one that a lost connection may still carry out.
+        """
+        if not self._connections or (self._unsettled and call.command in CHANGES):
+            return False
+        operation = "write" if call.command in CHANGES else "read"
+        call.call_then(lambda ended: then(self._error_of(ended, operation)))
+        self._submit(call)
+        return True
+
     async def _end_of(self, call: Call, operation: str) -> None:
         await call.wait()
-        if call.error:
-            at = -1 if call.command == Command.FLUSH else call.offset_bytes
-            raise self.refusal or MemberError(self._path, operation, at, call.error, call.message)
+        error = self._error_of(call, operation)
+        if error is not None:
+            raise error
+
+    def _error_of(self, call: Call, operation: str) -> MemberError | None:
+        if not call.error:
+            return None
+        at = -1 if call.command == Command.FLUSH else call.offset_bytes
+        return self.refusal or MemberError(self._path, operation, at, call.error, call.message)
 
     def close(self) -> None:
         """Say good-bye without waiting.

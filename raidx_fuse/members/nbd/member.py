@@ -6,7 +6,7 @@ Connections and their loss are in links.py, the lock in beat.py and keeper.py.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import trio
@@ -33,6 +33,7 @@ class NbdMember(Member):
     """
 
     kind = "nbd"
+    begins = True
 
     def __init__(
         self,
@@ -66,6 +67,7 @@ class NbdMember(Member):
                 raise MemberError(path, "open", -1, number, str(error)) from None
             raise
         self._links = Links(self, dial, pipe, self._renew)
+        self._fua = CommandFlag(0) if self._export.flags & Flag.FLUSH else CommandFlag.FUA
         self._closed = False
         self._edges = trio.Lock()  # writes of parts of blocks
         self._changes = 0
@@ -117,6 +119,44 @@ class NbdMember(Member):
         elif size_bytes:
             await self._links.do(Call(Command.READ, offset_bytes, size_bytes, buffers), "read")
 
+    def begin(
+        self,
+        is_write: bool,
+        offset_bytes: int,
+        buffers: Sequence[ReadBuffer],
+        done: Callable[[MemberError | None], None],
+    ) -> bool:
+        size_bytes = sum(map(len, buffers))
+        export, end = self._export, offset_bytes + size_bytes
+        if (
+            self._closed
+            or self._links.refusal is not None
+            or (offset_bytes | size_bytes) % export.block_bytes
+            or not 0 < size_bytes <= export.payload_bytes_max
+            or not 0 <= offset_bytes <= end <= self.size_bytes
+        ):
+            return False  # `readv` and `writev` say why, or do it in parts
+        if not is_write:
+            return self._links.begin(Call(Command.READ, offset_bytes, size_bytes, buffers), done)
+        if self.read_only or not self._is_sure():
+            return False
+        data = bytearray().join(buffers)
+        if self._lock is not None:
+            self._lock.keep_page(offset_bytes, data)
+        call = Call(Command.WRITE, offset_bytes, size_bytes, [data], self._fua)
+
+        def ended(error: MemberError | None) -> None:
+            self._changes += 1
+            done(error)
+
+        self._changes += 1  # at both ends, as in `_change`
+        return self._links.begin(call, ended)
+
+    def _is_sure(self) -> bool:
+        """Return whether a write may go out now."""
+        sure = self._lock is None or self._lock.sure()
+        return sure and self._links.unflushed.size_bytes <= UNFLUSHED_BYTES_MAX
+
     async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
         # The copy is kept until a flush, see unsettled.py, so the caller's buffers are free.
         data = bytearray().join(buffers)
@@ -141,11 +181,10 @@ class NbdMember(Member):
         await self._may_write()
         if self._lock is not None:
             self._lock.keep_page(offset_bytes, data)
-        fua = 0 if self._export.flags & Flag.FLUSH else CommandFlag.FUA
         most, view = self._export.payload_bytes_max, memoryview(data)
         for at in range(0, len(data), most):
             part = view[at : at + most]
-            call = Call(Command.WRITE, offset_bytes + at, len(part), [part], fua)
+            call = Call(Command.WRITE, offset_bytes + at, len(part), [part], self._fua)
             await self._change(call)
 
     async def _may_write(self) -> None:
@@ -205,10 +244,9 @@ class NbdMember(Member):
         return True
 
     async def _zero(self, begin: int, end: int) -> None:
-        fua = 0 if self._export.flags & Flag.FLUSH else CommandFlag.FUA
         for at in range(begin, end, ZEROES_BYTES_MAX):
             size_bytes = min(ZEROES_BYTES_MAX, end - at)
-            await self._change(Call(Command.WRITE_ZEROES, at, size_bytes, (), fua))
+            await self._change(Call(Command.WRITE_ZEROES, at, size_bytes, (), self._fua))
 
     def is_settled(self) -> bool:
         return not self.overdue and not self._links.unsettled
