@@ -10,8 +10,10 @@ import json
 import os
 import random
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +22,7 @@ import pytest
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.members.nbd.dial import dial
 from raidx_fuse.members.nbd.uri import parse_uri
+from raidx_fuse.nbd.door import CLIENTS_MAX
 from tests.support.certificates import make_certificates
 from tests.support.command import PATH, RAIDX, checked, raidx
 
@@ -150,6 +153,32 @@ def test_commands_take_the_place_of_the_socket(served: str) -> None:
     assert "--lose-data" in refused.stderr
     assert "given back" in checked(folder, f"trim {folder}/s 20M 1M --lose-data")
     run("qemu-io", "-f", "raw", "-c", "read -P 0 20M 1M", served)
+
+
+def test_thousands_of_connections_beyond_the_limit_are_refused(served: str) -> None:
+    place = served.partition("socket=")[2]
+    pipes = [dial(parse_uri(served)) for _ in range(CLIENTS_MAX)]
+    try:
+        for _ in range(3000):
+            with socket.socket(socket.AF_UNIX) as refused:
+                refused.connect(place)
+                assert not refused.recv(1)
+        for pipe in pipes[::16]:  # the others notice nothing
+            assert pipe.read_now(0, 512, served)
+    finally:
+        for pipe in pipes:
+            pipe.close()
+            pipe.forget()
+    deadline_s = time.monotonic() + 60
+    while True:  # it notices one after the other that they have left
+        try:
+            again = dial(parse_uri(served))
+            break
+        except (RaidxError, OSError):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+    again.close()
+    again.forget()
 
 
 def test_it_needs_no_fuse(tmp_path: Path) -> None:
