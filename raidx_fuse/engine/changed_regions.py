@@ -7,10 +7,11 @@ member, but the rebuild visits only these regions (jobs/rebuild.py).
 
 Laws:
 
- 1. When a member leaves, everything that it may lack is in the map: the regions that the dirty
-    bitmap has on disk (a write past the log since the member's last flush, finished or not), and
-    the stripes of every record that the log may still redo (their home places are flushed before
-    the tail moves). The superblocks that exclude the member have them.
+ 1. When a member leaves, everything that it may lack is in the map: the stripes that were written
+    past the log since their region was marked in the dirty bitmap, finished or not (a bit is
+    cleared after a flush; of a region marked before the start, all stripes), and the stripes of
+    every record that the log may still redo (their home places are flushed before the tail moves).
+    The superblocks that exclude the member have them.
  2. A write that lacks a member notes its stripes, in memory, before it is planned, under their
     locks: a rebuild never passes such a stripe without a visit.
  3. The note is durable before a byte of a home place changes: before a write past the log begins,

@@ -71,6 +71,8 @@ class DirtyBitmap:
         self._marked: set[int] = set()  # durable on the members
         self._inflight: dict[int, int] = {}
         self._touched: set[int] = set()
+        # The stripes written since a region was marked; a region without an entry: any of them.
+        self._written: dict[int, set[Stripe]] = {}
         self._resync = set(self._set_bits())
         self.resynced_below = 0  # the first stripe that the ascending resync has not visited yet
         self._finished: set[int] = set()  # stripes made consistent ahead of the resync
@@ -96,11 +98,16 @@ class DirtyBitmap:
         return range(start, min(start + self.per_region, self.stripes))
 
     def stripes_on_disk(self) -> Iterator[range]:
-        """Yield the stripes of all regions whose bit may be set on the members, ascending.
+        """Yield the stripes that may have been written since their region's bit was set.
 
         Writes to all other stripes are durable, on every member: a bit is cleared after a flush.
         """
-        return (self.stripes_of(region) for region in self._set_bits())
+        for region in self._set_bits():
+            written = self._written.get(region)
+            if written is None:
+                yield self.stripes_of(region)
+            else:
+                yield from (range(stripe, stripe + 1) for stripe in written)
 
     # -- write intent: around every write --------------------------------------------------------
 
@@ -113,9 +120,12 @@ class DirtyBitmap:
         for stripe in stripes:
             if stripe // per_region not in marked:
                 return False
+        written = self._written
         for stripe in stripes:
             region = stripe // per_region
             inflight[region] = inflight.get(region, 0) + 1
+            if region in written:
+                written[region].add(stripe)
         return True
 
     def touch(self, stripe: Stripe) -> bool:
@@ -127,6 +137,8 @@ class DirtyBitmap:
         if region not in self._marked:
             return False
         self._touched.add(region)
+        if region in self._written:
+            self._written[region].add(stripe)
         return True
 
     def is_marked(self, stripe: Stripe) -> bool:
@@ -144,6 +156,7 @@ class DirtyBitmap:
                 wanted = self._wanted - self._marked
                 self._wanted = set()
                 if wanted:
+                    self._written |= {region: set() for region in wanted - self._resync}
                     self._put(wanted, True)
                     await self._save(wanted)
                     await self._flush()
@@ -180,6 +193,8 @@ class DirtyBitmap:
         if not quiet:
             return
         self._marked -= quiet  # from here on a new write must mark again
+        for region in quiet:
+            self._written.pop(region, None)
         try:
             await self._flush()  # the writes that the bits stood for are durable now
         except BaseException:
@@ -228,6 +243,7 @@ class DirtyBitmap:
         self.stripes = stripes
         self.per_region = region_stripes(stripes, stripe_bytes, len(self.pages.payload) * 8)
         self._touched.clear()
+        self._written.clear()
         self.resynced_below = 0
 
     def forget_torn(self) -> None:
