@@ -1,0 +1,53 @@
+"""Two daemons on one export: the second is refused, or takes over from one that stood still."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from raidx_fuse.daemon import control_socket
+from tests.nbd.test_serve import run
+from tests.support.command import checked, raidx
+from tests.support.nbd_real import real_server
+
+
+def io(place: Path, *script: str) -> None:
+    """Have qemu-io carry out *script* on the only export at *place*."""
+    words = [word for line in script for word in ("-c", line)]
+    run("qemu-io", "-f", "raw", *words, f"nbd+unix:///?socket={place}")
+
+
+def test_a_daemon_that_was_taken_over_writes_nothing_more(tmp_path: Path) -> None:
+    run("qemu-io", "--version")  # skips before any daemon runs
+    with ExitStack() as stack:
+        uris = []
+        for number in range(2):
+            folder = tmp_path / f"m{number}"
+            folder.mkdir()
+            uris.append(stack.enter_context(real_server("nbdkit", folder, 24 << 20)))
+        members = " ".join(uris)
+        checked(tmp_path, f"create --layout raid1 --name disk {members}")
+        checked(tmp_path, f"serve {members} --nbd unix:first")
+        io(tmp_path / "first", "write -P 1 0 1M", "flush")
+        with control_socket.Connection(tmp_path / "first", timeout_s=30) as connection:
+            pid = connection.daemon_pid
+        refused = raidx(tmp_path, f"serve {members} --nbd unix:second")
+        assert refused.status
+        assert f"in use by process {pid} on {os.uname().nodename}" in refused.stderr
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            checked(tmp_path, f"serve {members} --nbd unix:second")  # after STALE_S
+            io(tmp_path / "second", "read -P 1 0 1M", "write -P 2 0 1M", "flush")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        with pytest.raises(AssertionError, match="write failed"):
+            io(tmp_path / "first", "write -P 3 0 1M", "flush")
+        io(tmp_path / "second", "read -P 2 0 1M")
+        checked(tmp_path, f"umount {tmp_path}/second")
+        raidx(tmp_path, f"umount {tmp_path}/first")
+        assert control_socket.wait_for_exit(pid, 60)
+        checked(tmp_path, f"check {members}")
