@@ -96,8 +96,6 @@ class Load:
     """fio at the export of *folder* until `stop`; it reads again what it wrote and compares."""
 
     def __init__(self, folder: Path) -> None:
-        if "\tnbd" not in run("fio", "--enghelp"):
-            pytest.skip("this fio has no nbd engine")
         self._output = folder / "fio.json"
         uri = f"nbd+unix:///disk?socket={folder}/s"
         self._process = subprocess.Popen(
@@ -133,6 +131,8 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
 
 def test_fio_finds_every_byte_whatever_server_is_killed(machines: Machines) -> None:
     run("qemu-io", "--version")  # skips before any daemon runs
+    if "\tnbd" not in run("fio", "--enghelp"):
+        pytest.skip("this fio has no nbd engine")
     folder, uris = machines.folder, " ".join(machines.uris)
     checked(folder, f"create --layout raid5 --name disk {uris}")
     checked(folder, f"serve {uris} --nbd unix:s")
