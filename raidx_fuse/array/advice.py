@@ -13,7 +13,7 @@ def action(status: Mapping[str, Any]) -> str | None:
     mounted. If data was lost, the engine's own advice comes first.
     """
     where = status.get("mountpoint")
-    if status.get("lost_chunks"):
+    if status.get("lost_chunks") or status.get("unreadable", {}).get("count"):
         text = status.get("action")
         return text.replace("ARRAY", where or "ARRAY") if text else None
     down = [m for m in status["members"] if m["role"] >= 0 and m["state"] != "active"]

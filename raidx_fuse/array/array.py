@@ -29,6 +29,7 @@ from raidx_fuse.engine.discard import Discarder
 from raidx_fuse.engine.explain import explain, explain_stripe
 from raidx_fuse.engine.growth_position import LIVE
 from raidx_fuse.engine.read import Reader
+from raidx_fuse.engine.write.mend import Mender
 from raidx_fuse.engine.write.write import Writer
 from raidx_fuse.errors import RaidxError, ReadOnlyError, UsageError
 from raidx_fuse.format.assemble import Assembly
@@ -103,7 +104,9 @@ class Array:
         self.started_s = context.member_set.clock()
         self.replayed: Replayed | None = None
         self.lost_list = LostList(context)
+        self.mender = Mender(context, self.lost_list.save)
         self.health = Health(context.member_set, unix_s)
+        self.mender.on_mended.append(self.health.note_mended)
 
     @property
     def name(self) -> str:
@@ -330,9 +333,11 @@ class Array:
             await pages.heal()
         self.replayed = await replay(self.context.journal, member_set, found)
         changes.note_redone()
+        member_set.unreadable.connect(self.mender)
         self.nursery.start_soon(self.context.journal.tend)
         self.nursery.start_soon(self.context.dirty_bitmap.tend)
         self.nursery.start_soon(self.lost_list.run)
+        self.nursery.start_soon(self.mender.run)
         self.nursery.start_soon(self.health.run)
         if self.tuner is not None:
             self.nursery.start_soon(self.tuner.run)

@@ -58,6 +58,10 @@ class Health:
         self._ended = queue
         self.member_set.change(self.keep)
 
+    def note_mended(self, role: Role) -> None:
+        """Count a page of the member in *role* that was unreadable and is mended."""
+        self._of(role)[1] += 1
+
     def note_ended(self, job: Job) -> None:
         """Remember what a scrub that has ended found, and what each member was repaired."""
         if not isinstance(job, Scrub) or job.kind != Scrub.kind:

@@ -11,6 +11,7 @@ from raidx_fuse.engine.parity_policy.policy import check_policy
 from raidx_fuse.errors import UsageError, unknown
 from raidx_fuse.jobs.rebundle.self_heal import AFTER_S as RESTORE_AFTER_S
 from raidx_fuse.journal.journal import MODES
+from raidx_fuse.members.unreadable import ERRORS_MAX_DEFAULT
 from raidx_fuse.units import parse_seconds, parse_size
 
 
@@ -107,7 +108,6 @@ def _set_timeout(array: RunningArray, value: Any) -> None:
 
 
 _QUEUE_S_MAX = 3600.0
-_PRE_READS_MAX = 255
 
 
 def _queue_time(text: str) -> float | None:
@@ -121,10 +121,12 @@ def _queue_time(text: str) -> float | None:
 
 
 def _pre_reads(text: str) -> int | None:
-    if text == "auto":
-        return None
-    if not text.isdecimal() or len(text) > 9 or int(text) > _PRE_READS_MAX:
-        raise UsageError(f"{text[:40]!r} is not a number of chunks from 0 to {_PRE_READS_MAX}")
+    return None if text == "auto" else _number(text, "chunks", 255)
+
+
+def _number(text: str, of: str, most: int) -> int:
+    if not text.isdecimal() or len(text) > 9 or int(text) > most:
+        raise UsageError(f"{text[:40]!r} is not a number of {of} from 0 to {most}")
     return int(text)
 
 
@@ -327,6 +329,13 @@ SETTINGS = {
             "seconds after which a member that does not answer is excluded",
             _seconds,
             _set_timeout,
+        ),
+        Setting(
+            "errors.max",
+            ERRORS_MAX_DEFAULT,
+            "read errors of a member within an hour that are mended in place; more: it fails",
+            lambda text: _number(text, "errors", 1_000_000),
+            lambda array, value: array.member_set.unreadable.limit(value),
         ),
         Setting(
             "cache.size",

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from raidx_fuse.array.services import RunningArray
+from raidx_fuse.engine.explain import image_offset_of
 from raidx_fuse.format.configuration.health import shown_member, shown_scrub
 from raidx_fuse.format.shapes import RESTRIPE, leaving_roles
+from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.members.unreadable import PAGE_BYTES
+
+UNREADABLE_SHOWN_MAX = 100
 
 
 def redundancy_left(array: RunningArray) -> int:
@@ -51,6 +57,25 @@ def state(array: RunningArray) -> str:
     return "growing" if growing else "clean"
 
 
+def unreadable(array: RunningArray) -> dict[str, Any]:
+    """Return *count*, how many pages cannot be read, and the *places* of the first ones."""
+    member_set, context = array.member_set, array.context
+    places: list[dict[str, Any]] = []
+    for role, page in islice(member_set.unreadable, UNREADABLE_SHOWN_MAX):
+        queue = member_set.queues[role]
+        at = page * PAGE_BYTES
+        places.append(
+            {
+                "role": role,
+                "path": None if queue is None else queue.member.path,
+                "member_offset": at,
+                "length": PAGE_BYTES,
+                "image_offset": image_offset_of(context, Role(role), at),
+            }
+        )
+    return {"count": member_set.unreadable.count(), "places": places}
+
+
 def _action(array: RunningArray, word: str) -> str | None:
     """Return the next step for the owner if data or members are lost, or None."""
     if array.context.bad_chunks:
@@ -58,6 +83,13 @@ def _action(array: RunningArray, word: str) -> str | None:
         return (
             f"{count} {'chunk is' if count == 1 else 'chunks are'} lost: restore the files there "
             "from a copy; `raidx stats ARRAY --json` lists the offsets in the image"
+        )
+    pages = array.member_set.unreadable.count()
+    if pages and (array.member_set.lost or not array.context.code.tolerance):
+        return (
+            f"{pages} {'page' if pages == 1 else 'pages'} cannot be read, and nothing gives the "
+            "content back: attach the lost member again if it still exists, else write the places "
+            "again; `raidx status ARRAY --json` lists them"
         )
     if word == "failed":
         return "too many members are lost: attach them again, then mount the array again"
@@ -107,6 +139,7 @@ def status(array: RunningArray) -> dict[str, Any]:
         "jobs": [job.status() for job in array.jobs.running()],
         "volumes": [{"name": config.name, "size": array.size_bytes, "path": None}],
         "lost_chunks": context.bad_chunks.count(),
+        "unreadable": unreadable(array),
         "tuner": None if array.tuner is None else array.tuner.status(),
         "last_scrub": shown_scrub(health),
         "restore": None if array.self_heal is None else array.self_heal.status(),

@@ -52,8 +52,8 @@ class CellReader:
         context, member_set = self.context, self.context.member_set
         size = size or context.chunk_bytes
         lost = wanted = 0
-        if member_set.lost:
-            lost = context.layout.lost_cells(stripe, member_set.lost_at(stripe)) & ~known
+        if member_set.lost or member_set.unreadable:
+            lost = member_set.lost_cells(stripe, low, low + size) & ~known
             wanted = lost & sum(1 << cell for cell in into)
         if not wanted:
             for cell, view in into.items():

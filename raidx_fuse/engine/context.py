@@ -327,7 +327,8 @@ class ArrayContext:
     def lost_error(self, stripe: Stripe, cells: tuple[CellIndex, ...]) -> UnrecoverableError:
         """Return the error for *cells* that the code cannot recover."""
         return UnrecoverableError(
-            f"cannot recover {self.where(stripe, cells)}: too many members are lost",
+            f"cannot recover {self.where(stripe, cells)}: too many members are lost"
+            + (", or cannot be read there" if self.member_set.unreadable else ""),
             action="see `raidx status`",
         )
 

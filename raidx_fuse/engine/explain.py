@@ -25,7 +25,7 @@ from raidx_fuse.engine.write.split import Piece
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.layouts.codes.code import Unrecoverable
-from raidx_fuse.layouts.numbers import CellIndex, Stripe, cell_range
+from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import (
     BandPlan,
     bands,
@@ -293,3 +293,55 @@ def explain_stripe(context: ArrayContext, stripe: Stripe) -> dict[str, Any]:
         "parity_may_follow": state.may_follow,
         "cells": cells,
     }
+
+
+def image_offset_of(context: ArrayContext, role: Role, member_offset: int) -> int | None:
+    """Return the byte of the image that lies at a byte of *role*'s member; None: none does."""
+    place = explain_place(context, role, member_offset)
+    return place["image_offset"]  # type: ignore[no-any-return]
+
+
+def explain_place(context: ArrayContext, role: Role, member_offset: int) -> dict[str, Any]:
+    """Return what lies at a byte of the member in *role*: a region, or a cell of a stripe.
+
+    Raises UsageError if *member_offset* is beyond the end of the member.
+    """
+    member_set = context.member_set
+    record, queue = member_set.config.record(role), member_set.queues[role]
+    if not 0 <= member_offset < record.size_bytes:
+        raise UsageError(
+            f"byte {member_offset} is outside member {role}, which has {record.size_bytes} bytes"
+        )
+    document: dict[str, Any] = {
+        "role": role,
+        "path": queue.member.path if queue else None,
+        "member_offset": member_offset,
+        "region": "unused",
+        "stripe": None,
+        "cell": None,
+        "written": None,
+        "image_offset": None,
+    }
+    for name, region in member_set.config.regions.named().items():
+        if region.offset <= member_offset < region.end:
+            document["region"] = name
+    inside = member_offset - context.data_offset
+    if inside < 0:
+        return document
+    found = None
+    if inside >> context.shift < context.layout.member_chunks:
+        found = context.layout.inverse(role, MemberChunk(inside >> context.shift))
+    if found is None:
+        return document
+    stripe, cell = found
+    unwritten = context.unwritten_cells(stripe)
+    document |= {
+        "region": "data",
+        "stripe": stripe,
+        "cell": context.code.name_of(cell),
+        "written": not unwritten >> cell & 1,
+    }
+    if cell < context.data_count:
+        chunk = context.layout.logical(stripe, cell)
+        document["image_offset"] = (chunk << context.shift) + (inside & context.inner_mask)
+    return document

@@ -232,8 +232,6 @@ class Reader:
         context = self.context
         if context.dirty_bitmap.guarded:
             await self._finish_torn(offset, length)
-        if context.bad_chunks:
-            self._refuse_bad(offset, length)
         cache = context.cache
         stamp = 0 if cache is None else cache.stamp(offset, length)
         chunks = offset >> context.shift, offset + length - 1 >> context.shift
@@ -241,15 +239,19 @@ class Reader:
             # A new buffer for each try: an operation that timed out may still fill the old one.
             answer = memoryview(bytearray(length))
             mark, reuse_epoch = context.layout.mark(*chunks), context.reuse_epoch
+            if context.bad_chunks:
+                self._refuse_bad(offset, length)
             try:
                 if cache is not None and cache.fill(offset, answer):
                     context.counters.count_hit()
                     return answer
-                if not context.member_set.lost:
+                if not context.member_set.lost and not context.member_set.unreadable:
                     requests, _zeros = self._segments(offset, length, answer)
                     await context.member_set.read(requests)
                 else:
                     await self._read_pieces(offset, answer)
+                if context.bad_chunks:  # perhaps given up meanwhile
+                    self._refuse_bad(offset, length)
                 if mark == context.layout.mark(*chunks) and reuse_epoch == context.reuse_epoch:
                     if cache is not None and cache is context.cache:
                         context.counters.count_miss()
@@ -297,8 +299,8 @@ class Reader:
         for chunk in range(offset >> context.shift, (offset + length - 1 >> context.shift) + 1):
             if chunk in context.bad_chunks:
                 raise UnrecoverableError(
-                    f"the content of image offset {chunk << context.shift} was lost "
-                    "when a member failed while a write to its stripe was not finished",
+                    f"the content of image offset {chunk << context.shift} was lost: no member, "
+                    "parity or copy can give it back",
                     action="write it again or restore it from a copy",
                 )
 
@@ -310,7 +312,7 @@ class Reader:
         epoch = context.layout_epoch
         stripe, first = context.layout.locate(offset >> context.shift)
         _, last = context.layout.locate(offset + length - 1 >> context.shift)
-        lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
+        lost = context.member_set.lost_cells(stripe)
         touched = (2 << last) - (1 << first)
         if self._copies:
             touched = 1 << self._nearest(stripe)[0]

@@ -26,6 +26,7 @@ from raidx_fuse.jobs.strips import Place, Strips, batches, read_all
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, rebuild_plan
+from raidx_fuse.members.unreadable import Needed
 from raidx_fuse.store.member_io import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import Program, compile_steps
 
@@ -137,6 +138,10 @@ class Rebuild(Job):
                 )
             # What is written to the member may be lost from the log: the next start must come back.
             await context.changes.save()
+            unreadable = member_set.unreadable
+            if unreadable:
+                whole = Needed(0, context.chunk_bytes)
+                await unreadable.mend(stripes, dict.fromkeys(stripes, whole))
             if context.dirty_bitmap.guarded:  # a torn stripe would give two contents of one cell
                 await context.dirty_bitmap.finish(stripes)
             try:

@@ -86,6 +86,9 @@ class Resync(Scrub):
         """Make the written *stripes* consistent; their locks are held."""
         await super().work(stripes)
 
+    async def mend(self, stripes: list[Stripe]) -> None:
+        """Mend nothing: chains of these stripes may not hold yet. What is unreadable is solved."""
+
     def liars(self, stripe: Stripe, chains: Chains, syndromes: list[Bytes]) -> dict[Place, Bytes]:
         """Return {place: error} of the wrong cells of *stripe*, {} if they cannot be located.
 
@@ -104,10 +107,10 @@ class Resync(Scrub):
         return locate(chains, syndromes, by_sector=False)
 
     def note_undecided(self, stripe: Stripe) -> None:
-        """Record lost cells as lost chunks: only the parity of this torn stripe could give them."""
+        """Record lost and unreadable cells as lost chunks: only torn parity could give them."""
         context = self.context
         if context.dirty_bitmap.unlogged and not context.code.is_copies:
-            give_up_cells(context, stripe, context.member_set.lost_at(stripe))
+            give_up_cells(context, stripe, context.member_set.lost_cells(stripe))
 
     async def checkpoint(self) -> None:
         """Make the repairs and the list of lost chunks durable, then clear the finished regions."""
@@ -208,14 +211,10 @@ def note_failing(context: ArrayContext, role: Role) -> None:
     """Record the chunks that the failing *role* takes with it; the resync decides the rest."""
     for stripe, lost in torn_stripes(context, role):
         if is_undecidable(context, stripe, lost):
-            give_up_cells(context, stripe, lost)
+            give_up_cells(context, stripe, context.layout.lost_cells(stripe, lost))
 
 
-def give_up_cells(context: ArrayContext, stripe: Stripe, lost: frozenset[Role]) -> None:
-    """Record the written data cells of *stripe* on the roles *lost* as lost chunks."""
-    cells = (
-        context.layout.lost_cells(stripe, lost)
-        & context.code.data_mask
-        & ~context.unwritten_cells(stripe)
-    )
+def give_up_cells(context: ArrayContext, stripe: Stripe, lost: int) -> None:
+    """Record the written data cells of *stripe* in the mask *lost* as lost chunks."""
+    cells = lost & context.code.data_mask & ~context.unwritten_cells(stripe)
     context.bad_chunks.update(context.layout.logical(stripe, cell) for cell in cells_of(cells))

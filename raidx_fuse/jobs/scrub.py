@@ -24,6 +24,7 @@ from raidx_fuse.jobs.strips import Place, Strips, batches, read_all
 from raidx_fuse.layouts.codes.error_location import locate
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
+from raidx_fuse.members.unreadable import PAGE_BYTES
 from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
 from raidx_fuse.store.member_io import MemberIO, MemberLostError
 from raidx_fuse.store.xor import xor_into
@@ -114,6 +115,7 @@ class Scrub(Job):
         """Check *stripes* and, with *repair*, correct them; return the progress in bytes."""
         context = self.context
         while True:
+            await self.mend(stripes)
             self._role_epoch = context.member_set.role_epoch
             try:
                 for batch in batches(context, stripes, self._chains_of):
@@ -132,12 +134,16 @@ class Scrub(Job):
             context.dirty_bitmap.note_repaired(stripes)
         return len(stripes) * context.code.columns * (context.code.rows << context.shift)
 
+    async def mend(self, stripes: list[Stripe]) -> None:
+        """Mend what cannot be read in *stripes*; what cannot be mended is not checked."""
+        await self.context.member_set.unreadable.mend(stripes)
+
     def _chains_of(self, stripe: Stripe) -> Chains:
         """Return the chains that can be checked, as places; cached by (roles, lost, unwritten)."""
         context = self.context
         layout, code = context.layout, context.code
         roles = layout.roles(stripe)
-        lost = layout.lost_cells(stripe, context.member_set.lost_at(stripe))
+        lost = context.member_set.lost_cells(stripe)
         unwritten = context.unwritten_cells(stripe)
         key = (roles, lost, unwritten)
         known = self._chains.get(key)
@@ -243,22 +249,31 @@ class Scrub(Job):
         context = self.context
         code, roles = context.code, context.layout.roles(stripe)
         unwritten = context.unwritten_cells(stripe)
-        lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe)) & ~unwritten
+        lost = context.member_set.lost_cells(stripe) & ~unwritten
         into: dict[CellIndex, Bytes] = {}
         for cell in cells_of(code.data_mask & ~unwritten):
             place = (roles[code.column_of[cell]], code.row_of[cell])
             if place not in cells and (self.solves_lost or not lost >> cell & 1):
                 into[cell] = np.empty(context.chunk_bytes, dtype=np.uint8)
-        reader = CellReader(context)
         try:
-            reader.add(stripe, {cell: content.data for cell, content in into.items()})
+            reader = self._reader(stripe, into)
         except UnrecoverableError:
             for cell in cells_of(lost & code.data_mask):
                 into.pop(cell, None)
-            reader.add(stripe, {cell: content.data for cell, content in into.items()})
+            reader = self._reader(stripe, into)
         await reader.run()  # a degraded read returns this; the other chains are made to agree
         for cell, content in into.items():
             cells[roles[code.column_of[cell]], code.row_of[cell]] = content
+
+    def _reader(self, stripe: Stripe, into: dict[CellIndex, Bytes]) -> CellReader:
+        """Return a reader of the cells *into*; only what is unreadable of them is solved."""
+        context = self.context
+        reader = CellReader(context)
+        size = PAGE_BYTES if context.member_set.unreadable else context.chunk_bytes
+        for at in range(0, context.chunk_bytes, size):
+            views = {cell: content[at : at + size].data for cell, content in into.items()}
+            reader.add(stripe, views, at, size)
+        return reader
 
     def _rewrite_parity(
         self, stripe: Stripe, cells: dict[Place, Bytes]

@@ -38,6 +38,7 @@ def runs(
         and stripes[-1] - stripes[0] < len(stripes)  # neighbours: a sparse image has few of them
         and context.written.whole(layout, stripes[0], stripes[-1] + 1)
         and member_set.lost_at(stripes[0]) == member_set.lost_at(stripes[-1])
+        and not member_set.unreadable
     )
     by_roles: dict[tuple[Role, ...], K] = {}
     first, count, key = Stripe(-1), 0, None

@@ -36,8 +36,8 @@ class Checkpoint(LogWriter):
     """Writes committed content to its home places and thereby frees space in the ring.
 
     Attributes: *placing* (held during a checkpoint); *before_places* (awaited before one writes to
-    home places); *placements* (the number of checkpoints); *deferred* (the stripes whose parity the
-    log lacks).
+    home places); *placements* (the number of checkpoints); *waits_for_room* (how often a commit
+    found the log full); *deferred* (the stripes whose parity the log lacks).
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class Checkpoint(LogWriter):
         self.chunk_table = chunk_table
         self.written = written
         self.placements = 0
+        self.waits_for_room = 0
         self.before_places: Callable[[], Awaitable[None]] | None = None
         self.deferred = DeferredParity(member_set, overlay, self.capacity)
         self._begun: Begun | None = None  # a checkpoint that has begun; one that failed goes on
@@ -100,6 +101,7 @@ class Checkpoint(LogWriter):
                 continue
             if ring.has_room(size, more_bytes + self.kept_bytes()):
                 break
+            self.waits_for_room += 1
             await self.place(since=self.placements)
             if not ring.has_room(size, more_bytes + self.kept_bytes()):
                 await self.member_set.flush()  # the durable head page frees the space

@@ -14,17 +14,21 @@ An I/O is a plain tuple: a NamedTuple makes a small write 9 % slower.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from raidx_fuse.errors import MemberError
-from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.layouts.numbers import Role, by_role
 from raidx_fuse.members.base import ReadBuffer, WriteBuffer
 from raidx_fuse.members.overdue import covers_overdue
+from raidx_fuse.members.unreadable import Unreadable, is_of_place, pages_in
 from raidx_fuse.store.observers import PAGE_BYTES, PAGE_MASK, NewerContent
 from raidx_fuse.store.operation import READ, Operation
 from raidx_fuse.store.queue import MemberQueue
+
+log = logging.getLogger(__name__)
 
 # role, byte offset on the member, buffers, size in bytes
 MemberRead = tuple[Role, int, Sequence[WriteBuffer], int]  # fills its buffers
@@ -58,15 +62,18 @@ class NewestReads(ABC):
 
     *place_epoch* increases when newer content has reached its home places: a read that began before
     may have missed it there, and would miss it in the overlay, too. *role_epoch* increases when
-    another member takes a role.
+    another member takes a role. *unreadable* are the pages that readers plan around.
     """
 
     queues: list[MemberQueue | None]
     readable: list[MemberQueue | None]
+    data_offset: int
+    clock: Callable[[], float]
 
     def __init__(self, overlay: NewerContent) -> None:
         self.overlay = overlay
         self.place_epoch = self.role_epoch = 0
+        self.unreadable = Unreadable()
 
     @abstractmethod
     async def _wait(self, operations: Sequence[Operation]) -> list[Operation]:
@@ -111,8 +118,9 @@ class NewestReads(ABC):
     async def read(self, requests: Sequence[MemberRead], *, background: bool = False) -> None:
         """Fill the buffers of *requests*; suspends only if a member does not answer synchronously.
 
-        Raises MemberLostError if a member was failed or replaced during the call (the caller plans
-        again), and MemberError if a read failed on a member whose loss the code does not tolerate.
+        Raises MemberLostError if a member was failed or replaced during the call, or a page was
+        found unreadable (the caller plans again), and MemberError if a read failed for other
+        reasons on a member whose loss the code does not tolerate.
         """
         overlay = self.overlay
         if overlay:
@@ -172,6 +180,7 @@ class NewestReads(ABC):
     async def _read_members(self, requests: Sequence[MemberRead], background: bool) -> None:
         """Fill the buffers from the members, without the overlay."""
         pending: list[Operation] | None = None
+        change = self.unreadable.changes
         for role, offset, buffers, size in requests:
             queue = self.queues[role]
             if queue is None:
@@ -190,5 +199,53 @@ class NewestReads(ABC):
             failed = await self._wait(pending)
             if failed:
                 for operation in failed:
-                    self._blame(operation)
+                    await self._read_failed(operation, change)
                 raise MemberLostError
+
+    async def _read_failed(self, operation: Operation, change: int) -> None:
+        """Note which pages of a failed read are unreadable: one bad sector costs no member.
+
+        *change* is that of *unreadable* when the read began. A reader that asks again for what it
+        could have known to be unreadable cannot plan around it. Then, as after other errors, the
+        member is failed, or the error is raised if it cannot be spared.
+        """
+        queue, unreadable, error = operation.queue, self.unreadable, operation.error
+        begin, end = operation.offset, operation.offset + operation.size_bytes
+        assert error is not None
+        role = next((role for role, other in by_role(self.queues) if other is queue), None)
+        if role is None:
+            return
+        is_local = begin >= self.data_offset and is_of_place(error) and not queue.member.overdue
+        if not is_local or not unreadable.errors_max:
+            return self._blame(operation)
+        known = unreadable.pages(role, begin, end)
+        if known and not unreadable.came_since(change, role, begin, end):
+            return self._blame(operation)
+        for page in pages_in(begin, end):
+            at = page * PAGE_BYTES
+            if unreadable.pages(role, at, at + PAGE_BYTES):
+                continue
+            probe = Operation(queue, READ, at, [bytearray(PAGE_BYTES)], PAGE_BYTES, True)
+            if not await self._wait([probe]):
+                continue
+            if self.queues[role] is not queue:
+                return
+            assert probe.error is not None
+            too_many = unreadable.count_error(role, self.clock())
+            if too_many or not is_of_place(probe.error):
+                return self._blame(probe)
+            log.warning("%s; it is to be mended", probe.error.message)
+            unreadable.add(role, page)
+        found = unreadable.came_since(change, role, begin, end)
+        if not found and unreadable.count_error(role, self.clock()):  # all can be read by now
+            self._blame(operation)
+
+    async def probe(self, role: Role, page: int) -> MemberError | None:
+        """Read *page* of the home places of *role*; return the error, None if it can be read."""
+        queue = self.queues[role]
+        if queue is None:
+            return None
+        buffer = [bytearray(PAGE_BYTES)]
+        operation = Operation(queue, READ, page * PAGE_BYTES, buffer, PAGE_BYTES, True)
+        await self._wait([operation])
+        return operation.error

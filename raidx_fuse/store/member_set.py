@@ -25,6 +25,7 @@ from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.superblock_round import Patience, write_config
 from raidx_fuse.layouts.numbers import Role, Stripe, by_role
 from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.flush_rounds import FlushRounds
 from raidx_fuse.store.member_io import MemberIO, NewestReads
@@ -98,6 +99,8 @@ class MemberSet(NewestReads):
         ]
         held = self.config.roles()  # the layout places nothing on roles without a member record
         self.lost = frozenset(role for role in held if self.readable[role] is None)
+        if self.unreadable:
+            self.unreadable.stir()  # another member may give the content back
         for hook in self.on_change:
             hook()
 
@@ -110,6 +113,21 @@ class MemberSet(NewestReads):
             for role in self.lost
             if role not in self.watermarks or stripe >= self.watermarks[role]
         )
+
+    def lost_cells(self, stripe: Stripe, low: int = 0, high: int = 0) -> int:
+        """Return the mask of the cells of *stripe* that cannot be read.
+
+        They are on lost roles, or unreadable in their bytes *low* .. *high* - 1 (0: to their end).
+        """
+        lost = self.layout.lost_cells(stripe, self.lost_at(stripe)) if self.lost else 0
+        if self.unreadable:
+            size = self.layout.chunk_bytes
+            for cell in cells_of(self.layout.code.all_mask & ~lost):
+                role, chunk = self.layout.place(stripe, cell)
+                at = self.data_offset + chunk * size
+                if role >= 0 and self.unreadable.pages(role, at + low, at + (high or size)):
+                    lost |= 1 << cell
+        return lost
 
     def tolerates(self, lost: frozenset[Role]) -> bool:
         """Return whether every stripe stays readable if the roles *lost* are lost."""
@@ -192,11 +210,13 @@ class MemberSet(NewestReads):
     def give_role(self, role: Role, member: Member) -> None:
         """Let *member* serve *role* from now on, in memory; the roles may become more."""
         self.queues.extend([None] * (role + 1 - len(self.queues)))
+        self.unreadable.forget(role)
         self.queues[role] = MemberQueue(member, self.nursery, self.clock)
 
     def take_out(self, role: Role) -> MemberQueue | None:
         """Remove *role*, in memory: the roles behind it move up. Returns its queue, not closed."""
         queue = self.queues.pop(role)
+        self.unreadable.clear()
         self.watermarks = {
             Role(other - (other > role)): mark
             for other, mark in self.watermarks.items()
@@ -268,6 +288,7 @@ class MemberSet(NewestReads):
         for hook in self.on_fail:
             hook(role)
         self.queues[role] = None
+        self.unreadable.forget(role)
         self.watermarks.pop(role, None)
         queue.close()
         members = [replace(r, state="failed") if r.role == role else r for r in self.config.members]

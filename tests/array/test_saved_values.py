@@ -54,6 +54,7 @@ TEXTS = {
     "speed_min": ["0", "1.5GiB"],
     "speed_max": ["7M", "123456789"],
     "io.timeout_s": ["0.1", "5", "86400"],
+    "errors.max": ["0", "20", "1000000"],
     "cache.size": ["0", "1MiB"],
     "restore.after": ["off", "1ms", "3600"],
     "tuner.enabled": ["off"],

@@ -39,6 +39,7 @@ from raidx_fuse.lab.crash.state import Cell
 from tests.crash.mutants import (
     discards,
     late,
+    latent,
     log,
     maps,
     members,
@@ -56,7 +57,7 @@ ROOT = Path(__file__).parents[2]
 COPIED = ("raidx_fuse", "cli", "layouts", "tests", "README.md", "pyproject.toml")
 MODULES = (
     *(log, replay, maps, superblocks, members, tables, shapes, late, settling, discards, moves),
-    *(returns,),
+    *(returns, latent),
 )
 MUTANTS: tuple[Mutant, ...] = tuple(mutant for module in MODULES for mutant in module.MUTANTS)
 PROGRAM = "python -m tests.crash.mutations"

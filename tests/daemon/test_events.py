@@ -28,7 +28,7 @@ from raidx_fuse.daemon.events.event import Event, from_dict
 from raidx_fuse.daemon.events.programs import send_to_journal
 from raidx_fuse.daemon.events.store import EventStore
 from raidx_fuse.daemon.events.watch import LOOK_S, Watch
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import restarted, spying
 
@@ -317,3 +317,42 @@ def test_hooks_are_set_on_this_machine_tried_and_never_in_the_superblocks(
         assert (await desk.ask("events-test"))["hooks"] == {}
 
     with_desk(scene)
+
+
+def test_a_mended_sector_one_that_cannot_be_mended_and_a_full_log_are_told() -> None:
+    told: list[Event] = []
+
+    async def next_look() -> list[str]:
+        await trio.sleep(1.01 * LOOK_S)
+        kinds = [event.event for event in told]
+        told.clear()
+        return kinds
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await rig.put(0, bytes(range(256)) * 16 * 30)
+            await rig.in_place()
+            watch = Watch(told.append, "/mnt", lambda: 0)
+            watch.begin(rig.running)
+            rig.running.nursery.start_soon(watch.run)
+            layout = rig.running.context.layout
+            role, place = rig.running.context.position(*layout.locate(0))
+            rig.members[role].lose_sectors(place)
+            await rig.get(0, CHUNK)
+            assert await next_look() == ["NewArray", "ReadErrorMended"]
+            assert rig.running.status()["members"][role]["repairs_ever"] == 1
+            rig.members[role].lose_sectors(place)
+            await rig.running.fail_disk(layout.place(*layout.locate(1))[0])
+            with pytest.raises(RaidxError):
+                await rig.get(0, CHUNK)
+            assert await next_look() == ["Fail", "DegradedArray", "UnreadablePages"]
+            assert "1 page cannot be read" in (rig.running.status()["action"] or "")
+            assert await next_look() == [], "once"
+            for _ in range(2):
+                rig.running.context.journal.waits_for_room += 7
+                await trio.sleep(LOOK_S / 2)
+                rig.running.context.journal.waits_for_room += 1
+                assert await next_look() == ["LogFull"], "once for each time that it fills up"
+                assert await next_look() == []
+
+    run(main)

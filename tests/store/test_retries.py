@@ -60,6 +60,7 @@ def test_a_broken_member_is_asked_twice_and_never_again(
     async def main() -> None:
         async with spying("raid5", 4, chunk_bytes=CHUNK, slow=slow) as rig:
             await prepare(rig, mode)
+            rig.running.member_set.unreadable.limit(0)  # else single pages are mended
             rig.members[1].error((kind,))
             await use(rig, kind, length)
             assert states(rig) == ["active", "failed", "active", "active"]
@@ -109,6 +110,7 @@ def test_each_request_to_a_bad_area_that_cannot_be_spared_asks_twice(slow: bool)
     async def main() -> None:
         async with spying("raid0", 2, chunk_bytes=CHUNK, slow=slow) as rig:
             await prepare(rig, "partial")
+            rig.running.member_set.unreadable.limit(0)
             start = rig.data.offset
             rig.members[0].error(("read",), offset_bytes=start, length_bytes=CHUNK)
             for number in range(1, 4):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -40,7 +41,10 @@ class Watch:
         self._unix_s = unix_s
         self._array: Array | None = None
         self._waiting: dict[int, str] = {}  # by id of the job: what it waits for
-        self._lost = 0
+        self._lost = self._unreadable = 0
+        self._mended: Counter[Role] = Counter()
+        self._waits = 0  # for room in the log, at the last look
+        self._log_was_full = False
         self._hot = False
 
     def begin(self, array: Array) -> None:
@@ -49,6 +53,7 @@ class Watch:
         array.member_set.on_fail.append(self._failed)
         array.jobs.on_start.append(self._job_started)
         array.jobs.on_end.append(self._job_ended)
+        array.mender.on_mended.append(self._note_mended)
         self._tell("NewArray", INFO, f"{array.name} has started", "")
         if not array.was_clean and array.replayed is not None:
             records, regions = array.replayed.records, array.context.dirty_bitmap.pending_regions()
@@ -128,8 +133,7 @@ class Watch:
     def _failed(self, role: Role) -> None:
         assert self._array is not None
         member_set = self._array.member_set
-        queue = member_set.queues[role]
-        path = "" if queue is None else queue.member.path
+        path = self._path(role)
         self._tell("Fail", ERROR, f"member {path} in role {role} has failed", path)
         self._degraded(member_set.lost | {role})
 
@@ -178,14 +182,44 @@ class Watch:
                 path = queue.member.path
                 self._tell("SpareActive", INFO, f"member {path} in role {role} is whole", path)
 
+    def _look_at_log(self) -> None:
+        """Tell once when writers begin to wait for room in the log; again after a look without."""
+        assert self._array is not None
+        waits = self._array.context.journal.waits_for_room
+        is_full = waits > self._waits
+        if is_full and not self._log_was_full:
+            text = f"writes wait for room in the log: {waits - self._waits} in {LOOK_S:.0f} s"
+            action = "if it lasts, make the array anew with a larger log: raidx create --log-size"
+            self._tell("LogFull", WARNING, text, "log", action)
+        self._waits, self._log_was_full = waits, is_full
+
+    def _note_mended(self, role: Role) -> None:
+        self._mended[role] += 1
+
+    def _path(self, role: Role) -> str:
+        assert self._array is not None
+        queue = self._array.member_set.queues[role]
+        return "" if queue is None else queue.member.path
+
     def _look(self) -> None:
         assert self._array is not None
         for job in self._array.jobs.running():
             if job.error and self._waiting.get(job.job_id) != job.error:
                 self._waiting[job.job_id] = job.error
                 self._tell("JobStalled", ERROR, f"the {job.kind} waits: {job.error}", job.kind)
+        self._look_at_log()
         lost = self._array.context.bad_chunks.count()
         if lost > self._lost:
             text = f"chunks lost, whose reads fail: {lost}"
             self._tell("LostChunks", ERROR, text, "", self._advice())
         self._lost = lost
+        for role, pages in self._mended.items():
+            path = self._path(role)
+            text = f"pages of {path} that could not be read and were mended in place: {pages}"
+            self._tell("ReadErrorMended", WARNING, text, path)
+        self._mended.clear()
+        pages = self._array.member_set.unreadable.count()
+        if pages > self._unreadable and (advice := self._advice()):  # else they are mended soon
+            text = f"pages that cannot be read, and that nothing gives back: {pages}"
+            self._tell("UnreadablePages", ERROR, text, "", advice)
+        self._unreadable = pages

@@ -11,6 +11,7 @@ from raidx_fuse.layouts.planning.stripe_plan import (
     bands,
     scattered_bands,
 )
+from raidx_fuse.members.unreadable import PAGE_BYTES, Needed
 
 
 @dataclass(slots=True)
@@ -64,6 +65,20 @@ class Piece:
         if self.end < chunk_bytes:
             mask &= ~(1 << self.last)
         return mask
+
+    def needed(self, view: memoryview, chunk_bytes: int) -> Needed:
+        """Return which bytes of its stripe the piece reads or writes, and their new content."""
+        spans = {cell: (begin, end) for cell, begin, end in self.parts(chunk_bytes)}
+
+        def new(cell: CellIndex, at: int) -> memoryview | None:
+            begin, end = spans.get(cell, (0, 0))
+            if not begin <= at < at + PAGE_BYTES <= end:
+                return None
+            place = self.at(cell, chunk_bytes) + at
+            return view[place : place + PAGE_BYTES]
+
+        bands = self.bands(chunk_bytes)
+        return Needed(min(b[0] for b in bands), max(b[1] for b in bands), new)
 
 
 @dataclass(slots=True)

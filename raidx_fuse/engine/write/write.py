@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 
 from raidx_fuse.engine.access_stats import SAMPLE_MASK
-from raidx_fuse.engine.chunk_cache import address_of
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.write.data_only import log_data
 from raidx_fuse.engine.write.full_stripe import FullStripeWrite, GrownFullStripeWrite
@@ -32,18 +31,22 @@ from raidx_fuse.engine.write.route import (
     state_of,
 )
 from raidx_fuse.engine.write.sequential import StripeBegin, StripeEnd, StripeFill
-from raidx_fuse.engine.write.small import SmallWrite
+from raidx_fuse.engine.write.small import SmallWrite, may_pass_cache
 from raidx_fuse.engine.write.split import Piece, split
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import CommitBatch, held
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
-from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
+from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.member_io import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import xor_into
 
 log = logging.getLogger(__name__)
+
+
+class _UnreadableError(Exception):
+    """A page is unreadable: it is mended, then the stripes are written."""
 
 
 class Writer:
@@ -90,7 +93,7 @@ class Writer:
             else:
                 access.note(first, last, is_write=True)
         fast = not member_set.lost and not member_set.unpublished and not context.bad_chunks
-        fast = fast and not context.dirty_bitmap.guarded
+        fast = fast and not context.dirty_bitmap.guarded and not member_set.unreadable
         at = 0
         ranges: list[tuple[int, int]] | None = None  # left for the general path; None: from *at* on
         if fast and context.journal.deferred.unfinished:
@@ -107,7 +110,7 @@ class Writer:
             pass
         elif not at and (offset & context.inner_mask) + length <= context.chunk_bytes:
             done = None
-            if context.cache is None or self._may_pass_cache(offset, length):
+            if context.cache is None or may_pass_cache(context, offset, length):
                 done = self._small_write.write(offset, data, length)
             if done is not None:
                 left = done[1]
@@ -155,43 +158,8 @@ class Writer:
         try:
             if context.dirty_bitmap.guarded:
                 await context.dirty_bitmap.finish(stripes)
-            growth = context.growth
-            if growth is not None and any(growth.threatens(p.stripe, p.touched) for p in pieces):
-                await growth.save()
-            logged: list[Piece] = []
-            direct: list[Piece] = []
-            marked: list[Stripe] = []
-            data_only: list[Piece] = []
-            for piece in pieces:
-                state, touched = state_of(context, piece.stripe), piece.touched
-                if route(state, touched, is_whole(context, state, piece)) is Route.LOG:
-                    fill = self._stripe_fill.logged_before(piece)
-                    only = fill is None and logs_data_only(state, touched)
-                    (data_only if only else logged).append(piece)
-                    continue
-                direct.append(piece)
-                if must_mark(state, touched):
-                    marked.append(piece.stripe)
-            through_log = bool(logged or data_only)
-            if through_log and context.unflushed_writes.may_tear(offset, length):
-                await member_set.flush()
-            if marked and not context.dirty_bitmap.enter_now(marked):
-                await context.dirty_bitmap.enter(marked)
-            try:
-                if data_only:
-                    logged += await log_data(context, data_only, view)
-                if logged:
-                    await context.journal.settle([piece.stripe for piece in logged])
-                if direct or logged:
-                    await self._write_locked(direct, logged, view)
-            except BaseException:
-                for stripe in stripes:
-                    context.forget_stripe(stripe)
-                raise
-            finally:
-                context.journal.deferred.release(stripes)
-                if marked:
-                    context.dirty_bitmap.leave(marked)
+            while not await self._write_stripes(pieces, stripes, view, offset):
+                pass
         finally:
             # switched on meanwhile: readers may have cached old content
             if context.cache is not cache:
@@ -199,6 +167,58 @@ class Writer:
                     context.forget_stripe(stripe)
             context.locks.release_all(stripes)
         context.touch(started_s)
+
+    async def _write_stripes(
+        self, pieces: list[Piece], stripes: list[Stripe], view: memoryview, offset: int
+    ) -> bool:
+        """Write *pieces* under the locks of *stripes*: decide their routes, carry them out.
+
+        Returns False, with nothing written, if a page that was to be read first is unreadable.
+        """
+        context, member_set = self.context, self.context.member_set
+        if member_set.unreadable:
+            needed = {p.stripe: p.needed(view, context.chunk_bytes) for p in pieces}
+            await member_set.unreadable.mend(stripes, needed)
+        growth = context.growth
+        if growth is not None and any(growth.threatens(p.stripe, p.touched) for p in pieces):
+            await growth.save()
+        logged: list[Piece] = []
+        direct: list[Piece] = []
+        marked: list[Stripe] = []
+        data_only: list[Piece] = []
+        for piece in pieces:
+            state, touched = state_of(context, piece.stripe), piece.touched
+            if route(state, touched, is_whole(context, state, piece)) is Route.LOG:
+                fill = self._stripe_fill.logged_before(piece)
+                only = fill is None and logs_data_only(state, touched)
+                (data_only if only else logged).append(piece)
+                continue
+            direct.append(piece)
+            if must_mark(state, touched):
+                marked.append(piece.stripe)
+        through_log = bool(logged or data_only)
+        if through_log and context.unflushed_writes.may_tear(offset, len(view)):
+            await member_set.flush()
+        if marked and not context.dirty_bitmap.enter_now(marked):
+            await context.dirty_bitmap.enter(marked)
+        try:
+            if data_only:
+                logged += await log_data(context, data_only, view)
+            if logged:
+                await context.journal.settle([piece.stripe for piece in logged])
+            if direct or logged:
+                await self._write_locked(direct, logged, view)
+        except _UnreadableError:
+            return False
+        except BaseException:
+            for stripe in stripes:
+                context.forget_stripe(stripe)
+            raise
+        finally:
+            context.journal.deferred.release(stripes)
+            if marked:
+                context.dirty_bitmap.leave(marked)
+        return True
 
     async def _write_locked(
         self, direct: list[Piece], logged: list[Piece], view: memoryview
@@ -278,6 +298,8 @@ class Writer:
                 try:
                     await member_set.read(join(reads))
                 except MemberLostError:
+                    if member_set.unreadable and not placed:
+                        raise _UnreadableError from None
                     continue  # nothing is written yet: plan again without that member
             for part in every:
                 if part.reserve:
@@ -353,21 +375,6 @@ class Writer:
         for piece in pieces:
             for cell in cells_of(piece.whole_cells(context.chunk_bytes)):
                 context.bad_chunks.discard(context.layout.logical(piece.stripe, cell))
-
-    def _may_pass_cache(self, offset: int, length: int) -> bool:
-        """Return True if the cache holds nothing that a write inside one chunk reads or changes."""
-        context = self.context
-        cache, layout, code = context.cache, context.layout, context.code
-        if cache is None or code.is_copies or not code.parity_count:
-            return True  # no pre-reads
-        stripe, cell = layout.locate(offset >> context.shift)
-        low = offset & context.inner_mask
-        rmw, rcw = write_plans(code, 1 << cell, 0, 0)
-        cells = (rmw.read_mask if rmw else 0) | (rcw.read_mask if rcw else 0)
-        return not any(
-            cache.touches(address_of(layout, stripe, cell) + low, length)
-            for cell in cells_of(cells)
-        )
 
     def _keep(self, every: list[Work]) -> None:
         """Put the new content of the stripes into the cache; their locks are held."""

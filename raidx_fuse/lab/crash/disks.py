@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Sequence
 
 import trio
 
+from raidx_fuse.errors import MemberError
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.format.superblock import MAGIC
 from raidx_fuse.members.base import SECTOR_BYTES, ReadBuffer, WriteBuffer
@@ -21,6 +23,7 @@ MOODY = "moody"  # not in PACES: only workloads whose requests share commit batc
 _TAKEN = 0.6  # share of the writes that a moody disk completes synchronously
 _DELAY_S = 0.004
 _FLUSH_S = 0.02
+POISON = random.Random("a sector that cannot be read").randbytes(SECTOR_BYTES)
 
 
 class SectorDisk(WrapperMember):
@@ -35,6 +38,9 @@ class SectorDisk(WrapperMember):
     - "queued": all in the member's queue, without a delay;
     - "uneven": all in the queue, after random delays;
     - "moody": reads synchronously, some writes synchronously and the others as "uneven".
+
+    A sector with the content `POISON` cannot be read if the disk *has_poison*, also after a cut
+    that drops what was written there.
     """
 
     def __init__(
@@ -46,7 +52,9 @@ class SectorDisk(WrapperMember):
         record: CutRecord | None = None,
         pace: str = "inline",
         reads_zero: bool = False,
+        has_poison: bool = False,
     ) -> None:
+        self._under: dict[int, bytes] | None = {} if has_poison else None
         self.cut = PowerCutMember(image, name=name, record=record)
         super().__init__(self.cut)
         self.reads_zero = reads_zero
@@ -58,6 +66,8 @@ class SectorDisk(WrapperMember):
 
     def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
         at_once = self._pace in ("inline", "cached", MOODY)
+        if at_once and self._under is not None:
+            self._check_poison(offset_bytes, buffers)
         return at_once and self.cut.try_readv(offset_bytes, buffers)
 
     def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
@@ -68,7 +78,23 @@ class SectorDisk(WrapperMember):
 
     async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
         await self._dawdle()
+        if self._under is not None:
+            self._check_poison(offset_bytes, buffers)
         await self.cut.readv(offset_bytes, buffers)
+
+    async def poison(self, offset_bytes: int) -> None:
+        """Make a sector unreadable, durably, until it is written."""
+        assert self._under is not None
+        image = self.cut.state.image
+        self._under[offset_bytes] = bytes(image[offset_bytes : offset_bytes + SECTOR_BYTES])
+        await self.cut.writev(offset_bytes, [POISON])
+        await self.cut.flush()
+
+    def _check_poison(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
+        end = offset_bytes + sum(map(len, buffers))
+        for at in range(offset_bytes - offset_bytes % SECTOR_BYTES, end, SECTOR_BYTES):
+            if self.cut.state.image[at : at + SECTOR_BYTES] == POISON:
+                raise MemberError(self.path, "read", at, errno.EIO)
 
     async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
         hangs_s, self._hangs_s = self._hangs_s, 0.0
@@ -111,6 +137,9 @@ class SectorDisk(WrapperMember):
         if low or high:
             self.check_range("write", offset_bytes, len(data))
             image = self.cut.state.image
+            for at in {offset_bytes - low, end + high - SECTOR_BYTES}:
+                if self._under and image[at : at + SECTOR_BYTES] == POISON:
+                    image[at : at + SECTOR_BYTES] = self._under.pop(at)
             data = bytes(image[offset_bytes - low : offset_bytes]) + data
             data += bytes(image[end : end + high])
         return self.cut.try_writev(offset_bytes - low, [data])

@@ -22,7 +22,7 @@ import trio
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.format.table_page import bytes_needed
-from raidx_fuse.lab.crash.disks import SectorDisk
+from raidx_fuse.lab.crash.disks import POISON, SectorDisk
 from raidx_fuse.lab.crash.history import Expectation
 from raidx_fuse.lab.crash.reading import read_sectors
 from raidx_fuse.lab.crash.recording import Recording
@@ -218,7 +218,8 @@ class _Oracle:
     def _members(self) -> list[Member]:
         reads_zero = self.recording.zeroed
         members: list[Member] = []
-        lend = self.record is None and self.rng.random() < 0.5
+        has_poison = self.recording.has_poison
+        lend = self.record is None and self.rng.random() < 0.5 and not has_poison
         for number, image in sorted(self.left.images.items()):
             if lend and isinstance(image, bytearray):
                 ram = self.recording.lent.get(number)
@@ -229,7 +230,12 @@ class _Oracle:
                 members.append(ram)
                 continue
             disk = SectorDisk(
-                image, self.rng, name=f"disk{number}", record=self.record, reads_zero=reads_zero
+                image,
+                self.rng,
+                name=f"disk{number}",
+                record=self.record,
+                reads_zero=reads_zero,
+                has_poison=has_poison,
             )
             members.append(disk)
         return members
@@ -254,7 +260,8 @@ class _Oracle:
                 f"{'; '.join(array.warnings)}"
             )
         expected = self.left.expected
-        lost = {stripe: member_set.lost_at(Stripe(stripe)) for stripe in expected.in_flight}
+        bad = self._bad_roles()
+        lost = {stripe: member_set.lost_at(Stripe(stripe)) | bad for stripe in expected.in_flight}
         self.exempt |= exempt_sectors(
             self.recording.cell.journal,
             member_set.layout,  # the present layout: chunks of bundles may have moved
@@ -278,6 +285,13 @@ class _Oracle:
             more = f" (and {len(wrong) - 3} more sectors)" if len(wrong) > 3 else ""
             raise ViolationError("; ".join(wrong[:3]) + more)
         return found
+
+    def _bad_roles(self) -> frozenset[Role]:
+        """Return the roles whose disks have sectors that cannot be read."""
+        if not self.recording.has_poison:
+            return frozenset()
+        numbers = [n for n, image in self.left.images.items() if POISON in bytes(image)]
+        return frozenset(map(Role, self.recording.roles_of(tuple(numbers), self.left.moment)))
 
     async def _read_all(self, array: Array) -> list[bytes | None]:
         """Return every sector; None where a read fails."""

@@ -104,6 +104,7 @@ class Player(Places):
                 regions=self.regions,
                 holders=[(0, role, role) for role in range(self.width)],
                 zeroed=self.shape.zeroed,
+                has_poison=self.theme == "latent",
             )
             await self.open()
             await self._observe_undecided()

@@ -28,6 +28,7 @@ class Recording:
     - *holders*: (event, role, disk), for each change of a role's disk;
     - *successors*: (from event, to event, role, other role that its disk may hold by then);
     - *limits*: (event, most): from this event on, at most so many members may be lost;
+    - *has_poison*: disks may have sectors that cannot be read (disks.py);
     - *memory*, *lent*: by disk number, the images and RAM members of the state that was checked
       last. The next state uses them again, because new memory costs more than filling it.
     """
@@ -45,6 +46,7 @@ class Recording:
     successors: list[tuple[int, float, int, int]] = field(default_factory=list)
     limits: list[tuple[int, int]] = field(default_factory=list)
     zeroed: bool = False
+    has_poison: bool = False
     memory: dict[int, Image] = field(default_factory=dict)
     lent: dict[int, RamMember] = field(default_factory=dict)
 

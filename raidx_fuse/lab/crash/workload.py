@@ -8,6 +8,7 @@ lost power before, the theme and its steps. The themes:
     disks      a failure, a replacement or hot spare, a rebuild while writes go on
     returns    a member leaves, comes back and is caught up (themes/returns.py)
     scrub      corrupted parity, a repair while writes go on
+    latent     sectors that cannot be read until they are mended (themes/latent.py)
     squeeze    a log without free space (themes/squeeze.py)
     huge       a few parts of a large sparse image
     growth     members join in place (themes/growth.py)
@@ -19,7 +20,6 @@ lost power before, the theme and its steps. The themes:
     members    members of raidx arrays join and leave (themes/rebundle.py)
 
 Only on request by name:
-
     streams    sequential requests that end inside stripes; their members are larger (hardware.py)
     door       requests that share a commit batch (requests/held_handlers.py); every other theme has
                some of them, too
@@ -50,6 +50,7 @@ from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.lab.crash.themes.copies import theme_copies
 from raidx_fuse.lab.crash.themes.growth import theme_growth
 from raidx_fuse.lab.crash.themes.hangs import theme_hangs
+from raidx_fuse.lab.crash.themes.latent import theme_latent
 from raidx_fuse.lab.crash.themes.leave import theme_leave
 from raidx_fuse.lab.crash.themes.rebundle import theme_members
 from raidx_fuse.lab.crash.themes.restripe import restripes_of, theme_restripe
@@ -98,6 +99,7 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
             "disks": (theme_disks, 2),
             "returns": (theme_returns, 2),
             "scrub": (theme_scrub, 1),
+            "latent": (theme_latent, 1),
         }
     if cell.journal != "none":
         themes["squeeze"] = (theme_squeeze, 1)

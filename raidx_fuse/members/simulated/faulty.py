@@ -9,9 +9,10 @@
 | `misdirect_writes` | success | the data are written elsewhere |
 | `tear_writes` | success, or an error if asked | a number of leading sectors is written |
 | `rot` | nothing | stored bits flip (silent corruption) |
+| `lose_sectors` | MemberError from reads, until they are written | nothing is done |
 | `vanish` | ENODEV from every operation until `come_back` | the content stays unchanged |
 
-Every fault except the last two can be limited to a range of offsets, to a number of hits and to a
+Every fault except the last three can be limited to a range of offsets, to a number of hits and to a
 probability. Random decisions come from a generator of the member, so a seed reproduces them.
 """
 
@@ -100,6 +101,7 @@ class FaultMember(WrapperMember):
         self._random = random.Random(seed)
         self._faults: list[Fault] = []
         self._vanished = False
+        self._unreadable: set[int] = set()  # sectors: latent sector errors
         self._healthy = True  # the only check on the path of a member without faults
 
     # -- switches ------------------------------------------------------------------------------
@@ -194,6 +196,7 @@ class FaultMember(WrapperMember):
         for fault in self._faults:
             fault.lift()
         self._faults.clear()
+        self._unreadable.clear()
         self.come_back()
 
     def vanish(self) -> None:
@@ -204,7 +207,18 @@ class FaultMember(WrapperMember):
     def come_back(self) -> None:
         """End `vanish`; the content is that of the moment of vanishing."""
         self._vanished = False
-        self._healthy = not self._faults
+        self._healthy = not self._faults and not self._unreadable
+
+    def lose_sectors(self, offset_bytes: int, count: int = 1) -> None:
+        """Make *count* sectors from *offset_bytes* on unreadable until they are written."""
+        first = offset_bytes // SECTOR_BYTES
+        self._unreadable.update(range(first, first + count))
+        self._healthy = False
+
+    @property
+    def unreadable(self) -> int:
+        """How many sectors cannot be read."""
+        return len(self._unreadable)
 
     async def rot(self, offset_bytes: int, length_bytes: int = 1, *, mask: int = 0x01) -> None:
         """Flip the bits of *mask* in every byte of a range; faults do not apply to this."""
@@ -223,7 +237,10 @@ class FaultMember(WrapperMember):
     def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
         if not self._healthy and not self._inline("write", offset_bytes, buffers):
             return False
-        return self.inner.try_writev(offset_bytes, buffers)
+        if not self.inner.try_writev(offset_bytes, buffers):
+            return False
+        self._heal(offset_bytes, buffers)
+        return True
 
     async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
         await self._hits("read", offset_bytes, sum(map(len, buffers)))
@@ -235,6 +252,7 @@ class FaultMember(WrapperMember):
         fault = await self._hits("write", offset_bytes, length)
         if fault is None:
             await self.inner.writev(offset_bytes, buffers)
+            self._heal(offset_bytes, buffers)
         elif fault.kind == "misdirected":
             target = max(0, min(offset_bytes + fault.shift_bytes, self.size_bytes - length))
             await self.inner.writev(target, buffers)
@@ -265,9 +283,19 @@ class FaultMember(WrapperMember):
             self.injected["vanished"] += 1
             raise MemberError(self.path, operation, offset_bytes, errno.ENODEV, "the disk is gone")
 
+    def _heal(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
+        if self._unreadable:
+            self._unreadable -= set(_sectors(offset_bytes, sum(map(len, buffers))))
+
+    def _check_sectors(self, operation: Operation, offset_bytes: int, length: int) -> None:
+        """Raise if a read meets a sector that cannot be read."""
+        if operation == "read" and self._unreadable.intersection(_sectors(offset_bytes, length)):
+            self.injected["unreadable"] += 1
+            raise MemberError(self.path, operation, offset_bytes, errno.EIO)
+
     def _covering(self, operation: Operation, offset_bytes: int, length: int) -> list[Fault]:
         self._faults = [fault for fault in self._faults if fault.remaining != 0]
-        self._healthy = not self._faults and not self._vanished
+        self._healthy = not (self._faults or self._unreadable or self._vanished)
         end = offset_bytes + length
         return [fault for fault in self._faults if fault.covers(operation, offset_bytes, end)]
 
@@ -279,6 +307,7 @@ class FaultMember(WrapperMember):
         False if a fault of another kind may hit: the async call then handles it.
         """
         self._check_present(operation, offset_bytes)
+        self._check_sectors(operation, offset_bytes, sum(map(len, buffers)))
         covering = self._covering(operation, offset_bytes, sum(map(len, buffers)))
         if any(fault.kind != "error" for fault in covering):
             return False
@@ -295,6 +324,7 @@ class FaultMember(WrapperMember):
         if self._healthy:
             return None
         self._check_present(operation, offset_bytes)
+        self._check_sectors(operation, offset_bytes, length)
         for fault in self._covering(operation, offset_bytes, length):
             if not fault.draw(self._random):
                 continue
@@ -322,3 +352,7 @@ class FaultMember(WrapperMember):
             await self.inner.writev(offset_bytes, [data[:cut]])
         if fault.errno:
             raise MemberError(self.path, "write", offset_bytes, fault.errno)
+
+
+def _sectors(offset_bytes: int, length_bytes: int) -> range:
+    return range(offset_bytes // SECTOR_BYTES, -(-(offset_bytes + length_bytes) // SECTOR_BYTES))

@@ -26,6 +26,13 @@ RETURNS = (
     "raid1:partial:returns",
     "raidx-parity:none:returns",
 )
+LATENT = (
+    "raid5:partial:latent",
+    "raid5:none:latent",
+    "rdp:full:latent",
+    "raid1:partial:latent",
+    "raidx-parity:none:latent",
+)
 SCRUB = ("raid5:partial:scrub", "raid4:none:scrub", "evenodd:partial:scrub")
 REMOUNTS = ("raid5:partial:remounts", "raid0:full:remounts", "raid5:none:remounts")
 MOVES = ("raidx-parity:partial:moves", "raidx-copy:full:moves", "raidx-zero:none:moves")

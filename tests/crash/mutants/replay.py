@@ -281,8 +281,8 @@ BESIDE = (
     Mutant(
         "sector-of-two-halves",
         "raidx_fuse/engine/write/write.py",
-        "            if through_log and context.unflushed_writes.may_tear(offset, length):",
-        "            if False:",
+        "        if through_log and context.unflushed_writes.may_tear(offset, len(view)):",
+        "        if False:",
         "a record that ends inside a sector keeps a rest that a cut drops",
         LOGGED,
         ORDER,

@@ -1,0 +1,228 @@
+"""Mending: pages that a member cannot read are recomputed, written again and read again.
+
+A page that the code gives back is logged like any other write, placed by a checkpoint, and read. A
+member on which that fails is out. A page that nothing gives back, because members are lost or the
+layout has no redundancy, stays as it is: the member may read it one day, or the lost member comes
+back. It is *given up* when something needs its place: a write there, or a rebuild whose content
+depends on it. Then, in this order:
+
+1. The data chunks that are lost with it are entered into the list of lost chunks, durably.
+2. The place is written, as a test: what follows goes through the log, which must not have content
+   for a place that cannot be written.
+3. Its content becomes what is being written, or zeros, and the parities of these bytes are computed
+   from the data again, lost data as zeros. So the chains of the stripe hold.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import numpy as np
+
+from raidx_fuse.engine.cells import CellReader
+from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.layouts.codes.code import Unrecoverable
+from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe
+from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
+from raidx_fuse.members.unreadable import PAGE_BYTES, Needed
+from raidx_fuse.store.buffers import Bytes
+from raidx_fuse.store.member_io import MemberIO, MemberLostError
+from raidx_fuse.store.xor import xor_into
+
+log = logging.getLogger(__name__)
+
+Page = tuple[Role, int]
+
+
+class Mender:
+    """Mends the unreadable pages of one array; *keep_lost* saves the list of lost chunks.
+
+    *on_mended* is called with the role of a page that can be read again.
+    """
+
+    def __init__(self, context: ArrayContext, keep_lost: Callable[[], Awaitable[None]]) -> None:
+        self.context = context
+        self.keep_lost = keep_lost
+        self.on_mended: list[Callable[[Role], None]] = []
+
+    async def run(self) -> None:
+        """Mend what readers come across (a background task)."""
+        unreadable = self.context.member_set.unreadable
+        while True:
+            await unreadable.stirred.wait()
+            unreadable.calm()
+            for role, page in list(unreadable):
+                try:
+                    await self._visit(Role(role), page)
+                except RaidxError as error:
+                    log.error("page %d of role %d is not mended: %s", page, role, error)
+
+    async def _visit(self, role: Role, page: int) -> None:
+        context = self.context
+        unreadable = context.member_set.unreadable
+        while True:
+            epoch = context.layout_epoch
+            chunk = MemberChunk(page * PAGE_BYTES - context.data_offset >> context.shift)
+            found = context.layout.inverse(role, chunk)
+            if found is None:  # nothing lies there
+                unreadable.discard(role, page)
+                return
+            await context.locks.acquire(found[0])
+            try:
+                if epoch == context.layout_epoch:
+                    await self.mend((found[0],))
+                    return
+            finally:
+                context.locks.release(found[0])
+
+    async def mend(
+        self, stripes: Sequence[Stripe], needed: Mapping[Stripe, Needed] | None = None
+    ) -> None:
+        """Mend *stripes*, whose locks are held; give up what is *needed* and lost.
+
+        What can be mended can be read from its home place afterwards, or its member is out. Raises
+        what the members raise.
+        """
+        written: list[Page] = []
+        for stripe in stripes:
+            while True:
+                try:
+                    pages = await self._mend(stripe, (needed or {}).get(stripe))
+                    break
+                except MemberLostError:
+                    continue  # another page, or a member: plan again
+            written += pages
+        if written:
+            await self.context.journal.place()
+            await self._verify(written)
+
+    def _marked(self, stripe: Stripe) -> dict[int, int]:
+        """Return byte in the cells -> mask of the cells whose page there is unreadable."""
+        context, unreadable = self.context, self.context.member_set.unreadable
+        marked: dict[int, int] = {}
+        unwritten = context.unwritten_cells(stripe)
+        for cell in cells_of(context.code.all_mask):
+            role, begin = context.position(stripe, cell)
+            if role < 0:
+                continue
+            for page in unreadable.pages(role, begin, begin + context.chunk_bytes):
+                if unwritten >> cell & 1:  # nobody reads it; its first write heals it
+                    unreadable.discard(role, page)
+                    continue
+                at = page * PAGE_BYTES - begin
+                marked[at] = marked.get(at, 0) | 1 << cell
+        return marked
+
+    async def _mend(self, stripe: Stripe, needed: Needed | None) -> list[Page]:
+        """Mend one stripe; return the pages that were written. Raises MemberLostError."""
+        context, member_set = self.context, self.context.member_set
+        for at, cells in self._marked(stripe).items():
+            for cell in cells_of(cells):  # a write may have healed it
+                role, begin = context.position(stripe, cell)
+                page = (begin + at) // PAGE_BYTES
+                if await member_set.probe(role, page) is None:
+                    member_set.unreadable.discard(role, page)
+        marked = self._marked(stripe)
+        if not marked:
+            return []
+        if context.dirty_bitmap.guarded:  # until then its chains may not hold
+            await context.dirty_bitmap.finish((stripe,))
+        await context.journal.settle((stripe,))
+        epoch = member_set.role_epoch
+        requests: list[MemberIO] = []
+        for at, cells in sorted(marked.items()):
+            hopeless = self._hopeless(stripe, at)
+            if not cells & hopeless:
+                contents = await self._solved(stripe, at, cells)
+            elif needed is not None and needed.low < at + PAGE_BYTES and at < needed.high:
+                contents = await self._given_up(stripe, at, cells, hopeless, needed)
+            else:
+                contents = await self._solved(stripe, at, cells & ~hopeless)
+            for cell, content in contents.items():
+                role, begin = context.position(stripe, cell)
+                if member_set.queues[role] is not None:
+                    requests.append((role, begin + at, [content.data], PAGE_BYTES))
+        if not requests:
+            return []
+        await context.write_cells(stripe, requests, epoch)
+        return [(role, offset // PAGE_BYTES) for role, offset, _, _ in requests]
+
+    def _hopeless(self, stripe: Stripe, at: int) -> int:
+        """Return the mask of the written cells whose page from *at* on nothing gives back."""
+        context = self.context
+        lost = context.member_set.lost_cells(stripe, at, at + PAGE_BYTES)
+        unwritten = context.unwritten_cells(stripe)
+        hopeless = 0
+        for cell in cells_of(lost & ~unwritten):
+            try:
+                read_plan(context.code, 1 << cell, lost, unwritten)
+            except Unrecoverable:
+                hopeless |= 1 << cell
+        return hopeless
+
+    async def _solved(self, stripe: Stripe, at: int, cells: int) -> dict[CellIndex, Bytes]:
+        """Return the newest content of the page from *at* on of *cells* (a mask)."""
+        contents = {cell: np.empty(PAGE_BYTES, np.uint8) for cell in cells_of(cells)}
+        reader = CellReader(self.context)
+        reader.add(stripe, {cell: page.data for cell, page in contents.items()}, at, PAGE_BYTES)
+        await reader.run()
+        return contents
+
+    async def _given_up(
+        self, stripe: Stripe, at: int, cells: int, hopeless: int, needed: Needed
+    ) -> dict[CellIndex, Bytes]:
+        """Give the *hopeless* cells up; return the page of the marked *cells* and all parities."""
+        context, code = self.context, self.context.code
+        new: dict[CellIndex, Bytes] = {}
+        for cell in cells_of(cells & hopeless):
+            page = needed.new(cell, at)
+            new[cell] = np.zeros(PAGE_BYTES, np.uint8)
+            if page is not None:
+                new[cell][:] = np.frombuffer(page, np.uint8)
+        gone = [
+            cell
+            for cell in cells_of(hopeless & code.data_mask)
+            if not cells >> cell & 1 or needed.new(cell, at) is None
+        ]
+        if gone:
+            log.error("%s cannot be read and is lost", context.where(stripe, tuple(gone)))
+            context.bad_chunks.update(context.layout.logical(stripe, cell) for cell in gone)
+            await self.keep_lost()
+        test: list[MemberIO] = []
+        for cell, content in new.items():
+            role, begin = context.position(stripe, cell)
+            test.append((role, begin + at, [content.data], PAGE_BYTES))
+        await context.member_set.write(test, background=True)
+        unwritten = context.unwritten_cells(stripe)
+        known = await self._solved(stripe, at, code.data_mask & ~hopeless & ~unwritten)
+        contents = {cell: known[cell] for cell in cells_of(cells & ~hopeless) if cell in known}
+        contents |= {cell: page for cell, page in new.items() if cell < code.data_count}
+        known |= contents
+        lost_roles = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
+        for parity, support in enumerate(code.support):
+            cell = CellIndex(code.data_count + parity)
+            if (unwritten | lost_roles) >> cell & 1:
+                continue
+            contents[cell] = np.zeros(PAGE_BYTES, np.uint8)
+            xor_into(contents[cell], [known[c] for c in cells_of(support) if c in known])
+        return contents
+
+    async def _verify(self, written: Sequence[Page]) -> None:
+        """Read the pages *written*, which are at home; a member that still cannot is out."""
+        member_set = self.context.member_set
+        for role, page in written:
+            queue = member_set.queues[role]
+            if queue is None or not member_set.unreadable.pages(
+                role, page * PAGE_BYTES, page * PAGE_BYTES + 1
+            ):
+                continue
+            error = await member_set.probe(role, page)
+            if error is None:
+                log.warning("%s: page %d is mended", queue.member.path, page)
+                member_set.unreadable.discard(role, page)
+                for hook in self.on_mended:
+                    hook(role)
+            elif member_set.queues[role] is queue:
+                member_set.fail(role, f"{error.message}, though it was written again")

@@ -1,0 +1,159 @@
+"""Pages that members could not read: latent sector errors, until they are mended.
+
+Readers plan around these pages, so that one bad sector does not cost a whole member; they are
+mended in place (engine/write/mend.py).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from raidx_fuse.errors import MemberError
+from raidx_fuse.layouts.numbers import CellIndex, Stripe
+
+PAGE_BYTES = 4096  # what is read, mended or given up at once
+ERRORS_MAX_DEFAULT = 20  # as md's max_read_errors
+ERRORS_WITHIN_S = 3600.0
+
+# What a disk answers for a sector that it cannot read. Other errors are of the disk as a whole.
+_OF_PLACES = frozenset({errno.EIO, errno.EILSEQ, errno.ENODATA, errno.EBADMSG, errno.EREMOTEIO})
+
+
+def is_of_place(error: MemberError) -> bool:
+    """Return whether *error* of a read may be one of the place alone."""
+    return error.errno in _OF_PLACES
+
+
+def pages_in(begin: int, end: int) -> range:
+    """Return the numbers of the pages that overlap the bytes *begin* .. *end* - 1 of a member."""
+    return range(begin // PAGE_BYTES, -(-end // PAGE_BYTES))
+
+
+def _nothing(_cell: CellIndex, _at: int) -> memoryview | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """Bytes *low* .. *high* - 1 of all cells of a stripe are needed: what is lost is given up.
+
+    *new* returns the new content of the page of a cell from a byte on, None if it gets none.
+    """
+
+    low: int
+    high: int
+    new: Callable[[CellIndex, int], memoryview | None] = _nothing
+
+
+class Mender(Protocol):
+    """Mends unreadable pages (engine/write/mend.py)."""
+
+    async def mend(
+        self, stripes: Sequence[Stripe], needed: Mapping[Stripe, Needed] | None = None
+    ) -> None:
+        """Mend *stripes*, whose locks are held; give up what is *needed* and lost."""
+
+
+class Unreadable:
+    """The unreadable pages of the members of an array, by role; false if there are none.
+
+    *errors_max*: so many read errors of a member within an hour are mended in place. *changes*
+    increases with every page that is added. *stirred* is set when a page is worth another try.
+    *mender* is None in an array that was started read-only.
+    """
+
+    def __init__(self) -> None:
+        self.errors_max = ERRORS_MAX_DEFAULT
+        self.changes = 0
+        self.stirred = trio.Event()
+        self.mender: Mender | None = None
+        self._pages: dict[int, dict[int, int]] = {}  # role -> page -> *changes* when it was added
+        self._errors: defaultdict[int, deque[float]] = defaultdict(deque)
+
+    def __bool__(self) -> bool:
+        return bool(self._pages)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Yield (role, page), ascending."""
+        for role in sorted(self._pages):
+            for page in sorted(self._pages[role]):
+                yield role, page
+
+    def count(self) -> int:
+        """Return how many pages are unreadable."""
+        return sum(map(len, self._pages.values()))
+
+    def limit(self, errors_max: int) -> None:
+        """Let *errors_max* read errors of a member within an hour be mended; 0: none."""
+        self.errors_max = errors_max
+
+    def add(self, role: int, page: int) -> None:
+        """Note that *page* of *role* cannot be read."""
+        self.changes += 1
+        self._pages.setdefault(role, {})[page] = self.changes
+        self.stir()
+
+    def stir(self) -> None:
+        """Have every page tried again."""
+        self.stirred.set()
+
+    def calm(self) -> None:
+        """Note that every page so far is about to be tried."""
+        self.stirred = trio.Event()
+
+    def discard(self, role: int, page: int) -> None:
+        """Note that *page* of *role* can be read again."""
+        pages = self._pages.get(role, {})
+        pages.pop(page, None)
+        if not pages:
+            self._pages.pop(role, None)
+
+    def forget(self, role: int) -> None:
+        """Forget the pages and the errors of the member in *role*: it has left."""
+        self._pages.pop(role, None)
+        self._errors.pop(role, None)
+
+    def clear(self) -> None:
+        """Forget everything: the roles have other numbers now."""
+        self._pages.clear()
+        self._errors.clear()
+
+    def pages(self, role: int, begin: int, end: int) -> list[int]:
+        """Return the unreadable pages of *role* in the bytes *begin* .. *end* - 1, ascending."""
+        known = self._pages.get(role)
+        return [page for page in pages_in(begin, end) if page in known] if known else []
+
+    def came_since(self, change: int, role: int, begin: int, end: int) -> bool:
+        """Return whether a page in the range was added after *change*."""
+        known = self._pages.get(role, {})
+        return any(known[page] > change for page in self.pages(role, begin, end))
+
+    def count_error(self, role: int, now_s: float) -> bool:
+        """Count a read error of *role*; return whether there are too many of them within an hour.
+
+        *now_s* is the array's time.
+        """
+        errors = self._errors[role]
+        errors.append(now_s)
+        while errors and errors[0] <= now_s - ERRORS_WITHIN_S:
+            errors.popleft()
+        return len(errors) > self.errors_max
+
+    # -- mending -------------------------------------------------------------------------------
+
+    def connect(self, mender: Mender) -> None:
+        """Mend with *mender* from now on."""
+        self.mender = mender
+
+    async def mend(
+        self, stripes: Sequence[Stripe], needed: Mapping[Stripe, Needed] | None = None
+    ) -> None:
+        """Do as `Mender.mend`; nothing without unreadable pages. Raises what the members raise."""
+        if self._pages and self.mender is not None:
+            await self.mender.mend(stripes, needed)

@@ -1,0 +1,395 @@
+"""A sector that cannot be read is mended in place; it does not cost a whole member."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+
+from raidx_fuse.array.open import open_array
+from raidx_fuse.errors import RaidxError, UnrecoverableError
+from raidx_fuse.layouts.numbers import CellIndex, Stripe
+from raidx_fuse.members.base import SECTOR_BYTES
+from raidx_fuse.members.simulated.faulty import FaultMember
+from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.members.unreadable import PAGE_BYTES
+from tests.support.spy import SpyRig, fill, noise, spying, state_of
+
+CHUNK = 16384  # four pages: what is lost, and what lies beside it
+PACE = pytest.mark.parametrize("slow", [False, True], ids=["at-once", "queued"])
+LAYOUTS = pytest.mark.parametrize(
+    ("layout", "width"),
+    [("raid1", 2), ("raid4", 3), ("raid5", 4), ("rdp", 4), ("raidx-copy", 3), ("raidx-parity", 5)],
+)
+
+
+def place_of(rig: SpyRig, chunk: int) -> tuple[FaultMember, int, int]:
+    """Return member, role and byte offset of logical *chunk*."""
+    context = rig.running.context
+    role, position = context.position(*context.layout.locate(chunk))
+    return rig.members[role], role, position
+
+
+def lose_page(rig: SpyRig, chunk: int, page: int = 1) -> int:
+    """Make a sector in *page* of logical *chunk* unreadable; return its role."""
+    member, role, position = place_of(rig, chunk)
+    member.lose_sectors(position + page * PAGE_BYTES + 3 * SECTOR_BYTES)
+    return role
+
+
+def lose_parity(rig: SpyRig, stripe: int, page: int = 1) -> int:
+    """Make a sector of the first parity of *stripe* unreadable; return its role."""
+    context = rig.running.context
+    role, position = context.position(Stripe(stripe), CellIndex(context.data_count))
+    rig.members[role].lose_sectors(position + page * PAGE_BYTES)
+    return role
+
+
+async def mended(rig: SpyRig) -> None:
+    """Wait until every unreadable place is mended."""
+    with trio.fail_after(600):  # virtual
+        while rig.running.member_set.unreadable or any(  # noqa: ASYNC110
+            m.unreadable for m in rig.members
+        ):
+            await trio.sleep(0.1)
+
+
+async def all_active(rig: SpyRig) -> None:
+    """Check that no member was failed, that all is right, and that every chain holds."""
+    assert {r.state for r in rig.running.member_set.config.members} == {"active"}
+    await rig.compare()
+    status = await rig.running.jobs.wait(await rig.running.start_scrub(repair=False))
+    assert status["mismatches"] == 0
+
+
+@PACE
+@LAYOUTS
+def test_a_latent_error_is_read_around_and_mended(layout: str, width: int, slow: bool) -> None:
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, slow=slow) as rig:
+            await fill(rig)
+            await rig.in_place()
+            lose_page(rig, 5)
+            assert await rig.get(5 * CHUNK, CHUNK) == rig.model[5 * CHUNK : 6 * CHUNK]
+            await mended(rig)
+            await all_active(rig)
+            await rig.in_place()
+            assert await rig.get(5 * CHUNK, CHUNK) == rig.model[5 * CHUNK : 6 * CHUNK]
+
+    run(main)
+
+
+@pytest.mark.parametrize("mode", ["none", "partial", "full"])
+def test_it_is_mended_in_every_journal_mode_with_newer_content_in_the_log(mode: str) -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await rig.running.set("journal", mode)
+            await fill(rig)
+            await rig.in_place()
+            role = lose_page(rig, 4)
+            await rig.put(4 * CHUNK + PAGE_BYTES + 512, noise(512, 1))  # a part of the page
+            assert await rig.get(4 * CHUNK, CHUNK) == rig.model[4 * CHUNK : 5 * CHUNK]
+            await rig.in_place()
+            await mended(rig)
+            assert state_of(rig, role) == "active"
+            await all_active(rig)
+
+    run(main)
+
+
+@PACE
+def test_a_write_that_must_read_it_first_mends_it(slow: bool) -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, slow=slow) as rig:
+            await fill(rig)
+            await rig.in_place()
+            await rig.running.set("parity.policy", "rmw")
+            lose_page(rig, 7)
+            lose_parity(rig, 0)
+            await rig.put(7 * CHUNK + PAGE_BYTES + 3 * SECTOR_BYTES, noise(100, 1))
+            await rig.put(PAGE_BYTES + 5, noise(100, 2))
+            await rig.in_place()
+            await mended(rig)
+            await all_active(rig)
+
+    run(main)
+
+
+def test_a_scrub_finds_what_nobody_reads() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            await rig.in_place()
+            for stripe in range(3):
+                lose_parity(rig, stripe, page=stripe)
+            status = await rig.running.jobs.wait(await rig.running.start_scrub(repair=False))
+            assert status["mismatches"] == 0
+            assert not any(member.unreadable for member in rig.members)
+            await all_active(rig)
+
+    run(main)
+
+
+def test_a_member_that_cannot_write_the_place_again_is_failed() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            await rig.in_place()
+            member, role, position = place_of(rig, 5)
+            member.error(("read",), offset_bytes=position, length_bytes=512)  # whatever is written
+            assert await rig.get(5 * CHUNK, 512) == rig.model[5 * CHUNK : 5 * CHUNK + 512]
+            with trio.fail_after(600):
+                while state_of(rig, role) == "active":  # noqa: ASYNC110
+                    await trio.sleep(0.1)
+            assert not rig.running.member_set.unreadable
+            await rig.compare()
+
+    run(main)
+
+
+def test_a_member_with_too_many_errors_within_an_hour_is_failed() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            await rig.in_place()
+            await rig.running.set("errors.max", "2")
+            chunks = [c for c in range(30) if place_of(rig, c)[1] == 1]
+            for hour in range(3):  # two in each hour are forgiven
+                for chunk in chunks[2 * hour : 2 * hour + 2]:
+                    lose_page(rig, chunk)
+                    await rig.get(chunk * CHUNK, CHUNK)
+                    await mended(rig)
+                await trio.sleep(3601)
+            assert state_of(rig, 1) == "active"
+            for chunk in chunks[:3]:
+                lose_page(rig, chunk)
+                await rig.get(chunk * CHUNK, CHUNK)
+            assert state_of(rig, 1) == "failed"
+            await rig.compare()
+
+    run(main)
+
+
+# -- degraded: nothing gives it back -------------------------------------------------------------
+
+
+async def degraded(rig: SpyRig) -> tuple[int, int]:
+    """Lose a member and a page of another one in one stripe; return (chunk there, lost chunk)."""
+    await fill(rig)
+    await rig.in_place()
+    await trio.sleep(60)  # no region is dirty: a member that leaves lacks nothing
+    layout = rig.running.context.layout
+    chunk, other = 6, 7  # data of one stripe
+    assert layout.locate(chunk)[0] == layout.locate(other)[0]
+    lose_page(rig, chunk)
+    await rig.running.fail_disk(place_of(rig, other)[1])
+    return chunk, other
+
+
+async def refused(rig: SpyRig, offset: int, length: int = PAGE_BYTES) -> None:
+    """Check that a range reads as an error."""
+    with pytest.raises(UnrecoverableError):
+        await rig.get(offset, length)
+
+
+@PACE
+def test_a_place_that_nothing_gives_back_is_an_error_and_its_neighbours_are_not(
+    slow: bool,
+) -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, slow=slow) as rig:
+            chunk, other = await degraded(rig)
+            for lost in (chunk, other):
+                await refused(rig, lost * CHUNK + PAGE_BYTES)
+                for page in (0, 2, 3):
+                    at = lost * CHUNK + page * PAGE_BYTES
+                    assert await rig.get(at, PAGE_BYTES) == rig.model[at : at + PAGE_BYTES]
+            status = rig.running.status()
+            role, position = rig.running.context.position(*rig.running.context.layout.locate(chunk))
+            assert status["unreadable"]["count"] == 1
+            assert status["unreadable"]["places"] == [
+                {
+                    "role": role,
+                    "path": rig.members[role].path,
+                    "member_offset": position + PAGE_BYTES,
+                    "length": PAGE_BYTES,
+                    "image_offset": chunk * CHUNK + PAGE_BYTES,
+                }
+            ]
+            assert status["lost_chunks"] == 0, "the member that was lost may come back"
+
+    run(main)
+
+
+def test_it_is_healed_when_the_lost_member_is_back() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            chunk, other = await degraded(rig)
+            await refused(rig, chunk * CHUNK + PAGE_BYTES)
+            role = place_of(rig, other)[1]
+            answer = await rig.running.replace_disk(role, rig.members[role])
+            assert answer["catches_up"]
+            await rig.running.jobs.wait(answer["job"])
+            await mended(rig)
+            await all_active(rig)
+
+    run(main)
+
+
+@pytest.mark.parametrize("mode", ["none", "partial", "full"])
+@PACE
+def test_it_is_healed_when_it_is_written(mode: str, slow: bool) -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, slow=slow) as rig:
+            await rig.running.set("journal", mode)
+            chunk, other = await degraded(rig)
+            await refused(rig, chunk * CHUNK + PAGE_BYTES)
+            await rig.put(chunk * CHUNK + PAGE_BYTES, noise(PAGE_BYTES, 1))
+            assert not rig.running.member_set.unreadable
+            at = chunk * CHUNK
+            assert await rig.get(at, CHUNK) == rig.model[at : at + CHUNK]
+            await refused(rig, other * CHUNK + PAGE_BYTES)  # what the old content would have given
+            assert rig.running.status()["lost_chunks"] == 1
+            await rig.put(other * CHUNK, noise(CHUNK, 2))
+            assert rig.running.status()["lost_chunks"] == 0
+            await rig.compare()
+            role = place_of(rig, other)[1]
+            answer = await rig.running.replace_disk(role, rig.new_member())
+            await rig.running.jobs.wait(answer["job"])
+            await all_active(rig)
+
+    run(main)
+
+
+def test_a_rebuild_goes_on_and_lists_what_is_lost() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            chunk, other = await degraded(rig)
+            parity = next(
+                s
+                for s in range(4, 12)
+                if rig.running.context.position(Stripe(s), CellIndex(3))[0]
+                not in rig.running.member_set.lost
+            )
+            lose_parity(rig, parity)
+            role = place_of(rig, other)[1]
+            answer = await rig.running.replace_disk(role, rig.new_member())
+            status = await rig.running.jobs.wait(answer["job"])
+            assert status["state"] == "done"
+            assert state_of(rig, role) == "active"
+            layout = rig.running.context.layout
+            behind = next(
+                layout.logical(Stripe(parity), CellIndex(cell))
+                for cell in range(3)
+                if layout.place(Stripe(parity), CellIndex(cell))[0] == role
+            )
+            lost = sorted(rig.running.context.bad_chunks.first(10))
+            assert lost == sorted({chunk, other, behind})
+            for number in lost:
+                await refused(rig, number * CHUNK)
+                await rig.put(number * CHUNK, noise(CHUNK, number))
+            await all_active(rig)
+
+    run(main)
+
+
+def test_without_redundancy_a_write_heals_it() -> None:
+    async def main() -> None:
+        for slow in (False, True):
+            async with spying("raid0", 2, chunk_bytes=CHUNK, slow=slow) as rig:
+                await fill(rig)
+                await rig.in_place()
+                lose_page(rig, 5)
+                await refused(rig, 5 * CHUNK + PAGE_BYTES)
+                at = 5 * CHUNK + 2 * PAGE_BYTES
+                assert await rig.get(at, PAGE_BYTES) == rig.model[at : at + PAGE_BYTES]
+                await rig.put(5 * CHUNK + PAGE_BYTES, noise(PAGE_BYTES, 1))
+                await rig.in_place()
+                await rig.compare()
+                assert not rig.running.member_set.unreadable
+
+    run(main)
+
+
+def test_a_place_that_takes_no_write_either_stays_an_error() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            await rig.in_place()
+            member, _, position = place_of(rig, 6)
+            bad = position + PAGE_BYTES
+            fault = member.error(("read", "write"), offset_bytes=bad, length_bytes=512)
+            await rig.running.fail_disk(place_of(rig, 7)[1])
+            await refused(rig, 6 * CHUNK + PAGE_BYTES)
+            with pytest.raises(RaidxError):
+                await rig.put(6 * CHUNK + PAGE_BYTES, noise(PAGE_BYTES, 1))
+            await rig.put(9 * CHUNK, noise(CHUNK, 2))  # elsewhere all goes on, the log too
+            await rig.in_place()
+            fault.lift()
+            await rig.put(6 * CHUNK + PAGE_BYTES, noise(PAGE_BYTES, 1))
+            await rig.in_place()
+            at = 6 * CHUNK
+            assert await rig.get(at, CHUNK) == rig.model[at : at + CHUNK]
+
+    run(main)
+
+
+def test_random_latent_errors_under_load_lose_nothing() -> None:
+    async def main(seed: int) -> None:
+        draw = random.Random(seed)
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=12, slow=bool(seed % 2)) as rig:
+            await fill(rig)
+            await rig.running.set("errors.max", "1000")
+            chunks = len(rig.model) // CHUNK
+            for _ in range(20):
+                if not rig.running.member_set.unreadable:  # one at a time can always be mended
+                    await rig.in_place()
+                    if draw.random() < 0.5:
+                        lose_page(rig, draw.randrange(chunks), draw.randrange(4))
+                    else:
+                        lose_parity(rig, draw.randrange(12), draw.randrange(4))
+                length = draw.choice((100, 512, 4096, CHUNK, 5 * CHUNK))
+                at = draw.randrange(len(rig.model) - length)
+                if draw.random() < 0.5:
+                    await rig.put(at, noise(length, draw.randrange(1 << 30)))
+                else:
+                    assert await rig.get(at, length) == rig.model[at : at + length]
+                await rig.running.jobs.wait(await rig.running.start_scrub(repair=False))
+            await mended(rig)
+            await all_active(rig)
+
+    for seed in range(3):
+        run(main, seed)
+
+
+def test_other_errors_still_cost_the_member() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            member, role, _ = place_of(rig, 5)
+            member.vanish()
+            assert await rig.get(5 * CHUNK, 512) == rig.model[5 * CHUNK : 5 * CHUNK + 512]
+            assert state_of(rig, role) == "failed"
+
+    run(main)
+
+
+def test_a_read_only_array_reads_around_and_writes_nothing() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            await rig.in_place()
+            member, _, position = place_of(rig, 5)
+            model = bytes(rig.model)
+            members = list(rig.members)
+            await rig.close()
+            member.lose_sectors(position)
+            async with open_array(members, read_only=True) as array:
+                assert bytes(await array.read(5 * CHUNK, CHUNK)) == model[5 * CHUNK : 6 * CHUNK]
+            assert member.unreadable == 1
+            await rig.open()
+            await rig.compare()
+            await mended(rig)
+
+    run(main)
