@@ -16,13 +16,14 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from raidx_fuse.cli import defaults
 from raidx_fuse.cli.output import Output, warn
 from raidx_fuse.cli.reference.summaries import SUMMARIES
 from raidx_fuse.errors import RaidxError, UsageError, shortage
 from raidx_fuse.layouts.codes.code import LayoutError
 
 SECTIONS = {  # the order of `raidx --help`
-    "Arrays": ("create", "mount", "serve", "umount", "wipe"),
+    "Arrays": ("create", "mount", "serve", "umount", "rename", "wipe"),
     "Look": (
         *("status", "watch", "wait", "stats", "events"),
         *("scan", "examine", "check", "explain", "peek"),
@@ -97,6 +98,18 @@ class Verb(click.Command):
             click.Option(["--bytes", "exact"], is_flag=True, help="Print sizes as exact bytes.")
         )
 
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Take the defaults of the command from the files (defaults.py)."""
+        if parent is not None and parent.default_map:
+            extra["default_map"] = defaults.of_command(self, parent.default_map.get(str(self.name)))
+        return super().make_context(info_name, args, parent, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command with the `Output` that its two shared options describe."""
         ctx.obj = Output(json=ctx.params.pop("as_json"), exact=ctx.params.pop("exact"))
@@ -146,6 +159,9 @@ class Verbs(Nouns):
         """Run one command line and exit with its status."""
         say = _complain_in_json if _asks_for_json(args) else complain
         try:
+            tables = defaults.read()
+            defaults.check_names(tables, self.commands)
+            extra.setdefault("default_map", tables)
             status = super().main(
                 args, prog_name or "raidx", complete_var, standalone_mode=False, **extra
             )

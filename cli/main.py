@@ -16,6 +16,7 @@ except (ImportError, MemoryError, OSError) as error:
 
 COMMANDS = {  # name -> place: the module of a command is imported when the command runs
     "create": "create.create",
+    "rename": "create.rename",
     "wipe": "create.wipe",
     "mount": "mount.mount",
     "serve": "mount.serve",

@@ -90,7 +90,6 @@ def fail_disk(out: Output, array: str, member: str, lose_data: bool, dry_run: bo
 @click.argument("new", type=PATH)
 @overwrite_option
 @create_option
-@lose_data_option
 @wait_option
 @dry_run_option
 def replace_disk(
@@ -100,15 +99,15 @@ def replace_disk(
     new: str,
     overwrite_signature: bool,
     create: bool,
-    lose_data: bool,
     wait: bool,
     dry_run: bool,
 ) -> int:
-    """Replace a member by a new one, and rebuild it.
+    """Replace a member by a new one.
 
-    OLD is the role, path or UUID of a member. The command is refused if data would be lost with it:
-    see `raidx fail-disk`. NEW is rebuilt from the other members. It may be the old member itself,
-    back after a failure: then it gets only what changed meanwhile, if that is known.
+    OLD is the role, path or UUID of a member. One that is in use stays in use until it is copied:
+    no redundancy is lost meanwhile, and what it cannot read comes from the others. One that has
+    failed is rebuilt from the others. NEW may be the old member itself, back after a failure: then
+    it gets only what changed meanwhile, if that is known.
     """
     result = ask(
         out,
@@ -118,10 +117,9 @@ def replace_disk(
         new=absolute(new),
         overwrite_signature=overwrite_signature,
         create=create,
-        lose_data=lose_data,
         dry_run=dry_run,
     )
-    does = "caught up" if result.get("catches_up") else "rebuilt"
+    does = "caught up" if result.get("catches_up") else result.get("does", "rebuilt")
     line = f"{new} takes role {result.get('role')}; it is being {does} (job {result.get('job')})"
     return _finish(out, array, result, line, wait)
 

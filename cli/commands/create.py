@@ -183,3 +183,16 @@ def wipe(out: Output, members: tuple[str, ...], lose_data: bool) -> None:
         for each in found
     ]
     out.emit({"members": found}, "\n".join(lines))
+
+
+@verb()
+@click.argument("members", metavar="MEMBER...", nargs=-1, required=True, type=PATH)
+@click.argument("name")
+def rename(out: Output, members: tuple[str, ...], name: str) -> None:
+    """Give an array that is not mounted another name; all of its members are needed.
+
+    The image of an array without a volume table is named like the array.
+    """
+    paths = [absolute(member) for member in members]
+    old, uuid = trio.run(creation.rename, paths, name)
+    out.emit({"uuid": uuid, "old": old, "name": name}, f"{old} is named {name} now")

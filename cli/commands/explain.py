@@ -11,9 +11,10 @@ from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
+from raidx_fuse.cli.commands.change import reference
 from raidx_fuse.cli.commands.teach.steps import stepped, steps_page
 from raidx_fuse.cli.output import Output, plural
-from raidx_fuse.cli.parameters import SIZE, array_argument
+from raidx_fuse.cli.parameters import MEMBER, SIZE, array_argument
 
 
 @verb()
@@ -21,6 +22,11 @@ from raidx_fuse.cli.parameters import SIZE, array_argument
 @click.argument("offset", type=SIZE, required=False)
 @click.argument("length", type=SIZE, default=4096)
 @click.option("--write", is_flag=True, help="Explain a write instead of a read.")
+@click.option(
+    "--member",
+    type=MEMBER,
+    help="OFFSET is one of this member: print what lies there, and where in which volume.",
+)
 @click.option("--stripe", type=int, help="Print the state of this stripe instead.")
 @click.option("--step", is_flag=True, help="Step by step, with bytes, and what a power cut leaves.")
 @click.option("--balance", is_flag=True, help="Explain the plan of `raidx balance` instead.")
@@ -30,6 +36,7 @@ def explain(
     offset: int | None,
     length: int,
     write: bool,
+    member: str | None,
     stripe: int | None,
     step: bool,
     balance: bool,
@@ -45,6 +52,10 @@ def explain(
         document = ask(out, array, "explain", stripe=stripe)
         out.emit(document, _stripe_page(document))
         return
+    if offset is not None and member is not None:
+        document = ask(out, array, "explain", offset=offset, member=reference(member))
+        out.emit(document, Text(_place_line(document)))
+        return
     if offset is None:
         raise click.UsageError("name an OFFSET, a stripe with --stripe, or --balance")
     plan = ask(out, array, "explain", offset=offset, length=length, write=write)
@@ -53,6 +64,20 @@ def explain(
         out.emit(document, steps_page(document))
         return
     out.emit(plan, _page(plan))
+
+
+def _place_line(place: dict[str, Any]) -> str:
+    line = f"byte {place['member_offset']} of member {place['role']} ({place['path']}): "
+    if place["cell"] is None:
+        return line + ("unused" if place["region"] == "unused" else f"metadata, {place['region']}")
+    line += f"stripe {place['stripe']}, {place['cell']}"
+    line += "" if place["written"] else ", never written"
+    if place["image_offset"] is None:
+        return f"{line}, parity"
+    line += f", image offset {place['image_offset']}"
+    if place["volume"] is None:
+        return f"{line}, in no volume"
+    return f"{line}, byte {place['volume_offset']} of volume {place['volume']}"
 
 
 def _stripe_page(document: dict[str, Any]) -> RenderableType:

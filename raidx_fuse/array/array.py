@@ -42,6 +42,7 @@ from raidx_fuse.jobs.manager import Jobs
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.jobs.rebundle.self_heal import SelfHeal
+from raidx_fuse.jobs.replace import Replacement
 from raidx_fuse.jobs.restripe.operation import RestripeOperation
 from raidx_fuse.jobs.restripe.removal import MemberRemoval
 from raidx_fuse.jobs.resync import Resync, finish, note_failing
@@ -104,6 +105,7 @@ class Array:
         self.started_s = context.member_set.clock()
         self.replayed: Replayed | None = None
         self.lost_list = LostList(context)
+        self.replacement = Replacement(self)
         self.mender = Mender(context, self.lost_list.save)
         self.health = Health(context.member_set, unix_s)
         self.mender.on_mended.append(self.health.note_mended)
@@ -170,10 +172,7 @@ class Array:
     def explain(
         self, offset: int, length: int, write: bool, stripe: int | None = None
     ) -> dict[str, Any]:
-        """Return the plan of a request, without doing it, or the state of *stripe*.
-
-        Raises UsageError, UnrecoverableError.
-        """
+        """Return the plan of a request, or the state of *stripe*. Raises RaidxError."""
         if stripe is not None:
             return explain_stripe(self.context, Stripe(stripe))
         return explain(self.context, offset, length, write, self.get("parity.policy"))
@@ -215,11 +214,9 @@ class Array:
         """Exclude a member as if it had failed. Raises UsageError or ArrayFailedError."""
         return await self.membership.fail(ref, lose_data)
 
-    async def replace_disk(
-        self, ref: str | int, member: Member, *, lose_data: bool = False
-    ) -> dict[str, Any]:
-        """Give the role of *ref* to *member* and start the rebuild. Returns *role* and *job*."""
-        return await self.membership.replace(ref, member, lose_data)
+    async def replace_disk(self, ref: str | int, member: Member) -> dict[str, Any]:
+        """Give the role of *ref* to *member*, copied or rebuilt. Returns *role* and *job*."""
+        return await self.membership.replace(ref, member)
 
     async def add_spare(self, member: Member) -> dict[str, Any]:
         """Add *member* as a hot spare; a degraded array starts to rebuild onto it."""
@@ -312,6 +309,7 @@ class Array:
         found = await read_log(
             self.context.journal, member_set, head
         )  # a bad log is refused before anything is written
+        member_set.on_fail.append(self.replacement.note_failed)  # the others see the member itself
         member_set.on_fail.append(partial(note_failing, self.context))
         member_set.on_fail.append(self.health.note_failed)
         member_set.on_fail.append(changes.note_leaving)
@@ -347,6 +345,7 @@ class Array:
             self.jobs.start(self._resync)
             self.context.dirty_bitmap.guard(self._finish_torn)
         await take_back(self, self.stale)
+        await self.replacement.resume()
         self.membership.resume_rebuilds()
         self.grow_operation.resume()
         self.restripe_operation.resume()
@@ -373,7 +372,9 @@ class Array:
             await self.member_set.flush()
             keep = self.tuner.keep if self.tuner is not None else lambda config: config
             await self.member_set.update(
-                lambda config: replace(self.health.keep(keep(config)), clean=True)
+                lambda config: replace(
+                    self.replacement.keep(self.health.keep(keep(config))), clean=True
+                )
             )
         except RaidxError as error:
             # What was flushed is safe; the next start runs recovery and resync.

@@ -15,10 +15,11 @@ from raidx_fuse.format.configuration.away import CHANGED
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.create import prepare_member
 from raidx_fuse.format.reserve import reserve_metadata
-from raidx_fuse.format.shapes import leaving_roles
+from raidx_fuse.format.shapes import RESTRIPE, leaving_roles
 from raidx_fuse.format.table_page import bytes_needed, shares_of
 from raidx_fuse.jobs.attach import record_of, require_joined
 from raidx_fuse.jobs.rebuild import checkpoint_key
+from raidx_fuse.jobs.replace import successors
 from raidx_fuse.jobs.resync import chunks_at_stake
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.members.base import Member
@@ -181,13 +182,8 @@ class Membership:
         self.rebuild_onto_spare()
         return {"member_uuid": record.member_uuid, "path": member.path}
 
-    async def replace(
-        self, ref: str | int, member: Member, lose_data: bool = False
-    ) -> dict[str, Any]:
-        """Exclude *ref* if it is active, give its role to *member* and start the rebuild.
-
-        Chunks that await a resync may be lost only with *lose_data*.
-        """
+    async def replace(self, ref: str | int, member: Member) -> dict[str, Any]:
+        """Give the role of *ref* to *member*: a member in use is copied, else it is rebuilt."""
         self.array.require_writable()
         record = self.find(ref)
         if record.role < 0:
@@ -204,8 +200,25 @@ class Membership:
                     )
                 record = self.find(record.role)  # a spare may have taken the role meanwhile
                 self._require_no_rebuild()
+                if self.stays_in_use(record, member.size_bytes):
+                    if (
+                        self.array.context.growth is not None
+                        or RESTRIPE in self.member_set.config.params
+                    ):
+                        raise BusyError(
+                            "the layout is changing",
+                            action="wait for it: `raidx job ARRAY wait`, or take the member out "
+                            "first: `raidx fail-disk`",
+                        )
+                    if self.array.rebundle is not None:
+                        await self.array.rebundle.give_way()
+                    job = await self.array.replacement.begin(record, member)
+                    return {"role": record.role, "job": job, "catches_up": False, "does": "copied"}
+                if record.state == "active":
+                    self.require_spare(record.role)
                 if record.state not in ("failed", "missing"):
-                    await self.fail_for_replacement(record, lose_data)
+                    self.member_set.fail(record.role, "replaced by the user")
+                    await self.member_set.published()
                 back = await problem(self.array, record, member) is None
                 if back:
                     await self.take_back(record.role, member)
@@ -213,27 +226,24 @@ class Membership:
                     await self._prepare(member)
                     await self._seat(record_of(member, record.role, "rebuilding"), member)
                 job = self.array.start_rebuild((record.role,))
-            return {"role": record.role, "job": job, "catches_up": back}
+            return {"role": record.role, "job": job, "catches_up": back, "does": "rebuilt"}
         finally:
             self.release_spares()
 
-    async def fail_for_replacement(self, record: MemberRecord, lose_data: bool = False) -> None:
-        """Exclude an active member because another one takes its role. Raises ArrayFailedError."""
-        if self.member_set.tolerates(self.member_set.lost | {record.role}):
-            self.require_spare(record.role, lose_data=lose_data)
-        if not self.member_set.fail(record.role, "replaced by the user"):
-            raise ArrayFailedError(
-                f"role {record.role} cannot be replaced by a rebuild: without it the array "
-                "cannot recover its data",
-                action="copy the image to another array",
-            )
-        await self.member_set.published()
+    def stays_in_use(self, record: MemberRecord, size_bytes: int) -> bool:
+        """Return whether the member of *record* is copied to a new one of *size_bytes*.
+
+        In a raidx layout the places of a larger member begin with its rebuild.
+        """
+        rebundle = self.array.rebundle
+        larger = rebundle is not None and rebundle.gains(record.role, size_bytes)
+        return record.state == "active" and not larger
 
     def _require_no_rebuild(self) -> None:
         for job in self.array.jobs.running():
-            if job.kind == "rebuild":
+            if job.kind in ("rebuild", "replace"):
                 raise BusyError(
-                    f"a rebuild is running (job {job.job_id})",
+                    f"a {job.kind} is running (job {job.job_id})",
                     action=f"wait for it: `raidx job ARRAY wait {job.job_id}`, or add the new "
                     "member with --as spare: it is used afterwards",
                 )
@@ -316,8 +326,9 @@ class Membership:
         """Return a vacant role and the UUID of a spare that is large enough for it, or None."""
         for role in self._vacant():
             needed = bytes_needed(self.member_set.config, role)
+            taken = successors(self.member_set.config)
             for uuid, member in self.member_set.spares.items():
-                if member.size_bytes >= needed:
+                if member.size_bytes >= needed and uuid not in taken:
                     return role, uuid
         return None
 
@@ -374,6 +385,11 @@ class Membership:
             return await self.array.copies.remove(record)
         if record.role >= 0:
             return await self.array.removal.begin(record)
+        if record.member_uuid in successors(self.member_set.config):
+            raise BusyError(
+                f"{record.path_hint} is about to replace a member",
+                action="cancel that job: `raidx job ARRAY cancel`",
+            )
         self.member_set.spares.pop(record.member_uuid, None)
         await self.member_set.update(
             lambda c: replace(

@@ -8,6 +8,7 @@ from raidx_fuse.array.health import Health
 from raidx_fuse.jobs.grow.copies import CopiesOperation
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.jobs.rebundle.self_heal import SelfHeal
+from raidx_fuse.jobs.replace import Replacement
 from raidx_fuse.jobs.restripe.removal import MemberRemoval
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.tuner.tuner import Tuner
@@ -26,6 +27,7 @@ class RunningArray(ArrayServices, Protocol):
     copies: CopiesOperation
     removal: MemberRemoval
     health: Health
+    replacement: Replacement
 
     @property
     def nursery(self) -> Starter:

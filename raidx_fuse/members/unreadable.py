@@ -65,7 +65,8 @@ class Unreadable:
 
     *errors_max*: so many read errors of a member within an hour are mended in place. *changes*
     increases with every page that is added. *stirred* is set when a page is worth another try.
-    *mender* is None in an array that was started read-only.
+    *mender* is None in an array that was started read-only. *leaving* is the role whose member is
+    being replaced, -1 for none: it is mended only for writes, and its errors do not fail it.
     """
 
     def __init__(self) -> None:
@@ -73,6 +74,7 @@ class Unreadable:
         self.changes = 0
         self.stirred = trio.Event()
         self.mender: Mender | None = None
+        self.leaving = -1
         self._pages: dict[int, dict[int, int]] = {}  # role -> page -> *changes* when it was added
         self._errors: defaultdict[int, deque[float]] = defaultdict(deque)
 
@@ -92,6 +94,11 @@ class Unreadable:
     def limit(self, errors_max: int) -> None:
         """Let *errors_max* read errors of a member within an hour be mended; 0: none."""
         self.errors_max = errors_max
+
+    def spare(self, role: int) -> None:
+        """Spare the member in *role*, which is being replaced; -1: none."""
+        self.leaving = role
+        self.stir()
 
     def add(self, role: int, page: int) -> None:
         """Note that *page* of *role* cannot be read."""
@@ -143,7 +150,7 @@ class Unreadable:
         errors.append(now_s)
         while errors and errors[0] <= now_s - ERRORS_WITHIN_S:
             errors.popleft()
-        return len(errors) > self.errors_max
+        return len(errors) > self.errors_max and role != self.leaving
 
     # -- mending -------------------------------------------------------------------------------
 

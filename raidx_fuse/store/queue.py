@@ -84,6 +84,10 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
         self._running: set[Operation] = set()
         self._hanging = 0  # workers whose operation was given up
 
+    def serve_by(self, member: Member) -> None:
+        """Let *member*, which has the same content, do every operation from now on."""
+        self.member = member
+
     def watch(self, on_change: Callable[[float], None] | None) -> None:
         """Call *on_change* from now on; None: call nobody."""
         self.on_change = on_change

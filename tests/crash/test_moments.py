@@ -19,7 +19,8 @@ from raidx_fuse.lab.crash.oracle import Left, judge
 from raidx_fuse.lab.crash.player import Player, Script
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import Cell
-from raidx_fuse.lab.crash.workload import lose_and_rebuild, record_workload
+from raidx_fuse.lab.crash.themes.disks import lose_and_rebuild
+from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.members.simulated.powercut import (
     CutRecord,
     DiskState,

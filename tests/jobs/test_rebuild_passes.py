@@ -189,6 +189,7 @@ def test_a_write_of_two_stripes_of_which_one_lives(layout: str, width: int) -> N
 async def taken(rig: SpyRig, role: int = ROLE) -> None:
     """Let a new member take *role* while its rebuild has not begun to write."""
     await rig.running.set("speed_max", "4KiB")
+    await rig.running.fail_disk(role)  # a member that is in use would be copied
     await rig.running.replace_disk(role, rig.new_member())
 
 

@@ -194,7 +194,8 @@ def test_a_rebuild_before_the_resync_makes_no_content_of_a_torn_stripe(name: str
             resync.pause()
             await array.set("speed_max", "0")
             member = RamMember(len(picture[1]), name="new")
-            job = (await array.replace_disk(1, member, lose_data=True))["job"]
+            await array.fail_disk(1, lose_data=True)
+            job = (await array.replace_disk(1, member))["job"]
             assert (await array.jobs.wait(job))["state"] == "done"
             resync.resume()
             await resync.finished.wait()

@@ -26,6 +26,7 @@ def rebuilding(array: RealArray) -> RealArray:
     with array.image.open("r+b") as image:
         image.write(CONTENT)
     array.raidx("set", "ARRAY", "speed_max=2MiB")
+    array.raidx("fail-disk", "ARRAY", "1")  # a member that is in use would be copied
     array.replace(1)
     return array
 

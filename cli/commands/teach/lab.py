@@ -28,6 +28,7 @@ EXIT_S = 30.0
 FAULTS = {  # name -> what it does, for the line that confirms it
     "rot": "bits of {length} at {at} have flipped",
     "bad-area": "{length} from {at} on can be neither read nor written",
+    "bad-sector": "{length} from {at} on cannot be read until they are written",
     "lose-write": "the next {count} will be acknowledged and lost",
     "torn-write": "the next {count} will be stored in part",
     "misdirect": "the next {count} will go {shift} bytes too far",
@@ -46,14 +47,15 @@ FAULTS = {  # name -> what it does, for the line that confirms it
     "--at",
     type=SIZE,
     metavar="OFFSET",
-    help="A byte of the member, as `raidx explain` prints them. Default for rot and bad-area: a "
+    help="A byte of the member, as `raidx explain` prints them. Default for rot, bad-area and "
+    "bad-sector: a "
     "written place, by the seed; for the others: any place of a chunk.",
 )
 @click.option(
     "--count",
     type=int,
-    help="rot: bytes (1); bad-area: sectors of 512 bytes (8); lose-write, torn-write, misdirect: "
-    "writes (1); hang, slow: operations (all, until `return`).",
+    help="rot: bytes (1); bad-area, bad-sector: sectors of 512 bytes (8; 1); lose-write, "
+    "torn-write, misdirect: writes (1); hang, slow: operations (all, until `return`).",
 )
 @click.option("--delay", "delay_s", type=float, default=0.5, help="slow: seconds (0.5).")
 @click.option("--seed", type=int, default=0, help="Of every random choice (0).")
@@ -69,7 +71,8 @@ def inject(
 ) -> None:
     """Give a member a fault, as disks have them; only on a mount made with --lab.
 
-    rot flips bits; bad-area gives I/O errors; lose-write and torn-write report success; misdirect
+    rot flips bits; bad-area gives I/O errors, bad-sector only to reads, until it is written (a
+    latent sector error); lose-write and torn-write report success; misdirect
     writes a few chunks too far; hang and slow answer late; vanish is a pulled cable. `return` ends
     the faults of the member: what it missed meanwhile, it does not have.
     """

@@ -22,10 +22,12 @@ from raidx_fuse.daemon.commands.reshape import Newcomers, ReshapeCommand
 from raidx_fuse.daemon.commands.returns import cost_of_replacing, own_superblock
 from raidx_fuse.daemon.commands.trace import Trace
 from raidx_fuse.daemon.member_files import Own
+from raidx_fuse.engine.explain import explain_place
 from raidx_fuse.engine.growth_position import parity_way
 from raidx_fuse.engine.heat.chunk_map import ChunkMap
 from raidx_fuse.engine.peek import Peek
 from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.format.configuration.volumes import volume_at
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member
@@ -133,10 +135,30 @@ class Commands:
         return statistics.difference(before, statistics.snapshot(self._array))
 
     async def explain(
-        self, offset: int = 0, length: int = 4096, write: bool = False, stripe: int | None = None
+        self,
+        offset: int = 0,
+        length: int = 4096,
+        write: bool = False,
+        stripe: int | None = None,
+        member: str | None = None,
     ) -> Result:
-        """Return the plan of a request without executing it, or the state of *stripe*."""
+        """Return the plan of a request without executing it, or the state of *stripe*.
+
+        With *member*, return what lies at byte *offset* of that member, and in which volume.
+        """
+        if member is not None:
+            return self._place(member, offset)
         return self._array.explain(offset, length, write, stripe)
+
+    def _place(self, member: str, offset: int) -> Result:
+        record = self._array.membership.find(member)
+        if record.role < 0:
+            raise UsageError(f"{record.path_hint} is a spare: nothing lies on it yet")
+        place = explain_place(self._array.context, Role(record.role), offset)
+        volume, inside = volume_at(
+            self._array.name, self._array.member_set.config.volumes, place["image_offset"]
+        )
+        return {**place, "volume": volume, "volume_offset": inside}
 
     # -- members -------------------------------------------------------------------------------
 
@@ -160,21 +182,16 @@ class Commands:
         new: str,
         overwrite_signature: bool = False,
         create: bool = False,
-        lose_data: bool = False,
         dry_run: bool = False,
     ) -> Result:
-        """Replace *old* by *new*, or by itself if it was away and is back; start the rebuild."""
+        """Replace *old* by *new*, or by itself if it was away and is back: copy or rebuild it."""
         record = self._array.membership.find(old)
         if dry_run:
-            chunks = 0
-            if own_superblock(self._array, record) is None:
-                chunks = self._require_spare_loss(record.role, lose_data)
             return await cost_of_replacing(
                 self._array,
                 self._newcomers,
                 record,
                 new,
-                chunks,
                 overwrite_signature=overwrite_signature,
                 may_create=create,
             )
@@ -182,7 +199,7 @@ class Commands:
         own = own_superblock(self._array, record)
         member = await self._open(new, overwrite_signature, create_bytes, own)
         try:
-            return await self._array.replace_disk(old, member, lose_data=lose_data)
+            return await self._array.replace_disk(old, member)
         except RaidxError:
             await self._release(member)
             raise

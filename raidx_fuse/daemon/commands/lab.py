@@ -23,12 +23,13 @@ from raidx_fuse.members.simulated.lab_member import LabMember
 Result = dict[str, Any]
 Handler = Callable[[str, dict[str, Any]], Awaitable[Result]]
 
-ON_BYTES = ("rot", "bad-area")
+ON_BYTES = ("rot", "bad-area", "bad-sector")
 ON_WRITES = ("lose-write", "torn-write", "misdirect")
 ON_ALL = ("hang", "slow")
 FAULTS = (*ON_BYTES, *ON_WRITES, *ON_ALL, "vanish", "return")
 AS_TYPED = {  # the kind of a FaultMember -> the fault of the command
     "error": "bad-area",
+    "unreadable": "bad-sector",
     "lost": "lose-write",
     "torn": "torn-write",
     "misdirected": "misdirect",
@@ -255,12 +256,15 @@ async def _on_bytes(
     count: int | None,
     generator: random.Random,
 ) -> Result:
-    """Let bytes rot, or sectors become unreadable and unwritable, from byte *begin* on."""
+    """Let bytes rot, or sectors become unreadable, from byte *begin* on.
+
+    Sectors of a bad area cannot be written either; others can be read when they are written.
+    """
     if fault == "rot":
         length = count or 1
     else:
         begin -= begin % SECTOR_BYTES
-        length = (count or 8) * SECTOR_BYTES
+        length = (count or (8 if fault == "bad-area" else 1)) * SECTOR_BYTES
     if begin + length > disk.size_bytes:
         raise UsageError(
             f"{length} bytes at {begin} are beyond the end of {disk.path}", action="lower --count"
@@ -269,6 +273,8 @@ async def _on_bytes(
     await array.context.journal.place()  # newer content from the log would heal it unseen
     if fault == "rot":
         await disk.rot(begin, length, mask=1 << generator.randrange(8))
+    elif fault == "bad-sector":
+        disk.lose_sectors(begin, length // SECTOR_BYTES)
     else:
         disk.error(("read", "write"), offset_bytes=begin, length_bytes=length)
     return {"at": begin, "length": length}

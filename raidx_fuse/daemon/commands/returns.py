@@ -25,12 +25,11 @@ async def cost_of_replacing(
     newcomers: Newcomers,
     record: MemberRecord,
     path: str,
-    chunks: int,
     *,
     overwrite_signature: bool,
     may_create: bool,
 ) -> dict[str, Any]:
-    """Return what it costs to give the role of *record* to *path*, losing *chunks* at most.
+    """Return what it costs to give the role of *record* to *path*.
 
     Raises what `Newcomers.open` would raise.
     """
@@ -40,7 +39,7 @@ async def cost_of_replacing(
         found.append(await problem(array, record, member) is None)
 
     own = own_superblock(array, record)
-    await newcomers.check(
+    size_bytes = await newcomers.check(
         path,
         overwrite_signature=overwrite_signature,
         may_create=may_create,
@@ -51,4 +50,15 @@ async def cost_of_replacing(
     does = f"rebuilds role {record.role} onto {path}"
     if returns:
         does = f"lets {path} catch up in role {record.role}"
-    return await of_member_change(array, does, record.role, chunks, returns=returns)
+    cost = await of_member_change(array, does, record.role, returns=returns)
+    if not array.membership.stays_in_use(record, size_bytes or record.size_bytes):
+        if record.state == "active":
+            array.membership.require_spare(record.role)
+        return cost
+    return cost | {
+        "does": f"copies role {record.role} to {path}; its member stays in use until then",
+        "bytes_read": cost["bytes_written"],
+        "bytes_moved": 2 * cost["bytes_written"],
+        "redundancy_reduced": False,
+        "redundancy_reduced_seconds": 0.0,
+    }

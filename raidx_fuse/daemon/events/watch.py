@@ -190,7 +190,7 @@ class Watch:
         if is_full and not self._log_was_full:
             text = f"writes wait for room in the log: {waits - self._waits} in {LOOK_S:.0f} s"
             action = "if it lasts, make the array anew with a larger log: raidx create --log-size"
-            self._tell("LogFull", WARNING, text, "log", action)
+            self._tell("LogFull", INFO, text, "log", action)
         self._waits, self._log_was_full = waits, is_full
 
     def _note_mended(self, role: Role) -> None:

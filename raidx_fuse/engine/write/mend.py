@@ -54,6 +54,8 @@ class Mender:
             await unreadable.stirred.wait()
             unreadable.calm()
             for role, page in list(unreadable):
+                if role == unreadable.leaving:
+                    continue
                 try:
                     await self._visit(Role(role), page)
                 except RaidxError as error:

@@ -8,6 +8,7 @@ from raidx_fuse.errors import FormatError
 from raidx_fuse.format.configuration.config import ArrayConfig
 
 REBUILD = "rebuild:"
+REPLACE = "replace:"
 
 
 def check_progress(config: ArrayConfig, stripes: int) -> None:
@@ -20,6 +21,11 @@ def check_progress(config: ArrayConfig, stripes: int) -> None:
 def _is_possible(config: ArrayConfig, key: str, values: Any, stripes: int) -> bool:
     if key.startswith(REBUILD):
         return _is_count(_of(values, "next_stripe"), stripes)
+    if key.startswith(REPLACE):
+        role, uuid = key.removeprefix(REPLACE), _of(values, "member_uuid")
+        is_role = role.isdecimal() and len(role) < 6 and int(role) < config.width
+        is_copied = _is_count(_of(values, "next_stripe"), stripes)
+        return is_role and isinstance(uuid, str) and is_copied
     match key:
         case "grow" | "restripe":
             return isinstance(_of(values, "back", False), bool)

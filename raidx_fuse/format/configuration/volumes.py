@@ -176,6 +176,28 @@ def image_end(values: dict[str, Any] | None, size_bytes: int) -> int:
     return size_bytes if table is None or table.is_whole else table.end()
 
 
+def volume_at(
+    array: str, values: dict[str, Any] | None, image_offset: int | None
+) -> tuple[str | None, int | None]:
+    """Return (name, offset in it) of the volume that has a byte of the image of *array*.
+
+    *values* is the table as JSON values, or None. Returns (None, None) if no volume has the byte.
+    """
+    if image_offset is None:
+        return None, None
+    if values is None:
+        return array, image_offset
+    for record in decode_table(values).volumes:
+        if record.size_bytes is None:
+            return record.name, image_offset
+        inside = record.move.first or 0 if record.move is not None else 0
+        for extent in record.extents:
+            if extent.offset <= image_offset < extent.offset + extent.length:
+                return record.name, inside + image_offset - extent.offset
+            inside += extent.length
+    return None, None
+
+
 def table_problem(values: Any, is_uuid: Any) -> str | None:
     """Return in words why the JSON *values* are no volume table, or None."""
     if not isinstance(values, dict) or values.keys() - {"arrived"} != {"table", "wiping"}:

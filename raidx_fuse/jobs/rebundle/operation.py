@@ -177,13 +177,17 @@ class RebundleOperation:
         self.context.take_layout(self.layout)
         self.member_set.refresh()
 
+    def gains(self, role: Role, size_bytes: int) -> bool:
+        """Return whether a member of *size_bytes* has room for more chunks than *role* has."""
+        fits = chunks_that_fit(size_bytes, self.member_set.data_offset, self.context.chunk_bytes)
+        return fits > self.layout.counts[role]
+
     def welcome(self, role: Role, member: Member) -> None:
         """Make the space of a larger *member* usable that is about to take *role*."""
-        config, counts = self.member_set.config, list(self.layout.counts)
-        fits = chunks_that_fit(member.size_bytes, self.member_set.data_offset, config.chunk_bytes)
-        if fits <= counts[role]:
+        if not self.gains(role, member.size_bytes):
             return
-        counts[role] = fits
+        counts, start = list(self.layout.counts), self.member_set.data_offset
+        counts[role] = chunks_that_fit(member.size_bytes, start, self.context.chunk_bytes)
         self.layout.take_counts(counts)
         self.member_set.change(
             lambda config: replace(

@@ -5,7 +5,8 @@ lost power before, the theme and its steps. The themes:
 
     writes     all sizes and alignments, bursts, overlaps, flushes, pauses for the checkpoint
     remounts   clean ends and new mounts
-    disks      a failure, a replacement or hot spare, a rebuild while writes go on
+    disks      a failure, a replacement or hot spare, a rebuild or copy (themes/disks.py)
+    replaces   members in use are copied to other disks (themes/disks.py)
     returns    a member leaves, comes back and is caught up (themes/returns.py)
     scrub      corrupted parity, a repair while writes go on
     latent     sectors that cannot be read until they are mended (themes/latent.py)
@@ -35,11 +36,9 @@ from __future__ import annotations
 
 import math
 import random
-from functools import partial
 
 import trio
 
-from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.lab.crash.player import Player, Script
 from raidx_fuse.lab.crash.recording import Recording
@@ -48,6 +47,7 @@ from raidx_fuse.lab.crash.requests.moving import move_some
 from raidx_fuse.lab.crash.requests.together import come_together
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.lab.crash.themes.copies import theme_copies
+from raidx_fuse.lab.crash.themes.disks import lose_and_rebuild, theme_disks, theme_replaces
 from raidx_fuse.lab.crash.themes.growth import theme_growth
 from raidx_fuse.lab.crash.themes.hangs import theme_hangs
 from raidx_fuse.lab.crash.themes.latent import theme_latent
@@ -57,14 +57,12 @@ from raidx_fuse.lab.crash.themes.restripe import restripes_of, theme_restripe
 from raidx_fuse.lab.crash.themes.returns import theme_returns
 from raidx_fuse.lab.crash.themes.shrink import theme_shrink
 from raidx_fuse.lab.crash.themes.squeeze import theme_squeeze
-from raidx_fuse.layouts.numbers import Role, cell_range
+from raidx_fuse.layouts.numbers import cell_range
 from raidx_fuse.layouts.registry import find_layout, grows_in_place
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.virtual_time import run
 
 HAD_POWER_CUT_SHARE = 0.35
-SLOW_JOB_BYTES = 8192  # a second: the rebuild of some windows lasts for several steps
-REBUILD_LIMIT_S = 600.0
 
 
 def record_workload(
@@ -93,6 +91,7 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         "writes": (theme_writes, 3),
         "remounts": (theme_remounts, 1),
         "hangs": (theme_hangs, 1),
+        "replaces": (theme_replaces, 1),
     }
     if find_layout(cell.layout).tolerance(3):
         themes |= {
@@ -278,89 +277,6 @@ async def theme_remounts(player: Player) -> None:
         await player.close()
         await player.open()
     await player.step()
-
-
-async def theme_disks(player: Player) -> None:
-    """Lose a member and rebuild it while writes go on."""
-    await player.step()
-    role = player.rng.randrange(player.width)
-    spare = player.rng.random() < 0.3
-    remount = player.rng.random() < 0.4
-    fail_first = player.rng.random() < 0.7
-    await lose_and_rebuild(player, role, spare=spare, fail_first=fail_first, remount=remount)
-    for _ in range(player.rng.randint(1, 2)):
-        await player.step()
-    await player.write(*player.place())  # the rebuilt log member must hold the flushed record
-    await player.flush()
-
-
-async def lose_and_rebuild(
-    player: Player,
-    role: int,
-    *,
-    spare: bool,
-    fail_first: bool,
-    remount: bool = False,
-    look: bool = False,
-) -> None:
-    """Give *role* another disk: a hot *spare* that waits, or a replacement.
-
-    *fail_first*: the member fails before its replacement comes. *remount*: the array is mounted
-    again between the two, so that the log must do without the role from the start. *look*: all is
-    read when the member has failed.
-    """
-    out = len(player.recording.out)
-    disk = await join_spare(player) if spare else None
-    player.recording.out.append((role, player.event, math.inf))
-    begin = player.event
-    if disk is not None or fail_first:
-        span = player.history.begin("fail", player.event)
-        await player.unless_data_would_be_lost(partial(player.array.fail_disk, role))
-        player.history.end(span, player.event)
-        if look:
-            await player.compare()
-        if disk is None:
-            for _ in range(player.rng.randint(0, 2)):
-                await player.step()
-            if remount:
-                await player.close()
-                await player.open()
-    span = player.history.begin("rebuild", player.event)
-    if disk is None:
-        disk = player.new_disk()
-        new = player.disks[disk]
-        await player.unless_data_would_be_lost(partial(player.array.replace_disk, role, new))
-    await rebuild_under_writes(player, role)
-    player.history.end(span, player.event)
-    player.recording.out[out] = (role, begin, player.event)
-    player.recording.holders.append((player.event, role, disk))
-
-
-async def join_spare(player: Player) -> int:
-    """Add a hot spare; return its disk number."""
-    disk = player.new_disk()
-    span = player.history.begin("add spare", player.event)
-    await player.array.add_spare(player.disks[disk])
-    player.history.end(span, player.event)
-    return disk
-
-
-async def rebuild_under_writes(player: Player, role: int) -> None:
-    """Wait until *role* is rebuilt; the rebuild is slow and some steps happen meanwhile."""
-    steps = player.rng.randint(0, 2)
-    with trio.fail_after(REBUILD_LIMIT_S):
-        while True:
-            for job in player.array.jobs.running():
-                if isinstance(job, Rebuild) and steps:
-                    job.limit(None, SLOW_JOB_BYTES)
-                    job.set_window(2)  # several windows, not one
-            record = player.array.member_set.config.record(Role(role))
-            if record.state == "active" and not player.array.jobs.running():
-                return
-            if steps:
-                steps -= 1
-                await player.step()
-            await trio.sleep(0.3)
 
 
 async def theme_scrub(player: Player) -> None:

@@ -185,7 +185,8 @@ class LabMember(FaultMember):
     def in_force(self) -> list[str]:
         """Return the kinds of the faults that can still hit, "vanished" among them."""
         kinds = [fault.kind for fault in self._faults if fault.remaining != 0]
-        return [*kinds, *(["vanished"] if self._vanished else [])]
+        bad = ["unreadable"] if self._unreadable else []
+        return [*kinds, *bad, *(["vanished"] if self._vanished else [])]
 
     def reseed(self, seed: int) -> None:
         """Let the random decisions of faults begin anew with *seed*."""

@@ -33,6 +33,13 @@ LATENT = (
     "raid1:partial:latent",
     "raidx-parity:none:latent",
 )
+REPLACES = (
+    "raid5:partial:replaces",
+    "raid5:none:replaces",
+    "raid0:partial:replaces",
+    "rdp:full:replaces",
+    "raidx-parity:partial:replaces",
+)
 SCRUB = ("raid5:partial:scrub", "raid4:none:scrub", "evenodd:partial:scrub")
 REMOUNTS = ("raid5:partial:remounts", "raid0:full:remounts", "raid5:none:remounts")
 MOVES = ("raidx-parity:partial:moves", "raidx-copy:full:moves", "raidx-zero:none:moves")

@@ -1,0 +1,314 @@
+"""Replacing a member that still answers: it stays in use until its successor is whole.
+
+The successor joins as a spare. From then on the role writes to both (members/twin.py), while this
+job copies every written cell of the role under the locks of its stripe. What the member cannot read
+comes from the others. At the end, with an empty log, one update of the superblocks gives the
+role to the successor. Until that is durable the member has everything, and from then on the
+successor has it; a crash on either side loses nothing, and on the first one repeats the copy.
+
+`jobs` has "replace:ROLE" -> {"member_uuid", "next_stripe", "starts"}. The position is saved by a
+clean end only, with the number of that start. It counts for the next start and no other: one
+that lies between may have written to the member alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from raidx_fuse.engine.cells import CellReader
+from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.errors import ArrayFailedError, UnrecoverableError
+from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
+from raidx_fuse.jobs.attach import join, release
+from raidx_fuse.jobs.job import WINDOW_BYTES, Job
+from raidx_fuse.jobs.services import ArrayServices
+from raidx_fuse.layouts.numbers import Role, Stripe
+from raidx_fuse.layouts.planning.stripe_plan import cells_of
+from raidx_fuse.members.base import Member
+from raidx_fuse.members.twin import Twin
+from raidx_fuse.members.unreadable import PAGE_BYTES, Needed
+from raidx_fuse.store.member_io import MemberLostError
+
+log = logging.getLogger(__name__)
+
+KEY = "replace:"
+PATIENCE = 1 / 3  # of the timeout of the array: the role must not fail with its successor
+
+
+class Replace(Job):
+    """Copies *role* of *operation*'s twin, from stripe *start* on."""
+
+    kind = "replace"
+
+    def __init__(
+        self, context: ArrayContext, job_id: int, operation: Replacement, start: int
+    ) -> None:
+        super().__init__(context, job_id)
+        self.operation = operation
+        self.next_stripe = start
+        self.is_cancelled = False
+        per_member = WINDOW_BYTES * context.layout.width // context.code.columns
+        self._window = max(1, per_member // (context.code.rows << context.shift))
+
+    def set_window(self, stripes: int) -> None:
+        """Copy at most *stripes* stripes in one window."""
+        self._window = stripes
+
+    def detail(self) -> dict[str, Any]:
+        """Return the role, and the path of its next member."""
+        twin = self.operation.twin
+        path = None if twin is None else twin.successor.path
+        return {"roles": [self.operation.role], "successor": path}
+
+    def cancel(self) -> None:
+        """Cancel the job: the new member stays as a spare."""
+        self.is_cancelled = True
+        super().cancel()
+
+    async def prepare(self) -> None:
+        """Count the written stripes."""
+        context = self.context
+        strip_bytes = context.layout.cells_on((self.operation.role,)) * context.chunk_bytes
+        live = context.written.count_live(context.layout, 0, context.layout.stripes)
+        self.total_bytes = round(live * strip_bytes)
+        done = context.written.count_live(context.layout, 0, self.next_stripe)
+        self.done_bytes = round(done * strip_bytes)
+
+    def next_window(self) -> list[Stripe] | None:
+        """Return the next written stripes."""
+        self.operation.require()
+        found = self.context.written.written_stripes(
+            self.context.layout, self.next_stripe, self._window
+        )
+        return found or None
+
+    async def work(self, stripes: list[Stripe]) -> int:
+        """Copy the cells of the role in *stripes*; return the progress in bytes."""
+        context = self.context
+        twin = self.operation.require()
+        while True:
+            try:
+                copies = await self._read(stripes)
+                break
+            except MemberLostError:
+                self.operation.require()
+            except UnrecoverableError:  # neither the member nor the others have it
+                needed = Needed(0, context.chunk_bytes)
+                await context.member_set.unreadable.mend(stripes, dict.fromkeys(stripes, needed))
+                if not context.member_set.unreadable:
+                    continue
+                raise
+        for at, views in copies:
+            await twin.copy(at, views)
+        self.operation.require()
+        self.next_stripe = stripes[-1] + 1
+        return sum(len(view) for _, views in copies for view in views)
+
+    async def _read(self, stripes: Sequence[Stripe]) -> list[tuple[int, list[memoryview]]]:
+        """Return (offset on the member, buffers) of the written cells of the role, joined."""
+        context, role = self.context, self.operation.role
+        reader = CellReader(context)
+        size = PAGE_BYTES if context.member_set.unreadable else context.chunk_bytes
+        cells: list[tuple[int, memoryview]] = []
+        for stripe in stripes:
+            mine = context.layout.lost_cells(stripe, frozenset({role}))
+            for cell in cells_of(mine & ~context.unwritten_cells(stripe)):
+                view = memoryview(bytearray(context.chunk_bytes))
+                cells.append((context.position(stripe, cell)[1], view))
+                for low in range(0, context.chunk_bytes, size):
+                    reader.add(stripe, {cell: view[low : low + size]}, low, size)
+        await reader.run()
+        joined: list[tuple[int, list[memoryview]]] = []
+        for at, view in sorted(cells, key=lambda copy: copy[0]):
+            if joined and joined[-1][0] + sum(map(len, joined[-1][1])) == at:
+                joined[-1][1].append(view)
+            else:
+                joined.append((at, [view]))
+        return joined
+
+    async def finish(self, completed: bool) -> None:
+        """Give the role to the new member; after a cancel, leave it as a spare."""
+        if completed:
+            await self.operation.hand_over()
+        elif self.is_cancelled:
+            await self.operation.drop()
+
+
+class Replacement:
+    """The replacement of one member of *array* at a time; *twin* is None while there is none."""
+
+    def __init__(self, array: ArrayServices) -> None:
+        self.array = array
+        self.role = Role(-1)
+        self.twin: Twin | None = None
+        self.member_uuid = ""  # of the successor
+        self._job: Replace | None = None
+
+    def require(self) -> Twin:
+        """Return the twin. Raises ArrayFailedError if either of the two is out of use."""
+        twin = self.twin
+        if twin is None:
+            raise ArrayFailedError(
+                f"the member that was to be replaced failed: role {self.role} is rebuilt instead"
+            )
+        if twin.error is not None:
+            raise ArrayFailedError(
+                f"the new member failed: {twin.error.message}", action="use another one"
+            )
+        return twin
+
+    async def begin(self, record: MemberRecord, member: Member) -> int:
+        """Replace the member of *record* by *member*; return the job. Raises RaidxError."""
+        member_set = self.array.member_set
+        records = await join(member_set, [member], self.array.context.layout.chunks)
+        uuid = records[0].member_uuid
+        await member_set.update(lambda config: _noted(config, record.role, uuid, 0))
+        return await self._start(record.role, uuid, 0)
+
+    async def resume(self) -> None:
+        """Go on with a replacement that the last run has begun."""
+        member_set = self.array.member_set
+        starts = member_set.config.starts - 1
+        for key, value in member_set.config.jobs.items():
+            if not key.startswith(KEY):
+                continue
+            role, uuid = Role(int(key.removeprefix(KEY))), value["member_uuid"]
+            ours = member_set.config.record(role).state == "active"
+            if not ours or uuid not in member_set.spares:
+                await member_set.update(partial(_noted, role=role, uuid="", next_stripe=0))
+                continue
+            counts = value.get("starts") == starts
+            await self._start(role, uuid, value["next_stripe"] if counts else 0)
+            return
+
+    async def _start(self, role: Role, uuid: str, start: int) -> int:
+        member_set, context = self.array.member_set, self.array.context
+        successor = member_set.spares[uuid]
+        if not start:
+            await context.journal.chunk_table.erase(role, successor)
+        queue = member_set.queues[role]
+        assert queue is not None
+        if not successor.reads_zero:
+            member_set.change(lambda config: _distrusted(config, role))
+            context.note_zero_roles()
+        own_bytes = member_set.config.regions.superblock.end
+
+        async def mirror() -> None:
+            # No placement is under way, so that none reaches the member alone from here on.
+            twin = Twin(
+                queue.member, successor, own_bytes, lambda: member_set.io_timeout_s * PATIENCE
+            )
+            self.twin, self.role, self.member_uuid = twin, role, uuid
+            queue.serve_by(twin)
+            member_set.unreadable.spare(role)
+
+        await context.journal.drain(mirror)
+
+        def make(context: ArrayContext, number: int) -> Replace:
+            self._job = Replace(context, number, self, start)
+            return self._job
+
+        return self.array.jobs.start(make).job_id
+
+    def note_failed(self, role: Role) -> None:
+        """End the replacement because the member in *role* is failed; its successor is a spare."""
+        queue = self.array.member_set.queues[role]
+        if self.twin is not None and role == self.role and queue is not None:
+            queue.serve_by(self.twin.inner)
+            self._forget()
+
+    def keep(self, config: ArrayConfig) -> ArrayConfig:
+        """Return *config* with the position of the copy: the array ends, all is durable."""
+        if self.twin is None or self.twin.error is not None or self._job is None:
+            return config
+        return _noted(config, self.role, self.member_uuid, self._job.next_stripe)
+
+    async def drop(self) -> None:
+        """End the replacement: the new member stays as a spare, if it is in use."""
+        member_set, twin = self.array.member_set, self.twin
+        if twin is None:
+            return
+        queue = member_set.queues[self.role]
+        assert queue is not None
+        uuid, broken = self.member_uuid, twin.error is not None
+        queue.serve_by(twin.inner)
+        self._forget()
+        if broken:
+            member_set.spares.pop(uuid, None)
+            member_set.change(
+                lambda config: replace(
+                    config, members=tuple(r for r in config.members if r.member_uuid != uuid)
+                )
+            )
+        await member_set.update(lambda config: config)
+
+    def _forget(self) -> None:
+        role = self.role
+        self.array.member_set.change(lambda config: _noted(config, role, "", 0))
+        self.twin, self.member_uuid = None, ""
+        self.array.member_set.unreadable.spare(-1)
+
+    async def hand_over(self) -> None:
+        """Give the role to the successor, which has everything. Raises RaidxError."""
+        await self.array.context.journal.drain(self._hand_over)
+
+    async def _hand_over(self) -> None:
+        """Do so while the log is empty and nothing is committed."""
+        twin, role, uuid = self.require(), self.role, self.member_uuid
+        member_set, journal = self.array.member_set, self.array.context.journal
+        queue = member_set.queues[role]
+        assert queue is not None
+        for pages in member_set.page_stores:
+            await pages.save_all()
+        await member_set.flush()
+
+        def assign(config: ArrayConfig) -> ArrayConfig:
+            old, new = config.record(role), config.find(uuid)
+            assert new is not None
+            reads_zero = old.reads_zero and new.reads_zero
+            rest = tuple(r for r in config.members if r.member_uuid != uuid)
+            seated = replace(new, role=role, state="active", reads_zero=reads_zero)
+            config = replace(config, members=rest).with_record(seated)
+            return _noted(config, role, "", 0)
+
+        await member_set.published()  # no superblock of the member is under way
+        self.require()
+        twin.pass_on()
+        member_set.spares.pop(uuid, None)
+        await member_set.update(assign)
+        if member_set.queues[role] is not queue:  # it failed on the way
+            return
+        queue.serve_by(twin.successor)
+        member_set.unreadable.forget(role)
+        member_set.unreadable.spare(-1)
+        self.twin, self.member_uuid = None, ""
+        member_set.refresh()
+        await journal.move()
+        await release([twin.inner], self.array.grow_operation.on_release)
+
+
+def _noted(config: ArrayConfig, role: Role, uuid: str, next_stripe: int) -> ArrayConfig:
+    """Return *config* with the replacement of *role* by *uuid*, without one if that is empty."""
+    jobs = {key: value for key, value in config.jobs.items() if key != f"{KEY}{role}"}
+    if uuid:
+        jobs[f"{KEY}{role}"] = {
+            "member_uuid": uuid,
+            "next_stripe": next_stripe,
+            "starts": config.starts,
+        }
+    return replace(config, jobs=jobs)
+
+
+def _distrusted(config: ArrayConfig, role: Role) -> ArrayConfig:
+    return config.with_record(replace(config.record(role), reads_zero=False))
+
+
+def successors(config: ArrayConfig) -> frozenset[str]:
+    """Return the UUIDs of the spares that are about to replace members."""
+    return frozenset(
+        value["member_uuid"] for key, value in config.jobs.items() if key.startswith(KEY)
+    )

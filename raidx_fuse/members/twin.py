@@ -1,0 +1,123 @@
+"""A member in use and its successor, which gets every write that the first one gets.
+
+While a member is replaced (jobs/replace.py), its role is served by a `Twin`: reads come from the
+member, writes, holes and flushes go to both. So what was copied to the successor once stays right.
+The superblocks are not mirrored: each of the two has its own. An error of the successor ends
+nothing but the replacement; one of the member is the role's, as ever.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Sequence
+
+import trio
+
+from raidx_fuse.errors import MemberError
+from raidx_fuse.members.base import Member, ReadBuffer
+from raidx_fuse.members.wrapper import WrapperMember
+
+log = logging.getLogger(__name__)
+
+ZEROS = bytes(1 << 20)
+
+
+class Twin(WrapperMember):
+    """*inner* with its *successor*; bytes below *own_bytes* belong to each of them alone.
+
+    *patience_s* returns how many seconds the successor may take for an operation. *error* says why
+    the successor is out of use; None while it is in use. No operation is synchronous but reads:
+    both members, or none, must have a write when it is known to be done.
+    """
+
+    def __init__(
+        self, inner: Member, successor: Member, own_bytes: int, patience_s: Callable[[], float]
+    ) -> None:
+        super().__init__(inner)
+        self.successor = successor
+        self.error: MemberError | None = None
+        self.has_passed_on = False  # the successor has the role, and its own superblock
+        self._own_bytes = own_bytes
+        self._patience_s = patience_s
+
+    def pass_on(self) -> None:
+        """Let the successor have the superblocks that are written from now on."""
+        self.has_passed_on = True
+
+    def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
+        return False
+
+    async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
+        if offset_bytes < self._own_bytes:
+            owner = self.successor if self.has_passed_on else self.inner
+            await owner.writev(offset_bytes, buffers)
+            return
+        await self.inner.writev(offset_bytes, buffers)
+        await self.copy(offset_bytes, buffers)
+
+    async def readv(self, offset_bytes: int, buffers: Sequence[bytearray | memoryview]) -> None:
+        own = offset_bytes < self._own_bytes and self.has_passed_on
+        await (self.successor if own else self.inner).readv(offset_bytes, buffers)
+
+    async def copy(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
+        """Write to the successor alone; never raises."""
+        if self.error is not None:
+            return
+        try:
+            with trio.move_on_after(self._patience_s()) as waiting:
+                await self.successor.writev(offset_bytes, buffers)
+        except MemberError as error:
+            self._give_up(error)
+        else:
+            if waiting.cancelled_caught:
+                self._give_up(self._late("write", offset_bytes))
+
+    async def flush(self) -> None:
+        await self.inner.flush()
+        if self.error is not None:
+            return
+        try:
+            with trio.move_on_after(self._patience_s()) as waiting:
+                await self.successor.flush()
+        except MemberError as error:
+            self._give_up(error)
+        else:
+            if waiting.cancelled_caught:
+                self._give_up(self._late("flush", 0))
+
+    async def punch(self, offset_bytes: int, length_bytes: int) -> bool:
+        if not await self.inner.punch(offset_bytes, length_bytes):
+            return False
+        done = False
+        if self.error is None:
+            try:
+                with trio.move_on_after(self._patience_s()) as waiting:
+                    done = await self.successor.punch(offset_bytes, length_bytes)
+                if waiting.cancelled_caught:
+                    self._give_up(self._late("punch", offset_bytes))
+            except MemberError as error:
+                self._give_up(error)
+        for at in range(0, 0 if done else length_bytes, len(ZEROS)):
+            size = min(len(ZEROS), length_bytes - at)
+            await self.copy(offset_bytes + at, [ZEROS[:size]])
+        return True
+
+    def reserve(self, offset_bytes: int, length_bytes: int) -> None:
+        self.inner.reserve(offset_bytes, length_bytes)
+        if self.error is None:
+            try:
+                self.successor.reserve(offset_bytes, length_bytes)
+            except MemberError as error:
+                self._give_up(error)
+
+    def is_settled(self) -> bool:
+        return super().is_settled() and self.successor.is_settled()
+
+    def _late(self, operation: str, offset_bytes: int) -> MemberError:
+        why = f"no answer within {self._patience_s():g} s"
+        return MemberError(self.successor.path, operation, offset_bytes, errno.ETIMEDOUT, why)
+
+    def _give_up(self, error: MemberError) -> None:
+        log.error("%s; it does not replace %s", error.message, self.inner.path)
+        self.error = error

@@ -1,0 +1,248 @@
+"""A member that still answers is replaced without losing redundancy meanwhile."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import trio
+
+from raidx_fuse.errors import BusyError
+from raidx_fuse.jobs.replace import Replace
+from raidx_fuse.layouts.numbers import CellIndex, Stripe
+from raidx_fuse.members.base import SECTOR_BYTES
+from raidx_fuse.members.simulated.faulty import FaultMember
+from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.spy import SpyRig, fill, noise, spying, state_of
+
+CHUNK = 4096
+LAYOUTS = pytest.mark.parametrize(
+    ("layout", "width"),
+    [("raid0", 2), ("raid1", 2), ("raid5", 4), ("rdp", 4), ("raidx-copy", 3), ("raidx-parity", 5)],
+)
+
+
+async def begin(rig: SpyRig, role: int, member: FaultMember | None = None) -> Replace:
+    """Begin to replace the member in *role*, slowly; return the job."""
+    new = member or rig.new_member(role if rig.member_chunks else None)
+    rig.members.append(new)
+    await rig.running.replace_disk(role, new)
+    (job,) = (j for j in rig.running.jobs.running() if isinstance(j, Replace))
+    job.limit(8192, 8192)
+    job.set_window(1)
+    return job
+
+
+async def finish(rig: SpyRig, job: Replace) -> dict[str, Any]:
+    """Let *job* end; return its status."""
+    job.limit(0, 0)
+    return await rig.running.jobs.wait(job.job_id)
+
+
+async def consistent(rig: SpyRig) -> None:
+    """Check every byte, and every chain."""
+    await rig.compare()
+    status = await rig.running.jobs.wait(await rig.running.start_scrub(repair=False))
+    assert status["mismatches"] == 0
+
+
+@pytest.mark.parametrize("reads_zero", [True, False])
+@LAYOUTS
+def test_the_role_is_never_lost_and_the_new_member_has_everything(
+    layout: str, width: int, reads_zero: bool
+) -> None:
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, reads_zero=reads_zero) as rig:
+            await rig.put(0, noise(len(rig.model) // 2, 1))  # the rest is unwritten
+            left = rig.running.status()["redundancy_left"]
+            old = rig.members[1]
+            job = await begin(rig, 1)
+            draw = random.Random(2)
+            for _ in range(30):
+                length = draw.choice((100, 512, CHUNK, 3 * CHUNK))
+                await rig.put(draw.randrange(len(rig.model) - length), noise(length, length))
+                status = rig.running.status()
+                assert status["redundancy_left"] == left
+                assert state_of(rig, 1) == "active"
+            assert (await finish(rig, job))["state"] == "done"
+            assert rig.running.status()["members"][1]["path"] == rig.members[-1].path
+            old.vanish()  # nobody needs it
+            await consistent(rig)
+            rig.members.remove(old)
+            await rig.close()
+            await rig.open()
+            await consistent(rig)
+
+    run(main)
+
+
+def test_what_the_member_cannot_read_comes_from_the_others() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            await rig.in_place()
+            context = rig.running.context
+            old = rig.members[2]
+            for stripe in range(12):  # neither can it be written there again
+                cell = next(
+                    c for c in range(4) if context.position(Stripe(stripe), CellIndex(c))[0] == 2
+                )
+                place = context.position(Stripe(stripe), CellIndex(cell))[1]
+                old.error(("read", "write"), offset_bytes=place, length_bytes=SECTOR_BYTES)
+            job = await begin(rig, 2)
+            assert (await finish(rig, job))["state"] == "done"
+            assert state_of(rig, 2) == "active"
+            assert not rig.running.member_set.unreadable
+            await consistent(rig)
+
+    run(main)
+
+
+@pytest.mark.parametrize("spare_takes_over", [True, False])
+def test_if_the_member_fails_meanwhile_its_role_is_rebuilt_onto_the_new_one(
+    spare_takes_over: bool,
+) -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            job = await begin(rig, 1)
+            await trio.sleep(1)
+            if spare_takes_over:
+                rig.members[1].vanish()
+                await rig.put(0, noise(9 * CHUNK, 1))
+            else:
+                await rig.running.fail_disk(1)
+            await job.finished.wait()
+            assert job.state == "failed"
+            with trio.fail_after(3600):
+                while state_of(rig, 1) != "active":  # noqa: ASYNC110  # of three jobs, the last
+                    await trio.sleep(1)
+            assert rig.running.status()["members"][1]["path"] == rig.members[-1].path
+            await consistent(rig)
+
+    run(main)
+
+
+@pytest.mark.parametrize("fault", ["vanish", "hang"])
+def test_if_the_new_member_fails_nothing_else_happens(fault: str) -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            job = await begin(rig, 1)
+            new = rig.members[-1]
+            await trio.sleep(1)
+            if fault == "vanish":
+                new.vanish()
+            else:
+                new.hang(("write",))
+            await rig.put(0, noise(9 * CHUNK, 1))
+            await job.finished.wait()
+            assert job.state == "failed"
+            assert "the new member failed" in (job.error or "")
+            assert [state_of(rig, role) for role in range(4)] == ["active"] * 4
+            rig.members.remove(new)
+            await consistent(rig)
+            new.clear()
+            assert (await finish(rig, await begin(rig, 1)))["state"] == "done"
+            await consistent(rig)
+
+    run(main)
+
+
+def test_a_cancelled_one_leaves_a_spare_that_others_can_use() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            job = await begin(rig, 1)
+            with pytest.raises(BusyError, match="about to replace"):
+                await rig.running.remove_disk(rig.members[-1].path)
+            with pytest.raises(BusyError, match="a replace is running"):
+                await rig.running.replace_disk(2, rig.new_member())
+            job.cancel()
+            await job.finished.wait()
+            assert job.state == "cancelled"
+            assert [r.state for r in rig.running.member_set.config.members] == [
+                *["active"] * 4,
+                "spare",
+            ]
+            await rig.running.fail_disk(3)
+            await trio.sleep(60)
+            assert state_of(rig, 3) == "active"
+            await consistent(rig)
+
+    run(main)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_it_goes_on_after_a_remount(clean: bool) -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            job = await begin(rig, 1)
+            await trio.sleep(3)
+            await rig.put(0, noise(CHUNK, 1))
+            copied = job.next_stripe
+            assert copied > 2
+            if not clean:
+                rig.running.end_superblocks()
+            await rig.close()
+            array = await rig.open()
+            (job,) = (j for j in array.jobs.running() if isinstance(j, Replace))
+            assert job.next_stripe >= copied if clean else job.next_stripe <= copied
+            await rig.put(5 * CHUNK, noise(CHUNK, 2))
+            old = rig.members[1]
+            assert (await finish(rig, job))["state"] == "done"
+            old.vanish()
+            rig.members.remove(old)
+            await consistent(rig)
+
+    run(main)
+
+
+def test_the_position_of_another_run_does_not_count() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            await begin(rig, 1)
+            await trio.sleep(3)
+            new = rig.members.pop()
+            await rig.close()
+            await rig.open()  # without the new member, which misses this:
+            await rig.put(0, noise(len(rig.model), 5))
+            await rig.close()
+            rig.members.append(new)
+            array = await rig.open()
+            jobs = [j for j in array.jobs.running() if isinstance(j, Replace)]
+            for job in jobs:
+                assert (await finish(rig, job))["state"] == "done"
+            await consistent(rig)
+
+    run(main)
+
+
+def test_the_position_before_a_run_in_which_the_new_member_failed_does_not_count() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            await begin(rig, 1)
+            await trio.sleep(3)
+            new, old = rig.members[-1], rig.members[1]
+            await rig.close()
+            array = await rig.open()
+            (job,) = (j for j in array.jobs.running() if isinstance(j, Replace))
+            assert job.next_stripe > 2
+            job.limit(8192, 8192)
+            new.vanish()
+            await rig.put(0, noise(len(rig.model), 5))
+            await job.finished.wait()
+            await rig.close()
+            new.come_back()
+            array = await rig.open()
+            for job in [j for j in array.jobs.running() if isinstance(j, Replace)]:
+                assert (await finish(rig, job))["state"] == "done"
+                old.vanish()
+                rig.members.remove(old)
+            await consistent(rig)
+
+    run(main)
