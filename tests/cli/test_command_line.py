@@ -41,7 +41,7 @@ PROMISED = {  # what scripts rely on: command -> options
     ],
     "remove-disk": ["-n", "--dry-run"],
     "fail-disk": ["-n", "--dry-run", "--lose-data"],
-    "replace-disk": ["-n", "--dry-run", "--wait", "--overwrite-signature", "--lose-data"],
+    "replace-disk": ["-n", "--dry-run", "--wait", "--overwrite-signature"],
     "scrub": ["--check", "--repair", "--wait"],
     "job": ["--min", "--max"],
     "get": [],

@@ -29,7 +29,7 @@ def test_fail_replace_add_remove_pass_their_arguments_on(daemon: Daemon, tmp_pat
     }
     assert daemon.run_json("remove-disk", "ARRAY", "abcd", "-n") == done
     plain = {"overwrite_signature": False, "dry_run": False}
-    replaced = {"old": "2", "new": f"{new},model=hdd", "create": True, "lose_data": False}
+    replaced = {"old": "2", "new": f"{new},model=hdd", "create": True}
     assert daemon.calls == [
         ("fail-disk", {"member": "2", "lose_data": False, "dry_run": False}),
         ("fail-disk", {"member": "2", "lose_data": True, "dry_run": False}),
