@@ -193,6 +193,10 @@ def rename(out: Output, members: tuple[str, ...], name: str) -> None:
 
     The image of an array without a volume table is named like the array.
     """
+    import trio
+
+    from raidx_fuse.daemon import create as creation
+
     paths = [absolute(member) for member in members]
     old, uuid = trio.run(creation.rename, paths, name)
     out.emit({"uuid": uuid, "old": old, "name": name}, f"{old} is named {name} now")

@@ -189,7 +189,7 @@ def _noted(read: Read, write: Write, note: Note) -> tuple[Read, Write]:
         note(False, offset, size)
         return read(offset, size)
 
-    def noted_write(offset: int, data: bytes) -> Awaitable[None]:
+    def noted_write(offset: int, data: ReadBuffer) -> Awaitable[None]:
         note(True, offset, len(data))
         return write(offset, data)
 

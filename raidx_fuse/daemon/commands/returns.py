@@ -6,8 +6,9 @@ from functools import partial
 from typing import Any
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.array.estimate import of_member_change
+from raidx_fuse.array.estimate import of_member_change, redundancy_during
 from raidx_fuse.array.returning import is_past, problem
+from raidx_fuse.array.status import redundancy_left
 from raidx_fuse.daemon.commands.reshape import Newcomers
 from raidx_fuse.daemon.member_files import Own
 from raidx_fuse.format.configuration.config import FAILED, MISSING, MemberRecord
@@ -61,4 +62,5 @@ async def cost_of_replacing(
         "bytes_moved": 2 * cost["bytes_written"],
         "redundancy_reduced": False,
         "redundancy_reduced_seconds": 0.0,
+        "redundancy": redundancy_during(redundancy_left(array)),
     }
