@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from raidx_fuse.layouts.codes.code import Code, LayoutError
 from raidx_fuse.layouts.codes.horizontal import (
@@ -21,10 +20,12 @@ from raidx_fuse.layouts.codes.horizontal import (
 )
 from raidx_fuse.layouts.codes.vertical import pcode, upc, xcode
 from raidx_fuse.layouts.elastic_params import ELASTIC_PARAMS, PARITY_WAYS, make_elastic
+from raidx_fuse.layouts.layout_info import WIDTH_MAX, LayoutInfo
 from raidx_fuse.layouts.placements.bundled import bundle_code, make_bundles
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.numbering import OrderedLayout, numbering_from
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
+from raidx_fuse.layouts.plugged import Layouts, require_origin
 
 __all__ = [
     "CHUNK_BYTES_MAX",
@@ -47,63 +48,8 @@ __all__ = [
 
 CHUNK_BYTES_MIN = 4 << 10
 CHUNK_BYTES_MAX = 1 << 20
-WIDTH_MAX = 255
-"""A role must fit into one byte of the look-up table (raidx paper, section IV.D)."""
 WIDTH_MAX_TWO_LOSSES = 64
 """The cells of a two-loss code grow with the square of the width: 64 columns have 4000 cells."""
-
-
-@dataclass(frozen=True)
-class LayoutInfo:
-    """The properties of a layout that do not depend on particular members.
-
-    * *name*; *title*: one line; *widths*: the allowed widths in words; *source*: the paper.
-    * *width_min*, *width_max*; *allows_width*: a further condition on the width.
-    * *build*: returns the code for a width; None if the placement needs more than the width. If
-      there is a parameter "prime", it takes one, too.
-    * *rotation*: the default rotation of `RotatedLayout`, "fixed" or "left".
-    * *params*: the meaning of each parameter, by name.
-    * *bundled*: a raidx layout, with members of different sizes and a look-up table.
-    * *losses*, *share*: tolerance and efficiency for a width. For raidx layouts they hold for
-      members of equal size and the shortest bundle.
-    """
-
-    name: str
-    title: str
-    widths: str
-    source: str
-    width_min: int
-    build: Callable[..., Code] | None = None
-    width_max: int = WIDTH_MAX
-    allows_width: Callable[[int], bool] = lambda _width: True
-    rotation: str = "fixed"
-    params: dict[str, str] = field(default_factory=dict)
-    bundled: bool = False
-    losses: Callable[[int], int] = lambda _width: 1
-    share: Callable[[int], float] = lambda width: (width - 1) / width
-
-    def allows(self, width: int) -> bool:
-        """Return whether the layout exists for *width* members."""
-        return self.width_min <= width <= self.width_max and self.allows_width(width)
-
-    def tolerance(self, width: int) -> int:
-        """Return how many of *width* members, any of them, may be lost."""
-        return self.losses(width)
-
-    def efficiency(self, width: int) -> float:
-        """Return the share of the members' chunks that holds data, 0 to 1."""
-        return self.share(width)
-
-    def check_width(self, width: int) -> None:
-        """Raise LayoutError, naming the nearest widths, unless the layout exists for *width*."""
-        if self.allows(width):
-            return
-        below = next((w for w in range(min(width, self.width_max), 0, -1) if self.allows(w)), None)
-        above = next((w for w in range(max(width, 1), self.width_max + 1) if self.allows(w)), None)
-        near = " or ".join(str(w) for w in (below, above) if w is not None)
-        raise LayoutError(
-            f"{self.name} does not exist for {width} members ({self.widths}); nearest: {near}"
-        )
 
 
 def _two_thirds(_width: int) -> float:
@@ -170,9 +116,8 @@ def _one(_width: int) -> float:
 
 ORDER_PARAM = {"order": "after a restripe of a grown array: the order of its chunks"}
 
-LAYOUTS: dict[str, LayoutInfo] = {
-    info.name: info
-    for info in (
+LAYOUTS = Layouts(
+    [
         LayoutInfo(
             "raid0",
             "striping, no redundancy",
@@ -242,8 +187,8 @@ LAYOUTS: dict[str, LayoutInfo] = {
         _bundled("raidx-zero", "bundles without redundancy on unlike members", 1, 0, _one),
         _bundled("raidx-copy", "bundles of copies (length 2 or more)", 2, 1, lambda _width: 1 / 2),
         _bundled("raidx-parity", "bundles with parity (length 3 or more)", 3, 1, _two_thirds),
-    )
-}
+    ]
+)
 
 
 OTHER_NAMES = {  # of the field: the layouts here that do the same
@@ -274,7 +219,8 @@ def allowed_widths(name: str, width_max: int = 32) -> tuple[int, ...]:
 def make_code(name: str, width: int) -> Code:
     """Return the code of layout *name* for *width* members.
 
-    Raises LayoutError for unknown names and widths, and for layouts without a fixed code.
+    Raises LayoutError for unknown names and widths, for layouts without a fixed code, and for
+    a plug-in that fails.
     """
     info = find_layout(name)
     info.check_width(width)
@@ -332,6 +278,7 @@ def make_layout(
     Chunks that do not fill a whole last stripe stay unused. Raises LayoutError, one line, for an
     unknown name, width or parameter, and for members that are too small.
     """
+    require_origin(LAYOUTS, name, width, params)
     info = find_layout(name)
     counts = params.get("chunk_counts") if info.bundled else None
     surrogate = params.get("parity") == "surrogate"  # the last role is not a column of the code

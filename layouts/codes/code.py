@@ -82,6 +82,8 @@ class Code:
             assert 0 <= column < self.columns, f"{self.name}: column {column} is off the grid"
         for chain in self.chains:
             assert len(set(chain)) == len(chain) >= 2, f"{self.name}: a chain repeats a cell"
+            stray = next((cell for cell in chain if cell not in index), None)
+            assert stray is None, f"{self.name}: {stray} of a chain is neither data nor parity"
         data_count = len(self.data)
         data_mask = (1 << data_count) - 1
         all_mask = (1 << len(cells)) - 1

@@ -291,7 +291,7 @@ SETTINGS = {
         Setting(
             "parity.policy",
             "traditional",
-            "how partial writes update parity: traditional (fewer pre-reads), bpu, rmw or rcw",
+            "how partial writes update parity: traditional (fewer pre-reads), bpu, rmw, rcw, ...",
             check_policy,
             _set_policy,
         ),

@@ -10,6 +10,7 @@ from raidx_fuse.engine.changed_regions import ChangedRegions
 from raidx_fuse.engine.chunk_cache import ChunkCache, address_of
 from raidx_fuse.engine.growth_position import GrowthPosition
 from raidx_fuse.engine.in_flight import InFlight
+from raidx_fuse.engine.parity_policy.own import own_policy
 from raidx_fuse.engine.parity_policy.policy import POLICIES, BpuPolicy, Policy
 from raidx_fuse.engine.stripe_locks import StripeLocks
 from raidx_fuse.errors import UnrecoverableError
@@ -168,7 +169,8 @@ class ArrayContext:
             self.policy = self.bpu
             self.bpu.start()
         else:
-            self.policy = POLICIES[name]
+            known = POLICIES.get(name)
+            self.policy = known or own_policy(name, self._role, lambda: self.member_set.queues)
             self.bpu.stop()
 
     def count_accesses(self, access: Noted | None) -> None:

@@ -53,11 +53,12 @@ from raidx_fuse.format.configuration.config import (
 )
 from raidx_fuse.format.configuration.names import brief
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
-from raidx_fuse.format.shapes import can_lose
+from raidx_fuse.format.shapes import RESTRIPE, can_lose, shapes_of
 from raidx_fuse.format.signature import describe, find_signatures
 from raidx_fuse.format.superblock import Superblock, newest, read_slots
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.layouts.plugged import require_origin
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, code_for
 from raidx_fuse.members.base import Member
 
@@ -129,7 +130,14 @@ def tolerates_by_layout(config: ArrayConfig, lost: frozenset[Role]) -> bool:
 
     Raises AssemblyError for an unknown or impossible layout.
     """
-    info = LAYOUTS.get(config.layout)
+    try:
+        if RESTRIPE not in config.params:
+            require_origin(LAYOUTS, config.layout, config.width, config.params)
+        else:
+            shapes_of(config)
+        info = LAYOUTS.get(config.layout)
+    except LayoutError as error:
+        raise AssemblyError(f"array {config.name!r} cannot be used: {brief(error)}") from error
     if info is None:
         raise AssemblyError(
             f"array {config.name!r} has the layout {brief(config.layout)!r}, unknown to this raidx",

@@ -34,7 +34,9 @@ from raidx_fuse.layouts.numbers import Role, by_role
 from raidx_fuse.layouts.placements.bundled import SPARE_CHUNKS, BundleLayout, check_table
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.allocate import maximum
+from raidx_fuse.layouts.plugged import origin_params
 from raidx_fuse.layouts.registry import (
+    LAYOUTS,
     check_chunk_bytes,
     code_for,
     find_layout,
@@ -234,7 +236,7 @@ def params_of(layout: Layout, params: Mapping[str, Any]) -> dict[str, Any]:
             "chunk_counts": list(layout.counts),
             "bundles": layout.stripes,
         }
-    return dict(params)
+    return {**params, **origin_params(LAYOUTS, layout.name, layout.width)}
 
 
 def plan_array(

@@ -21,6 +21,7 @@ from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout, restripe
+from raidx_fuse.layouts.plugged import require_origin
 from raidx_fuse.layouts.registry import LAYOUTS, ORDER_PARAM, LayoutError, find_layout, make_layout
 
 RESTRIPE = "restripe"
@@ -49,6 +50,7 @@ class Shape:
 
     def make(self, config: ArrayConfig) -> Layout:
         """Return the layout for the members and chunk size of *config*. Raises LayoutError."""
+        require_origin(LAYOUTS, self.layout, self.width, self.params)
         info = find_layout(self.layout)
         known = info.params if info.bundled else info.params | ORDER_PARAM
         unknown = sorted(set(self.params) - set(known))
@@ -73,12 +75,16 @@ def shapes_of(config: ArrayConfig) -> tuple[Shape, ...]:
         return (shape_of(config),)
     try:
         shapes = tuple(_shape(**moving[side]) for side in ("from", "to"))
+        for shape in shapes:
+            require_origin(LAYOUTS, shape.layout, shape.width, shape.params)
         known = all(LAYOUTS[shape.layout].allows(shape.width) for shape in shapes)
         known = known and all(isinstance(shape.params, dict) for shape in shapes)
         known = known and max(shape.width for shape in shapes) == config.width
         known = known and all(_fits(shape, config.width) for shape in shapes)
     except (KeyError, TypeError) as error:
         raise FormatError("the restripe of the array cannot be read") from error
+    except LayoutError as error:
+        raise FormatError(f"array {config.name!r} cannot be used: {brief(error)}") from error
     if not known or any(LAYOUTS[shape.layout].bundled for shape in shapes):
         raise FormatError(f"the restripe of the array is not one of {config.width} members")
     return shapes

@@ -19,6 +19,7 @@ NAMES = (
     "examples/administration.md",
     *sorted(f"examples/lab/{path.name}" for path in ROOT.glob("examples/lab/*.md")),
     "examples/network.md",
+    "examples/own-code/README.md",
     "examples/teaching.md",
     "bench/README.md",
     "raidx_fuse/ARCHITECTURE.md",

@@ -20,11 +20,11 @@ from raidx_fuse.cli.commands.layout.group import (
     rotate_option,
 )
 from raidx_fuse.cli.commands.layout.svg import Box, Panel, colour, picture, save, svg_option
-from raidx_fuse.cli.output import Output, plural
+from raidx_fuse.cli.output import Output, plural, warn
 from raidx_fuse.layouts.codes.code import Code, bits
 from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
-from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths
+from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, LayoutInfo, allowed_widths
 
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 CHAIN_COLOURS = (*_COLOURS, *(f"bright_{colour}" for colour in _COLOURS))
@@ -38,24 +38,38 @@ def list_layouts(out: Output) -> None:
         table.add_column(title, no_wrap=title == "name")
     layouts = []
     for info in LAYOUTS.values():
-        widths = allowed_widths(info.name)
-        few, many = widths[0], max(w for w in widths if w <= 12)
-        efficiency = f"{info.efficiency(few):.0%} ({few}) to {info.efficiency(many):.0%} ({many})"
-        losses = f"{info.tolerance(few)}" if info.name != "raid1" else "all but one"
+        try:
+            document = _document(info)
+        except LayoutError as error:  # a plug-in fails, or is no code
+            warn(str(error))
+            continue
+        shares = [(int(width), share) for width, share in document["efficiency"].items()]
+        few, many = shares[0], max((each for each in shares if each[0] <= 12), default=shares[-1])
+        efficiency = f"{few[1]:.0%} ({few[0]}) to {many[1]:.0%} ({many[0]})"
+        losses = f"{info.tolerance(few[0])}" if info.name != "raid1" else "all but one"
         table.add_row(info.name, info.widths, losses, efficiency, info.title, info.source)
-        layouts.append(
-            {
-                "name": info.name,
-                "title": info.title,
-                "widths": list(widths),
-                "widths_text": info.widths,
-                "losses": {str(width): info.tolerance(width) for width in widths},
-                "efficiency": {str(width): info.efficiency(width) for width in widths},
-                "params": info.params,
-                "paper": info.source or None,
-            }
-        )
+        layouts.append(document)
+    for problem in LAYOUTS.problems():
+        warn(problem)
     out.emit({"layouts": layouts}, table)
+
+
+def _document(info: LayoutInfo) -> dict[str, Any]:
+    """Return what is known of a layout as JSON values. Raises LayoutError."""
+    widths = allowed_widths(info.name)
+    if not widths:
+        raise LayoutError(f"layout {info.name!r} of {info.package} exists for no 1 to 32 members")
+    return {
+        "name": info.name,
+        "title": info.title,
+        "widths": list(widths),
+        "widths_text": info.widths,
+        "losses": {str(width): info.tolerance(width) for width in widths},
+        "efficiency": {str(width): info.efficiency(width) for width in widths},
+        "params": info.params,
+        "paper": info.source or None,
+        "package": info.package or None,
+    }
 
 
 @verb(group=layout)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from raidx_fuse import plugins
 from raidx_fuse.engine.parity_policy import bpu
 from raidx_fuse.engine.parity_policy.bpu import STATES, Decision, Thresholds
 from raidx_fuse.engine.parity_policy.queue_monitor import QueueMonitor
@@ -243,9 +244,18 @@ POLICY_NAMES = (*POLICIES, "bpu")
 
 
 def check_policy(name: str) -> str:
-    """Return *name* if it is the name of a policy. Raises UsageError that lists the names."""
-    if name not in POLICY_NAMES:
-        raise UsageError(
-            f"unknown parity policy {name!r}", action=f"choose one of {', '.join(POLICY_NAMES)}"
-        )
+    """Return *name* if it is the name of a policy, built in or of a package that can be used.
+
+    Raises UsageError that lists the names, or names the package.
+    """
+    if name in POLICY_NAMES:
+        return name
+    own = plugins.names(plugins.POLICY_GROUP)
+    if name not in own:
+        known = ", ".join((*POLICY_NAMES, *own))
+        raise UsageError(f"unknown parity policy {name!r}", action=f"choose one of {known}")
+    try:
+        plugins.load(plugins.POLICY_GROUP, name)
+    except plugins.PluginError as error:
+        raise UsageError(f"parity policy {error}") from error
     return name

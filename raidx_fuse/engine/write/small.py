@@ -26,6 +26,7 @@ from numpy import bitwise_xor, frombuffer, uint8
 
 from raidx_fuse.engine.chunk_cache import address_of
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.parity_policy.own import OwnPolicy
 from raidx_fuse.engine.parity_policy.policy import BpuPolicy, Policy
 from raidx_fuse.engine.write.route import healthy_routes, may_follow
 from raidx_fuse.errors import MemberError
@@ -242,7 +243,7 @@ class SmallWrite:
 
         A policy that looks only at the plans is asked once, for all cells.
         """
-        if isinstance(policy, BpuPolicy):
+        if isinstance(policy, BpuPolicy | OwnPolicy):
             return policy.choose_now(*self._plans[cell])
         self._policy = policy
         self._chosen = [policy(*pair, Stripe(0)) for pair in self._plans]

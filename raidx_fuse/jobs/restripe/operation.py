@@ -42,6 +42,7 @@ from raidx_fuse.layouts.numbers import Role, Stripe, role_range
 from raidx_fuse.layouts.placements.restriping import RestripeLayout, numbering_for
 from raidx_fuse.layouts.placements.sides import final_layout
 from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule
+from raidx_fuse.layouts.plugged import MADE_BY, origin_params
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
 from raidx_fuse.members.base import Member
 
@@ -101,6 +102,8 @@ class RestripeOperation:
                     action="copy the image to a new array",
                 )
             info.check_width(width)
+            kept.pop(MADE_BY, None)
+            kept |= origin_params(LAYOUTS, name, width)
         except LayoutError as error:
             raise UsageError(str(error)) from None
         return Shape(name, width, kept)
