@@ -51,7 +51,7 @@ load
 striped=$rate
 run raidx umount "$mnt"
 
-step "raidx-zero on the same two: the chunks that were written first are on the larger one, the hard disk"
+step "raidx-zero on the same two: its chunks begin on the members in turn, too"
 begin raidx-zero
 load
 

@@ -103,6 +103,7 @@ def _bundled(
             "chunk_counts": "list with the number of chunks of each member",
             "bundles": "number of bundles; as many as possible if not given",
             "founding": "counts, bundles and roles with which the array was created",
+            "numbering": "turns: bundles of one chunk lie on the members in turn",
         },
         bundled=True,
         losses=lambda _width: losses,
@@ -291,8 +292,8 @@ def make_layout(
         known = ", ".join(info.params) or "none"
         raise LayoutError(f"{name} has no parameter {unknown[0]!r} (parameters: {known})")
     if counts is not None:
-        bundles, founding = params.get("bundles"), params.get("founding")
-        return make_bundles(name, counts, chunk_bytes, code.columns, bundles, founding)
+        more = (params.get(key) for key in ("bundles", "founding", "numbering"))
+        return make_bundles(name, counts, chunk_bytes, code.columns, *more)
     rotated = is_rotated(name, params)
     history = params.get("history")
     if history is not None:

@@ -9,7 +9,9 @@ A bundle is a stripe whose columns may lie anywhere, each on a different member:
 
 The greedy allocation (layouts/planning/allocate.py) chooses the members of each bundle. Each member
 gives its chunks in rising order. The columns of a bundle are rotated by one from bundle to bundle,
-as in RAID-5, because the greedy order would put most parity on the smallest members.
+as in RAID-5, because the greedy order would put most parity on the smallest members. Bundles of
+one chunk (raidx-zero) are numbered in turn over the members, as section II says of L = 1; arrays
+that were made before have the greedy numbering, and keep it (`numbering`).
 
 The look-up table is that of the paper, 15 bytes a cell: an 8-byte chunk number, a 4-byte last
 access, a 2-byte mean interval, a 1-byte role. The cell number is bundle * L + column; `place` is
@@ -38,7 +40,16 @@ from raidx_fuse.layouts.codes.horizontal import replicas, single_parity, stripin
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, MemberChunk, Role, Stripe, stripe_and_cell
 from raidx_fuse.layouts.placements.founding import Founding, are_counts, founding_from
 from raidx_fuse.layouts.placements.layout import Layout
-from raidx_fuse.layouts.planning.allocate import Table, allocate, check_bundles, maximum
+from raidx_fuse.layouts.planning.allocate import (
+    BLOCK_CELLS,
+    Table,
+    allocate,
+    check_bundles,
+    in_turn,
+    maximum,
+    rising,
+    rotated,
+)
 
 Cells = NDArray[Any]  # signed integers
 
@@ -49,11 +60,13 @@ CELL_BYTES = 15
 NOWHERE = -1  # the cell number of a free chunk
 NOBODY = 255
 """The role of a cell that has no place yet: larger than any role."""
-BLOCK_CELLS = 1 << 18  # scanned at a time, to bound temporary memory
 CELLS_MAX = 1 << 27
 """Limit for a new array: the whole table is in memory, and 15 bytes a cell make 2 GiB."""
 MEMBER_CHUNKS_MAX = 1 << 32
 """A log entry has 32 bits for the chunk number."""
+
+TURNS = "turns"
+"""The `numbering` of bundles of one chunk over the members in turn; absent: greedy."""
 
 KINDS: dict[str, tuple[Callable[[int], Code], int]] = {
     "raidx-zero": (striping, 1),
@@ -78,7 +91,9 @@ def bundle_code(name: str, length: object = None) -> Code:
 
 
 class BundleLayout(Layout):
-    """Bundles of *code* over members of *counts* chunks, placed by the greedy allocation.
+    """Bundles of *code* over members of *counts* chunks.
+
+    The greedy allocation places them, or, if *numbering* is `TURNS`, the members take turns.
 
     * *length*: L, the chunks of a bundle; *counts*: chunks by role, 0 for a role without member.
     * *bundles*: at most so many are made; those beyond *founding* have no places yet.
@@ -102,6 +117,7 @@ class BundleLayout(Layout):
         counts: Sequence[int],
         bundles: int | None = None,
         founding: Founding | None = None,
+        numbering: str | None = None,
     ) -> None:
         assert code.rows == 1
         assert code.column_of == tuple(range(code.columns))
@@ -121,7 +137,8 @@ class BundleLayout(Layout):
         made = founding.bundles if founding is not None else bundles
         if max(bundles or 0, made or 0) > maximum(counts, self.length):
             raise LayoutError(f"{name} has no room for {bundles} bundles on its members")
-        table = allocate(first, self.length, spare=SPARE_CHUNKS, limit=made)
+        self.numbering = numbering
+        table = self.allocate(first, spare=SPARE_CHUNKS, limit=made)
         if not len(table):
             raise LayoutError(
                 f"{name} finds no {self.length} members with a chunk besides their spare one"
@@ -132,11 +149,11 @@ class BundleLayout(Layout):
         self.founding_stripes = len(table)
         self.founding_data_count = code.data_count
         self._data_count = code.data_count
-        disk = _rotated(table).reshape(-1)
+        disk = rotated(table).reshape(-1)
         del table  # four times as large as the array that is kept
         if first != self.counts:
             self._check_founders(disk, founding.roles)
-        offset = _rising(disk, len(first))
+        offset = rising(disk, len(first))
         left = [role for role in range(len(first)) if role not in founding.roles]
         if left:
             disk[np.isin(disk, left)] = NOBODY
@@ -150,6 +167,12 @@ class BundleLayout(Layout):
         last = np.zeros(len(disk), np.uint32)  # takes memory only for touched pages
         self._take_table(disk, offset, last, np.zeros(len(disk), np.uint16))
         self._count(len(disk) // self.length)
+
+    def allocate(self, counts: Sequence[int], *, spare: int = 0, limit: int | None) -> Table:
+        """Return at most *limit* bundles on members that have *counts* chunks, *spare* withheld."""
+        if self.numbering == TURNS:
+            return in_turn(counts, spare=spare, limit=limit)
+        return allocate(counts, self.length, spare=spare, limit=limit)
 
     def _check_founders(self, disk: NDArray[np.uint8], roles: Iterable[Role]) -> None:
         """Raise LayoutError if one of *roles* now has fewer chunks than its founding cells need."""
@@ -293,7 +316,7 @@ class BundleLayout(Layout):
         """
         first = len(self.disk)
         assert first == self.cells, "the bundles appended before are not opened or dropped yet"
-        disk = _rotated(bundles, self.stripes).reshape(-1)
+        disk = rotated(bundles, self.stripes).reshape(-1)
         offset = np.empty(len(disk), np.uint64)
         for role in np.unique(disk).tolist():
             places = np.flatnonzero(disk == role)
@@ -356,30 +379,6 @@ def check_table(cells: int) -> None:
         )
 
 
-def _rotated(bundles: Any, first: int = 0) -> NDArray[np.uint8]:
-    """Return *bundles* as bytes, bundle s rotated by s columns; they begin with *first*."""
-    length = bundles.shape[1]
-    table = bundles.astype(np.uint8)
-    for start in range(length):
-        if shift := (first + start) % length:
-            table[start::length] = np.roll(bundles[start::length], shift, axis=1)
-    return np.ascontiguousarray(table)
-
-
-def _rising(disk: NDArray[np.uint8], width: int) -> NDArray[np.uint64]:
-    """Return the chunk numbers of cells with the roles *disk*: each role gives 0, 1, 2, ..."""
-    offset = np.zeros(len(disk), np.uint64)
-    given = [0] * width
-    for start in range(0, len(disk), BLOCK_CELLS):  # bounds the temporary arrays
-        block = disk[start : start + BLOCK_CELLS]
-        for role in range(width):
-            places = np.flatnonzero(block == role)
-            end = given[role] + len(places)
-            offset[start + places] = np.arange(given[role], end, dtype=np.uint64)
-            given[role] = end
-    return offset
-
-
 def make_bundles(
     name: str,
     counts: object,
@@ -387,6 +386,7 @@ def make_bundles(
     length: object = None,
     bundles: object = None,
     founding: object = None,
+    numbering: object = None,
 ) -> BundleLayout:
     """Return the raidx layout *name* over members of *counts* chunks. Raises LayoutError."""
     code = bundle_code(name, length)
@@ -394,5 +394,7 @@ def make_bundles(
         raise LayoutError(f"chunk_counts must be a list of numbers of chunks, not {counts!r}")
     if bundles is not None and (type(bundles) is not int or bundles < 1):
         raise LayoutError(f"bundles must be a number of bundles, not {bundles!r}")
+    if numbering is not None and (numbering != TURNS or code.columns > 1):
+        raise LayoutError(f"numbering is {TURNS!r}, of bundles of one chunk only")
     found = None if founding is None else founding_from(founding)
-    return BundleLayout(name, code, chunk_bytes, counts, bundles, found)  # type: ignore[arg-type]
+    return BundleLayout(name, code, chunk_bytes, counts, bundles, found, numbering)  # type: ignore[arg-type]

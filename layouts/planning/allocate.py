@@ -16,6 +16,13 @@ The greedy allocation reaches the maximum: the largest B with sum(min(c_i, B)) >
 member gives at most one chunk to each of B bundles. `allocate` returns the same bundles as a numpy
 table, for arrays of millions of chunks: the pattern of bundles is periodic as long as the order of
 the members repeats, so one period is computed and copied.
+
+Bundles of one chunk are numbered in turn instead: the first chunk of each member, then the second
+of each that has one, and so on. The greedy allocation would put the whole beginning of the image on
+the largest member.
+
+>>> in_turn([3, 1, 2], limit=5).reshape(-1).tolist()
+[0, 1, 2, 0, 2]
 """
 
 from __future__ import annotations
@@ -29,6 +36,8 @@ from numpy.typing import NDArray
 from raidx_fuse.layouts.codes.code import LayoutError
 
 Table = NDArray[np.int32]
+
+BLOCK_CELLS = 1 << 18  # scanned at a time, to bound temporary memory
 
 
 def check_bundles(counts: Sequence[int], length: int) -> None:
@@ -100,6 +109,48 @@ def allocate(
         for i, count in enumerate(before):
             left[i] -= times * (count - left[i])
     return np.concatenate([_table([], length), *parts])[:limit]
+
+
+def in_turn(counts: Sequence[int], *, spare: int = 0, limit: int | None = None) -> Table:
+    """Return the members of bundles of one chunk, numbered in turn; arguments as for `allocate`."""
+    left = [max(0, count - spare) for count in counts]
+    parts: list[Table] = []
+    made = level = 0
+    for until in sorted({count for count in left if count}):
+        members = _table([(i,) for i, count in enumerate(left) if count > level], 1)
+        rows = until - level
+        if limit is not None:
+            rows = min(rows, -(-(limit - made) // len(members)))
+        parts.append(np.tile(members, (rows, 1)))
+        made += len(parts[-1])
+        level = until
+        if limit is not None and made >= limit:
+            break
+    return np.concatenate([_table([], 1), *parts])[:limit]
+
+
+def rotated(bundles: Table, first: int = 0) -> NDArray[np.uint8]:
+    """Return *bundles* as bytes, bundle s rotated by s columns; they begin with *first*."""
+    length = bundles.shape[1]
+    table = bundles.astype(np.uint8)
+    for start in range(length):
+        if shift := (first + start) % length:
+            table[start::length] = np.roll(bundles[start::length], shift, axis=1)
+    return np.ascontiguousarray(table)
+
+
+def rising(disk: NDArray[np.uint8], width: int) -> NDArray[np.uint64]:
+    """Return the chunk numbers of cells with the roles *disk*: each role gives 0, 1, 2, ..."""
+    offset = np.zeros(len(disk), np.uint64)
+    given = [0] * width
+    for start in range(0, len(disk), BLOCK_CELLS):  # bounds the temporary arrays
+        block = disk[start : start + BLOCK_CELLS]
+        for role in range(width):
+            places = np.flatnonzero(block == role)
+            end = given[role] + len(places)
+            offset[start + places] = np.arange(given[role], end, dtype=np.uint64)
+            given[role] = end
+    return offset
 
 
 def chunk_numbers(table: Table, members: int) -> Table:

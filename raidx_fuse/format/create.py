@@ -31,7 +31,7 @@ from raidx_fuse.format.table_page import chunks_that_fit, erase_share, shares_of
 from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.layouts.growth_room import width_max
 from raidx_fuse.layouts.numbers import Role, by_role
-from raidx_fuse.layouts.placements.bundled import SPARE_CHUNKS, BundleLayout, check_table
+from raidx_fuse.layouts.placements.bundled import SPARE_CHUNKS, TURNS, BundleLayout, check_table
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.allocate import maximum
 from raidx_fuse.layouts.plugged import origin_params
@@ -219,6 +219,8 @@ def shape(
     )
     counts = [chunks_that_fit(size, regions.data.offset, chunk_bytes) for size in sizes]
     given = {**params, "length": code.columns, "chunk_counts": counts}
+    if code.columns == 1:
+        given["numbering"] = TURNS
     bundles = maximum([max(0, count - SPARE_CHUNKS) for count in counts], code.columns)
     if image_bytes is not None and 0 < image_bytes < bundles * code.data_count * chunk_bytes:
         bundles = -(-image_bytes // (code.data_count * chunk_bytes))
@@ -235,6 +237,7 @@ def params_of(layout: Layout, params: Mapping[str, Any]) -> dict[str, Any]:
             "length": layout.length,
             "chunk_counts": list(layout.counts),
             "bundles": layout.stripes,
+            **({"numbering": layout.numbering} if layout.numbering else {}),
         }
     return {**params, **origin_params(LAYOUTS, layout.name, layout.width)}
 

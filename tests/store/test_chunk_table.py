@@ -15,8 +15,11 @@ from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import AssemblyError
 from raidx_fuse.format.regions import PageRegion
 from raidx_fuse.format.table_page import chunks_that_fit, share_bytes, shares_of
+from raidx_fuse.layouts.codes.code import LayoutError
+from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.placements.bundled import NOBODY, BundleLayout, bundle_code, make_bundles
-from raidx_fuse.layouts.planning.allocate import greedy, maximum
+from raidx_fuse.layouts.planning.allocate import greedy, in_turn, maximum
+from raidx_fuse.layouts.registry import make_layout
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
@@ -334,7 +337,7 @@ def test_the_allocation_is_the_papers_and_reaches_the_bound(
     assert layout.stripes == most
     assert layout.problem(range(layout.cells)) is None
     assert layout.table_bytes == 15 * layout.cells
-    expected = greedy(counts, length, spare=1)
+    expected = greedy(counts, length, spare=1)  # arrays of bundles of one chunk that are old, too
     assert [set(layout.roles(s)) for s in range(layout.stripes)] == [set(b) for b in expected]
     for stripe in range(layout.stripes):
         for cell in range(length):
@@ -344,6 +347,31 @@ def test_the_allocation_is_the_papers_and_reaches_the_bound(
     free = [len(layout.free_chunks(role)) for role in range(len(counts))]
     assert sum(free) + layout.cells == sum(counts)
     assert layout.code is bundle_code(name, length)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.none() | st.integers(0, 40))
+def test_bundles_of_one_chunk_are_numbered_in_turn(counts: list[int], limit: int | None) -> None:
+    """Section II of the paper: the first chunk of disk 1, the first chunk of disk 2, and so on."""
+    table = in_turn(counts, spare=1, limit=limit).reshape(-1).tolist()
+    rows = range(max(counts))
+    expected = [role for row in rows for role, count in enumerate(counts) if row < count - 1]
+    assert table == expected[:limit]
+
+
+def test_an_old_array_of_bundles_of_one_chunk_keeps_its_greedy_numbering() -> None:
+    old = make_layout("raidx-zero", 3, 0, 4096, chunk_counts=[9, 3, 5], length=1)
+    new = make_layout("raidx-zero", 3, 0, 4096, chunk_counts=[9, 3, 5], length=1, numbering="turns")
+    assert [old.place(Stripe(s), CellIndex(0))[0] for s in range(6)] == [0, 0, 0, 0, 0, 2]
+    assert [new.place(Stripe(s), CellIndex(0)) for s in range(5)] == [
+        (0, 0),
+        (1, 0),
+        (2, 0),
+        (0, 1),
+        (1, 1),
+    ]
+    for name, wrong in (("raidx-copy", "turns"), ("raidx-zero", "best")):
+        with pytest.raises(LayoutError, match="numbering is 'turns'"):
+            make_layout(name, 3, 0, 4096, chunk_counts=[9, 3, 5], numbering=wrong)
 
 
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 34), st.integers(12, 20))

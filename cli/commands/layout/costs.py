@@ -20,7 +20,7 @@ from raidx_fuse.cli.commands.layout.group import (
 from raidx_fuse.cli.commands.layout.svg import Box, Panel, colour, picture, save, svg_option
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.errors import UsageError
-from raidx_fuse.layouts.planning.allocate import greedy, maximum
+from raidx_fuse.layouts.planning.allocate import greedy, in_turn, maximum
 from raidx_fuse.layouts.planning.load import parse_writes, write_load
 
 
@@ -29,13 +29,13 @@ from raidx_fuse.layouts.planning.load import parse_writes, write_load
 @click.option("--disk-chunks", required=True, metavar="N,N,...", help="Chunks of each member.")
 @svg_option
 def bundles(out: Output, length: int, disk_chunks: str, svg: str | None) -> None:
-    """Print the bundles that greedy allocation makes of members of different sizes."""
+    """Print the bundles that a raidx array of members of different sizes begins with."""
     try:
         counts = [int(count) for count in disk_chunks.split(",")]
     except ValueError:
         raise UsageError(f"{disk_chunks!r} is not a list of numbers such as 7,4,5,4") from None
     check_shown(sum(counts))
-    made = greedy(counts, length)
+    made = greedy(counts, length) if length > 1 else in_turn(counts).tolist()
     caption = f"{plural(len(made), 'bundle')}; the maximum is {maximum(counts, length)}"
     if svg is not None:
         save(

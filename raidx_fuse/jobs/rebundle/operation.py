@@ -31,7 +31,7 @@ from raidx_fuse.jobs.rebundle.job import RebundleJob
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.bundled import NOWHERE, SPARE_CHUNKS, BundleLayout
-from raidx_fuse.layouts.planning.allocate import allocate, maximum
+from raidx_fuse.layouts.planning.allocate import maximum
 from raidx_fuse.layouts.planning.rebundle import Moves
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.queue import MemberQueue
@@ -271,7 +271,7 @@ class RebundleOperation:
             if not more:
                 await self._forget_job()
                 return
-            cells = layout.append(allocate(free, layout.length, limit=more))
+            cells = layout.append(layout.allocate(free, limit=more))
             bundles = layout.stripes + len(cells) // layout.length
             try:
                 await self._announce(cells, bundles)

@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 
 from raidx_fuse.engine.access_stats import CHANGED_MAX, INTERVAL_MAX, TICKS_A_SECOND, AccessStats
 from raidx_fuse.layouts.numbers import MemberChunk, Role, stripe_and_cell
-from raidx_fuse.layouts.placements.bundled import BLOCK_CELLS, NOWHERE, BundleLayout
+from raidx_fuse.layouts.placements.bundled import NOWHERE, BundleLayout
+from raidx_fuse.layouts.planning.allocate import BLOCK_CELLS
 from raidx_fuse.store.chunk_table import Move
 
 COST_RATIO = 2.0
