@@ -62,7 +62,9 @@ class Load(NamedTuple):
 
     *kind*: "spotcheck" (writes at random places, then their reads, as the paper's diskSpotcheck),
     "hotspot" (reads, nine of ten in *share* of the chunks, which *hot_seed* draws), "files" (a file
-    system is made and files are copied into it), "read files", or the name of a generated trace.
+    system is made and files are copied into it), "read files", "sequential" (all of the span, read
+    in order, then written), "mixed" (two small requests to a hot tenth, then a chunk in order), or
+    the name of a generated trace.
     *burst*: after so many requests a lull of *lull_s*.
     """
 
@@ -117,6 +119,18 @@ def operations(load: Load) -> Iterator[Operation]:
             yield False, chunk * CHUNK + rng.randrange(CHUNK // PAGE) * PAGE, PAGE
     elif load.kind in ("files", "read files"):
         yield from _files(load)
+    elif load.kind == "sequential":
+        for is_write in (False, True):
+            yield from ((is_write, at, CHUNK) for at in range(0, load.span, CHUNK))
+    elif load.kind == "mixed":
+        chunks = load.span // CHUNK
+        hot = random.Random(load.hot_seed).sample(range(chunks), max(1, chunks // 10))
+        for number in range(load.amount):
+            if number % 3:
+                at = rng.choice(hot) * CHUNK + rng.randrange(CHUNK // PAGE) * PAGE
+                yield number % 2 == 1, at, PAGE
+            else:
+                yield False, number // 3 % chunks * CHUNK, CHUNK
     else:
         blocks = fit(generate(load.kind, seed=load.seed, requests=load.amount), load.span)
         for request in requests_of(blocks):

@@ -41,19 +41,29 @@ def tune(out: Output, array: str, now: bool, dry_run: bool, wait: bool) -> int:
 def tuner_text(tuner: dict[str, Any]) -> Text:
     """Return the tuner's state and reason, and its measurements of the members, as lines."""
     lines = [f"{tuner['state']}: {tuner['why']}; {tuner['chunks_moved']} chunks moved so far"]
-    lines += [
-        f"role {each['role']}: read {each['read_ms']:.3g} ms, write {each['write_ms']:.3g} ms, "
-        f"queue on arrival {each['queue_on_arrival']:.2f}, cost {each['cost_ms']:.3g} ms"
-        for each in tuner["members"]
-    ]
-    return Text("\n".join(lines))
+    return Text("\n".join(lines + _member_lines(tuner)))
+
+
+def _member_lines(answer: dict[str, Any]) -> list[str]:
+    """Return a line for each measured member: random and sequential speed, queue, cost."""
+    lines = []
+    for each in answer["members"]:
+        in_order = "" if each["mb_s"] is None else f", in order {each['mb_s']:.3g} MB/s"
+        lines.append(
+            f"role {each['role']}: read {each['read_ms']:.3g} ms, write {each['write_ms']:.3g} ms"
+            f"{in_order}, queue on arrival {each['queue_on_arrival']:.2f}, "
+            f"cost {each['cost_ms']:.3g} ms"
+        )
+    return lines
 
 
 def _plan_text(plan: dict[str, Any], out: Output) -> Text:
-    lines = [f"would do: {plan['does']}, {out.size(plan['bytes_moved'])}"]
+    lines = [f"would do: {plan['does']}, {out.size(plan['bytes_moved'])}", *_member_lines(plan)]
+    groups = "; ".join(", ".join(map(str, group)) for group in plan["groups"])
+    lines.append(f"groups of roles, the fastest first: {groups}")
     if plan["moves"]:
         lines.append(
-            f"service time of a request: {plan['mean_ms']:.3g} ms now, "
+            f"expected time of a request: {plan['mean_ms']:.3g} ms now, "
             f"{plan['expected_ms']:.3g} ms then ({plan['speedup']:.1f} times as fast)"
         )
     for move in plan["moves"]:

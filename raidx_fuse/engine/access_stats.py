@@ -2,8 +2,8 @@
 
 A request only appends to a list. The list is digested into the look-up table in bulk. The table
 has, for each cell, the time of its *last* access and its *interval*, the moving average of the time
-between two accesses (in the 15-byte entry). The set *changed* has the cells whose interval changed
-by a quarter or more; the tuner takes some of them.
+between two accesses (in the 15-byte entry). In memory one byte more says how often a cell was used
+in order: soon after the chunk before it (*runs*).
 
 One request in 16 samples the queue lengths of all members: the moving average of arrival-instant
 queue lengths (section IV.A). Times are in ticks of 1/64 s of the array's running time. They wrap
@@ -26,25 +26,14 @@ TICKS_A_SECOND = 64
 INTERVAL_MAX = 65535
 NOTED_MAX = 8192  # chunks in the list before they are digested into the table
 SAMPLE_MASK = 15  # one chunk in 16
-QUEUE_WEIGHT = 1 / 8  # weight of the newest queue length in its moving average
-SPEED_STEP = 1 / 16  # step of a member's median service time towards the newest
+QUEUE_WEIGHT = 1 / 16  # weight of the newest queue length in its moving average
 SHARE_WEIGHT = 1 / 128  # weight of the newest request in the fraction of writes
-CHANGED_MAX = 1 << 16
+RUN_WINDOW = 32  # accesses; many clients send the parts of a sequential stream out of order
+RUN_HALF = 128  # of 255: half of the uses were in order
 OLD_WEIGHT = 3  # weight of the old interval; the newest time between two accesses weighs 1
 
 Intervals = NDArray[np.float64]
 Chunks = NDArray[np.int64]
-
-
-def _towards(middle_s: float, newest_s: float) -> float:
-    """Return *middle_s*, a running median in seconds, one step nearer to *newest_s*.
-
-    A median moves by one step at most. One answer that took a thousand times as long, because the
-    host was busy, would move a mean by more than the difference between members.
-    """
-    if not middle_s or not newest_s:
-        return middle_s or newest_s
-    return middle_s * (1 + SPEED_STEP if newest_s > middle_s else 1 - SPEED_STEP)
 
 
 class Noted(Protocol):
@@ -66,23 +55,22 @@ class Noted(Protocol):
 class AccessStats:
     """Notes accesses of logical chunks, as `Noted` says.
 
-    *queue_means* are the arrival-instant queue lengths by role. *speeds* are the service times
-    (read, write) in seconds, medians over the samples, 0 where unknown. *write_share* is the
-    fraction of requests that write.
+    *queue_means* are the arrival-instant queue lengths by role. *write_share* is the fraction of
+    requests that write. *runs* has, for each cell, the fraction of uses in order, in 1/255;
+    *in_order* counts all of them.
     """
 
     __slots__ = (
         "_base",
         "_clock",
         "_digested",
-        "_done",
         "_layout",
         "_queues",
+        "_runs",
         "_started_s",
-        "changed",
+        "in_order",
         "noted",
         "queue_means",
-        "speeds",
         "write_share",
     )
 
@@ -99,20 +87,26 @@ class AccessStats:
         self._base = -1  # the table is not loaded yet
         self.noted: list[int] = []
         self._digested = 0
-        self._done = [(0, 0)] * layout.width  # reads and writes of each role at the last sample
         self.write_share = 0.0
         self.queue_means = [0.0] * layout.width
-        self.speeds = [(0.0, 0.0)] * layout.width
-        self.changed: set[int] = set()
+        self._runs = np.zeros(0, np.uint8)
+        self.in_order = 0
 
     def renew(self, fresh: Iterable[int] = ()) -> None:
         """Add entries for new roles, and reset those of *fresh* roles, whose members are new."""
-        new = self._layout.width - len(self.speeds)
-        self.queue_means += [0.0] * new
-        self._done += [(0, 0)] * new
-        self.speeds += [(0.0, 0.0)] * new
+        self.queue_means += [0.0] * (self._layout.width - len(self.queue_means))
         for role in fresh:
-            self.queue_means[role], self.speeds[role] = 0.0, (0.0, 0.0)
+            self.queue_means[role] = 0.0
+
+    @property
+    def runs(self) -> NDArray[np.uint8]:
+        """The fraction of the uses of each cell that were in order, in 1/255."""
+        cells = len(self._layout.interval)
+        if len(self._runs) != cells:  # bundles were appended, or dropped
+            kept = self._runs[:cells]
+            self._runs = np.zeros(cells, np.uint8)  # takes memory only for touched pages
+            self._runs[: len(kept)] = kept
+        return self._runs
 
     @property
     def arrivals(self) -> int:
@@ -129,20 +123,11 @@ class AccessStats:
 
     def sample(self) -> None:
         """Sample the queues; called once for every `SAMPLE_MASK` + 1 chunks noted."""
-        means, speeds = self.queue_means, self.speeds
+        means = self.queue_means
         for role, queue in enumerate(self._queues):
             if queue is not None:
                 length = queue.reads_waiting + queue.writes_waiting
                 means[role] += QUEUE_WEIGHT * (length - means[role])
-                done = queue.reads, queue.writes
-                before, self._done[role] = self._done[role], done
-                if done != before:
-                    read_s, write_s = speeds[role]
-                    if done[0] != before[0]:
-                        read_s = _towards(read_s, queue.read_service_s)
-                    if done[1] != before[1]:
-                        write_s = _towards(write_s, queue.write_service_s)
-                    speeds[role] = read_s, write_s
         if len(self.noted) >= NOTED_MAX:
             self.digest()
 
@@ -166,6 +151,7 @@ class AccessStats:
             newest_share - self.write_share
         )
         layout = self._layout
+        self._note_runs(np.where(noted < 0, ~noted, noted))
         cells, counts = np.unique(self._cells(noted[noted >= 0], writes), return_counts=True)
         now = self.ticks()
         last = layout.last[cells]
@@ -183,9 +169,28 @@ class AccessStats:
         mixed = np.clip(np.ceil(mixed), 1, INTERVAL_MAX)
         layout.interval[cells] = mixed.astype(np.uint16)
         layout.last[cells] = now
-        if len(self.changed) < CHANGED_MAX:
-            differing = np.abs(mixed - old) > np.maximum(old, mixed) / 4
-            self.changed.update(cells[differing].tolist())
+
+    def _note_runs(self, chunks: Chunks) -> None:
+        """Note which of *chunks*, used in this order, continue a run.
+
+        The chunk before was used a short time ago, the one behind was not: random uses of a small
+        set meet that once in four times at most.
+        """
+        before, behind = np.zeros((2, len(chunks)), bool)
+        for lag in range(1, min(RUN_WINDOW, len(chunks) - 1) + 1):
+            before[lag:] |= chunks[lag:] == chunks[:-lag] + 1
+            behind[lag:] |= chunks[lag:] == chunks[:-lag] - 1
+        follows = before & ~behind
+        self.in_order += int(np.count_nonzero(follows))
+        used, at, counts = np.unique(chunks, return_inverse=True, return_counts=True)
+        newest = 255 * np.bincount(at, follows) / counts
+        layout = self._layout
+        bundles, columns = np.divmod(used, layout.code.data_count)
+        copies = layout.length if layout.code.is_copies else 1
+        for copy in range(copies):
+            cells = bundles * layout.length + columns + copy
+            old = np.where(layout.interval[cells] == 0, newest, self.runs[cells])
+            self.runs[cells] = (newest + (old - newest) * 0.5**counts).astype(np.uint8)
 
     def _cells(self, reads: Chunks, writes: Chunks) -> Chunks:
         """Return the cells that *reads* and *writes* of chunks use.
@@ -220,6 +225,10 @@ class AccessStats:
         top = np.argpartition(seconds, count - 1)[:count]
         chunks = known // length * data + known % length
         return [(int(chunks[i]), float(seconds[i])) for i in top[np.argsort(seconds[top])]]
+
+    def last_use(self, cells: Chunks) -> NDArray[np.uint32]:
+        """Return the ticks of the last accesses of *cells*, 0 where unknown."""
+        return self._layout.last[cells]
 
     def intervals(self, cells: Any) -> Intervals:
         """Return the mean intervals of *cells* in ticks, as if each were accessed now.

@@ -19,6 +19,11 @@ READ, WRITE, FLUSH, PUNCH = "read", "write", "flush", "punch"
 EWMA_WEIGHT = 0.1  # of the newest service time in the moving average
 
 
+def service_weight(count: int) -> float:
+    """Return the weight of the newest of *count* service times: the first ones are a plain mean."""
+    return EWMA_WEIGHT if count * EWMA_WEIGHT > 1 else 1 / count
+
+
 class Queue(Protocol):
     """The queue of *member*; *unflushed* says whether it has writes that no flush covers."""
 

@@ -39,12 +39,14 @@ from raidx_fuse.store.operation import (
     Operation,
     SynchronousBatches,
     TasklessOperations,
+    service_weight,
 )
 from raidx_fuse.tasks import Starter
 
 log = logging.getLogger(__name__)
 
 _FAILED_KEPT = 16
+UNKNOWN_S = 1e3  # longer than any answer: other copies are asked first
 
 
 class MemberQueue(SynchronousBatches, TasklessOperations):
@@ -52,7 +54,9 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
 
     Attributes that policies read: *reads_waiting*, *writes_waiting* (queued or running operations),
     *read_service_s*, *write_service_s* (moving averages of the service time), and the counters.
-    *on_change* is called with the time whenever the number of outstanding operations changes.
+    *on_change* is called with the time whenever the number of outstanding operations changes,
+    *measured* with (offset, bytes, seconds of service, outstanding operations, is it a write) of
+    each foreground read and write that a worker has done.
     *unflushed* says whether the member has writes that no flush covers.
     """
 
@@ -64,14 +68,13 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
         self.reads = self.writes = self.flushes = 0
         self.read_bytes = self.write_bytes = 0
         self.errors = 0
-        self.read_latency = Latency()
-        self.write_latency = Latency()
+        self.read_latency, self.write_latency = Latency(), Latency()
         self.read_service_s = self.write_service_s = 0.0
         self.reads_waiting = self.writes_waiting = 0
-        self.busy_s = 0.0
-        self.queue_area = 0.0  # integral of the queue length over time
+        self.busy_s = self.queue_area = 0.0  # the area: integral of the queue length over time
         self.unflushed = False
         self.on_change: Callable[[float], None] | None = None
+        self.measured: Callable[[int, int, float, int, bool], None] | None = None
         # (kind, begin, end) of failed synchronous tries whose second try is still to come.
         self._failed: deque[tuple[str, int, int]] = deque(maxlen=_FAILED_KEPT)
         self._wary = bool(member.overdue)  # some ranges must not be tried synchronously
@@ -91,6 +94,10 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
     def watch(self, on_change: Callable[[float], None] | None) -> None:
         """Call *on_change* from now on; None: call nobody."""
         self.on_change = on_change
+
+    def measure_by(self, measured: Callable[[int, int, float, int, bool], None]) -> None:
+        """Call *measured* from now on."""
+        self.measured = measured
 
     def flush_begins(self) -> None:
         """Note that a flush begins, which covers all writes so far."""
@@ -229,7 +236,12 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
             self._wake_worker()
 
     def answer_s(self) -> float:
-        """Return the expected response time, in seconds, of a read that is submitted now."""
+        """Return the expected response time, in seconds, of a read that is submitted now.
+
+        While the member's first reads are under way, nothing is known: *UNKNOWN_S* for each.
+        """
+        if not self.reads:
+            return UNKNOWN_S * (1 + self.reads_waiting)
         wait_s = self.reads_waiting * self.read_service_s
         wait_s += self.writes_waiting * self.write_service_s
         return self.read_service_s + wait_s / self._depth
@@ -313,19 +325,23 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
         now = self._account()
         latency = now - operation.submitted_s
         service = now - operation.started_s if operation.started_s >= 0 else latency
+        if self.measured is not None and not operation.background and error is None:
+            size, is_write = operation.size_bytes, operation.kind == WRITE
+            if is_write or operation.kind == READ:
+                self.measured(operation.offset, size, service, self.queue_length(), is_write)
         if operation.kind == READ:
             self.reads_waiting -= 1
             self.reads += 1
             self.read_bytes += operation.size_bytes
             self.read_latency.add(latency)
-            self.read_service_s += EWMA_WEIGHT * (service - self.read_service_s)
+            self.read_service_s += service_weight(self.reads) * (service - self.read_service_s)
         elif operation.kind == WRITE:
             self.writes_waiting -= 1
             self.unflushed = True  # only now: a flush that ran meanwhile did not cover it
             self.writes += 1
             self.write_bytes += operation.size_bytes
             self.write_latency.add(latency)
-            self.write_service_s += EWMA_WEIGHT * (service - self.write_service_s)
+            self.write_service_s += service_weight(self.writes) * (service - self.write_service_s)
         elif operation.kind == PUNCH:
             self.writes_waiting -= 1
             self.unflushed = True

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
 
 from raidx_fuse.array import estimate
-from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.jobs.tuner.speeds import Mean
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.simulated.faulty import Operation
 from tests.support.growing import ram_of
 from tests.support.spy import restarted
@@ -354,8 +356,13 @@ def test_the_tuner_forgets_who_left() -> None:
         for _ in range(3):  # hot chunks on role 0, which is far slower than role 2, it is said
             for at in range(0, len(rig.model), CHUNK):
                 await array.read(at, CHUNK)
-        assert isinstance(array.context.access, AccessStats)
-        array.context.access.speeds[:] = [(1.0, 1.0), (1.0, 1.0), (1e-4, 1e-4), (1.0, 1.0)]
+        for role, queue in enumerate(array.member_set.queues):
+            assert queue is not None
+            meter = tuner.measured.meter(Role(role), queue)
+            for speed in (meter.read, meter.write):
+                speed.latency_s = Mean(1e-4 if role == 2 else 1.0, 100)
+                speed.busy_s = replace(speed.latency_s)
+                speed.byte_s = Mean(speed.latency_s.value / CHUNK, 100)
         assert tuner.plan().steps
         await array.remove_disk(2)
         await rig.settle()

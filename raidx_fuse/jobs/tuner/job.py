@@ -32,7 +32,6 @@ class TuneJob(Job):
 
     async def prepare(self) -> None:
         """Measure the members and plan the first round."""
-        self.tuner.planner.survey()
         await self.tuner.measure(patiently=True)
         self._plan()
         self.total_bytes = sum(len(step.moves) for step in self._steps) << self.context.shift
@@ -54,10 +53,11 @@ class TuneJob(Job):
     async def work(self, stripes: list[Stripe]) -> int:
         """Do one step, whose bundles are locked; return the bytes moved."""
         step = self._steps.pop()
+        back = self.tuner.way_back(step)
         if not await self.tuner.mover.move_locked(stripes, step.moves):
             return 0
         self.moved += len(step.moves)
-        return self.tuner.note(step)
+        return self.tuner.note(step, back)
 
     async def finish(self, completed: bool) -> None:
         """Make the moves durable."""

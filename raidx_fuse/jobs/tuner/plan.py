@@ -1,21 +1,28 @@
 """The tuner's plan: which chunks should move (the raidx paper, sections IV and V.A).
 
-The cost of a member is the expected time of a request there: its measured service time for the
-array's mix of reads and writes, times one more than the queue length that requests find on arrival.
-If all queues are nearly empty, cost is speed alone and the fastest member is best. If that member
-has a queue, a slower member without one may be better: it is under-used. Members are grouped by
-cost, L to a group. Every planned move carries its part of the queue along, so a plan ends where
-costs meet.
+A plan is judged by a throughput model. Every member m has a demand D_m: the accesses a second of
+its chunks times what each costs it (speeds.py). N requests are under way at a time, as the queues
+show that requests find on arrival. The expected time of a request is
 
-    most frequently used chunks, hottest first; when a plan had found nothing to do, only those
-    whose interval has changed since
-        on a member that costs at least twice as much as another one:
-            a free chunk there?          move
-            else, in a sample of the least used chunks there, one used half as often or less?
-                                         exchange the two
+    (sum of latencies + (N - 1) * sum(D_m^2) / sum(D_m)) / accesses
 
-A move must pay for itself within a day. Two chunks of a bundle never share a member. The gain is in
-seconds of service per second.
+the first step of mean value analysis: it meets the N - 1 other requests where demands are. With one
+request at a time speed alone counts, and the fastest member is best. With many, demands should be
+equal: three members in parallel beat the fastest one alone, and a slow member that is idle helps.
+
+    most frequently used chunks, hottest first; equally hot ones in the order of the image
+        chunks that are read in order and lie in order: as one run, into places in order
+        the member that shortens the expected time most:
+            free chunks there?          move
+            else, in a sample of its chunks, those used half as often or less?   exchange
+
+A move must shorten the time by at least `MARGIN` of the part that its chunks have in it, and pay
+for itself within a day. The other parts of a stream stay where they are when a run moves, so that
+each of its chunks costs a seek there and one back. Therefore disks keep a sequential stream that
+they serve well, and an SSD may take it. Two chunks of a bundle never share a member.
+
+The paper groups L disks of like speed and queue, and moves a chunk from group to group. Here the
+model compares members one by one; the groups are shown only.
 """
 
 from __future__ import annotations
@@ -27,54 +34,41 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from raidx_fuse.engine.access_stats import CHANGED_MAX, INTERVAL_MAX, TICKS_A_SECOND, AccessStats
-from raidx_fuse.layouts.numbers import MemberChunk, Role, stripe_and_cell
-from raidx_fuse.layouts.placements.bundled import NOWHERE, BundleLayout
+from raidx_fuse.engine.access_stats import INTERVAL_MAX, RUN_HALF, TICKS_A_SECOND, AccessStats
+from raidx_fuse.jobs.tuner.places import PlannedPlaces
+from raidx_fuse.jobs.tuner.speeds import Costs, MemberLoad, costs_of, use_of
+from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.planning.allocate import BLOCK_CELLS
 from raidx_fuse.store.chunk_table import Move
 
-COST_RATIO = 2.0
-COST_STEP_S = 20e-6  # RAM members differ by microseconds and noise, which no move is worth
+MARGIN = 0.5  # of the time that the moved chunks take; uses are counted, and counts fluctuate
+RESPONSE_STEP_S = 20e-6  # RAM members differ by microseconds and noise, which no move is worth
+MARGIN_MAX = 1e3  # moves were undone again and again: nothing moves any more
+FAR = 1.5  # times the usual positioning: a moved chunk lies away from what is used with it
+SEEK_S = 1e-3  # only disks with heads take so long to position
+FASTER = 0.6  # a disk takes chunks only of slower ones: what equal ones gain, longer seeks cost
 PAID_BACK_S = 86400.0  # a move, made in idle time, must save its own cost within a day
-VICTIM_SAMPLE = 64
-VICTIM_RATIO = 2.0
-MISSES_MAX = 32  # failed searches for a less used chunk; later candidates are used less themselves
+MISSES_MAX = 32  # failed attempts from one member; later candidates are used less themselves
 HOTTEST_MAX = 4096  # cells considered in one plan
-
-
-@dataclass(frozen=True, slots=True)
-class MemberLoad:
-    """Measurements of the member in *role*: service times, arrival-instant queue, channels."""
-
-    role: Role
-    read_s: float
-    write_s: float
-    queue: float
-    depth: int
-
-    def cost_s(self, write_share: float) -> float:
-        """Return the expected time of a request in seconds; *write_share* of them are writes."""
-        service_s = (1 - write_share) * self.read_s + write_share * self.write_s
-        return service_s * (1 + self.queue / self.depth)
+RUN_MAX = 32  # chunks that move as one run
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One move, or an exchange of two chunks; *gain* in seconds of service per second.
-
-    *queues* are the expected arrival-instant queues of source and target afterwards.
-    """
+    """One move, or an exchange of two chunks."""
 
     moves: tuple[Move, ...]
     source: Role
     target: Role
-    gain: float
-    queues: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(slots=True)
 class Plan:
-    """*steps*, best first; *mean_s*, *after_s*: mean service time of a request before and after."""
+    """*steps*, best first; *mean_s*, *after_s*: expected time of a request before and after.
+
+    *groups* of L members, the fastest first; *costs_s* of a random access by role.
+    """
 
     steps: list[Step] = field(default_factory=list)
     mean_s: float = 0.0
@@ -88,162 +82,203 @@ class Plan:
         return sum(len(step.moves) for step in self.steps)
 
 
+@dataclass(slots=True)
+class _Demands:
+    """Seconds of service per second: *busy_s* by role; *latency_s* of all; *others* = N - 1."""
+
+    busy_s: dict[Role, float]
+    latency_s: float
+    others: float
+
+    def time_s(self) -> float:
+        """Return the expected time of all accesses of a second."""
+        total = sum(self.busy_s.values())
+        squares = sum(busy * busy for busy in self.busy_s.values())
+        return self.latency_s + (self.others * squares / total if total > 0 else 0.0)
+
+    def moved(self, source: Role, target: Role, less: _Share, more: _Share) -> _Demands:
+        """Return the demands when *source* has *less* and *target* *more* to do."""
+        busy_s = dict(self.busy_s)
+        busy_s[source] = max(0.0, busy_s[source] - less[1])
+        busy_s[target] += more[1]
+        return _Demands(busy_s, self.latency_s - less[0] + more[0], self.others)
+
+
+_Share = tuple[float, float]  # latency, busy time: seconds a second
+
+
 class Planner:
-    """Plans moves of the cells of *layout* from the access statistics *access*."""
+    """Plans moves of the cells of *layout* from the access statistics *access*.
+
+    *margin* is `MARGIN`, and more after moves that turned out to be wrong; cells in *pinned* do not
+    move for now.
+    """
 
     def __init__(self, layout: BundleLayout, access: AccessStats, seed: int = 0) -> None:
         self.layout = layout
         self.access = access
-        self.pinned: set[int] = set()  # cells that must not move again for now
+        self.margin = MARGIN
+        self.pinned: set[int] = set()
         self._random = random.Random(seed)
-        # (source, target) pairs that paid when the last plan found nothing to do.
-        self._surveyed: frozenset[tuple[int, int]] | None = None
 
-    def survey(self) -> None:
-        """Consider all chunks in the next plan, not only those whose use has changed."""
-        self._surveyed = None
+    def be_careful(self) -> None:
+        """Demand more of a move from now on, because some were undone."""
+        self.margin = min(2 * self.margin, MARGIN_MAX)
 
     def plan(self, loads: Sequence[MemberLoad], write_share: float, limit: int) -> Plan:
-        """Return a plan of up to *limit* steps that pay now."""
+        """Return a plan of up to *limit* steps that pay now; a run is planned as a whole."""
         layout, access = self.layout, self.access
         access.digest()
-        costs = {load.role: load.cost_s(write_share) for load in loads}
-        depths = {load.role: load.depth for load in loads}
-        services = {load.role: costs[load.role] / (1 + load.queue / load.depth) for load in loads}
-        queues = {load.role: load.queue for load in loads}
-        order = sorted(costs, key=lambda role: costs[role])
-        if not order:
-            return Plan()
-        plan = Plan(groups=_grouped(order, layout.length), costs_s=dict(costs))
-        pays = frozenset(
-            (source, target)
-            for source in order
-            for target in order
-            if _is_better(costs[target], costs[source])
+        use = use_of(loads, write_share, layout.chunk_bytes)
+        costs = {Role(load.role): costs_of(load, use) for load in loads}
+        order = sorted(
+            loads, key=lambda load: costs[Role(load.role)].latency_s * (1 + load.queue / load.depth)
+        )
+        plan = Plan(
+            groups=_grouped([Role(load.role) for load in order], layout.length),
+            costs_s={role: cost.latency_s for role, cost in costs.items()},
         )
         active = _used_twice(layout)
-        if not pays or not len(active):
+        homes = layout.disk[active]
+        known = np.isin(homes, list(costs))
+        active, homes = active[known], homes[known]
+        if len(costs) < 2 or not len(active):
             return plan
         rates = TICKS_A_SECOND / access.intervals(active)
-        homes = layout.disk[active]
+        in_run = self._in_runs(active)
+        busy_s, latency_s = dict.fromkeys(costs, 0.0), 0.0
+        for role, cost in costs.items():
+            singles = float(rates[(homes == role) & ~in_run].sum())
+            runs = float(rates[(homes == role) & in_run].sum())
+            busy_s[role] = singles * cost.busy_s + runs * cost.run_s
+            latency_s += singles * cost.latency_s + runs * cost.run_s
+        demands = _Demands(busy_s, latency_s, sum(load.queue for load in loads))
         total = float(rates.sum())
-        carried = {role: float(rates[homes == role].sum()) for role in costs}
-        plan.mean_s = sum(carried[role] * costs[role] for role in costs) / total
-        planned = _Planned(layout, self.pinned)
-        misses = dict.fromkeys(costs, 0)
-        gained = 0.0
-        considered = np.arange(len(active))
-        if pays == self._surveyed and len(access.changed) < CHANGED_MAX:  # only these may pay
-            changed = np.fromiter(access.changed, np.int64, len(access.changed))
-            considered = considered[np.isin(active, changed)]
-        for at in considered[_hottest(rates[considered])].tolist():
+        plan.mean_s = plan.after_s = demands.time_s() / total
+        if demands.latency_s <= 0:  # the members take no time that could be measured
+            return plan
+        places = PlannedPlaces(layout, access, self.pinned, self._random)
+        misses: dict[tuple[Role, bool], int] = {}
+        hottest = _hottest(rates, active)
+        for position, at in enumerate(hottest.tolist()):
             if len(plan.steps) >= limit:
                 break
-            cell, rate, source = int(active[at]), float(rates[at]), Role(int(homes[at]))
-            if planned.is_touched(cell) or source not in costs:
+            cell, source, runs_here = int(active[at]), Role(int(homes[at])), bool(in_run[at])
+            key = source, runs_here
+            if misses.get(key, 0) >= MISSES_MAX or places.is_touched(cell):
                 continue
-            for target in sorted(costs, key=lambda role: costs[role]):
-                better_s = costs[source] - costs[target]
-                if not _is_better(costs[target], costs[source]):
-                    break
-                if misses[target] >= MISSES_MAX or target in planned.roles(cell // layout.length):
-                    continue
-                found = self._step(cell, rate, target, planned)
-                if found is None:
-                    misses[target] += 1
-                    continue
-                moves, net_rate = found
-                work_s = len(moves) * (costs[source] + costs[target])
-                if net_rate * better_s * PAID_BACK_S < work_s:
-                    continue
-                planned.take(moves)
-                gained += net_rate * better_s
-                # The queue moves with its requests, as far as the target can serve them.
-                part = net_rate / carried[source] if carried[source] else 0.0
-                shift = queues[source] * min(1.0, part)
-                queues[source] -= shift
-                queues[target] += shift * services[target] / services[source]
-                carried[source] -= net_rate
-                carried[target] += net_rate
-                for role in (source, target):
-                    costs[role] = services[role] * (1 + queues[role] / depths[role])
-                then = queues[source], queues[target]
-                plan.steps.append(Step(moves, source, target, net_rate * better_s, then))
-                break
-        plan.after_s = max(0.0, plan.mean_s - gained / total)
-        if not plan.steps:
-            self._surveyed = pays
-            access.changed.clear()
+            unit = [at]
+            if runs_here:
+                rest = hottest[position + 1 : position + RUN_MAX * layout.width * 2]
+                unit += self._run(at, rest, active, homes, in_run, places)
+            cells, rate = active[unit].tolist(), float(rates[unit].sum())
+            found = self._best(cells, rate, source, costs, demands, places, total, runs=runs_here)
+            if found is None:
+                misses[key] = misses.get(key, 0) + 1
+                continue
+            target, moves, demands = found
+            places.take([move for pair in moves for move in pair])
+            plan.steps += [Step(pair, source, target) for pair in moves]
+            misses.clear()
+        plan.after_s = demands.time_s() / total
         return plan
 
-    def _step(
-        self, cell: int, rate: float, target: Role, planned: _Planned
-    ) -> tuple[tuple[Move, ...], float] | None:
-        """Return (moves that bring *cell* to *target*, request rate that changes sides) or None."""
+    def _best(
+        self,
+        cells: list[int],
+        rate: float,
+        source: Role,
+        costs: dict[Role, Costs],
+        demands: _Demands,
+        places: PlannedPlaces,
+        total: float,
+        *,
+        runs: bool,
+    ) -> tuple[Role, list[tuple[Move, ...]], _Demands] | None:
+        """Return the best target for *cells*, their moves and the demands then; None if none pays.
+
+        *rate*: their accesses a second, of *total*.
+        """
+        less = _share(costs[source], rate, runs=runs, moved=False)
+        now_s = demands.time_s()
+        found = []
+        for target, cost in costs.items():
+            if target == source or (
+                cost.seek_s > SEEK_S and cost.latency_s > FASTER * costs[source].latency_s
+            ):
+                continue
+            more = _share(cost, rate, runs=runs, moved=True)
+            then = demands.moved(source, target, less, more)
+            found.append((now_s - then.time_s(), target, then))
+        work_s = len(cells) * costs[source].latency_s
+        for gain_s, target, then in sorted(found, key=lambda each: -each[0]):
+            if (
+                gain_s <= self.margin * now_s * less[0] / demands.latency_s
+                or gain_s < RESPONSE_STEP_S * rate
+                or gain_s * PAID_BACK_S < work_s + len(cells) * costs[target].latency_s
+            ):
+                break
+            moves = places.moves(cells, target, rate / len(cells))
+            if moves is None:
+                continue
+            back = sum(
+                places.rate_of(pair[1][0]) for pair in moves if len(pair) > 1
+            )  # victims are used, too
+            if back:
+                away, here = (
+                    _share(costs[role], back, runs=False, moved=True) for role in (target, source)
+                )
+                then = then.moved(target, source, away, here)
+            return target, moves, then
+        return None
+
+    def _in_runs(self, active: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of *active* are read in order, and lie in order beside such a neighbour."""
         layout = self.layout
-        chunk = planned.free_chunk(target)
-        if chunk is not None:
-            return ((cell, target, chunk),), rate
-        index = layout.cells_of(target)
-        source = planned.place(cell)
-        places = [self._random.randrange(len(index)) for _ in range(VICTIM_SAMPLE)]
-        victims = np.unique(index[places])
-        victims = victims[victims != NOWHERE]
-        victims = np.array(
-            [
-                v
-                for v in victims.tolist()
-                if not planned.is_touched(v) and source[0] not in planned.roles(v // layout.length)
-            ],
-            np.int64,
-        )
-        if not len(victims):
-            return None
-        rates = TICKS_A_SECOND / self.access.intervals(victims)
-        least = int(rates.argmin())
-        victim, its_rate = int(victims[least]), float(rates[least])
-        if its_rate * VICTIM_RATIO > rate:
-            return None
-        place = planned.place(victim)
-        return ((cell, *place), (victim, *source)), rate - its_rate
+        found = self.access.runs[active] >= RUN_HALF
+        near = 2 * layout.width * layout.length
+        for role in np.unique(layout.disk[active[found]]).tolist():
+            mine = np.flatnonzero(found & (layout.disk[active] == role))
+            cells, index = active[mine], layout.cells_of(Role(role))
+            at = layout.offset[cells].astype(np.int64)
+            before = cells - index[np.maximum(at - 1, 0)]
+            behind = index[np.minimum(at + 1, len(index) - 1)] - cells
+            found[mine] = ((before > 0) & (before <= near)) | ((behind > 0) & (behind <= near))
+        return found
+
+    def _run(
+        self,
+        at: int,
+        rest: NDArray[np.int64],
+        active: NDArray[np.int64],
+        homes: NDArray[np.uint8],
+        in_run: NDArray[np.bool_],
+        places: PlannedPlaces,
+    ) -> list[int]:
+        """Return those of the candidates *rest* that continue the run of candidate *at*."""
+        unit: list[int] = []
+        next_place = int(self.layout.offset[active[at]]) + 1
+        for other in rest.tolist():
+            if len(unit) + 1 == RUN_MAX:
+                break
+            cell = int(active[other])
+            if homes[other] != homes[at] or int(self.layout.offset[cell]) != next_place:
+                continue
+            if not in_run[other] or places.is_touched(cell):
+                break
+            unit.append(other)
+            next_place += 1
+        return unit
 
 
-class _Planned:
-    """The chunk table as it will be after the steps planned so far."""
-
-    def __init__(self, layout: BundleLayout, pinned: set[int]) -> None:
-        self.layout = layout
-        self._pinned = pinned
-        self._places: dict[int, tuple[Role, MemberChunk]] = {}
-        self._free: dict[Role, list[MemberChunk]] = {}
-
-    def is_touched(self, cell: int) -> bool:
-        """Return whether *cell* is part of a planned move or is pinned."""
-        return cell in self._places or cell in self._pinned
-
-    def place(self, cell: int) -> tuple[Role, MemberChunk]:
-        """Return (role, chunk) of *cell*."""
-        known = self._places.get(cell)
-        return known or self.layout.place(*stripe_and_cell(cell, self.layout.length))
-
-    def roles(self, bundle: int) -> set[Role]:
-        """Return the roles that *bundle* lies on."""
-        first = bundle * self.layout.length
-        return {self.place(first + column)[0] for column in range(self.layout.length)}
-
-    def free_chunk(self, role: Role) -> MemberChunk | None:
-        """Return a chunk of *role* that is free and not yet a target, None if there is none."""
-        if role not in self._free:
-            self._free[role] = self.layout.free_chunks(role)[::-1].tolist()
-        return self._free[role][-1] if self._free[role] else None
-
-    def take(self, moves: Sequence[Move]) -> None:
-        """Record *moves* as planned."""
-        for cell, role, chunk in moves:
-            self._places[cell] = (role, chunk)
-            free = self._free.get(role)
-            if free and free[-1] == chunk:
-                free.pop()
+def _share(cost: Costs, rate: float, *, runs: bool, moved: bool) -> _Share:
+    """Return what *rate* accesses a second take, of chunks in *runs* that stay or have *moved*."""
+    if not runs:
+        far_s = (FAR - 1) * cost.seek_s if moved else 0.0
+        return rate * (cost.latency_s + far_s), rate * (cost.busy_s + far_s)
+    # The chunks beside a moved one in the image are elsewhere: seeks there and back.
+    taken_s = rate * (cost.run_s + (2 * cost.seek_s if moved else 0.0))
+    return taken_s, taken_s
 
 
 def _used_twice(layout: BundleLayout) -> NDArray[np.int64]:
@@ -255,18 +290,14 @@ def _used_twice(layout: BundleLayout) -> NDArray[np.int64]:
     return np.concatenate(parts)
 
 
-def _is_better(cost_s: float, than_s: float) -> bool:
-    """Return whether *cost_s* is so much less than *than_s* that a move pays."""
-    return than_s - cost_s >= COST_STEP_S and than_s >= COST_RATIO * cost_s
-
-
 def _grouped(order: list[Role], length: int) -> list[list[Role]]:
-    """Return the members from the cheapest on, *length* to a group; the last may be shorter."""
+    """Return the members from the fastest on, *length* to a group; the last may be shorter."""
     return [order[at : at + length] for at in range(0, len(order), length)]
 
 
-def _hottest(rates: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the indexes of the highest *rates*, highest first."""
+def _hottest(rates: NDArray[np.float64], cells: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the indexes of the highest *rates*: by powers of two, the highest first, then cell."""
     count = min(HOTTEST_MAX, len(rates))
     top = np.argpartition(-rates, count - 1)[:count] if count else np.arange(0)
-    return top[np.argsort(-rates[top], kind="stable")]
+    heat = np.floor(np.log2(rates[top]))
+    return top[np.lexsort((cells[top], -heat))]

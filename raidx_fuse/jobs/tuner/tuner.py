@@ -1,9 +1,10 @@
 """The performance tuner: one task that moves hot chunks to the members that serve them sooner.
 
 It follows the raidx paper, section V.A: wait until no request has come for a second; flush; read a
-little of every member whose speed is not known; plan (plan.py) and move (engine/move_chunks.py) in
-slices of 50 ms. A request ends the round, and the next round begins a second after the last
-request. A scrub is started when the last one is long ago.
+little of every member whose speed is not known; undo what made the last load slower (verdict.py);
+plan (plan.py) and move (engine/move_chunks.py) in slices of 50 ms. A request ends the round, and
+the next round begins a second after the last request. A scrub is started when the last one is long
+ago.
 
 job.py does the same on a user's command, as a job that can be paused, throttled and awaited.
 """
@@ -11,7 +12,6 @@ job.py does the same on a user's command, as a job that can be paused, throttled
 from __future__ import annotations
 
 import logging
-import random
 from dataclasses import replace
 from typing import Any
 
@@ -23,16 +23,17 @@ from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.jobs.services import ArrayServices
-from raidx_fuse.jobs.tuner.plan import MemberLoad, Plan, Planner, Step
-from raidx_fuse.layouts.numbers import by_role, stripe_and_cell
+from raidx_fuse.jobs.tuner.measure import Measurements
+from raidx_fuse.jobs.tuner.plan import Plan, Planner, Step
+from raidx_fuse.jobs.tuner.speeds import MemberLoad, costs_of, use_of
+from raidx_fuse.jobs.tuner.verdict import Verdicts
+from raidx_fuse.layouts.numbers import stripe_and_cell
 from raidx_fuse.layouts.placements.bundled import BundleLayout
+from raidx_fuse.store.chunk_table import Move
 from raidx_fuse.store.member_io import MemberLostError
 
 log = logging.getLogger(__name__)
 
-PROBE_READS = 32  # of each unmeasured member: the moving average then forgets its initial 0
-PROBE_BYTES = 4096
-MEASURE_AGAIN_S = 60.0
 STEPS_A_ROUND = 64  # planning them takes some 25 ms, which a request may have to wait
 STEPS_SHOWN_MAX = 256
 REST_S = 1.0
@@ -55,6 +56,10 @@ class Tuner:
         self.access = access
         self.mover = ChunkMover(array.context, layout)
         self.planner = Planner(layout, access)
+        self.measured = Measurements(array.context, layout, access, self._is_wanted)
+        self.loads, self.measure = self.measured.loads, self.measured.measure
+        self.verdicts = Verdicts(array.context, access)
+        self._undo: list[tuple[Move, ...]] = []  # still to be done
         self.enabled = True
         self.slice_s = 0.05
         self.idle_s = 1.0
@@ -62,9 +67,6 @@ class Tuner:
         self.state, self.why = "waiting", "no request has come yet"
         self.moved = self.rounds = 0
         self.work_s = 0.0
-        self._random = random.Random(0)
-        self._measured_s = 0.0
-        self._reads_seen: dict[int, int] = {}  # by role, when it was measured
         self._began_s = 0.0  # when the present round began
         self._basis: list[MemberLoad] = []
         self._basis_at: object = None  # arrivals and members when the basis was taken
@@ -107,53 +109,6 @@ class Tuner:
                 return f"a {job.kind} is running"
         return None
 
-    def loads(self) -> list[MemberLoad]:
-        """Return the measurements of the members."""
-        found = []
-        for role, queue in by_role(self.context.member_set.readable):
-            if queue is not None and queue.reads:
-                # As users' requests measured it: the tuner's own I/O, the maps and the log have
-                # another access pattern.
-                read_s, write_s = self.access.speeds[role]
-                read_s = read_s or queue.read_service_s
-                write_s = write_s or (queue.write_service_s if queue.writes else read_s)
-                mean = self.access.queue_means[role]
-                depth = max(1, queue.member.depth)
-                found.append(MemberLoad(role, read_s, write_s, mean, depth))
-        return found
-
-    async def measure(self, *, patiently: bool = False) -> None:
-        """Read a little of every member with few reads, for a first estimate of its speed.
-
-        Members that nobody read for a minute are measured again: a disk that was busy may be idle
-        now, and a copy that once answered late gets no more reads. Ends early when a request comes,
-        unless *patiently*.
-        """
-        context = self.context
-        now_s = context.member_set.clock()
-        again = now_s - self._measured_s >= MEASURE_AGAIN_S
-        if again:
-            self._measured_s = now_s
-        for role, queue in by_role(context.member_set.readable):
-            if queue is None:
-                continue
-            enough = PROBE_READS
-            if again and queue.reads == self._reads_seen.get(role):
-                enough = queue.reads + PROBE_READS
-            room = self.layout.counts[role] * context.chunk_bytes - PROBE_BYTES
-            while queue.reads < enough:
-                if self._is_wanted() and not patiently:
-                    return
-                place = self._random.randrange(room // PROBE_BYTES + 1) * PROBE_BYTES
-                buffer = memoryview(bytearray(PROBE_BYTES))
-                request = (role, context.data_offset + place, [buffer], PROBE_BYTES)
-                try:
-                    await context.member_set.read([request], background=True)
-                except MemberLostError:
-                    return
-            if again:
-                self._reads_seen[role] = queue.reads
-
     def plan(self, limit: int = STEPS_A_ROUND) -> Plan:
         """Return the plan of moves that pay now.
 
@@ -165,9 +120,7 @@ class Tuner:
         basis_at = (self.access.arrivals, self.context.member_set.role_epoch, self.layout.counts)
         if self._basis_at != basis_at:
             self._basis_at, self._basis = basis_at, self.loads()
-            if self.planner.pinned:
-                self.planner.pinned.clear()
-                self.planner.survey()
+            self.planner.pinned.clear()
         known = {load.role for load in self._basis}
         self._basis += [load for load in self.loads() if load.role not in known]
         loads = [replace(load, queue=means[load.role]) for load in self._basis]
@@ -231,6 +184,10 @@ class Tuner:
         if self._is_wanted():
             self.state, self.why = "waiting", "a request came"
             return
+        self._undo += self.verdicts.judge()
+        if self._undo:
+            await self._undo_steps()
+            return
         self.rounds += 1
         arrivals = self.access.arrivals
         plan = self.plan()
@@ -256,22 +213,36 @@ class Tuner:
                 slice_end_s = clock() + self.slice_s
         self.work_s += clock() - self._began_s
 
+    async def _undo_steps(self) -> None:
+        """Undo what made the last load slower, until a request comes; be more careful then."""
+        self.state, self.why = "undoing", "the last load was slower than before the moves"
+        self.planner.be_careful()
+        while self._undo and not self._is_wanted():
+            moves = self._undo.pop(0)
+            if await self.mover.move(moves):
+                self.moved += len(moves)
+                self.planner.pinned.update(cell for cell, _role, _chunk in moves)
+
     async def step(self, step: Step) -> int:
         """Do one step; return the bytes moved."""
+        back = self.way_back(step)
         if not await self.mover.move(step.moves):
             return 0
-        return self.note(step)
+        return self.note(step, back)
 
-    def note(self, step: Step) -> int:
-        """Account for a step that was done; return its bytes.
+    def way_back(self, step: Step) -> tuple[Move, ...]:
+        """Return the moves that will undo *step*, which is not done yet."""
+        length = self.layout.length
+        return tuple(
+            (cell, *self.layout.place(*stripe_and_cell(cell, length)))
+            for cell, _role, _chunk in step.moves
+        )
 
-        Until requests measure the queues, take them as the plan expects them, so that the next plan
-        does not move as much again.
-        """
+    def note(self, step: Step, back: tuple[Move, ...]) -> int:
+        """Account for a step that was done, which *back* undoes; return its bytes."""
         self.moved += len(step.moves)
         self.planner.pinned.update(cell for cell, _role, _chunk in step.moves)
-        means = self.access.queue_means
-        means[step.source], means[step.target] = step.queues
+        self.verdicts.note(back)
         return len(step.moves) << self.context.shift
 
     async def _scrub_when_due(self) -> bool:
@@ -303,7 +274,8 @@ class Tuner:
 
     def status(self) -> dict[str, Any]:
         """Return what `status` shows."""
-        share = self.access.write_share
+        loads = self.loads()
+        use = use_of(loads, self.access.write_share, self.context.chunk_bytes)
         return {
             "state": self.state,
             "why": self.why,
@@ -313,19 +285,20 @@ class Tuner:
             "members": [
                 {
                     "role": load.role,
-                    "read_ms": load.read_s * 1e3,
-                    "write_ms": load.write_s * 1e3,
+                    "read_ms": load.read.latency_s.value * 1e3,
+                    "write_ms": (load.write.latency_s.value or load.read.latency_s.value) * 1e3,
+                    "mb_s": _mb_s(load.read.byte_s.value),
+                    "write_mb_s": _mb_s(load.write.byte_s.value),
                     "queue_on_arrival": load.queue,
-                    "cost_ms": load.cost_s(share) * 1e3,
+                    "cost_ms": costs_of(load, use).latency_s * (1 + load.queue / load.depth) * 1e3,
                 }
-                for load in self.loads()
+                for load in loads
             ],
         }
 
     async def dry_run(self) -> dict[str, Any]:
         """Return what tuning would move now, and the expected gain."""
         self.require()
-        self.planner.survey()
         await self.measure(patiently=True)
         plan = self.plan(STEPS_SHOWN_MAX)
         chunk_bytes = self.context.chunk_bytes
@@ -343,6 +316,7 @@ class Tuner:
             "expected_ms": plan.after_s * 1e3,
             "speedup": plan.mean_s / plan.after_s if plan.after_s else 1.0,
             "groups": plan.groups,
+            "members": self.status()["members"],
             "moves": [self._shown(step) for step in plan.steps[:SHOWN_MAX]],
         }
 
@@ -365,3 +339,8 @@ class Tuner:
         obstacle = self.obstacle()
         if obstacle is not None:
             raise UsageError(f"no chunk can be moved now: {obstacle}")
+
+
+def _mb_s(byte_s: float) -> float | None:
+    """Return *byte_s*, seconds a byte, as 10^6 bytes a second; None if it is not known."""
+    return 1e-6 / byte_s if byte_s else None

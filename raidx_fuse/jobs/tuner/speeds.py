@@ -1,0 +1,168 @@
+"""How fast members are (the raidx paper, section V.A: the size of a request over its time).
+
+Reads and writes are told apart, random and sequential operations too: an operation is sequential if
+it begins where the last one on its member ended. Two times are kept. The *latency* is what one
+operation takes. The *busy* time is what it costs the member: its share of the time if the member
+serves several at once. So three disks are known to do more together than the fastest one alone, and
+an SSD more than one operation at a time.
+
+All are moving means. A sample counts as at most `OUTLIER` times the mean: an answer that took a
+thousand times as long, because the host was busy, says nothing about the member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+WEIGHT = 1 / 32  # of the newest operation in a moving mean
+OUTLIER = 4.0
+SAMPLES_MIN = 8  # of writes: before, they are taken to be as fast as reads
+
+
+@dataclass(slots=True)
+class Mean:
+    """A moving mean of *count* samples; the first ones weigh as in an ordinary mean."""
+
+    value: float = 0.0
+    count: int = 0
+
+    def add(self, newest: float) -> None:
+        """Take *newest* into account."""
+        self.count += 1
+        if self.count == 1:
+            self.value = newest
+        else:
+            weight = max(WEIGHT, 1 / self.count)
+            self.value += weight * (min(newest, OUTLIER * self.value) - self.value)
+
+
+@dataclass(slots=True)
+class Speed:
+    """The speed of one member for reads, or for writes.
+
+    *latency_s*, *busy_s*, *bytes* of random operations; *byte_s*, the busy time for each byte, and
+    *run_bytes* of sequential ones.
+    """
+
+    latency_s: Mean = field(default_factory=Mean)
+    busy_s: Mean = field(default_factory=Mean)
+    bytes: Mean = field(default_factory=Mean)
+    byte_s: Mean = field(default_factory=Mean)
+    run_bytes: Mean = field(default_factory=Mean)
+
+    def note(self, size_bytes: int, taken_s: float, at_once: int, *, sequential: bool) -> None:
+        """Note an operation that took *taken_s* while the member served *at_once* of them."""
+        if sequential:
+            self.byte_s.add(taken_s / at_once / size_bytes)
+            self.run_bytes.add(size_bytes)
+        else:
+            self.latency_s.add(taken_s)
+            self.busy_s.add(taken_s / at_once)
+            self.bytes.add(size_bytes)
+
+    def copy(self) -> Speed:
+        """Return the speed as it is now."""
+        return Speed(*(replace(mean) for mean in self._means()))
+
+    def _means(self) -> tuple[Mean, ...]:
+        return self.latency_s, self.busy_s, self.bytes, self.byte_s, self.run_bytes
+
+    @property
+    def positioning_s(self) -> float:
+        """The busy time of a random operation besides the transfer of its bytes."""
+        return max(0.0, self.busy_s.value - self.bytes.value * self.byte_s.value)
+
+
+class ServiceMeter:
+    """Speeds of a member, *read* and *write*, from its operations at *data_offset* and beyond.
+
+    What lies below, the superblocks, maps and the log, is used in a way of its own.
+    """
+
+    def __init__(self, data_offset: int, depth: int) -> None:
+        self.read, self.write = Speed(), Speed()
+        self._from = data_offset
+        self._depth = depth
+        self._end = -1
+
+    def note(
+        self, offset: int, size_bytes: int, taken_s: float, outstanding: int, is_write: bool
+    ) -> None:
+        """Note a user's operation that ended; *outstanding*: those of the member, with this one."""
+        if offset < self._from or taken_s <= 0 or not size_bytes:
+            return
+        speed = self.write if is_write else self.read
+        at_once = max(1, min(outstanding, self._depth))
+        speed.note(size_bytes, taken_s, at_once, sequential=offset == self._end)
+        self._end = offset + size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLoad:
+    """Measurements of the member in *role*: speeds, arrival-instant queue, channels."""
+
+    role: int
+    read: Speed
+    write: Speed
+    queue: float
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What users ask for: the fraction of writes, and the mean bytes of random and run accesses."""
+
+    write_share: float
+    random_bytes: float
+    run_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What one access costs a member, in seconds.
+
+    *latency_s* and *busy_s* of a random one; *run_s* of one in a run that lies in order on the
+    member; *seek_s*, to find the beginning of a run.
+    """
+
+    latency_s: float
+    busy_s: float
+    run_s: float
+    seek_s: float
+
+
+def use_of(loads: Sequence[MemberLoad], write_share: float, chunk_bytes: int) -> Use:
+    """Return the use that *loads* show, of all members together; an access is within a chunk."""
+
+    def mean(pairs: list[Mean]) -> float:
+        count = sum(each.count for each in pairs)
+        bytes_ = sum(each.value * each.count for each in pairs) / count if count else 0.0
+        return min(bytes_, chunk_bytes)
+
+    speeds = [speed for load in loads for speed in (load.read, load.write)]
+    return Use(
+        write_share,
+        mean([speed.bytes for speed in speeds]),
+        mean([speed.run_bytes for speed in speeds]),
+    )
+
+
+def costs_of(load: MemberLoad, use: Use) -> Costs:
+    """Return what an access of *use* costs the member of *load*.
+
+    Writes count like reads where few were seen.
+    """
+    read = load.read
+    write = load.write if load.write.latency_s.count >= SAMPLES_MIN else read
+    write_run = load.write if load.write.byte_s.count >= SAMPLES_MIN else read
+    parts = ((1 - use.write_share, read, read), (use.write_share, write, write_run))
+    latency_s = busy_s = run_s = seek_s = 0.0
+    for share, single, run in parts:
+        transfer_s = run.byte_s.value
+        more_s = (use.random_bytes - single.bytes.value) * transfer_s
+        latency_s += share * max(single.latency_s.value + more_s, single.positioning_s)
+        busy_s += share * max(single.busy_s.value + more_s, single.positioning_s)
+        run_s += share * use.run_bytes * transfer_s
+        seek_s += share * single.positioning_s
+    return Costs(latency_s, busy_s, run_s, seek_s)
