@@ -67,14 +67,15 @@ MAY_TOUCH_THE_SYSTEM = {
     "client.client",  # paths as a program gives them
     "client.trio_client",  # the same
     "cli",  # paths as typed
-    "lab.crash.__main__",  # a program: spreads the states over the processors
+    "lab.crash.__main__",  # a program: writes its page
+    "lab.workers",  # spreads parts over processes
 }
 SYSTEM_MODULES = {
     *("asyncio", "concurrent", "ctypes", "fcntl", "glob", "io", "multiprocessing", "os", "pathlib"),
     *("select", "selectors", "shutil", "signal", "socket", "subprocess", "tempfile", "threading"),
     *("_thread", "resource", "pty", "sched"),
 }
-MAY_START_THREADS = {"members.threads", "lab.crash.__main__"}
+MAY_START_THREADS = {"members.threads", "lab.workers"}
 # fusermount3, and hooks, while the loop goes on
 MAY_START_PROCESSES = {"daemon.mount", "daemon.events.programs"}
 THREAD_MODULES = {"threading", "_thread", "concurrent", "multiprocessing", "asyncio"}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -20,13 +20,19 @@ from raidx_fuse.cli.output import Output, console, duration, plural
 from raidx_fuse.cli.parameters import PATH
 from raidx_fuse.errors import UsageError
 from raidx_fuse.lab.experiments.plots import draw_results
-from raidx_fuse.lab.experiments.pool import simulate_pool
-from raidx_fuse.lab.experiments.pool_parts import PoolExperiment
 from raidx_fuse.lab.experiments.results import comparison, csv_rows
-from raidx_fuse.lab.experiments.simulate import simulate as run_experiment
-from raidx_fuse.lab.experiments.spec import parse_experiment
+from raidx_fuse.lab.experiments.sweep import (
+    SweepRun,
+    compute_run,
+    experiment_of,
+    parse_axis,
+    points,
+    runs_of,
+)
 from raidx_fuse.lab.loads.record import Recorder
+from raidx_fuse.lab.workers import compute
 
+SWEEP_SHOWN = ("response mean, ms", "p95", "p99", "requests/s", "busiest member, %")
 EXIT_WRONG = 1  # a read returned wrong content: an error of the engine, or a faulty member
 
 
@@ -35,12 +41,28 @@ EXIT_WRONG = 1  # a read returned wrong content: an error of the engine, or a fa
 @click.option(
     "--seed", type=click.IntRange(min=0), help="Seed for all experiments, instead of their own."
 )
+@click.option(
+    "--sweep", "sweeps", multiple=True, metavar="KEY=A,B,C", help="Vary a key of SPEC (repeat)."
+)
+@click.option(
+    "--repeat", type=click.IntRange(1, 1000), default=1, help="Runs of each, with further seeds."
+)
+@click.option(
+    "--workers", type=click.IntRange(1, 1024), default=1, help="Processes that share the runs."
+)
+@click.option(
+    "--scheduler", metavar="ADDRESS", help="A Dask scheduler whose workers share the runs."
+)
 @click.option("--csv", "csv_path", type=PATH, help="Write all figures to a CSV file.")
 @click.option("--plot", "plot_path", type=PATH, help="Draw a plot (needs raidx-fuse[plots]).")
 def simulate(
     out: Output,
     specs: tuple[str, ...],
     seed: int | None,
+    sweeps: tuple[str, ...],
+    repeat: int,
+    workers: int,
+    scheduler: str | None,
     csv_path: str | None,
     plot_path: str | None,
 ) -> int:
@@ -50,26 +72,65 @@ def simulate(
     arrays, volumes on them and the loads of these; several experiments are compared in a table. The
     real engine runs, without a mount and without root, and equal seeds give equal results. For
     examples see examples/experiments/*.toml.
+
+    --sweep runs every combination of values; with --repeat, means are given with their standard
+    errors. Results do not depend on the number of workers, and lost workers' runs are done again.
     """
-    experiments = [
-        parse_experiment(_text(path), path, str(Path(path).parent), seed) for path in specs
-    ]
-    results = []
+    files = [SweepRun(_text(path), path, str(Path(path).parent)) for path in specs]
+    runs = runs_of(files, [parse_axis(text) for text in sweeps], repeat, seed)
     screen = console(stderr=True)
-    for experiment in experiments:
-        recorder = Recorder()
-        progress = screen.status(SoFar(experiment.name, recorder))
-        with quiet_engine(), progress if screen.is_terminal else nullcontext():
-            if isinstance(experiment, PoolExperiment):
-                results.append(simulate_pool(experiment, recorder))
-            else:
-                results.append(run_experiment(experiment, recorder))
+    is_sweep = bool(sweeps) or repeat > 1
+    if is_sweep or workers > 1 or scheduler is not None:
+        results = []
+        counter = Text(f"0 of {plural(len(runs), 'run')}")
+        with quiet_engine(), screen.status(counter) if screen.is_terminal else nullcontext():
+            for result in compute(compute_quietly, runs, workers=workers, scheduler=scheduler):
+                results.append(result)
+                counter.plain = f"{len(results)} of {plural(len(runs), 'run')}"
+    else:
+        results = [_run_here(run, screen) for run in runs]
     if csv_path is not None:
         _write_csv(csv_path, results)
     if plot_path is not None:
         draw_results(results, plot_path)
-    out.emit({"experiments": results}, page(results))
+    answer: dict[str, Any] = {"experiments": results}
+    if is_sweep:
+        answer["points"] = points(results)
+    out.emit(answer, sweep_page(answer["points"]) if is_sweep else page(results))
     return EXIT_WRONG if any(result.get("wrong") for result in results) else 0
+
+
+def compute_quietly(run: SweepRun) -> dict[str, Any]:
+    """Carry out *run* in a worker, which logs nothing."""
+    with quiet_engine():
+        return compute_run(run)
+
+
+def _run_here(run: SweepRun, screen: Console) -> dict[str, Any]:
+    """Carry out *run* in this process, with a progress line."""
+    recorder, experiment = Recorder(), experiment_of(run)
+    progress = screen.status(SoFar(experiment.name, recorder))
+    with quiet_engine(), progress if screen.is_terminal else nullcontext():
+        return compute_run(run, recorder)
+
+
+def sweep_page(made: list[dict[str, Any]]) -> RenderableType:
+    """Return the points of a sweep as a table: mean, and standard error where runs repeat."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("")
+    for key in made[0]["sweep"]:
+        table.add_column(Text(key))
+    for title in ("runs", *SWEEP_SHOWN):
+        table.add_column(title, justify="right")
+    for point in made:
+        cells = []
+        for name in SWEEP_SHOWN:
+            measure = point["measures"][name]
+            error = "" if measure["se"] is None else f" (s.e. {measure['se']:.3g})"
+            cells.append(f"{measure['mean']:.4g}{error}")
+        values = map(str, point["sweep"].values())
+        table.add_row(Text(point["name"]), *map(Text, values), str(point["runs"]), *cells)
+    return table
 
 
 @dataclass(frozen=True)

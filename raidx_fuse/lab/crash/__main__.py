@@ -6,12 +6,10 @@ line that replays exactly that state. The exit status is 1 if a promise was brok
 
 from __future__ import annotations
 
-import multiprocessing
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -26,6 +24,7 @@ from raidx_fuse.lab.crash.pool.workloads import POOL
 from raidx_fuse.lab.crash.state import PROGRAM, Cell, State
 from raidx_fuse.lab.crash.walk import FAULTS, Tally, replay
 from raidx_fuse.lab.crash.workload import themes_of
+from raidx_fuse.lab.workers import compute
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
 
 
@@ -35,7 +34,10 @@ from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
 @click.option("--layout", "layouts", multiple=True, metavar="L", help="Only this layout (repeat).")
 @click.option("--journal", "journals", multiple=True, metavar="M", help="Only this mode (repeat).")
 @click.option("--theme", default="", metavar="T", help="Only this theme: growth, disks, ...")
-@click.option("--processes", default=2, show_default=True, help="Worker processes.")
+@click.option(
+    "--workers", "--processes", "workers", default=2, show_default=True, help="Worker processes."
+)
+@click.option("--scheduler", metavar="ADDRESS", help="A Dask scheduler, instead of processes.")
 @click.option("--broken", is_flag=True, help="Break the log's ordering: violations must appear.")
 @click.option("--stop-after", default=20, show_default=True, help="Stop after so many violations.")
 @click.option("--page", type=click.Path(path_type=Path), help="Also write the matrix as Markdown.")
@@ -46,7 +48,8 @@ def main(
     layouts: tuple[str, ...],
     journals: tuple[str, ...],
     theme: str,
-    processes: int,
+    workers: int,
+    scheduler: str | None,
     broken: bool,
     stop_after: int,
     page: Path | None,
@@ -63,13 +66,19 @@ def main(
         raise click.UsageError(str(error)) from None
     started_s = time.monotonic()
     tally = Tally()
-    with _tallies(matrix.tasks_of(cells, states, seed), processes) as tallies:
-        for part in tallies:
+    tasks = matrix.tasks_of(cells, states, seed)
+    parts = compute(matrix.run_task, tasks, workers=workers, scheduler=scheduler)
+    try:
+        for part in parts:
             tally.add(part)
             if console.is_terminal:
                 console.print(f"\r{tally.total:,} states", end="")
             if len(tally.violations) >= stop_after:
                 break
+    except RaidxError as error:
+        raise click.UsageError(str(error)) from None
+    finally:
+        parts.close()
     elapsed_s = time.monotonic() - started_s
     _print(console, tally, elapsed_s)
     if page is not None:
@@ -100,15 +109,6 @@ def _has(cell: Cell, theme: str) -> bool:
     if theme == POOL:
         return cell.journal != "none" and has_pool(cell.layout)
     return theme in themes_of(cell)
-
-
-@contextmanager
-def _tallies(tasks: Sequence[matrix.Task], processes: int) -> Iterator[Iterator[Tally]]:
-    if processes <= 1:
-        yield matrix.run_tasks(tasks)
-        return
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        yield pool.imap_unordered(matrix.run_task, tasks)
 
 
 def _print(console: Console, tally: Tally, elapsed_s: float) -> None:

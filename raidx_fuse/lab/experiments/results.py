@@ -8,6 +8,7 @@ from typing import Any
 Result = dict[str, Any]
 
 COUNTS = ("requests", "reads", "writes", "read_bytes", "write_bytes", "seconds", "rate")
+PROVENANCE = ("version", "spec", "spec_sha256", "seed")
 KINDS = ("response_ms", "read_ms", "write_ms")
 PARITY = ("pre_reads", "rmw", "rcw", "full_stripe", "degraded_reads")
 
@@ -69,14 +70,18 @@ def comparison(results: Sequence[Result]) -> list[list[str]]:
 
 
 def csv_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Return one row for each experiment (*from_s* empty) and one for each of its sections."""
+    """Return one row for each experiment (*from_s* empty) and one for each of its sections.
+
+    Rows end with where the figures come from: version, file and its hash, seed, and swept values.
+    """
     rows = []
     for result in results:
-        rows.append({"experiment": result["name"], "from_s": "", **_flat(result)})
+        origin = {name: result[name] for name in PROVENANCE if name in result}
+        origin |= result.get("sweep", {})
+        rows.append({"experiment": result["name"], "from_s": "", **_flat(result), **origin})
         for section in result["sections"]:
-            rows.append(
-                {"experiment": result["name"], "from_s": section["from_s"], **_flat(section)}
-            )
+            first = {"experiment": result["name"], "from_s": section["from_s"]}
+            rows.append({**first, **_flat(section), **origin})
     return rows
 
 

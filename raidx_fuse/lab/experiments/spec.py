@@ -69,6 +69,7 @@ array = "a"                      # unless a setting of the whole pool is set
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -152,18 +153,41 @@ class _Table:
             raise UsageError(f"{self.place}: unknown key {key!r}", action=action)
 
 
+Changes = Sequence[tuple[Sequence[str], Any]]  # (path of keys, value), see sweep.py
+
+
+def _changed(values: dict[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
+    """Return a copy of *values*, tables of a file, with *value* at *path*. Raises UsageError."""
+    values = copy.deepcopy(values)
+    table: Any = values
+    for name in path[:-1]:
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            raise UsageError(f"--sweep {'.'.join(path)}: {name} is not a table of the file")
+    table[path[-1]] = value
+    return values
+
+
 def parse_experiment(
-    text: str, name: str = "experiment", folder: str = "", seed: int | None = None
+    text: str,
+    name: str = "experiment",
+    folder: str = "",
+    seed: int | None = None,
+    changes: Changes = (),
 ) -> Experiment | PoolExperiment:
     """Return the experiment that *text* describes, checked as far as possible without running it.
 
     *name* is used in messages, and in the result if *text* has no name. Paths of traces are
-    relative to *folder*. *seed* overrides the seed of *text*. Raises UsageError.
+    relative to *folder*. *seed* overrides the seed of *text*, *changes* other values of it. Raises
+    UsageError.
     """
     try:
-        top = _Table(name, tomllib.loads(text))
+        values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{name}: not TOML: {error}") from None
+    for path, value in changes:
+        values = _changed(values, path, value)
+    top = _Table(name, values)
     title = top.take("name", str, name)
     own_seed = top.take("seed", int, 0)
     seed = own_seed if seed is None else seed
