@@ -28,7 +28,7 @@ NOTED_MAX = 8192  # chunks in the list before they are digested into the table
 SAMPLE_MASK = 15  # one chunk in 16
 QUEUE_WEIGHT = 1 / 16  # weight of the newest queue length in its moving average
 SHARE_WEIGHT = 1 / 128  # weight of the newest request in the fraction of writes
-RUN_WINDOW = 32  # accesses; many clients send the parts of a sequential stream out of order
+RUN_WINDOW = 8  # accesses: as many streams may be read or written at a time
 RUN_HALF = 128  # of 255: half of the uses were in order
 OLD_WEIGHT = 3  # weight of the old interval; the newest time between two accesses weighs 1
 
@@ -65,6 +65,7 @@ class AccessStats:
         "_clock",
         "_digested",
         "_layout",
+        "_newest",
         "_queues",
         "_runs",
         "_started_s",
@@ -87,6 +88,7 @@ class AccessStats:
         self._base = -1  # the table is not loaded yet
         self.noted: list[int] = []
         self._digested = 0
+        self._newest = 0  # ticks of the last digest
         self.write_share = 0.0
         self.queue_means = [0.0] * layout.width
         self._runs = np.zeros(0, np.uint8)
@@ -168,28 +170,32 @@ class AccessStats:
         mixed = np.where(old == 0, newest, share * old + (1 - share) * newest)
         mixed = np.clip(np.ceil(mixed), 1, INTERVAL_MAX)
         layout.interval[cells] = mixed.astype(np.uint16)
-        layout.last[cells] = now
+        layout.last[cells] = self._newest = now
 
     def _note_runs(self, chunks: Chunks) -> None:
         """Note which of *chunks*, used in this order, continue a run.
 
-        The chunk before was used a short time ago, the one behind was not: random uses of a small
-        set meet that once in four times at most.
+        The chunk before was used just now, the one behind was not. A chunk that was used just now
+        itself says nothing: a stream of small requests meets it often, a hot set, too.
         """
-        before, behind = np.zeros((2, len(chunks)), bool)
+        before, behind, again = np.zeros((3, len(chunks)), bool)
         for lag in range(1, min(RUN_WINDOW, len(chunks) - 1) + 1):
-            before[lag:] |= chunks[lag:] == chunks[:-lag] + 1
-            behind[lag:] |= chunks[lag:] == chunks[:-lag] - 1
-        follows = before & ~behind
+            earlier, now = chunks[:-lag], chunks[lag:]
+            before[lag:] |= now == earlier + 1
+            behind[lag:] |= now == earlier - 1
+            again[lag:] |= now == earlier
+        follows = before & ~behind & ~again
         self.in_order += int(np.count_nonzero(follows))
-        used, at, counts = np.unique(chunks, return_inverse=True, return_counts=True)
-        newest = 255 * np.bincount(at, follows) / counts
+        used, at = np.unique(chunks, return_inverse=True)
+        counts = np.bincount(at, ~again)
+        newest = 255 * np.bincount(at, follows) / np.maximum(counts, 1)
         layout = self._layout
         bundles, columns = np.divmod(used, layout.code.data_count)
         copies = layout.length if layout.code.is_copies else 1
         for copy in range(copies):
             cells = bundles * layout.length + columns + copy
-            old = np.where(layout.interval[cells] == 0, newest, self.runs[cells])
+            first = (layout.interval[cells] == 0) & (counts > 0)
+            old = np.where(first, newest, self.runs[cells])
             self.runs[cells] = (newest + (old - newest) * 0.5**counts).astype(np.uint8)
 
     def _cells(self, reads: Chunks, writes: Chunks) -> Chunks:
@@ -231,13 +237,16 @@ class AccessStats:
         return self._layout.last[cells]
 
     def intervals(self, cells: Any) -> Intervals:
-        """Return the mean intervals of *cells* in ticks, as if each were accessed now.
+        """Return the mean intervals of *cells* in ticks, as if each were used with the last ones.
 
         The value is infinite where nothing is known. A chunk that was hot cools down this way
-        (section V.A).
+        (section V.A) while others are used. Time in which nobody uses any says nothing about them:
+        after some seconds of it all chunks would seem equally hot.
         """
         layout = self._layout
         interval = layout.interval[cells].astype(np.float64)
-        passed = (np.uint32(self.ticks()) - layout.last[cells]).astype(np.float64)
+        if not self._newest:
+            self._newest = self.ticks()
+        passed = (np.uint32(self._newest) - layout.last[cells]).astype(np.float64)
         aged = np.where(passed > interval, (OLD_WEIGHT * interval + passed) / 4, interval)
         return np.where(interval == 0, np.inf, aged)

@@ -268,6 +268,22 @@ def test_streams_and_random_uses_are_told_apart() -> None:
     run(with_array, [("ssd", 16), ("ssd", 16)], scenario)
 
 
+def test_hot_chunks_beside_each_other_are_no_stream() -> None:
+    """They stayed on the disk: a neighbour had been used among the last 32 requests."""
+
+    async def scenario(array: Array, model: bytearray) -> None:
+        access = array.context.access
+        assert access is not None
+        rng = random.Random(3)
+        hot = [chunk + beside for chunk in range(0, 160, 10) for beside in (0, 1)]
+        for _ in range(500):
+            await array.read(rng.choice(hot) * CHUNK, 4096)
+        access.digest()
+        assert (access.runs[hot] < RUN_HALF).all()
+
+    run(with_array, [("ssd", 16), ("ssd", 16)], scenario)
+
+
 def test_access_times_survive_in_the_table() -> None:
     async def scenario() -> None:
         members = [

@@ -7,7 +7,7 @@ fast it is. The paper: a more accurate measurement spares most of the moves that
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.context import ArrayContext
@@ -98,14 +98,24 @@ class Measurements:
                 if self._is_wanted() and not patiently:
                     return
                 place = self._random.randrange(room // PROBE_BYTES + 1) * PROBE_BYTES
-                taken_s = await self._probe(role, place, PROBE_BYTES, 1)
+                taken_s = await self._probe(role, [place], PROBE_BYTES)
                 if taken_s is None:
                     return
                 meter.read.note(PROBE_BYTES, taken_s, 1, sequential=False)
+            if not meter.read.at_once_s.count:
+                places = [
+                    self._random.randrange(room // PROBE_BYTES + 1) * PROBE_BYTES
+                    for _ in range(RUN_READS)
+                ]
+                taken_s = await self._probe(role, places, PROBE_BYTES)
+                if taken_s is None:
+                    return
+                meter.read.at_once_s.add(taken_s / RUN_READS)
             if not meter.read.byte_s.count and room > 2 * RUN_READS * RUN_BYTES:
                 for begins in (True, False):
-                    place = 0 if begins else RUN_READS * RUN_BYTES
-                    taken_s = await self._probe(role, place, RUN_BYTES, RUN_READS)
+                    first = 0 if begins else RUN_READS
+                    places = [(first + number) * RUN_BYTES for number in range(RUN_READS)]
+                    taken_s = await self._probe(role, places, RUN_BYTES)
                     if taken_s is None:
                         return
                     if not begins and taken_s > 0:
@@ -114,13 +124,12 @@ class Measurements:
             if again:
                 self._reads_seen[role] = queue.reads
 
-    async def _probe(self, role: Role, place: int, size: int, count: int) -> float | None:
-        """Return the seconds for *count* reads of *size* from *place* on, None if one fails."""
+    async def _probe(self, role: Role, places: Sequence[int], size: int) -> float | None:
+        """Return the seconds for reads of *size* at *places*, all at once; None if one fails."""
         began_s = self.context.member_set.clock()
-        first = self.context.data_offset + place
         requests = [
-            (role, first + number * size, [memoryview(bytearray(size))], size)
-            for number in range(count)
+            (role, self.context.data_offset + place, [memoryview(bytearray(size))], size)
+            for place in places
         ]
         try:
             await self.context.member_set.read(requests, background=True)

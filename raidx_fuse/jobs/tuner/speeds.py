@@ -42,7 +42,8 @@ class Speed:
     """The speed of one member for reads, or for writes.
 
     *latency_s*, *busy_s*, *bytes* of random operations; *byte_s*, the busy time for each byte, and
-    *run_bytes* of sequential ones.
+    *run_bytes* of sequential ones. *at_once_s* is the busy time of many operations at once: users
+    may never have sent so many that the member shows what it can do.
     """
 
     latency_s: Mean = field(default_factory=Mean)
@@ -50,6 +51,7 @@ class Speed:
     bytes: Mean = field(default_factory=Mean)
     byte_s: Mean = field(default_factory=Mean)
     run_bytes: Mean = field(default_factory=Mean)
+    at_once_s: Mean = field(default_factory=Mean)
 
     def note(self, size_bytes: int, taken_s: float, at_once: int, *, sequential: bool) -> None:
         """Note an operation that took *taken_s* while the member served *at_once* of them."""
@@ -66,12 +68,20 @@ class Speed:
         return Speed(*(replace(mean) for mean in self._means()))
 
     def _means(self) -> tuple[Mean, ...]:
-        return self.latency_s, self.busy_s, self.bytes, self.byte_s, self.run_bytes
+        means = self.latency_s, self.busy_s, self.bytes, self.byte_s, self.run_bytes
+        return *means, self.at_once_s
 
     @property
     def positioning_s(self) -> float:
         """The busy time of a random operation besides the transfer of its bytes."""
-        return max(0.0, self.busy_s.value - self.bytes.value * self.byte_s.value)
+        return max(0.0, self.least_busy_s - self.bytes.value * self.byte_s.value)
+
+    @property
+    def least_busy_s(self) -> float:
+        """The busy time of a random operation while the member serves as many as it can."""
+        if not self.at_once_s.count:
+            return self.busy_s.value
+        return min(self.busy_s.value, self.at_once_s.value)
 
 
 class ServiceMeter:
@@ -156,13 +166,17 @@ def costs_of(load: MemberLoad, use: Use) -> Costs:
     read = load.read
     write = load.write if load.write.latency_s.count >= SAMPLES_MIN else read
     write_run = load.write if load.write.byte_s.count >= SAMPLES_MIN else read
+    if write is not read and read.at_once_s.count:  # writes overlap like reads
+        write = write.copy()
+        gain = min(1.0, read.least_busy_s / (read.latency_s.value or 1.0))
+        write.at_once_s.add(write.latency_s.value * gain)
     parts = ((1 - use.write_share, read, read), (use.write_share, write, write_run))
     latency_s = busy_s = run_s = seek_s = 0.0
     for share, single, run in parts:
         transfer_s = run.byte_s.value
         more_s = (use.random_bytes - single.bytes.value) * transfer_s
         latency_s += share * max(single.latency_s.value + more_s, single.positioning_s)
-        busy_s += share * max(single.busy_s.value + more_s, single.positioning_s)
+        busy_s += share * max(single.least_busy_s + more_s, single.positioning_s)
         run_s += share * use.run_bytes * transfer_s
         seek_s += share * single.positioning_s
     return Costs(latency_s, busy_s, run_s, seek_s)
