@@ -273,7 +273,7 @@ def test_hot_chunks_beside_each_other_are_no_stream() -> None:
 
     async def scenario(array: Array, model: bytearray) -> None:
         access = array.context.access
-        assert access is not None
+        assert isinstance(access, AccessStats)
         rng = random.Random(3)
         hot = [chunk + beside for chunk in range(0, 160, 10) for beside in (0, 1)]
         for _ in range(500):
