@@ -219,7 +219,10 @@ async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Rep
         holders = log_found.holders
         everybody = (holder_of(record.member_uuid) for record in member_set.config.members)
         await journal.ring.believe_also(everybody if holders is None else holders)
-        await member_set.flush()  # the head page must name the new holders before they get records
+        await member_set.write(end.wiped(tail))
+        # Both before the records: the head page names their new holders, and none is followed by
+        # an older one that the power cut has left behind a record that it took.
+        await member_set.flush()
         await member_set.write(
             [
                 (role, at, [content], len(content))
@@ -321,6 +324,7 @@ class _End:
     def __init__(self, journal: Journal, epoch: int, sequence: int, position: int) -> None:
         self._journal, self._epoch = journal, epoch
         self.sequence, self.position = sequence, position
+        self._behind: list[int] = []  # the positions behind the records
 
     def append(self, parities: Sequence[MemberIO], more: bytes = b"") -> tuple[int, bytes]:
         """Return byte offset and content of the next record: *parities*, and *more* entries."""
@@ -337,7 +341,29 @@ class _End:
         )
         self.sequence += 1
         self.position += size
+        self._behind.append(self.position)
         return journal.ring.offset + lap, content
+
+    def wiped(self, tail: int) -> list[MemberIO]:
+        """Return writes, for every member, of zeros where a record could follow one of these.
+
+        *tail* is the position of the first record of the log: nothing lies a lap behind it.
+        """
+        journal = self._journal
+        capacity, queues = journal.capacity, journal.member_set.queues
+        places = {
+            journal.ring.offset + position % capacity
+            for behind in self._behind
+            for position in (behind, behind + -behind % capacity)
+            if position + SECTOR_BYTES <= tail + capacity
+        }
+        zeros = bytes(SECTOR_BYTES)
+        return [
+            (role, place, [zeros], SECTOR_BYTES)
+            for place in sorted(places)
+            for role, queue in by_role(queues)
+            if queue is not None
+        ]
 
 
 async def _place(journal: Journal, member_set: MemberSet) -> None:
