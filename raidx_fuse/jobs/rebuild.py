@@ -283,7 +283,11 @@ class Rebuild(Job):
         await self.checkpoint()
         if not completed:
             return
-        # A member that failed during the checkpoint is not rebuilt.
+        try:  # before another member may be lost: until now records had a copy less
+            await self.context.journal.reform()
+        except RaidxError as error:
+            log.error("the log is not on the rebuilt members yet: %s", error)
+        # A member that failed meanwhile is not rebuilt.
         done = [role for role in done if member_set.queues[role] is rebuilt[role]]
         self.total_bytes = self.done_bytes  # with unlike bundles the total was an estimate
 
@@ -300,7 +304,3 @@ class Rebuild(Job):
             if member_set.queues[role] is rebuilt[role]:
                 member_set.watermarks.pop(role, None)
         member_set.refresh()
-        try:
-            await self.context.journal.reform()
-        except RaidxError as error:
-            log.error("the log is not on the rebuilt members yet: %s", error)

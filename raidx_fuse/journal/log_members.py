@@ -35,8 +35,21 @@ class LogMembers:
         self._leaving = -1 if role is None else role
 
     def choose(self) -> None:
-        """Choose all readable members."""
-        whole = [role for role, queue in by_role(self._member_set.readable) if queue is not None]
+        """Choose all readable members, and those whose rebuild has passed all stripes.
+
+        The latter count as whole only when the log is on them: from then on any other may be lost.
+        """
+        member_set = self._member_set
+        rebuilt = {
+            role
+            for role, mark in member_set.watermarks.items()
+            if mark >= member_set.layout.stripes and member_set.queues[role] is not None
+        }
+        whole = [
+            role
+            for role, queue in by_role(member_set.readable)
+            if queue is not None or role in rebuilt
+        ]
         self.take(tuple([role for role in whole if role != self._leaving]))
 
     def take(self, roles: tuple[Role, ...]) -> None:

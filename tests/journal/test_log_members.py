@@ -17,7 +17,7 @@ def members_of(services_s: list[float | None], tolerance: int) -> tuple[LogMembe
     queues = [None if s is None else SimpleNamespace(write_service_s=s) for s in services_s]
     code = SimpleNamespace(tolerance=tolerance)
     member_set: Any = SimpleNamespace(
-        queues=queues, readable=queues, layout=SimpleNamespace(code=code)
+        queues=queues, readable=queues, watermarks={}, layout=SimpleNamespace(code=code)
     )
     log_members = LogMembers(member_set)
     log_members.choose()
