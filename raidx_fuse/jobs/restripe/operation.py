@@ -258,12 +258,12 @@ class RestripeOperation:
                 await context.journal.drain()
                 async with context.locks.alone():
                     gone = self._gone(back)
-                    if gone:  # no record may name them, or the roles behind them
-                        await drain_for_new_roles(context)
+                    # No record may name them, or the roles behind them, or have fewer copies than
+                    # the new code needs.
+                    await drain_for_new_roles(context)
                     if not self._others() and context.dirty_bitmap.idle:
                         released = self._finish(back, gone)
-                        if gone:
-                            context.journal.choose_roles()
+                        context.journal.choose_roles()
                         await member_set.update(lambda config: config)
                         break
             await self._reform()

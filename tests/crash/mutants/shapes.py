@@ -192,8 +192,8 @@ MUTANTS = (
     Mutant(
         "roles-move-up-under-records",
         RESTRIPER,
-        "                        await drain_for_new_roles(context)\n",
-        "                        pass\n",
+        "                    await drain_for_new_roles(context)\n",
+        "",
         "a replay redoes a record on the member that has the role by then",
         ("raid5:partial:leave",),
         ("tests/jobs/test_removal.py",),
