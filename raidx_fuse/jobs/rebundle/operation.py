@@ -314,11 +314,8 @@ class RebundleOperation:
 
     async def _retire(self, role: Role) -> bool:
         """Give up *role* if it is empty; return False if it is not, or is being assigned."""
-        membership, member_set, journal = (
-            self.array.membership,
-            self.member_set,
-            self.context.journal,
-        )
+        membership, member_set = self.array.membership, self.member_set
+        log_members = self.context.journal.log_members
         if role in member_set.lost:
             try:  # a task that attaches a member waits for this
                 membership.attaching.acquire_nowait()
@@ -329,7 +326,7 @@ class RebundleOperation:
         try:
             if self.layout.used_chunks()[role] or role not in member_set.config.roles():
                 return False
-            journal.log_members.avoid(role)
+            log_members.avoid(role)
             self.layout.closed.add(role)
             await self._clear_log()  # no record lies on the role or names it any more
             async with self.context.locks.alone():
@@ -338,7 +335,7 @@ class RebundleOperation:
                 queue = self._vacate(role)
             await member_set.update(lambda config: config)
         finally:
-            journal.log_members.avoid(None)
+            log_members.avoid(None)
             self.layout.closed.discard(role)
             membership.attaching.release()
         if queue is not None:
