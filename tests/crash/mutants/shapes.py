@@ -206,6 +206,16 @@ MUTANTS = (
         "the log is on fewer members than may be lost now, and one more",
         RESTRIPE,
         RESTRIPE_TESTS,
+        equivalent="the log is empty, and its members are chosen anew, before the new code counts",
+    ),
+    Mutant(
+        "log-not-emptied-before-the-new-code",
+        RESTRIPER,
+        "                    await drain_for_new_roles(context)\n",
+        "                    if gone:\n" + " " * 24 + "await drain_for_new_roles(context)\n",
+        "records that came since the log was emptied have too few copies for the new code",
+        RESTRIPE,
+        ("tests/jobs/test_restripe_copies.py",),
     ),
     Mutant(
         "restripe-turns-back-with-a-mark-that-is-not-durable",
