@@ -33,9 +33,8 @@ from raidx_fuse.store.written_map import WrittenMap
 
 # Writes past the log that are not durable yet. A log record may end inside a sector; the checkpoint
 # then keeps the rest of that sector as it is on the member. If this rest is itself part of a write
-# that is not durable, a power cut may drop the write but keep the record: the sector would hold
-# half of each, a content that nobody wrote (a torn sector). Therefore a record that covers part of
-# a sector waits for a flush while any write past the log is unflushed.
+# that is not durable, a power cut may drop the write but keep the record: half of each, a content
+# that nobody wrote. So a record that covers part of a sector waits for a flush while there are any.
 
 
 class UnflushedWrites:

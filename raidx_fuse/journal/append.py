@@ -61,7 +61,9 @@ class LogWriter(ReshapePosition):
 
     Attributes: *log_members* (none after the log was lost); *batch* (the commit batch
     that is being collected); *late* (a batch whose record some log members did not take
-    synchronously); *torn* (a withdrawn record may have left parts where the next one goes).
+    synchronously); *torn* (a withdrawn record may have left parts where the next one goes);
+    *withdrawn* (the highest number of such a record); *erred* (a log member answered the last
+    synchronous write with an error).
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class LogWriter(ReshapePosition):
         self._gap = NO_GAP  # sequence number of a record that is lost: replay ends before it
         self.late: CommitBatch | None = None
         self._wake = trio.Event()  # set when the checkpoint must not be delayed
-        self.torn = False
+        self.torn, self.withdrawn, self.erred = False, 0, False
         self._mending = trio.Lock()
         self.commits = self.commit_bytes = 0
 
@@ -108,7 +110,7 @@ class LogWriter(ReshapePosition):
         """
         self.choose_roles()
         await self.ring.begin(epoch, self.mark)
-        self.torn = False
+        self.torn, self.withdrawn = False, 0
         await self.member_set.flush()
 
     async def move(self) -> None:
@@ -352,14 +354,14 @@ class LogWriter(ReshapePosition):
         size = len(record)
         buffers = [record]
         left: list[MemberIO] = []
-        queues = self.member_set.queues
+        queues, self.erred = self.member_set.queues, False
         for role in self.log_members.at(offset):
             queue = queues[role]
             try:
                 if queue is None or queue.try_writev(offset, buffers, size):
                     continue
             except MemberError:
-                pass  # the queue tries once more, then the member is failed
+                self.erred = True  # the queue tries once more, then the member is failed
             left.append((role, offset, buffers, size))
         return left
 
@@ -372,6 +374,7 @@ class LogWriter(ReshapePosition):
         """
         if self.ring.take_back(sequence, position):
             self.torn = True
+            self.withdrawn = max(self.withdrawn, sequence)
         else:
             self._end_before(sequence)
 

@@ -176,7 +176,7 @@ class Checkpoint(LogWriter):
                     tail = *self.inflight.first(), self.mark
                 self.overlay.freeze()
                 self.unsettled.freeze()
-                if not self.torn:
+                if not self.torn and self.ring.next_sequence > self.withdrawn:
                     self.log_members.prefer_fast()
                 pages = self.written.take_unsaved()  # copies: later bits have no durable record yet
                 self._begun = tail, pages, self.chunk_table.take_unsaved()

@@ -242,7 +242,8 @@ class Journal(Checkpoint):
         sequence, position, record, left = self.append_now(fields, parts, total)
         ring.hold((filling.stripe,), sequence)
         if len(left) == len(self.log_members.turns[0]):
-            ring.take_back(sequence, position)
+            # After an error, a member may have the record nevertheless.
+            (self.withdraw if self.erred else ring.take_back)(sequence, position)
             return False
         self.commits += 1
         self.take_effect(record, len(fields) // 4, filling.data)

@@ -244,7 +244,7 @@ class TasklessOperations(ABC):
 class SynchronousBatches(ABC):
     """The part of a member's queue (queue.py) that does I/Os of (offset, buffers, size) in a row.
 
-    Both methods return how many were done; the caller submits the others.
+    `try_reads` and `try_writes` return how many were done; the caller submits the others.
     """
 
     member: Member
@@ -277,6 +277,31 @@ class SynchronousBatches(ABC):
     @abstractmethod
     def _note_failed(self, kind: str, offset: int, size_bytes: int, error: MemberError) -> None:
         """Note a failed try: the next one is the second."""
+
+    @abstractmethod
+    def _is_wary_of(self, kind: str, offset: int, size_bytes: int) -> bool:
+        """Return whether the range must not be tried synchronously."""
+
+    def view(self, offset: int, size_bytes: int, fraction: float = 1.0) -> memoryview | None:
+        """Return a RAM member's memory of a range, else None; count *fraction* of it as read."""
+        if self._wary and self._is_wary_of(READ, offset, size_bytes):
+            return None
+        view = self.member.view(offset, size_bytes)
+        if view is not None:
+            self.reads += 1
+            self.read_bytes += int(size_bytes * fraction)
+        return view
+
+    def writable_view(self, offset: int, size_bytes: int) -> memoryview | None:
+        """Return a RAM member's memory of a range, else None; the caller fills it immediately."""
+        if self._wary and self._is_wary_of(WRITE, offset, size_bytes):
+            return None
+        view = self.member.writable_view(offset, size_bytes)
+        if view is not None:
+            self.unflushed = True
+            self.writes += 1
+            self.write_bytes += size_bytes
+        return view
 
     def try_reads(self, reads: Sequence[tuple[int, Sequence[WriteBuffer], int]]) -> int:
         """Read in order without suspending."""

@@ -177,27 +177,6 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
                 return failed
         return None
 
-    def view(self, offset: int, size_bytes: int, fraction: float = 1.0) -> memoryview | None:
-        """Return a RAM member's memory of a range, else None; count *fraction* of it as read."""
-        if self._wary and self._is_wary_of(READ, offset, size_bytes):
-            return None
-        view = self.member.view(offset, size_bytes)
-        if view is not None:
-            self.reads += 1
-            self.read_bytes += int(size_bytes * fraction)
-        return view
-
-    def writable_view(self, offset: int, size_bytes: int) -> memoryview | None:
-        """Return a RAM member's memory of a range, else None; the caller fills it immediately."""
-        if self._wary and self._is_wary_of(WRITE, offset, size_bytes):
-            return None
-        view = self.member.writable_view(offset, size_bytes)
-        if view is not None:
-            self.unflushed = True
-            self.writes += 1
-            self.write_bytes += size_bytes
-        return view
-
     # -- queued --------------------------------------------------------------------------------
 
     def submit(self, operation: Operation, latch: CountdownLatch) -> None:
