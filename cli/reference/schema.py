@@ -25,7 +25,7 @@ def schema_names() -> list[str]:
 
 def _command(stem: str) -> str:
     group, dash, verb = stem.partition("-")
-    return f"{group} {verb}" if dash and group in ("layout", "volume", "array") else stem
+    return f"{group} {verb}" if dash and group in ("layout", "volume", "array", "lab") else stem
 
 
 def _read(stem: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ NAMED = {  # unit -> what a name with it ends with, or contains
     "milliseconds": ("_ms",),
     "per second": ("_per_second",),
     "ratio": ("_ratio",),
+    "MB per second": ("mb_s",),
 }
 WITHOUT = ("count", "number")
 # Names that version 1 has without their unit. A new key gets its unit into its name.
