@@ -175,6 +175,7 @@ class Job(ABC):
         while True:
             if not self._resumed.is_set():
                 await self._resumed.wait()
+                await self.context.member_set.try_unreadable()  # it may have been paused by them
                 self._marks = [(clock(), self.done_bytes)]
             await self.ready()
             if self._cancelled:

@@ -249,3 +249,16 @@ class NewestReads(ABC):
         operation = Operation(queue, READ, page * PAGE_BYTES, buffer, PAGE_BYTES, True)
         await self._wait([operation])
         return operation.error
+
+    async def try_unreadable(self) -> MemberError | None:
+        """Read the unreadable pages again and forget those that can be read.
+
+        Returns the error of the last one that still cannot, or None.
+        """
+        last = None
+        for role, page in list(self.unreadable):
+            error = await self.probe(Role(role), page)
+            if error is None:
+                self.unreadable.discard(role, page)
+            last = error or last
+        return last

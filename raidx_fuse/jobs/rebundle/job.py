@@ -224,6 +224,11 @@ class RebundleJob(StallableJob):
             self._moved_since = True
             self.written += live
             self.placed += len(record) - live
+        elif self.context.member_set.unreadable:
+            self._stale = True
+            still = await self.context.member_set.try_unreadable()
+            if still is not None:
+                self.note_wait(still)
 
     async def finish(self, completed: bool) -> None:
         """Conclude the purpose of the moves."""
