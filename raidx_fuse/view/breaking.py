@@ -12,6 +12,7 @@ MEMBER_CHARS_MAX = 4096
 INJECTED = (
     "rot",
     "bad-area",
+    "bad-sector",
     "lose-write",
     "torn-write",
     "misdirect",

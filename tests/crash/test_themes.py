@@ -310,7 +310,7 @@ def test_streams_of_which_only_the_data_is_logged_keep_their_promises(
 
 @pytest.mark.parametrize(
     ("cell", "first"),
-    [("upc:partial", 200), ("evenodd:partial", 300), ("upc:full", 100), ("pcode:full", 100)],
+    [("upc:partial", 200), ("evenodd:partial", 400), ("upc:full", 100), ("pcode:full", 100)],
 )
 def test_places_written_before_the_parity_of_streams_is_logged_are_found_out(
     cell: str, first: int

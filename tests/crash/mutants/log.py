@@ -366,8 +366,8 @@ SPACE = (
     Mutant(
         "new-epoch-used-before-it-is-durable",
         LOG_WRITER,
-        "        self.torn = False\n        await self.member_set.flush()",
-        "        self.torn = False",
+        "        self.torn, self.withdrawn = False, 0\n        await self.member_set.flush()",
+        "        self.torn, self.withdrawn = False, 0",
         "after a cut the records of the new epoch do not count, or old ones count again",
         (*REMOUNTS, *LOGGED),
         MOMENTS,
