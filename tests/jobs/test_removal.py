@@ -11,6 +11,7 @@ import trio
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.format.create import create_array, shape
 from raidx_fuse.format.shapes import leaving_roles
+from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
 from raidx_fuse.layouts.registry import make_layout
 from raidx_fuse.members.base import Member
@@ -245,6 +246,30 @@ def test_a_kill_at_any_point_loses_nothing_even_with_a_member(role: int) -> None
     play(rig_of("raid5", 4), body)
 
 
+def test_the_position_of_a_rebuild_that_failed_does_not_stop_the_next_start() -> None:
+    """The leaving member failed while it was rebuilt over the stripes of both layouts."""
+
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig)
+        job = await remove(rig, 1)
+        await array.fail_disk(1)
+        await array.replace_disk(1, rig.new_member())
+        (rebuild,) = (each for each in array.jobs.running() if isinstance(each, Rebuild))
+        while rebuild.watermark <= array.context.layout.stripes / 2:  # noqa: ASYNC110
+            await trio.sleep(0.001)
+        await rebuild.checkpoint()
+        await array.fail_disk(1)
+        saved = array.member_set.config.jobs["rebuild:1"]["next_stripe"]
+        await gone(rig, job, 1)
+        assert rig.array is not None
+        assert rig.array.context.layout.stripes < saved
+        assert "rebuild:1" not in rig.array.member_set.config.jobs
+
+    play(rig_of("raid5", 4, slow=True), body)
+
+
 def test_no_record_is_redone_on_a_member_that_moved_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
@@ -252,7 +277,7 @@ def test_no_record_is_redone_on_a_member_that_moved_up(monkeypatch: pytest.Monke
         await fill(rig)
         job = await remove(rig, 0, 24 * CHUNK)
         context, size = array.context, len(rig.model)
-        drain, reform = context.journal.drain, context.journal.reform
+        drain, force = context.journal.drain, context.journal.force
         images: list[bytes] = []
 
         async def drain_and_write(*then: Any) -> None:
@@ -262,12 +287,13 @@ def test_no_record_is_redone_on_a_member_that_moved_up(monkeypatch: pytest.Monke
                 await array.write(0, data)
                 rig.model[: len(data)] = data
 
-        async def killed_then(*_: Any) -> None:
-            images.extend(bytes(ram_of(member).memory) for member in rig.members)
-            await reform()
+        def killed_then(full: bool) -> None:
+            if not full:
+                images.extend(bytes(ram_of(member).memory) for member in rig.members)
+            force(full)
 
         monkeypatch.setattr(context.journal, "drain", drain_and_write)
-        monkeypatch.setattr(context.journal, "reform", killed_then)
+        monkeypatch.setattr(context.journal, "force", killed_then)
         await job.finished.wait()
         async with restarted(images) as again:
             assert again.member_set.config.width == 3

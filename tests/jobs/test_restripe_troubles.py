@@ -158,7 +158,7 @@ def test_a_write_while_a_restripe_turns_back_is_not_undone(monkeypatch: pytest.M
         job = await restripe(rig, "raid5", 5)
         assert rig.array is not None
         context, array = rig.array.context, rig.array
-        drain, reform = context.journal.drain, context.journal.reform
+        drain = context.journal.drain
         at = slice(24 * CHUNK, 27 * CHUNK)  # a stripe, which may bypass the log
 
         async def put(seed: int) -> None:
@@ -171,12 +171,7 @@ def test_a_write_while_a_restripe_turns_back_is_not_undone(monkeypatch: pytest.M
             if isinstance(context.layout, RestripeLayout) and not alone:
                 await put(1)
 
-        async def write_and_reform() -> None:
-            await put(2)
-            await reform()
-
         monkeypatch.setattr(context.journal, "drain", drain_and_write)
-        monkeypatch.setattr(context.journal, "reform", write_and_reform)
         await reach(job, 1)
         job.cancel()
         await job.finished.wait()

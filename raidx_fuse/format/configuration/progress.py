@@ -12,7 +12,10 @@ REPLACE = "replace:"
 
 
 def check_progress(config: ArrayConfig, stripes: int) -> None:
-    """Raise FormatError if the jobs of *config* are impossible for an array of *stripes*."""
+    """Raise FormatError if the jobs of *config* are impossible for an array of *stripes*.
+
+    The position of a rebuild whose member has failed meanwhile is not used, and says nothing.
+    """
     for key, values in config.jobs.items():
         if not _is_possible(config, key, values, stripes):
             raise FormatError(f"array {config.name!r}: its unfinished {key[:40]!r} is impossible")
@@ -20,7 +23,8 @@ def check_progress(config: ArrayConfig, stripes: int) -> None:
 
 def _is_possible(config: ArrayConfig, key: str, values: Any, stripes: int) -> bool:
     if key.startswith(REBUILD):
-        return _is_count(_of(values, "next_stripe"), stripes)
+        rebuilt = {f"{REBUILD}{r.role}" for r in config.members if r.state == "rebuilding"}
+        return key not in rebuilt or _is_count(_of(values, "next_stripe"), stripes)
     if key.startswith(REPLACE):
         role, uuid = key.removeprefix(REPLACE), _of(values, "member_uuid")
         is_role = role.isdecimal() and len(role) < 6 and int(role) < config.width

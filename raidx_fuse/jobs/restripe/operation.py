@@ -22,17 +22,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import trio
-
-from raidx_fuse.errors import MemberError, NoSpaceError, UsageError
+from raidx_fuse.errors import UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
+from raidx_fuse.format.configuration.progress import REBUILD
 from raidx_fuse.format.configuration.volumes import image_end
 from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.format.shapes import RESTRIPE, Shape, restriping, shape_of, shapes_of
 from raidx_fuse.jobs.attach import assign_role, join, leave, release
 from raidx_fuse.jobs.grow.change_shape import drain_for_new_roles
-from raidx_fuse.jobs.job import TRY_AGAIN_S
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.jobs.restripe.job import JOB_KEY, Restripe, record_chunks
 from raidx_fuse.jobs.restripe.space import require_space, require_unwritten
@@ -266,28 +264,12 @@ class RestripeOperation:
                         context.journal.choose_roles()
                         await member_set.update(lambda config: config)
                         break
-            await self._reform()
             context.journal.force(False)  # only now: its records named stripes of the two layouts
         size = self.array.size_bytes
         log.warning("restriped to %s: the image has %d bytes", context.layout.name, size)
         await release(released, self.on_release)
         for hook in self.on_size:
             await hook()
-
-    async def _reform(self) -> None:
-        """Put the log on as many members as the new code tolerates to lose.
-
-        Errors are retried, but not while the array is being closed: the next start does it then.
-        """
-        while True:
-            try:
-                await self.context.journal.reform()
-                return
-            except (MemberError, NoSpaceError) as error:
-                if self.array.jobs.closing:
-                    raise
-                log.error("the log cannot be emptied: %s; retrying", error)
-            await trio.sleep(TRY_AGAIN_S)
 
     def _others(self) -> list[Any]:
         return [job for job in self.array.jobs.running() if job.kind != Restripe.kind]
@@ -306,13 +288,14 @@ class RestripeOperation:
         shape = shapes_of(member_set.config)[0 if back else 1]
         final = final_layout(layout.below if layout.rises != back else layout.above)
         left = {role: Role(role - bisect(gone, role)) for role in shape.members()}
-        # Drop rebuild positions: stripes are numbered anew.
-        dropped = {JOB_KEY, *map(checkpoint_key, member_set.watermarks)}
         queues = [member_set.take_out(role) for role in reversed(gone)]
         for role in member_set.watermarks:
             member_set.watermarks[role] = Stripe(0)
 
         def shaped(config: ArrayConfig) -> ArrayConfig:
+            # Stripes and roles are numbered anew: no rebuild position counts any more, also none
+            # of a member that failed while it was rebuilt.
+            dropped = (JOB_KEY, *(key for key in config.jobs if key.startswith(REBUILD)))
             jobs = {key: value for key, value in config.jobs.items() if key not in dropped}
             for role in member_set.watermarks:
                 jobs[checkpoint_key(role)] = {"next_stripe": 0}

@@ -199,16 +199,6 @@ MUTANTS = (
         ("tests/jobs/test_removal.py",),
     ),
     Mutant(
-        "log-not-formed-again-after-a-restripe",
-        RESTRIPER,
-        "            await self._reform()\n",
-        "",
-        "the log is on fewer members than may be lost now, and one more",
-        RESTRIPE,
-        RESTRIPE_TESTS,
-        equivalent="the log is empty, and its members are chosen anew, before the new code counts",
-    ),
-    Mutant(
         "log-not-emptied-before-the-new-code",
         RESTRIPER,
         "                    await drain_for_new_roles(context)\n",
