@@ -21,7 +21,7 @@ from typing import Any
 
 from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.errors import ArrayFailedError, UnrecoverableError
+from raidx_fuse.errors import ArrayFailedError, RaidxError, UnrecoverableError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.jobs.attach import join, release
 from raidx_fuse.jobs.job import WINDOW_BYTES, Job
@@ -287,7 +287,10 @@ class Replacement:
         member_set.unreadable.spare(-1)
         self.twin, self.member_uuid = None, ""
         member_set.refresh()
-        await journal.move()
+        try:
+            await journal.move()
+        except RaidxError as error:  # the log tries again by itself
+            log.error("the log is not on the new member yet: %s", error)
         await release([twin.inner], self.array.grow_operation.on_release)
 
 

@@ -63,7 +63,7 @@ class LogWriter(ReshapePosition):
     that is being collected); *late* (a batch whose record some log members did not take
     synchronously); *torn* (a withdrawn record may have left parts where the next one goes);
     *withdrawn* (the highest number of such a record); *erred* (a log member answered the last
-    synchronous write with an error).
+    synchronous write with an error); *to_form* (the log members are to be chosen anew).
     """
 
     def __init__(
@@ -94,7 +94,8 @@ class LogWriter(ReshapePosition):
         self._gap = NO_GAP  # sequence number of a record that is lost: replay ends before it
         self.late: CommitBatch | None = None
         self._wake = trio.Event()  # set when the checkpoint must not be delayed
-        self.torn, self.withdrawn, self.erred = False, 0, False
+        self.torn = self.erred = self.to_form = False
+        self.withdrawn = 0
         self._mending = trio.Lock()
         self.commits = self.commit_bytes = 0
 
@@ -117,9 +118,10 @@ class LogWriter(ReshapePosition):
         """Choose the log members anew among the readable ones.
 
         The ring must be empty and no commit may run. Raises what the members raise; then the former
-        log members stay.
+        log members stay, until `tend` (checkpoint.py) has tried again.
         """
         roles, holders = self.log_members.roles, self.ring.holders
+        self.to_form = True
         self.choose_roles()
         try:
             await self.ring.believe_also(holders)
@@ -128,6 +130,7 @@ class LogWriter(ReshapePosition):
             self.log_members.take(roles)
             self.ring.set_holders(holders)
             raise
+        self.to_form = False
 
     async def believe_all(self) -> None:
         """Durably record every member as a valid holder of the log.

@@ -58,7 +58,7 @@ class Checkpoint(LogWriter):
         self._begun: Begun | None = None  # a checkpoint that has begun; one that failed goes on
         self._gate: trio.Event | None = None  # commits wait for it while the ring is emptied
         self.placing = trio.Lock()
-        self._to_form = self._gives_up = False
+        self._gives_up = False
         self._gives_up_from_s = 0.0  # limits extra checkpoints to the normal rate
 
     async def save_mark(self, mark: int) -> None:
@@ -255,9 +255,8 @@ class Checkpoint(LogWriter):
 
         Raises what the members raise; then `tend` tries again.
         """
-        self._to_form = True
+        self.to_form = True
         await self.drain(self.move)
-        self._to_form = False
 
     @property
     def is_gated(self) -> bool:
@@ -278,10 +277,10 @@ class Checkpoint(LogWriter):
         while True:
             with trio.move_on_after(PLACE_AFTER_S):
                 await self._wake.wait()
-            if self.ring.open or self.ring.is_behind or self._to_form:
+            if self.ring.open or self.ring.is_behind or self.to_form:
                 try:
                     await self.place()
-                    if self._to_form:
+                    if self.to_form:
                         await self.reform()
                     if self._gives_up:
                         await self.member_set.flush()  # of the head page

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from typing import Any
 
 import pytest
 import trio
 
-from raidx_fuse.errors import BusyError
+from raidx_fuse.errors import BusyError, MemberError
+from raidx_fuse.format.log_record import holder_of
 from raidx_fuse.jobs.replace import Replace
-from raidx_fuse.layouts.numbers import CellIndex, Stripe
+from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
@@ -243,6 +245,33 @@ def test_the_position_before_a_run_in_which_the_new_member_failed_does_not_count
                 assert (await finish(rig, job))["state"] == "done"
                 old.vanish()
                 rig.members.remove(old)
+            await consistent(rig)
+
+    run(main)
+
+
+def test_a_log_that_could_not_move_to_the_new_member_moves_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until then its records are not believed, and would have a copy less than they need."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await rig.put(0, noise(len(rig.model), 1))
+            job = await begin(rig, 1)
+            ring = rig.running.context.journal.ring
+
+            async def fail(_others: Any) -> None:
+                monkeypatch.undo()
+                raise MemberError("ram0", "write", 0, errno.EIO)
+
+            monkeypatch.setattr(ring, "believe_also", fail)
+            assert (await finish(rig, job))["state"] == "done"
+            new = holder_of(rig.running.member_set.config.record(Role(1)).member_uuid)
+            assert new not in ring.holders, "the log did not fail to move"
+            with trio.fail_after(60):
+                while new not in ring.holders:  # noqa: ASYNC110
+                    await trio.sleep(1)
             await consistent(rig)
 
     run(main)

@@ -171,11 +171,11 @@ def test_a_rebuild_ends_and_the_log_is_formed_again_later() -> None:
                 await job.finished.wait()
             assert job.state == "done", job.status()
             journal = rig.running.context.journal
-            assert journal._to_form, "the head page was not missed"
+            assert journal.to_form, "the head page was not missed"
             for fault in faults:
                 fault.lift()
             await trio.sleep(5)
-            assert not journal._to_form
+            assert not journal.to_form
             await rig.put(7, noise(5 * CHUNK, 3))
             await rig.compare()
 
