@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
+from rich.console import Console
 
 from raidx_fuse.cli.main import main
 from tests.cli.test_screens import terminal
@@ -147,7 +148,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def screens(monkeypatch: pytest.MonkeyPatch, line: list[str], say: str) -> Iterator[list[str]]:
-    """Yield what a command line shows on terminals of each width, then on one of ASCII."""
+    """Yield what a command line shows on terminals of each width, then on one of ASCII.
+
+    Without the progress line of `simulate`, which shows how far it is at each redraw.
+    """
+    monkeypatch.setattr(Console, "status", lambda *_: contextlib.nullcontext())
     for columns, encoding in (*((width, "utf-8") for width in WIDTHS), (80, "ascii")):
         with terminal(monkeypatch, columns, encoding) as lines:
             # The width of help is for people to read, and click's own: it follows the terminal.

@@ -33,8 +33,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(site: Path) -> dict[str, str]:
-    """Return an environment in which the package is installed."""
-    return {**shell_environment(), "PYTHONPATH": str(site)}
+    """Return an environment in which the package is installed, and no coverage is measured.
+
+    What measures the coverage of this test run would do so in the package's own run of pytest, too.
+    """
+    outer = ("PYTEST_", "SLIPCOVER_")
+    inner = {k: v for k, v in shell_environment().items() if not k.startswith(outer)}
+    return {**inner, "PYTHONPATH": str(site)}
 
 
 @pytest.fixture
