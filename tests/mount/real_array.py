@@ -115,8 +115,11 @@ class RealArray:
         assert control_socket.wait_for_exit(pid, 30), "the daemon does not end"
 
     def clear(self) -> None:
-        """Clear the mount point that a killed daemon has left."""
-        run("umount" if os.geteuid() == 0 else "fusermount3", *_clear_options(), self.mnt)
+        """Clear the mount point that a killed daemon has left, when nobody looks at it."""
+        words = ["umount" if os.geteuid() == 0 else "fusermount3", *_clear_options()]
+        deadline_s = time.monotonic() + 30
+        while run(*words, self.mnt, check=time.monotonic() > deadline_s).returncode:
+            time.sleep(0.02)
 
     # -- members and jobs --
 

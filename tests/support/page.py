@@ -18,7 +18,7 @@ from typing import Any
 from tests.support.browser import Browser
 
 RAIDX = Path(sys.executable).with_name("raidx")
-READY_S = 60.0
+READY_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)

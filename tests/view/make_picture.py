@@ -25,8 +25,9 @@ def photograph(shown: Page, opened: Browser) -> bytes:
     opened.open(shown.url)
     show_stripes(opened, 0, 8)
     opened.wait("return document.querySelectorAll('#requests button').length > 2")
-    opened.click('[data-key="0:D1"]')
-    opened.wait("return document.querySelector('#plan h3')")
+    opened.wait_doing(
+        lambda: opened.click('[data-key="0:D1"]'), "return document.querySelector('#plan h3')"
+    )
     opened.wait(LIT)
     picture = Image.open(io.BytesIO(opened.screenshot())).convert("RGB").quantize(COLOURS)
     output = io.BytesIO()

@@ -7,13 +7,14 @@ with what its daemon says in tests/mount/test_view.py.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
-from tests.support.browser import Browser, browser, why_no_browser
+from tests.support.browser import LIMIT_S, Browser, browser, why_no_browser
 from tests.support.page import Page, page, show_stripes
 from tests.view.make_picture import photograph
 
@@ -73,7 +74,6 @@ const keys = (name) => [...document.querySelectorAll(`#picture .plan-${name}`)].
 const lines = [...document.querySelectorAll('#plan p')].map((each) => each.textContent);
 return [lines, keys('read'), keys('write')];
 """
-TRIES = 20
 
 
 @pytest.fixture(scope="module")
@@ -191,17 +191,27 @@ def test_a_click_shows_the_plan_that_explain_tells_and_its_cells(
         for cell in shown.ask("/picture?first=1&count=1")["picture"]["cells"]
         if cell["key"] == "1:D1"
     ]
-    for _ in range(TRIES):  # the load goes on: a stripe may have another plan a moment later
-        at_home.run("document.getElementById('plan').replaceChildren()")
-        at_home.click('[data-key="1:D1"]')
-        at_home.wait("return document.querySelector('#plan h3')")
-        seen = at_home.run(PLAN)
+
+    def told() -> list[Any]:
         plan = shown.ask(f"/plan?offset={offset}&length=512&operation=write")
-        wanted = [
+        return [
             [plan["summary"], *plan["lines"]],
             *(sorted(key for key, each in plan["cells"] if each == what) for what in READ_WRITE),
         ]
-        if seen == wanted:
+
+    def click() -> None:
+        at_home.run("document.getElementById('plan').replaceChildren()")
+        at_home.wait_doing(
+            lambda: at_home.click('[data-key="1:D1"]'),
+            "return document.querySelector('#plan h3')?.textContent.startsWith('write of')",
+        )
+
+    # the load goes on: a stripe may have another plan a moment later
+    end_s = time.monotonic() + LIMIT_S
+    while True:
+        click()
+        wanted, seen = told(), at_home.run(PLAN)
+        if seen == wanted or time.monotonic() > end_s:
             break
     assert seen == wanted
     assert "1:D1" in seen[2]
@@ -210,11 +220,14 @@ def test_a_click_shows_the_plan_that_explain_tells_and_its_cells(
 def test_requests_light_cells_and_can_be_chosen(at_home: Browser) -> None:
     at_home.wait("return document.querySelectorAll('#picture .cell.write').length > 0")
     at_home.wait("return document.querySelectorAll('#picture .cell.read').length > 0")
-    at_home.click("#requests button")
-    at_home.wait("return document.querySelectorAll('#plan p').length > 2")
+    at_home.wait_doing(
+        lambda: at_home.click("#requests button:enabled"),
+        "return document.querySelectorAll('#plan p').length > 2",
+    )
 
 
 def test_nobody_breaks_anything_without_the_token(at_home: Browser, shown: Page) -> None:
+    at_home.wait("return !document.getElementById('break').hidden")
     assert at_home.run("return document.getElementById('do').hidden")
     at_home.type("input[name=token]", "not the token at all")
     at_home.click("#enter button")
@@ -276,7 +289,7 @@ def test_another_site_does_nothing_with_the_cookie_of_this_one(
     at_home.open(shown.url)
     at_home.wait("return document.querySelectorAll('#members tr').length >= 4")
     assert at_home.run("return document.querySelectorAll('#members tr.error').length") == 0
-    assert at_home.run("return document.getElementById('do').hidden") is False, "still entered"
+    at_home.wait("return !document.getElementById('do').hidden")  # still entered
 
 
 def test_a_member_fails_is_replaced_and_the_array_grows(at_home: Browser) -> None:
@@ -291,12 +304,14 @@ def test_a_member_fails_is_replaced_and_the_array_grows(at_home: Browser) -> Non
               document.getElementById(id).dispatchEvent(new Event('change')); };
             choose('do-action', (each) => { each.value = arguments[0]; });
             choose('do-member', (each) => { each.selectedIndex = arguments[1]; });
+            document.querySelector('#do button[type=submit]').click();
             """,
             action,
             member,
         )
-        at_home.click("#do button[type=submit]")
-        at_home.wait("return document.getElementById('done').textContent.endsWith(': done')")
+        at_home.wait(
+            "return document.getElementById('done').textContent === arguments[0]", f"{action}: done"
+        )
 
     do("fail-disk", 1)
     at_home.wait("return document.getElementById('state').textContent.startsWith('degraded')")

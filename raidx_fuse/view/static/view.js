@@ -5,6 +5,7 @@ const LIT_MS = 1200;
 const REQUESTS_SHOWN = 12;
 const EVENTS_SHOWN = 30;
 const FOLLOW_MS = 1500;
+const AGAIN_MS = 1000;
 const get = (id) => document.getElementById(id);
 
 let cells = new Map(); // key -> {group, cell, timer}
@@ -59,7 +60,10 @@ async function draw() {
     shown = told.picture.stripes;
     get("picture").dataset.stripes = shown.join(" ");
   } catch (error) {
-    if (!get("state").classList.contains("dead")) say(error.message);
+    if (!get("state").classList.contains("dead")) {
+      say(error.message);
+      setTimeout(draw, AGAIN_MS); // no news may come that would draw it
+    }
   } finally {
     loading = false;
     if (again) { again = false; draw(); }
