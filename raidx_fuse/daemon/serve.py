@@ -123,6 +123,7 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
                 shaper.on_size.append(volumes.note_size)
                 shaper.on_release.append(disks.let_go)
             array.member_set.on_fail.append(partial(_note_failed, disks, array))
+            array.replacement.on_failed.append(disks.note_failed)
             watch.begin(array)
             watches.append(watch)
             array.nursery.start_soon(watch.run)

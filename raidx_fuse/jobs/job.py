@@ -83,6 +83,9 @@ class Job(ABC):
     async def finish(self, completed: bool) -> None:
         """Conclude the job after its last window (*completed*), or after a stop or a cancel."""
 
+    async def undo(self) -> None:  # noqa: B027  # optional: most failed jobs leave nothing behind
+        """Clean up after the job has failed; *state* and *error* are set."""
+
     def detail(self) -> dict[str, Any]:
         """Return the keys that this kind of job adds to `status`."""
         return {}
@@ -164,8 +167,15 @@ class Job(ABC):
         except RaidxError as error:
             log.error("%s %d failed: %s", self.kind, self.job_id, error)
             self.state, self.error = "failed", str(error)
+            await self._undo()
         finally:
             self.finished.set()
+
+    async def _undo(self) -> None:
+        try:
+            await self.undo()
+        except RaidxError as error:
+            log.error("after the failed %s %d: %s", self.kind, self.job_id, error)
 
     async def _loop(self) -> bool:
         clock = self.context.member_set.clock

@@ -14,7 +14,7 @@ that lies between may have written to the member alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import ArrayFailedError, RaidxError, UnrecoverableError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
-from raidx_fuse.jobs.attach import join, release
+from raidx_fuse.jobs.attach import join, leave, release
 from raidx_fuse.jobs.job import WINDOW_BYTES, Job
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.numbers import Role, Stripe
@@ -32,6 +32,7 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.members.twin import Twin
 from raidx_fuse.members.unreadable import PAGE_BYTES, Needed
 from raidx_fuse.store.member_io import MemberLostError
+from raidx_fuse.store.queue import MemberQueue
 
 log = logging.getLogger(__name__)
 
@@ -137,12 +138,20 @@ class Replace(Job):
         elif self.is_cancelled:
             await self.operation.drop()
 
+    async def undo(self) -> None:
+        """Leave nothing of a failed replacement that a later change of members could meet."""
+        await self.operation.drop()
+
 
 class Replacement:
-    """The replacement of one member of *array* at a time; *twin* is None while there is none."""
+    """The replacement of one member of *array* at a time; *twin* is None while there is none.
+
+    *on_failed* is called with a new member that failed and does not belong to the array any more.
+    """
 
     def __init__(self, array: ArrayServices) -> None:
         self.array = array
+        self.on_failed: list[Callable[[Member], None]] = []
         self.role = Role(-1)
         self.twin: Twin | None = None
         self.member_uuid = ""  # of the successor
@@ -155,19 +164,29 @@ class Replacement:
             raise ArrayFailedError(
                 f"the member that was to be replaced failed: role {self.role} is rebuilt instead"
             )
-        if twin.error is not None:
-            raise ArrayFailedError(
-                f"the new member failed: {twin.error.message}", action="use another one"
-            )
+        if self._is_broken(twin):
+            unwritable = f"{twin.successor.path}: its superblock could not be written"
+            why = unwritable if twin.error is None else twin.error.message
+            raise ArrayFailedError(f"the new member failed: {why}", action="use another one")
         return twin
+
+    def _is_broken(self, twin: Twin) -> bool:
+        """Return whether the successor failed: in its data, or in its superblock."""
+        return twin.error is not None or self.member_uuid not in self.array.member_set.spares
 
     async def begin(self, record: MemberRecord, member: Member) -> int:
         """Replace the member of *record* by *member*; return the job. Raises RaidxError."""
         member_set = self.array.member_set
         records = await join(member_set, [member], self.array.context.layout.chunks)
         uuid = records[0].member_uuid
-        await member_set.update(lambda config: _noted(config, record.role, uuid, 0))
-        return await self._start(record.role, uuid, 0)
+        try:
+            await member_set.update(lambda config: _noted(config, record.role, uuid, 0))
+            return await self._start(record.role, uuid, 0)
+        except RaidxError:
+            await self.drop()
+            member_set.change(lambda config: _noted(config, record.role, "", 0))
+            await leave(member_set, records)  # the caller closes it
+            raise
 
     async def resume(self) -> None:
         """Go on with a replacement that the last run has begun."""
@@ -177,21 +196,34 @@ class Replacement:
             if not key.startswith(KEY):
                 continue
             role, uuid = Role(int(key.removeprefix(KEY))), value["member_uuid"]
-            ours = member_set.config.record(role).state == "active"
+            ours = role in member_set.config.roles_in("active")
             if not ours or uuid not in member_set.spares:
                 await member_set.update(partial(_noted, role=role, uuid="", next_stripe=0))
                 continue
             counts = value.get("starts") == starts
-            await self._start(role, uuid, value["next_stripe"] if counts else 0)
+            try:
+                await self._start(role, uuid, value["next_stripe"] if counts else 0)
+            except RaidxError as error:  # the array starts without it
+                log.error("the replacement of role %d does not go on: %s", role, error)
+                await self.drop()
+                await member_set.update(partial(_noted, role=role, uuid="", next_stripe=0))
             return
 
     async def _start(self, role: Role, uuid: str, start: int) -> int:
         member_set, context = self.array.member_set, self.array.context
-        successor = member_set.spares[uuid]
+        queue, successor = member_set.queues[role], member_set.spares.get(uuid)
+
+        def require_both() -> tuple[MemberQueue, Member]:
+            if queue is None or member_set.queues[role] is not queue:
+                raise ArrayFailedError("the member that was to be replaced failed meanwhile")
+            if successor is None or uuid not in member_set.spares:
+                raise ArrayFailedError("the new member failed meanwhile", action="use another one")
+            return queue, successor
+
+        queue, successor = require_both()
         if not start:
             await context.journal.chunk_table.erase(role, successor)
-        queue = member_set.queues[role]
-        assert queue is not None
+            require_both()
         if not successor.reads_zero:
             member_set.change(lambda config: _distrusted(config, role))
             context.note_zero_roles()
@@ -199,10 +231,11 @@ class Replacement:
 
         async def mirror() -> None:
             # No placement is under way, so that none reaches the member alone from here on.
+            queue, successor = require_both()
             twin = Twin(
                 queue.member, successor, own_bytes, lambda: member_set.io_timeout_s * PATIENCE
             )
-            self.twin, self.role, self.member_uuid = twin, role, uuid
+            self.twin, self.role, self.member_uuid, self._job = twin, role, uuid, None
             queue.serve_by(twin)
             member_set.unreadable.spare(role)
 
@@ -219,7 +252,7 @@ class Replacement:
         queue = self.array.member_set.queues[role]
         if self.twin is not None and role == self.role and queue is not None:
             queue.serve_by(self.twin.inner)
-            self._forget()
+            self._forget(self.twin)
 
     def keep(self, config: ArrayConfig) -> ArrayConfig:
         """Return *config* with the position of the copy: the array ends, all is durable."""
@@ -228,29 +261,34 @@ class Replacement:
         return _noted(config, self.role, self.member_uuid, self._job.next_stripe)
 
     async def drop(self) -> None:
-        """End the replacement: the new member stays as a spare, if it is in use."""
+        """End the replacement: the new member stays as a spare, or is let go if it failed."""
         member_set, twin = self.array.member_set, self.twin
-        if twin is None:
+        if twin is None or twin.has_passed_on:  # superblocks may say that it has the role
             return
         queue = member_set.queues[self.role]
         assert queue is not None
-        uuid, broken = self.member_uuid, twin.error is not None
         queue.serve_by(twin.inner)
-        self._forget()
-        if broken:
-            member_set.spares.pop(uuid, None)
-            member_set.change(
-                lambda config: replace(
-                    config, members=tuple(r for r in config.members if r.member_uuid != uuid)
-                )
-            )
+        self._forget(twin)
         await member_set.update(lambda config: config)
 
-    def _forget(self) -> None:
-        role = self.role
-        self.array.member_set.change(lambda config: _noted(config, role, "", 0))
-        self.twin, self.member_uuid = None, ""
-        self.array.member_set.unreadable.spare(-1)
+    def _forget(self, twin: Twin) -> None:
+        """Forget the replacement in memory, and its new member if that has failed."""
+        member_set, role, uuid = self.array.member_set, self.role, self.member_uuid
+        broken = self._is_broken(twin)
+        self.twin, self.member_uuid, self._job = None, "", None
+        member_set.unreadable.spare(-1)
+        member_set.change(lambda config: _noted(config, role, "", 0))
+        if not broken:
+            return
+        member_set.spares.pop(uuid, None)
+        member_set.change(
+            lambda config: replace(
+                config, members=tuple(r for r in config.members if r.member_uuid != uuid)
+            )
+        )
+        log.error("%s is no member of the array any more", twin.successor.path)
+        for hook in self.on_failed:
+            hook(twin.successor)
 
     async def hand_over(self) -> None:
         """Give the role to the successor, which has everything. Raises RaidxError."""
@@ -275,6 +313,7 @@ class Replacement:
             config = replace(config, members=rest).with_record(seated)
             return _noted(config, role, "", 0)
 
+        await member_set.update(lambda config: config)  # the new member has one, as a spare
         await member_set.published()  # no superblock of the member is under way
         self.require()
         twin.pass_on()

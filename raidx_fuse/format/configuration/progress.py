@@ -27,7 +27,7 @@ def _is_possible(config: ArrayConfig, key: str, values: Any, stripes: int) -> bo
         return key not in rebuilt or _is_count(_of(values, "next_stripe"), stripes)
     if key.startswith(REPLACE):
         role, uuid = key.removeprefix(REPLACE), _of(values, "member_uuid")
-        is_role = role.isdecimal() and len(role) < 6 and int(role) < config.width
+        is_role = role.isdecimal() and len(role) < 6  # one that is gone by now: ignored
         is_copied = _is_count(_of(values, "next_stripe"), stripes)
         return is_role and isinstance(uuid, str) and is_copied
     match key:

@@ -1,0 +1,234 @@
+"""A replacement whose new member fails ends cleanly: nothing of it is left for what comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.format.configuration.progress import REPLACE
+from raidx_fuse.jobs.replace import Replace
+from raidx_fuse.members.base import Member
+from raidx_fuse.members.simulated.faulty import FaultMember
+from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.members.twin import Twin
+from tests.jobs.test_replace import CHUNK, begin, consistent, finish
+from tests.support.spy import SpyRig, fill, noise, spying, state_of
+
+Next = Callable[[SpyRig], Awaitable[None]]
+
+
+async def break_new(rig: SpyRig, role: int, fault: str) -> FaultMember:
+    """Begin to replace *role*; break the new member meanwhile; return it when the job has ended."""
+    job = await begin(rig, role)
+    new = rig.members.pop()
+    await trio.sleep(1)
+    if fault == "vanish":
+        new.vanish()
+    else:
+        new.hang(("write",))
+    await rig.put(0, noise(9 * CHUNK, 1))
+    await job.finished.wait()
+    assert job.state == "failed"
+    assert "the new member failed" in (job.error or "")
+    return new
+
+
+def nothing_left(rig: SpyRig) -> None:
+    """Check that neither memory nor superblocks know of a replacement."""
+    member_set = rig.running.member_set
+    assert rig.running.replacement.twin is None
+    assert not [key for key in member_set.config.jobs if key.startswith(REPLACE)]
+    assert not [q for q in member_set.queues if q is not None and isinstance(q.member, Twin)]
+
+
+async def fails_another(rig: SpyRig) -> None:
+    await rig.running.fail_disk(0)
+    await rig.put(CHUNK, noise(5 * CHUNK, 3))
+
+
+async def fails_the_same(rig: SpyRig) -> None:
+    await rig.running.fail_disk(2)
+    await rig.put(CHUNK, noise(5 * CHUNK, 3))
+
+
+async def replaces_another(rig: SpyRig) -> None:
+    assert (await finish(rig, await begin(rig, 1)))["state"] == "done"
+    assert [state_of(rig, role) for role in range(3)] == ["active"] * 3
+
+
+async def replaces_the_same(rig: SpyRig) -> None:
+    assert (await finish(rig, await begin(rig, 2)))["state"] == "done"
+    assert rig.running.status()["members"][2]["path"] == rig.members[-1].path
+
+
+async def removes_one(rig: SpyRig) -> None:
+    """The last role, the one of the replacement, is another member's or nobody's afterwards."""
+    left = await rig.running.remove_disk(0)
+    if "job" in left:
+        await rig.running.jobs.wait(left["job"])
+    assert rig.running.context.layout.width == 2
+
+
+async def restripes(rig: SpyRig) -> None:
+    rig.members.append(rig.new_member())
+    begun = await rig.running.restripe([rig.members[-1]], "raid5", {})
+    assert (await rig.running.jobs.wait(begun["job"]))["state"] == "done"
+
+
+async def nothing(rig: SpyRig) -> None:
+    pass
+
+
+MIRRORED = (
+    *(fails_another, fails_the_same, replaces_another, replaces_the_same),
+    *(removes_one, nothing),
+)
+STRIPED = (replaces_another, replaces_the_same, restripes, nothing)
+
+
+@pytest.mark.parametrize(
+    ("layout", "fault", "follows"),
+    [
+        *(("raid1", "vanish", follows) for follows in MIRRORED),
+        *(("raid0", "vanish", follows) for follows in STRIPED),
+        *(("raid1", "hang", follows) for follows in (replaces_the_same, removes_one)),
+    ],
+)
+def test_what_follows_a_failed_one_knows_nothing_of_it(
+    layout: str, fault: str, follows: Next
+) -> None:
+    async def main() -> None:
+        async with spying(layout, 3, chunk_bytes=CHUNK) as rig:
+            await rig.put(0, noise(len(rig.model) // 3, 99))
+            rig.running.grow_operation.on_release.append(rig.members.remove)
+            await break_new(rig, 2, fault)
+            nothing_left(rig)
+            assert [record.role for record in rig.running.member_set.config.members] == [0, 1, 2]
+            await follows(rig)
+            await consistent(rig)
+            await rig.close()
+            await rig.open()
+            nothing_left(rig)
+            await consistent(rig)
+
+    run(main)
+
+
+@pytest.mark.parametrize("fault", ["vanish", "hang"])
+def test_the_new_member_is_let_go_and_can_come_again(fault: str) -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            gone: list[Member] = []
+            rig.running.replacement.on_failed.append(gone.append)
+            new = await break_new(rig, 1, fault)
+            assert gone == [new]
+            assert new not in rig.running.member_set.present().values()
+            new.clear()
+            new.come_back()
+            await trio.sleep(60)
+            assert (await finish(rig, await begin(rig, 1, new)))["state"] == "done"
+            await consistent(rig)
+
+    run(main)
+
+
+@pytest.mark.parametrize("operation", ["write", "flush"])
+def test_one_that_fails_before_it_begins_leaves_nothing(operation: Any) -> None:
+    async def main() -> None:
+        async with spying("raidx-parity", 5, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            new = rig.new_member()
+            fault = None
+
+            def after_joining(_touch: object) -> None:
+                nonlocal fault
+                if new in rig.running.member_set.spares.values() and fault is None:
+                    noted = [k for k in rig.running.member_set.config.jobs if k.startswith(REPLACE)]
+                    if noted:
+                        fault = new.error((operation,), offset_bytes=1 << 17)
+
+            rig.log.hook = after_joining
+            try:
+                await rig.running.replace_disk(1, new)
+                (job,) = (j for j in rig.running.jobs.running() if isinstance(j, Replace))
+                await job.finished.wait()
+                assert job.state == "failed"
+            except RaidxError:
+                pass
+            assert fault is not None
+            rig.log.hook = None
+            nothing_left(rig)
+            await consistent(rig)
+            await rig.close()
+            await rig.open()
+            assert not rig.running.jobs.running()
+
+    run(main)
+
+
+def test_the_member_may_fail_while_its_replacement_begins() -> None:
+    async def main() -> None:
+        async with spying("raidx-parity", 5, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            new = rig.new_member()
+            rig.members.append(new)
+            failed = False
+
+            def noted(_touch: object) -> None:
+                nonlocal failed
+                jobs = rig.running.member_set.config.jobs
+                if not failed and any(key.startswith(REPLACE) for key in jobs):
+                    failed = True
+                    assert rig.running.member_set.fail(1, "the test")
+
+            rig.log.hook = noted
+            with pytest.raises(RaidxError, match="failed meanwhile"):
+                await rig.running.replace_disk(1, new)
+            assert failed
+            rig.log.hook = None
+            assert new not in rig.running.member_set.present().values()
+            nothing_left(rig)
+            rebuilt = await rig.running.replace_disk(1, new)
+            assert rebuilt["does"] == "rebuilt"
+            assert (await rig.running.jobs.wait(rebuilt["job"]))["state"] == "done"
+            await consistent(rig)
+
+    run(main)
+
+
+def test_a_new_member_whose_superblock_cannot_be_written_gets_no_role() -> None:
+    async def main() -> None:
+        async with spying("raid0", 3, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            job = await begin(rig, 1)
+            new = rig.members.pop()
+            new.error(("write",), length_bytes=1 << 17)  # its superblocks, and nothing else
+            assert (await finish(rig, job))["state"] == "failed"
+            nothing_left(rig)
+            await rig.compare()
+            await rig.close()
+            await rig.open()
+            await rig.compare()
+
+    run(main)
+
+
+def test_what_an_older_version_left_behind_does_not_keep_the_array_from_its_start() -> None:
+    async def main() -> None:
+        async with spying("raid1", 3, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            stale = {"member_uuid": "00" * 16, "next_stripe": 1, "starts": 1}
+            jobs = {f"{REPLACE}2": stale, f"{REPLACE}3": stale, f"{REPLACE}4": stale}
+            await rig.running.member_set.update(lambda config: replace(config, jobs=jobs))
+            await rig.close()
+            await rig.open()
+            nothing_left(rig)
+            await consistent(rig)
+
+    run(main)
