@@ -212,13 +212,16 @@ class ElasticLayout(Layout):
             return roles
         return np.concatenate((roles, np.broadcast_to(standing, (len(roles), 1))), axis=1)
 
-    def numbering(self, generations: int | None = None) -> Numbering:
-        """Return the order in the stripes of the chunks of the first *generations* (None: all)."""
+    def numbering(self, generations: int | None = None, kept: int | None = None) -> Numbering:
+        """Return the order in the stripes of the chunks of the first *generations* (None: all).
+
+        Of the last of them, those in the first *kept* stripes (None: in all). Raises LayoutError.
+        """
         described = [
             (g.columns, g.members, 0 if g.in_order else g.granule)
             for g in self.generations[:generations]
         ]
-        return Numbering(self.stripes, self._rows, described)
+        return Numbering(self.stripes, self._rows, described, kept)
 
     @property
     def growing(self) -> bool:

@@ -174,8 +174,8 @@ class Generation:
     """The data columns that were there from the beginning, or that one growth added.
 
     Their chunks are numbered consecutively, from *start* to *end* - 1. Each of *stripes* stripes
-    has *rows* chunks in each of *columns* columns; *first_column* is the first one among all data
-    columns.
+    has *rows* chunks in each of *columns* columns, *each* in all of them; *first_column* is the
+    first one among all data columns.
 
     Those of the beginning and of the plain rule are numbered stripe by stripe, within a stripe row
     by row. Under the turned rule that would put a granule of neighbouring chunks on the same few
@@ -187,11 +187,11 @@ class Generation:
 
     __slots__ = (
         "_column_chunks",
-        "_each",
         "_region_chunks",
         "_regular",
         "_regular_end",
         "columns",
+        "each",
         "end",
         "first_column",
         "granule",
@@ -214,17 +214,33 @@ class Generation:
         self.columns = columns
         self.first_column = first_column
         self.rows = rows
-        self._each = columns * rows
-        self.end = start + stripes * self._each
+        self.each = columns * rows
+        self.end = start + stripes * self.each
         self.members = self.granule = self.region = 1
         self._regular = 0  # stripes in whole regions
         if growth is not None and growth.period:
             self.members, self.granule = growth.after, growth.granule
             self.region = growth.after * growth.granule
             self._regular = stripes // self.region * self.region
-        self._regular_end = start + self._regular * self._each
+        self._regular_end = start + self._regular * self.each
         self._column_chunks = self.region * rows
-        self._region_chunks = self.region * self._each
+        self._region_chunks = self.region * self.each
+
+    def stripes_of(self, chunks: int) -> int:
+        """Return the least number of first stripes that hold the first *chunks* chunks.
+
+        It is such that no later chunk lies in them, unless that one ends the last of them.
+        """
+        if chunks <= self._regular * self.each:
+            return -(-chunks // self._region_chunks) * self.region
+        return -(-chunks // self.each)
+
+    def most_chunks(self, end: int) -> int:
+        """Return the end of the most chunks before *end* that fill first stripes (`stripes_of`)."""
+        stripes = max(0, end - self.start) // self.each
+        if stripes < self._regular:
+            stripes -= stripes % self.region
+        return self.start + stripes * self.each
 
     @property
     def in_order(self) -> bool:
@@ -235,7 +251,7 @@ class Generation:
         """Return (stripe, row, data column) of the logical *chunk*."""
         number = chunk - self.start
         if chunk >= self._regular_end:
-            stripe, number = number // self._each, number % self._each
+            stripe, number = number // self.each, number % self.each
             return stripe, number // self.columns, self.first_column + number % self.columns
         # Look-ups of grown arrays come here: // and % are twice as fast as divmod.
         first, number = number // self._region_chunks * self.region, number % self._region_chunks
@@ -251,7 +267,7 @@ class Generation:
 
     def logical(self, stripe: N, row: N, column: N) -> N:
         """Return the logical chunk at *row* of *column* of *stripe*; numbers or arrays."""
-        plain = self.start + stripe * self._each + row * self.columns + column
+        plain = self.start + stripe * self.each + row * self.columns + column
         if not self._regular:
             return plain
         region, within = stripe // self.region, stripe % self.region

@@ -5,6 +5,12 @@ it become free. In a grown array that is not the order of the image: each stripe
 generations. `Numbering` gives each chunk its *index*, the number of its data cell over all stripes
 of the grown array. An array that is restriped after it has grown keeps this order for ever: its
 stripe s holds the chunks with the indexes s * D .. s * D + D - 1 (`OrderedLayout`).
+
+Of the last generation only the first stripes may be in use. Then the stripes behind them have fewer
+chunks, and the indexes leave no gap:
+
+    stripe       0      1      2    3    4       raid5 from 4 to 5 members; of the new column, the
+    indexes      0..3   4..7   8..  11.. 14..    first two stripes are *kept*
 """
 
 from __future__ import annotations
@@ -27,12 +33,17 @@ class Numbering:
     """Chunk to index and back, in an array that had *stripes* stripes of *rows* rows.
 
     *generations* has for each generation (columns, members, granule); granule 0 says that its
-    chunks are numbered stripe by stripe. Chunks behind the *total* of the grown array have their
-    own number as index.
+    chunks are numbered stripe by stripe. The last generation counts in the first *kept* stripes
+    only (None: in all). Chunks behind the *total* of what counts have their own number as index.
+    Raises LayoutError if the last generation has no first chunks that fill just these stripes.
     """
 
     def __init__(
-        self, stripes: int, rows: int, generations: Sequence[tuple[int, int, int]]
+        self,
+        stripes: int,
+        rows: int,
+        generations: Sequence[tuple[int, int, int]],
+        kept: int | None = None,
     ) -> None:
         self.stripes = stripes
         self.rows = rows
@@ -45,28 +56,43 @@ class Numbering:
             start, column = found[-1].end, column + columns
         self.generations = tuple(found)
         self.columns = column
-        self.total = start
+        self.kept = stripes if kept is None else kept
+        last = found[-1]
+        if not 0 < self.kept <= stripes or last.stripes_of(self.kept * last.each) != self.kept:
+            raise LayoutError(f"the last growth cannot be in use in the first {kept} stripes only")
+        self.total = last.start + self.kept * last.each
         self._each = rows * column
+        self._fewer = last.first_column if self.kept < stripes else column  # behind those kept
+        self._even = self.kept * self._each  # the first index behind them
 
     def as_dict(self) -> dict[str, Any]:
         """Return the numbering as JSON values; `numbering_from` is the inverse."""
         described = [list(generation) for generation in self._described]
+        if self.kept < self.stripes:
+            described[-1].append(self.kept)
         return {"stripes": self.stripes, "rows": self.rows, "generations": described}
 
     def index(self, chunk: int) -> int:
         """Return the index of the logical *chunk*."""
-        for generation in self.generations:
-            if chunk < generation.end:
-                stripe, row, column = generation.locate(chunk)
-                return (stripe * self.rows + row) * self.columns + column
-        return chunk
+        if chunk >= self.total:
+            return chunk
+        generation = next(g for g in self.generations if chunk < g.end)
+        stripe, row, column = generation.locate(chunk)
+        if stripe < self.kept:
+            return (stripe * self.rows + row) * self.columns + column
+        return self._even + ((stripe - self.kept) * self.rows + row) * self._fewer + column
 
     def chunk(self, index: int) -> int:
         """Return the logical chunk with *index*."""
         if index >= self.total:
             return index
-        stripe, cell = divmod(index, self._each)
-        row, column = divmod(cell, self.columns)
+        if index < self._even:
+            stripe, cell = divmod(index, self._each)
+            row, column = divmod(cell, self.columns)
+        else:
+            stripe, cell = divmod(index - self._even, self.rows * self._fewer)
+            stripe += self.kept
+            row, column = divmod(cell, self._fewer)
         generation = next(g for g in self.generations if column < g.first_column + g.columns)
         return generation.logical(stripe, row, column - generation.first_column)
 
@@ -75,6 +101,12 @@ class Numbering:
         indexes = np.asarray(indexes, dtype=np.int64)
         stripes, cells = np.divmod(indexes, self._each)
         rows, columns = np.divmod(cells, self.columns)
+        if self.kept < self.stripes:
+            behind = indexes >= self._even
+            more, cells = np.divmod(indexes - self._even, self.rows * self._fewer)
+            stripes = np.where(behind, self.kept + more, stripes)
+            rows = np.where(behind, cells // self._fewer, rows)
+            columns = np.where(behind, cells % self._fewer, columns)
         found = indexes.copy()
         for generation in self.generations:
             own = columns - generation.first_column
@@ -88,9 +120,13 @@ def numbering_from(values: Any) -> Numbering:
     """Return the numbering from JSON *values*. Raises LayoutError if they are not valid."""
     match values:
         case {"stripes": int(stripes), "rows": int(rows), "generations": [_, *_] as generations}:
+            described, kept = list(generations), stripes
+            match generations:
+                case [_, *_, [columns, members, granule, int(part)]]:
+                    described[-1], kept = [columns, members, granule], part
             possible = 0 < stripes <= MOST and 0 < rows <= COLUMNS_MAX
-            if possible and all(map(_is_generation, generations)):
-                return Numbering(stripes, rows, [tuple(each) for each in generations])
+            if possible and all(map(_is_generation, described)):
+                return Numbering(stripes, rows, [tuple(each) for each in described], kept)
     raise LayoutError(f"order must say stripes, rows and generations, not {values!r}")
 
 

@@ -38,6 +38,10 @@ from raidx_fuse.layouts.placements.sides import IndexView, RoleView, Side
 NOWHERE = Role(-1), MemberChunk(0)  # the place of a cell of the other side
 
 
+class PartlyUsedError(LayoutError):
+    """No restripe in one direction: the first stripes hold more chunks than the last ones."""
+
+
 @lru_cache(maxsize=64)
 def side_by_side(below: Code, above: Code) -> Code:
     """Return the code of a stripe with the columns of *below*, followed by those of *above*."""
@@ -239,10 +243,10 @@ def restripe(
     others is in use. Raises LayoutError, one line, if the chunks have no order that can be kept.
 
     Of an array that has grown all chunks of the generations in use move; *new* says how many
-    generations that are.
+    generations that are, and in how many stripes the last of them is in use.
     """
     order = new.numbering if isinstance(new, OrderedLayout) else None
-    numbering, before = _kept_order(old, 1 if order is None else len(order.generations))
+    numbering, before = _kept_order(old, order)
     size_bytes = None
     image_chunks = min(image_chunks, new.chunks)
     if isinstance(old, ElasticLayout):
@@ -258,19 +262,31 @@ def restripe(
     # rows a chunk: rows / data cells, compared without a division
     if new.code.rows * before.data_count <= old.code.rows * new.code.data_count:
         return RestripeLayout(after, before, image_chunks, True, numbering, size_bytes)
+    if new.code.rows * before.least_count < old.code.rows * new.code.data_count:
+        raise PartlyUsedError(
+            f"the last growth of {old.name} is in use in part: the first stripes would need more "
+            f"space on {new.width} members, and the others less"
+        )
     return RestripeLayout(before, after, image_chunks, False, numbering, size_bytes)
 
 
-def _kept_order(old: Layout, generations: int) -> tuple[Numbering | None, Side]:
-    """Return (the order of the chunks, the side) of *old*, with the first *generations* in use."""
+def _kept_order(old: Layout, order: Numbering | None) -> tuple[Numbering | None, Side]:
+    """Return (the order of the chunks, the side) of *old*, with what *order* has in use.
+
+    No order: the first generation alone. Raises LayoutError.
+    """
     if isinstance(old, OrderedLayout):
         return old.numbering, IndexView(old)
     if not isinstance(old, ElasticLayout):
         return None, _rotated(old)
-    used = old.generations[:generations]
-    # One generation alone is in the order of the image.
-    numbering = old.numbering(generations) if len(used) > 1 else None
-    return numbering, IndexView(old, sum(generation.columns for generation in used))
+    if order is None:  # one generation alone is in the order of the image
+        return None, IndexView(old, old.generations[0].columns)
+    count = min(len(order.generations), len(old.generations))
+    kept = min(order.kept, old.stripes)
+    last = old.generations[count - 1]
+    columns = last.first_column + last.columns
+    view = IndexView(old, columns, kept, last.first_column if kept < old.stripes else columns)
+    return old.numbering(count, kept), view
 
 
 def _rotated(layout: Layout) -> RotatedLayout:
@@ -285,9 +301,13 @@ def _rotated(layout: Layout) -> RotatedLayout:
 def numbering_for(layout: Layout, image_chunks: int) -> Numbering | None:
     """Return the order of the chunks in the stripes of *layout*; None: that of the image.
 
-    Of an array that has grown only the generations count that *image_chunks* chunks reach.
+    Of an array that has grown only the generations count that *image_chunks* chunks reach, and of
+    the last one only the first stripes that hold its share of them.
     """
     if isinstance(layout, ElasticLayout):
-        reached = sum(1 for generation in layout.generations if generation.start < image_chunks)
-        return layout.numbering(reached) if reached > 1 else None
+        used = [each for each in layout.generations if each.start < image_chunks]
+        if len(used) < 2:
+            return None
+        kept = used[-1].stripes_of(image_chunks - used[-1].start)
+        return layout.numbering(len(used), min(kept, layout.stripes))
     return layout.numbering if isinstance(layout, OrderedLayout) else None

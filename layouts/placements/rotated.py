@@ -50,7 +50,7 @@ class RotatedLayout(Layout):
         self.founding_stripes = stripes
         self.size_bytes = self.chunks * chunk_bytes
         self.member_chunks = stripes * code.rows
-        self.data_count = code.data_count
+        self.data_count = self.least_count = code.data_count  # as a side of a restripe (sides.py)
         self._rows = code.rows
         self._row_of = code.row_of
         self._phases = code.columns if rotation == "left" else 1
@@ -83,9 +83,13 @@ class RotatedLayout(Layout):
         count = self.data_count
         return np.arange(start * count, end * count, dtype=np.int64).reshape(end - start, count)
 
-    def cell_at(self, number: int) -> CellIndex:
-        """Return the cell of the chunk with that *number* in its stripe."""
-        return CellIndex(number)
+    def stripe_at(self, chunk: int) -> int:
+        """Return the stripe that holds *chunk*, by arithmetic: also behind the last one."""
+        return chunk // self.data_count
+
+    def first_of(self, stripe: int) -> int:
+        """Return the first chunk of *stripe*, by arithmetic: also behind the last one."""
+        return stripe * self.data_count
 
     def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, MemberChunk]:
         """Return (role, member chunk) of the cell with index *cell* of *stripe*."""

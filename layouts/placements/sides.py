@@ -1,8 +1,9 @@
 """Views of layouts for the two sides of a restripe: indexes for chunks, and other roles.
 
-A side has what a layout has, and *data_count*: how many chunks of the image a stripe has. It is
-less than the data cells of the code in a grown array of which only the first generations are in
-use. `cell_at` says in which cell the n-th of them lies.
+A side has what a layout has, and *data_count*: how many chunks of the image a stripe has at most.
+It is less than the data cells of the code in a grown array of which only the first generations are
+in use. *least_count* is that of the last stripes: less still if the last of these generations is in
+use in the first stripes only. `stripe_at` and `first_of` say which chunks a stripe has.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ from raidx_fuse.layouts.numbers import (
     MemberChunk,
     Role,
     Stripe,
-    cell_range,
-    stripe_and_cell,
 )
 from raidx_fuse.layouts.placements.elastic_mapping import Numbers
 from raidx_fuse.layouts.placements.layout import Layout
@@ -40,7 +39,7 @@ class View(Layout):
         self.member_chunks, self.aligned = layout.member_chunks, layout.aligned
         self.founding_data_count = layout.founding_data_count
         self.founding_stripes = layout.founding_stripes
-        self.data_count = layout.code.data_count
+        self.data_count = self.least_count = layout.code.data_count
 
     def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
         """Return (stripe, cell) of *chunk*."""
@@ -72,44 +71,74 @@ class View(Layout):
 
 
 class IndexView(View):
-    """*layout* with indexes instead of chunks: stripe s holds the data_count ones from s * it on.
+    """*layout* with indexes instead of chunks: each stripe holds the next ones.
 
     With *columns*, only so many data columns of each stripe are in use; the others are unwritten.
+    With *kept*, that holds for the stripes before *kept*, and the others have *fewer* columns.
     """
 
-    def __init__(self, layout: Layout, columns: int | None = None) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        columns: int | None = None,
+        kept: int | None = None,
+        fewer: int | None = None,
+    ) -> None:
         super().__init__(layout)
         code = layout.code
         every = code.data_count // code.rows
         used = every if columns is None else columns
-        self.data_count = used * code.rows
-        self.chunks = self.stripes * self.data_count
-        self._cells = tuple(
-            CellIndex(row * every + column) for row in range(code.rows) for column in range(used)
-        )
-        numbers = {cell: number for number, cell in enumerate(self._cells)}
-        self._numbers = tuple(numbers.get(cell) for cell in cell_range(0, code.data_count))
+        self._kept = self.stripes if kept is None else kept
+        self._most = _Cells(code.rows, every, used)
+        self._least = _Cells(code.rows, every, used if fewer is None else fewer)
+        self.data_count, self.least_count = len(self._most.cells), len(self._least.cells)
+        self._even = self._kept * self.data_count
+        self.chunks = self.first_of(self.stripes)
 
-    def cell_at(self, number: int) -> CellIndex:
-        """Return the cell of the chunk with that *number* in its stripe."""
-        return self._cells[number]
+    def stripe_at(self, chunk: int) -> int:
+        """Return the stripe that holds the index *chunk*, also behind the last one."""
+        if chunk < self._even:
+            return chunk // self.data_count
+        return self._kept + (chunk - self._even) // self.least_count
+
+    def first_of(self, stripe: int) -> int:
+        """Return the first index of *stripe*, also behind the last one."""
+        if stripe <= self._kept:
+            return stripe * self.data_count
+        return self._even + (stripe - self._kept) * self.least_count
+
+    def _used(self, stripe: int) -> _Cells:
+        return self._most if stripe < self._kept else self._least
 
     def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
         """Return (stripe, cell) of the index *chunk*."""
-        stripe, number = stripe_and_cell(chunk, self.data_count)
-        return stripe, self._cells[number]
+        stripe = self.stripe_at(chunk)
+        return Stripe(stripe), self._used(stripe).cells[chunk - self.first_of(stripe)]
 
     def logical(self, stripe: Stripe, cell: CellIndex) -> Chunk:
         """Return the index of the data cell *cell* of *stripe*, `UNUSED` if it is not in use."""
-        number = self._numbers[cell]
-        return Chunk(UNUSED if number is None else stripe * self.data_count + number)
+        number = self._used(stripe).numbers.get(cell)
+        return Chunk(UNUSED if number is None else self.first_of(stripe) + number)
 
     def logical_rows(self, start: int, end: int) -> Numbers:
         """Return the indexes of the stripes start..end-1 as an array (stripes, data cells)."""
-        first = np.arange(start, end, dtype=np.int64)[:, None] * self.data_count
         rows = np.full((end - start, self.code.data_count), UNUSED, dtype=np.int64)
-        rows[:, list(self._cells)] = first + np.arange(self.data_count)
+        at = min(max(self._kept, start), end)
+        for first, last, used in ((start, at, self._most), (at, end, self._least)):
+            count = len(used.cells)
+            firsts = self.first_of(first) + np.arange(last - first, dtype=np.int64)[:, None] * count
+            rows[first - start : last - start, list(used.cells)] = firsts + np.arange(count)
         return rows
+
+
+class _Cells:
+    """The data cells of the first *used* of *every* data columns, in the order of their chunks."""
+
+    def __init__(self, rows: int, every: int, used: int) -> None:
+        self.cells = tuple(
+            CellIndex(row * every + column) for row in range(rows) for column in range(used)
+        )
+        self.numbers = {cell: number for number, cell in enumerate(self.cells)}
 
 
 class RoleView(View):
@@ -117,7 +146,8 @@ class RoleView(View):
 
     def __init__(self, side: RotatedLayout | IndexView, roles: Sequence[int]) -> None:
         super().__init__(side)
-        self.data_count, self.cell_at = side.data_count, side.cell_at
+        self.data_count, self.least_count = side.data_count, side.least_count
+        self.stripe_at, self.first_of = side.stripe_at, side.first_of
         self._role = tuple(map(Role, roles))
         self._own = {role: Role(own) for own, role in enumerate(self._role)}
 

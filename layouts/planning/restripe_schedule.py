@@ -25,10 +25,13 @@ from math import lcm
 
 from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
+from raidx_fuse.layouts.placements.sides import Side
 
 
-def _up(value: int, unit: int) -> int:
-    return -(-value // unit) * unit
+def _stripe_behind(side: Side, chunk: int) -> int:
+    """Return the first stripe of *side* that holds no chunk before *chunk*."""
+    stripe = side.stripe_at(chunk)
+    return stripe if side.first_of(stripe) == chunk else stripe + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,8 @@ class RestripeSchedule:
         self.record_chunks = record_chunks
         self.source = layout.above if upward else layout.below
         self.target = layout.below if upward else layout.above
+        sides = self.source, self.target
+        self.even = all(side.data_count == side.least_count for side in sides)
         self.aligned = lcm(self.source.data_count, self.target.data_count)
 
     @property
@@ -71,10 +76,11 @@ class RestripeSchedule:
         """Raise LayoutError if the smallest safe step does not fit into one log record."""
         source, target = self.source, self.target
         stripes = 1
-        while not self._clears(stripes * source.data_count):
+        while not self._clears(source.first_of(stripes)):
             stripes += 1
-        chunks = min(stripes * source.data_count, _up(self.layout.image_chunks, source.data_count))
-        touched = -(-chunks // target.data_count)
+        all_stripes = _stripe_behind(source, self.layout.image_chunks)
+        chunks = source.first_of(min(stripes, all_stripes))
+        touched = _stripe_behind(target, chunks)
         if source.code.rows * target.data_count != target.code.rows * source.data_count:
             touched += 1  # a window need not begin at a stripe boundary of both layouts
         needed = chunks + touched * target.code.parity_count
@@ -90,10 +96,20 @@ class RestripeSchedule:
         The move begins where both layouts have a stripe boundary.
         """
         source, target = self.source, self.target
-        freed = chunks // source.data_count * source.code.rows
+        freed = source.stripe_at(chunks) * source.code.rows
         if self.upward:
-            return -(-chunks // target.data_count) * target.code.rows <= freed
-        return chunks // target.data_count * target.code.rows >= freed
+            return _stripe_behind(target, chunks) * target.code.rows <= freed
+        return target.stripe_at(chunks) * target.code.rows >= freed
+
+    def _aligned(self, chunk: int, limit_chunks: int, *, up: bool = False) -> int:
+        """Return the boundary of source stripes before *chunk*, or not before it with *up*.
+
+        In large windows that is one of target stripes, too, where all stripes have equally many.
+        """
+        source = self.source
+        if self.even and 2 * self.aligned <= limit_chunks:
+            return -(-chunk // self.aligned) * self.aligned if up else chunk - chunk % self.aligned
+        return source.first_of(_stripe_behind(source, chunk) if up else source.stripe_at(chunk))
 
     def window(self, saved: int, limit_chunks: int) -> Window | None:
         """Return the next window of about *limit_chunks*, None to save the watermark first.
@@ -124,13 +140,11 @@ class RestripeSchedule:
         it, so the watermark need not be saved before.
         """
         mark, rest = self.layout.watermark, self.rest
-        unit = self.source.data_count
-        unit = self.aligned if 2 * self.aligned <= limit_chunks else unit
         if self.upward:
             end = mark + limit_chunks
-            end = rest.stop if end >= rest.stop else end // unit * unit
+            end = rest.stop if end >= rest.stop else self._aligned(end, limit_chunks)
             return self._window(end, 0) if end > mark and self._safe(end) else None
-        first = _up(max(0, mark - limit_chunks), unit)
+        first = self._aligned(max(0, mark - limit_chunks), limit_chunks, up=True)
         return (
             self._window(first, self.target.chunks) if first < mark and self._safe(first) else None
         )
@@ -145,34 +159,27 @@ class RestripeSchedule:
         if self.upward:
             if saved >= self.layout.image_chunks:
                 return self.target.chunks
-            return (
-                saved
-                // source.data_count
-                * source.code.rows
-                // target.code.rows
-                * target.data_count
-            )
-        rows = -(-saved // source.data_count) * source.code.rows
-        return -(-rows // target.code.rows) * target.data_count
+            return target.first_of(source.stripe_at(saved) * source.code.rows // target.code.rows)
+        rows = _stripe_behind(source, saved) * source.code.rows
+        return target.first_of(-(-rows // target.code.rows))
 
     def _cut_directly(self, cut: int, limit: int) -> int:
         """Return the watermark after a window whose target stripes all lie in free rows."""
-        mark, unit = self.layout.watermark, self.source.data_count
-        unit = self.aligned if 2 * self.aligned <= limit else unit
+        mark = self.layout.watermark
         if self.upward:
             end = min(self.rest.stop, mark + limit, cut)
             if end < self.rest.stop:
-                end = end // unit * unit
+                end = self._aligned(end, limit)
             return max(mark, end)
-        first = max(0, mark - limit, cut)
-        return min(mark, _up(first, unit))
+        return min(mark, self._aligned(max(0, mark - limit, cut), limit, up=True))
 
     def _cut_by_log(self, cut: int, limit: int) -> int:
         """Return the watermark after the largest safe window that fits into one log record."""
-        mark, unit = self.layout.watermark, self.source.data_count
+        mark, source = self.layout.watermark, self.source
         best = mark
         if self.upward:
-            end = mark // unit * unit + unit
+            stripe = source.stripe_at(mark) + 1
+            end = source.first_of(stripe)
             while True:
                 end = min(end, self.rest.stop)
                 if self._logged_chunks(mark, end, cut) > self.record_chunks:
@@ -181,8 +188,10 @@ class RestripeSchedule:
                     best = end
                 if end == self.rest.stop or (best > mark and end - mark >= limit):
                     return best
-                end += unit
-        first = (mark - 1) // unit * unit
+                stripe += 1
+                end = source.first_of(stripe)
+        stripe = source.stripe_at(mark - 1)
+        first = source.first_of(stripe)
         while True:
             if self._logged_chunks(first, mark, cut) > self.record_chunks:
                 return best
@@ -190,20 +199,19 @@ class RestripeSchedule:
                 best = first
             if first == 0 or (best < mark and mark - first >= limit):
                 return best
-            first -= unit
+            stripe -= 1
+            first = source.first_of(stripe)
 
     def _targets(self, first: int, end: int) -> range:
-        count = self.target.data_count
-        return range(first // count, -(-end // count))
+        return range(self.target.stripe_at(first), _stripe_behind(self.target, end))
 
     def _direct(self, first: int, end: int, cut: int) -> range:
         """Return the target stripes of the window that may be written in place directly."""
-        count = self.target.data_count
-        targets = self._targets(first, end)
+        target, targets = self.target, self._targets(first, end)
         if self.upward:  # a target stripe that is partly filled already must be logged
-            begin, stop = -(-first // count), max(0, cut) // count
+            begin, stop = _stripe_behind(target, first), target.stripe_at(max(0, cut))
         else:
-            begin, stop = -(-cut // count), end // count
+            begin, stop = _stripe_behind(target, cut), target.stripe_at(end)
             if end >= self.layout.image_chunks:
                 stop = targets.stop
         begin, stop = max(begin, targets.start), min(stop, targets.stop)
@@ -211,16 +219,15 @@ class RestripeSchedule:
 
     def _logged_chunks(self, first: int, end: int, cut: int) -> int:
         """Return how many chunks, parity included, the window first..end-1 logs."""
-        count = self.target.data_count
+        first_of = self.target.first_of
         targets, direct = self._targets(first, end), self._direct(first, end, cut)
-        covered = min(end, direct.stop * count) - max(first, direct.start * count)
+        covered = min(end, first_of(direct.stop)) - max(first, first_of(direct.start))
         moved = end - first - (covered if direct else 0)
         return moved + (len(targets) - len(direct)) * self.target.code.parity_count
 
     def _window(self, mark: int, cut: int) -> Window:
         first, end = sorted((mark, self.layout.watermark))
         end = min(end, self.layout.image_chunks)
-        count = self.source.data_count
-        sources = range(first // count, -(-end // count))
+        sources = range(self.source.stripe_at(first), _stripe_behind(self.source, end))
         direct = self._direct(first, end, cut)
         return Window(first, end, mark, sources, self._targets(first, end), direct)

@@ -159,8 +159,8 @@ def test_what_cannot_leave_is_refused_in_one_line() -> None:
         with pytest.raises(BusyError):
             await array.remove_disk(5)
         await job.finished.wait()
-        for role in (1, 5):
-            with pytest.raises(UsageError, match=rf"raid5 on 4 members holds {size} bytes"):
+        for role in (1, 5):  # the image takes all of the six, and one at a time may leave
+            with pytest.raises(UsageError, match=r"raid5 on 5 members holds \d+ bytes"):
                 await array.remove_disk(role)
         assert array.context.growth is None
 

@@ -8,7 +8,7 @@ import pytest
 
 from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.layouts.numbers import Stripe
-from raidx_fuse.layouts.placements.restriping import RestripeLayout, restripe
+from raidx_fuse.layouts.placements.restriping import RestripeLayout, numbering_for, restripe
 from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule, Window
 from raidx_fuse.layouts.registry import make_layout
 
@@ -30,10 +30,10 @@ def both(old: tuple[str, int], new: tuple[str, int], chunks: int | None = None) 
 
 
 def places(layout: RestripeLayout, first: int, end: int) -> set[Place]:
-    """Return where the stripes of the chunks first..end-1 lie now: these, and all parity."""
+    """Return where the stripes of the indexes first..end-1 lie now: these, and all parity."""
     found: set[Place] = set()
     for chunk in range(first, end):
-        stripe, cell = layout.locate(chunk)
+        stripe, cell = layout.locate_index(chunk)
         found.add(layout.place(stripe, cell))
         for parity in layout.code.affects[cell]:
             found.add(layout.place(stripe, parity))
@@ -66,15 +66,17 @@ class Walk:
             self.saved = self.layout.watermark
             window = self.schedule.window(self.saved, self.limit)
         assert window is not None
-        count = self.schedule.target.code.data_count
+        target = self.schedule.target
+        parities = range(target.code.data_count, len(target.code.cells))
         counted = places(self.at(self.saved), 0, self.layout.image_chunks)
         counted |= places(self.layout, 0, self.layout.image_chunks)
         logged = 0
         for stripe in window.targets:
-            cells = [c for c in range(count) if window.first <= stripe * count + c < window.end]
+            held = range(target.first_of(stripe), target.first_of(stripe + 1))
+            cells = [target.locate(c)[1] for c in held if window.first <= c < window.end]
             assert cells
-            every = [*cells, *range(count, len(self.schedule.target.code.cells))]
-            written = {self.schedule.target.place(stripe, cell) for cell in every}
+            every = [*cells, *parities]
+            written = {target.place(stripe, cell) for cell in every}
             if stripe in window.direct:
                 assert not written & counted, "a place that counts is overwritten past the log"
             else:
@@ -132,6 +134,42 @@ def test_a_smaller_image_moves_to_a_less_dense_layout_from_its_end() -> None:
         RestripeSchedule(layout, False, LOG_CHUNKS).check()
         walk = Walk(layout, False, 25)
         walk.to_the_end()
+        assert layout.watermark == 0
+
+
+GROWN: list[tuple[str, list[int], list[int], int]] = [  # layout, history, rule, chunks in use
+    ("raid5", [4, 6], [2, 1], 3 * ROWS + 30),
+    ("raid5", [4, 6], [1, 1], 3 * ROWS + 1),
+    ("raid5", [4, 6], [16, 0], 3 * ROWS + 2 * ROWS - 1),  # no whole region
+    ("raid0", [3, 5], [1, 2], 3 * ROWS + 20),
+]
+
+
+def all_alike(name: str, history: list[int], rule: list[int], used: int) -> RestripeLayout:
+    """Return the layout at the begin of a move of a grown array, used in part, onto itself."""
+    grown = make_layout(name, history[-1], ROWS, 4096, history=history, rules=[rule])
+    order = numbering_for(grown, used)
+    assert order is not None
+    after = make_layout(name, history[-1], ROWS, 4096, order=order.as_dict())
+    return restripe(grown, after, used)
+
+
+@pytest.mark.parametrize(("name", "history", "rule", "used"), GROWN)
+@pytest.mark.parametrize("turn_after", [10_000, 1, 6])
+def test_stripes_of_a_growth_in_part_use_are_made_alike_and_back(
+    name: str, history: list[int], rule: list[int], used: int, turn_after: int
+) -> None:
+    layout = all_alike(name, history, rule, used)
+    assert layout.rises
+    assert used <= layout.image_chunks <= layout.above.chunks
+    for upward in (True, False):
+        RestripeSchedule(layout, upward, LOG_CHUNKS).check()
+    for limit in (1, 40):
+        walk = Walk(layout, True, limit)
+        while walk.schedule.rest and len(walk.windows) < turn_after:
+            walk.step()
+        back = Walk(layout, False, limit)
+        back.to_the_end()
         assert layout.watermark == 0
 
 

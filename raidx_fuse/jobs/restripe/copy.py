@@ -83,9 +83,8 @@ class Copier:
 
         Those are chunks that move, and chunks that are there already.
         """
-        count = self.target.data_count
-        first = window.targets.start * count
-        end = min(window.targets.stop * count, self.layout.image_chunks)
+        first = self.target.first_of(window.targets.start)
+        end = min(self.target.first_of(window.targets.stop), self.layout.image_chunks)
         if self.layout.watermark == window.end:  # the stripe at the top is filled from its end
             first = window.first
         else:
@@ -97,9 +96,9 @@ class Copier:
 
     def _stripes(self, window: Window, live: Sequence[int]) -> list[Stripe]:
         """Return the target stripes that receive a chunk."""
-        count = self.target.data_count
+        stripe_at = self.target.stripe_at
         moving = (chunk for chunk in live if window.first <= chunk < window.end)
-        return [*map(Stripe, dict.fromkeys(chunk // count for chunk in moving))]
+        return [*map(Stripe, dict.fromkeys(map(stripe_at, moving)))]
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -137,11 +136,10 @@ class Copier:
         values: dict[int, Slot],
     ) -> Prepared:
         prepared = Prepared()
-        count = self.target.data_count
         written: dict[int, dict[CellIndex, int]] = {}  # stripe -> cell -> chunk
         for chunk in live:
-            stripe, number = divmod(chunk, count)
-            written.setdefault(stripe, {})[self.target.cell_at(number)] = chunk
+            stripe, cell = self.target.locate(chunk)
+            written.setdefault(stripe, {})[cell] = chunk
         for stripe in stripes:
             moving = 0
             for cell, chunk in written[stripe].items():

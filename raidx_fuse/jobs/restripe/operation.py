@@ -37,7 +37,12 @@ from raidx_fuse.jobs.restripe.space import require_space, require_unwritten
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.elastic_params import ELASTIC_PARAMS
 from raidx_fuse.layouts.numbers import Role, Stripe, role_range
-from raidx_fuse.layouts.placements.restriping import RestripeLayout, numbering_for
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
+from raidx_fuse.layouts.placements.restriping import (
+    PartlyUsedError,
+    RestripeLayout,
+    numbering_for,
+)
 from raidx_fuse.layouts.placements.sides import final_layout
 from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule
 from raidx_fuse.layouts.plugged import MADE_BY, origin_params
@@ -67,8 +72,10 @@ class RestripeOperation:
         config = self.member_set.config
         old = shapes_of(config)[0]
         name = old.layout if name is None else name
-        shape = self._shape(config.width + added, name, params, self.array.size_bytes)
-        if shape == old or (not added and name == old.layout and not params):
+        shape = self._shape(config.width + added, name, params, self._image_end())
+        layout = self.context.layout
+        has_grown = isinstance(layout, ElasticLayout) and len(layout.history) > 1
+        if shape == old or not (added or name != old.layout or params or has_grown):
             raise UsageError(
                 f"the array is {name} on {config.width} members already",
                 action="name another layout with --layout, or members to add",
@@ -124,6 +131,9 @@ class RestripeOperation:
             who = f"{shape.layout} on {shape.width} members"
             require_space(config, self.array.size_bytes, layout.size_bytes, who)
             self._check_room(layout)
+        except PartlyUsedError as error:
+            action = f"make them alike first: raidx reshape ARRAY --layout {config.layout}"
+            raise UsageError(str(error), action=action) from None
         except LayoutError as error:
             raise UsageError(str(error)) from None
         return layout

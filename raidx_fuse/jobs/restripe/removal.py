@@ -4,10 +4,16 @@
     else                                                   restripe onto the other members
 
 Both move what must move while the array is used, and stop and go on as every change of a layout.
+
+While a growth is in use in part, its chunks lie in the first stripes only: those are fuller than
+stripes of one member less can be, and the others emptier. A restripe moves in one direction, so
+that takes two: first onto the same members (`raidx reshape` to the same layout), which makes all
+stripes alike, then onto the others.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from raidx_fuse.errors import UsageError
@@ -36,9 +42,10 @@ class MemberRemoval:
         is what to do first.
         """
         if self.growth.applies(record):
-            return self.growth.narrower(record)
+            with suppress(UsageError):  # its chunks are in use: the others may have room for all
+                return self.growth.narrower(record)
         self._require_width()
-        self._require_order()
+        self._require_room()
         shape = self.restripe.without(record.role)
         return shape, self.restripe.moving(shape)
 
@@ -49,24 +56,25 @@ class MemberRemoval:
             return await self.restripe.begin_to(planned[0])
         return await self.growth.begin(record)
 
-    def _require_order(self) -> None:
-        """Raise UsageError if the chunks in use cannot keep their order on one member less.
+    def _require_room(self) -> None:
+        """Raise UsageError if the chunks in use have no room, in their order, on one member less.
 
         A grown array has chunks of all generations in each stripe.
         """
         restripe = self.restripe
         layout, config = restripe.context.layout, restripe.member_set.config
-        chunk_bytes = layout.chunk_bytes
-        chunks = layout.chunks - layout.stripes * layout.code.rows
+        width, chunk_bytes = config.width - 1, layout.chunk_bytes
+        chunks = layout.chunks - layout.stripes * layout.code.rows  # all that the others can hold
+        who = f"{config.layout} on {width} members"
         if isinstance(layout, ElasticLayout):
-            last = max(n for n, g in enumerate(layout.generations) if n == 0 or g.end <= chunks)
-            who = f"{config.layout} on {layout.history[last]} members"
-            room = layout.generations[last].end * chunk_bytes
-            require_space(config, restripe.array.size_bytes, room, who)
+            last = next(g for g in layout.generations if g.end > chunks)
+            # One generation alone is in the order of the image, of others whole runs can stay.
+            room = last.most_chunks(chunks) if last.start else chunks
+            require_space(config, restripe.array.size_bytes, room * chunk_bytes, who)
         elif isinstance(layout, OrderedLayout) and layout.numbering.total > chunks:
             raise UsageError(
                 f"this array was restriped after it had grown: its {layout.numbering.total} chunks "
-                f"keep the order of that growth, and {config.width - 1} members hold {chunks}",
+                f"keep the order of that growth, and {who} hold {chunks}",
                 action="replace the member with `raidx replace-disk`, or copy the image to a new "
                 "array",
             )

@@ -1,0 +1,149 @@
+"""Members leave an array that has grown, and whose last growth is in use in part."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import trio
+
+from raidx_fuse.errors import UsageError
+from raidx_fuse.format.create import create_array
+from raidx_fuse.layouts.placements.numbering import OrderedLayout
+from tests.support.arrays import Rig
+from tests.support.growing import ram_of
+from tests.support.load import CHUNK, fill, play, scrubbed, under_load
+from tests.support.restriping import SmallRig, ended, job_of, reach, restripe
+from tests.support.spy import restarted
+
+ALIKE = r"in use in part.*make them alike first: raidx reshape ARRAY --layout raid5$"
+
+
+class PartRig(SmallRig):
+    """A rig of raid5 that has grown from 4 to 6 members, with an image that fits on 5."""
+
+    def __init__(self, granule: int = 2, **options: Any) -> None:
+        params = {"history": [4, 6], "rules": [[granule, 1]]}
+        super().__init__("raid5", 6, params=params, **options)
+        self.image_bytes: int | None = 340 * CHUNK  # of 3 * 100 and 2 * 100 chunks
+
+    async def create(self) -> object:  # type: ignore[override]
+        """Make members and array, as `Rig.create`, with a limit on the image."""
+        self.members = [self.new_member(role) for role in range(self.width)]
+        await create_array(
+            self.members,
+            self.layout,
+            chunk_bytes=self.chunk_bytes,
+            name="rig",
+            now_s=0,
+            params=self.params,
+            size_bytes=self.image_bytes,
+        )
+        array = await self.open()
+        self.model = bytearray(array.size_bytes)
+        return array
+
+
+async def alike(rig: Rig) -> Any:
+    """Begin to make all stripes alike; return the job."""
+    return await restripe(rig, "raid5", 6, window_bytes=24 * CHUNK)
+
+
+@pytest.mark.parametrize("role", [1, 5])
+def test_any_member_leaves_in_two_steps_under_load(role: int) -> None:
+    async def body(rig: Rig) -> None:
+        assert rig.array is not None
+        await fill(rig, 0.9)
+        with pytest.raises(UsageError, match=ALIKE):
+            await rig.array.remove_disk(role)
+        async with under_load(rig, 2):
+            job = await alike(rig)
+            await job.finished.wait()
+        await ended(rig, job)
+        array = rig.array
+        assert isinstance(array.context.layout, OrderedLayout)
+        assert array.size_bytes == len(rig.model)
+        async with under_load(rig, 2):
+            await array.remove_disk(role)
+            job = job_of(rig)
+            job.window_bytes = 24 * CHUNK
+            await job.finished.wait()
+        del rig.members[role]
+        rig.width -= 1
+        await ended(rig, job)
+        assert rig.array.member_set.config.width == 5
+        await rig.array.fail_disk(2)
+        await rig.compare()
+
+    play(PartRig(slow=True), body)
+
+
+@pytest.mark.parametrize("when", [0.2, 0.8])
+def test_the_first_step_is_cancelled_and_done_again(when: float) -> None:
+    async def body(rig: Rig) -> None:
+        assert rig.array is not None
+        await fill(rig, 0.9)
+        params = dict(rig.array.member_set.config.params)
+        async with under_load(rig, 2):
+            job = await alike(rig)
+            await reach(job, when * job.total_bytes)
+            job.cancel()
+            await job.finished.wait()
+        await ended(rig, job, "cancelled")
+        assert rig.array is not None
+        assert rig.array.member_set.config.params == params
+        job = await alike(rig)
+        await ended(rig, job)
+
+    play(PartRig(slow=True), body)
+
+
+def test_a_kill_in_the_first_step_loses_nothing_even_with_a_member() -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig, 0.9)
+        job = await alike(rig)
+        job.speed_max_bytes = job.speed_min_bytes = 60 * CHUNK
+        rng = random.Random(2)
+        size = len(rig.model)
+        for _ in range(4):
+            at = rng.randrange(size - 9000)
+            data = rng.randbytes(9000)
+            await array.write(at, data)
+            rig.model[at : at + len(data)] = data
+            images = [bytes(ram_of(member).memory) for member in rig.members]
+            for missing in (-1, rng.randrange(6)):
+                held = [image for number, image in enumerate(images) if number != missing]
+                async with restarted(held) as again:
+                    with trio.fail_after(3600):
+                        assert bytes(await again.read(0, size)) == rig.model
+                        for other in again.jobs.running() if missing < 0 else ():
+                            await other.finished.wait()
+                        assert bytes(await again.read(0, size)) == rig.model
+            await trio.sleep(0.5)
+        assert not job.finished.is_set()
+        job.speed_max_bytes = job.speed_min_bytes = 0
+        await job.finished.wait()
+        await rig.compare()
+        await scrubbed(rig)
+
+    play(PartRig(granule=1), body)
+
+
+def test_what_is_too_large_for_one_member_less_is_told_how_small_it_must_be() -> None:
+    async def body(rig: Rig) -> None:
+        assert rig.array is not None
+        for role in (0, 5):
+            with pytest.raises(UsageError, match=r"raid5 on 5 members holds (\d+) bytes;") as found:
+                await rig.array.remove_disk(role)
+            holds = int(str(found.value).split(" holds ")[1].split()[0])
+            assert f"volume resize MOUNT rig {holds}" in str(found.value)
+            layout = rig.array.context.layout
+            most = (layout.chunks - layout.stripes) * CHUNK
+            assert most - 12 * 2 * CHUNK < holds <= most  # less than a region of the rule is lost
+
+    rig = PartRig()
+    rig.image_bytes = None
+    play(rig, body)
