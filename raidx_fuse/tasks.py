@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from math import floor
 from typing import Any, Protocol
 
 import trio
@@ -21,6 +22,25 @@ from raidx_fuse.errors import RaidxError
 log = logging.getLogger(__name__)
 
 HALT_S = 10.0  # limit for the last flush after a bug
+TICK_S = 1.0
+
+
+def tick_after(delay_s: float) -> float:
+    """Return about when *delay_s* from now is, in seconds of trio's clock: a whole tick.
+
+    Whoever looks at something now and then waits until such a time. All of them wake together, so
+    an idle process wakes at most once in TICK_S. A delay shorter than that is kept as it is.
+    """
+    now_s = trio.current_time()
+    if delay_s < TICK_S:
+        return now_s + delay_s
+    ticks = max(round((now_s + delay_s) / TICK_S), floor(now_s / TICK_S) + 1)
+    return ticks * TICK_S
+
+
+async def rest(delay_s: float) -> None:
+    """Sleep until `tick_after` *delay_s*."""
+    await trio.sleep_until(tick_after(delay_s))
 
 
 class Starter(Protocol):

@@ -6,8 +6,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import trio
-
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.health import health_of, short_uuid, with_health
@@ -16,6 +14,7 @@ from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.queue import MemberQueue
+from raidx_fuse.tasks import rest
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +92,7 @@ class Health:
     async def run(self) -> None:
         """Save what has changed, now and then (a background task)."""
         while True:
-            await trio.sleep(SAVE_EACH_S)
+            await rest(SAVE_EACH_S)
             await self.save()
 
     async def save(self) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-import trio
-
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.configuration.lost_chunks import KEY, decode_chunks, encode_chunks
+from raidx_fuse.tasks import rest
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +31,7 @@ class LostList:
     async def run(self) -> None:
         """Save the list whenever it has changed (a background task)."""
         while True:
-            await trio.sleep(SAVE_EACH_S)
+            await rest(SAVE_EACH_S)
             try:
                 await self.save()
             except RaidxError as error:  # the list stays in memory, and is saved at the next try

@@ -22,6 +22,7 @@ from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
 from raidx_fuse.store.table_recovery import Page
 from raidx_fuse.store.written_map import WrittenMap
+from raidx_fuse.tasks import tick_after
 
 log = logging.getLogger(__name__)
 
@@ -275,7 +276,9 @@ class Checkpoint(LogWriter):
     async def tend(self) -> None:
         """Checkpoint PLACE_AFTER_S after the last one, or when space is low (background task)."""
         while True:
-            with trio.move_on_after(PLACE_AFTER_S):
+            due = self.ring.open or self.ring.is_behind or self.to_form
+            at_s = trio.current_time() + PLACE_AFTER_S if due else tick_after(PLACE_AFTER_S)
+            with trio.move_on_at(at_s):
                 await self._wake.wait()
             if self.ring.open or self.ring.is_behind or self.to_form:
                 try:

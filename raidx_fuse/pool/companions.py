@@ -19,6 +19,7 @@ from raidx_fuse.format.configuration.companions import Companion, companions_of,
 from raidx_fuse.format.configuration.volumes import TARGET
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume_table import ArrayVolumes
+from raidx_fuse.tasks import rest
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ async def remembering(pool: Pool) -> AsyncIterator[None]:
             if seen != tried:  # not again if there was no room for it
                 tried = seen
                 await _try_to_remember(pool)
-            await trio.sleep(LOOK_S)
+            await rest(LOOK_S)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)

@@ -24,6 +24,7 @@ import trio
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.store.page_store import PageStore
+from raidx_fuse.tasks import rest
 
 Finish = Callable[[Stripe], Awaitable[None]]
 
@@ -208,7 +209,7 @@ class DirtyBitmap:
     async def tend(self) -> None:
         """Clear the bits of quiet regions every QUIET_S seconds (a background task)."""
         while True:
-            await trio.sleep(QUIET_S)
+            await rest(QUIET_S)
             try:
                 await self.clean_quiet()
             except RaidxError as error:  # writers get the error too; this task goes on

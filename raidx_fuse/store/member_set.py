@@ -32,7 +32,7 @@ from raidx_fuse.store.member_io import MemberIO, NewestReads
 from raidx_fuse.store.observers import FlushObserver, NewerContent, PagesOfMembers
 from raidx_fuse.store.operation import FLUSH, PUNCH, WRITE, CountdownLatch, Operation
 from raidx_fuse.store.queue import MemberQueue
-from raidx_fuse.tasks import Starter
+from raidx_fuse.tasks import Starter, rest
 
 log = logging.getLogger(__name__)
 
@@ -379,7 +379,7 @@ class MemberSet(NewestReads):
     async def watch(self) -> None:
         """End operations without an answer and fail their members (background watchdog task)."""
         while True:
-            await trio.sleep(max(0.05, self.io_timeout_s / 4))
+            await rest(max(0.05, self.io_timeout_s / 4))
             for role, queue in by_role(self.queues):
                 if queue is not None and queue.expire(self.io_timeout_s):
                     self.fail(

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import trio
-
 from raidx_fuse.array import advice
 from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.events.event import ERROR, INFO, TEXT_CHARS_MAX, WARNING, Event
@@ -15,6 +13,7 @@ from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.tasks import rest
 
 LOOK_S = 10.0  # between two looks for what no hook tells
 STARTED = {"rebuild": "RebuildStarted", "scrub": "ScrubStarted"}
@@ -69,7 +68,7 @@ class Watch:
     async def run(self) -> None:
         """Look for what no hook tells (a background task of the array)."""
         while True:
-            await trio.sleep(LOOK_S)
+            await rest(LOOK_S)
             self._look()
 
     def ended(self) -> None:

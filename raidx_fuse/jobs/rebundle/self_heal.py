@@ -11,11 +11,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import trio
-
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.jobs.rebundle.operation import EVACUATE, GROW, RESTORE, RebundleOperation
 from raidx_fuse.jobs.services import ArrayServices
+from raidx_fuse.tasks import rest
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +43,7 @@ class SelfHeal:
     async def run(self) -> None:
         """Background task: restore roles that were lost long enough ago, as far as space allows."""
         while True:
-            await trio.sleep(LOOK_S)
+            await rest(LOOK_S)
             try:
                 self._begin_if_due()
             except RaidxError as error:

@@ -22,6 +22,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.tuner.measure import Measurements
 from raidx_fuse.jobs.tuner.plan import Plan, Planner, Step
@@ -31,6 +32,7 @@ from raidx_fuse.layouts.numbers import stripe_and_cell
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.store.chunk_table import Move
 from raidx_fuse.store.member_io import MemberLostError
+from raidx_fuse.tasks import rest
 
 log = logging.getLogger(__name__)
 
@@ -130,19 +132,23 @@ class Tuner:
 
     async def run(self) -> None:
         """Background task: tune in idle time, for ever."""
+        self.array.jobs.on_end.append(self._note_ended)  # a short scrub ends between two looks
         while True:
-            await trio.sleep(self._until_idle_s())
+            if left_s := self._until_idle_s():
+                await trio.sleep(left_s)
+            else:
+                await rest(REST_S)
             try:
                 await self._round()
             except (RaidxError, MemberLostError) as error:
                 log.warning("the tuner stops for now: %s", error)
                 self.state, self.why = "waiting", str(error)
-                await trio.sleep(REST_S)
+                await rest(REST_S)
 
     def _until_idle_s(self) -> float:
         passed = self.context.member_set.clock() - self.context.foreground_s
         left_s = self.idle_s - passed
-        return left_s + ROUNDING_S if left_s > 0 else REST_S
+        return left_s + ROUNDING_S if left_s > 0 else 0.0
 
     def _is_idle(self) -> bool:
         """Return whether no request has come for `idle_s` and none is under way."""
@@ -252,13 +258,17 @@ class Tuner:
         """
         if not self.context.code.parity_count:
             return False  # there is no redundancy to compare
-        running = any(job.kind == "scrub" for job in self.array.jobs.running())
-        if running or (self.scrub_each_s and self.since_scrub_s >= self.scrub_each_s):
-            self._unscrubbed_s, self._counted_from_s = 0.0, self.context.member_set.clock()
-            if not running:
-                await self.array.start_scrub(repair=False)
+        if any(job.kind == "scrub" for job in self.array.jobs.running()):
+            return True
+        if self.scrub_each_s and self.since_scrub_s >= self.scrub_each_s:
+            await self.array.start_scrub(repair=False)
             return True
         return False
+
+    def _note_ended(self, job: Job) -> None:
+        """Count anew from the end of a scrub."""
+        if job.kind == "scrub":
+            self._unscrubbed_s, self._counted_from_s = 0.0, self.context.member_set.clock()
 
     @property
     def since_scrub_s(self) -> float:

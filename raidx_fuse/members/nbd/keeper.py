@@ -34,6 +34,7 @@ from raidx_fuse.members.nbd.beat import (
 from raidx_fuse.members.nbd.connection import Call
 from raidx_fuse.members.nbd.pipe import Pipe
 from raidx_fuse.members.nbd.protocol.wire import Command, Export, Flag
+from raidx_fuse.tasks import rest
 
 _HEAD_BYTES = 4096  # a whole block of any export
 
@@ -225,7 +226,7 @@ class Keeper:
         try:
             async with trio.open_nursery() as nursery:
                 while self._locks:
-                    await trio.sleep(BEAT_S)
+                    await rest(BEAT_S)
                     self._locks = [lock for lock in self._locks if lock.held]
                     for holder in {id(lock.holder): lock.holder for lock in self._locks}.values():
                         holder.begin_round()

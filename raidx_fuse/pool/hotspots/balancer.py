@@ -38,6 +38,7 @@ from raidx_fuse.pool.hotspots.sampler import Sampler
 from raidx_fuse.pool.hotspots.settings import PoolSettings
 from raidx_fuse.pool.monitor import Monitor
 from raidx_fuse.pool.volume_table import ArrayVolumes
+from raidx_fuse.tasks import TICK_S, rest
 
 if TYPE_CHECKING:
     from raidx_fuse.pool.hotspots.proposal import Planning, Proposal
@@ -105,10 +106,11 @@ class Balancer:
             task_status.started()
             while True:
                 while True:  # the interval may be changed meanwhile
-                    rest_s = begin_s + self.settings.value("hot.interval") - trio.current_time()
-                    if rest_s <= 0:
+                    interval_s = self.settings.value("hot.interval")
+                    rest_s = begin_s + interval_s - trio.current_time()
+                    if rest_s < min(interval_s, TICK_S) / 2:
                         break
-                    await trio.sleep(min(rest_s, LOOK_S))
+                    await rest(min(interval_s, LOOK_S))
                     self.sampler.count_noted()
                 begin_s = trio.current_time()
                 try:

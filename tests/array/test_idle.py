@@ -1,0 +1,66 @@
+"""An idle array wakes its process at most once a second, whatever its tasks are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import trio
+
+from raidx_fuse.array.open import open_array
+from raidx_fuse.format.create import create_array
+from raidx_fuse.members.base import Member
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.pool.hotspots.balancer import watched
+from raidx_fuse.pool.hotspots.mover import JobMover
+from raidx_fuse.pool.pool import Pool
+from raidx_fuse.pool.volume_table import open_volumes
+from raidx_fuse.tasks import tick_after
+
+MIB = 1 << 20
+IDLE_S = 60
+
+
+class WakeUps(trio.abc.Instrument):
+    """Notes the times at which tasks run: in virtual time, all of a wake-up have the same."""
+
+    def __init__(self) -> None:
+        self.at_s: set[float] = set()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.at_s.add(trio.current_time())
+
+
+async def wake_ups_of(members: Sequence[Member], layout: str) -> int:
+    """Write to a new array of *members*; return how often it wakes in IDLE_S seconds after that."""
+    await create_array(members, layout, name="disk", now_s=0)
+    await trio.sleep(0.37)
+    async with open_array(members) as array, open_volumes(array) as volumes:
+        await trio.sleep(0.22)  # tasks begin at different times
+        async with watched([volumes], JobMover(Pool([volumes]))):
+            await trio.sleep(0.17)
+            await array.write(5000, b"x" * 100_000)
+            await trio.sleep(20)  # the log is placed, regions are cleaned
+            seen = WakeUps()
+            trio.lowlevel.add_instrument(seen)
+            await trio.sleep(IDLE_S)
+            trio.lowlevel.remove_instrument(seen)
+    return len(seen.at_s)
+
+
+@pytest.mark.parametrize("layout", ["raid5", "raidx-parity"])
+def test_an_idle_array_wakes_once_a_second(layout: str) -> None:
+    members = [RamMember(16 * MIB, name=f"ram{number}") for number in range(5)]
+    assert 5 < run(lambda: wake_ups_of(members, layout)) <= IDLE_S + 1
+
+
+def test_ticks_are_shared_and_short_delays_kept() -> None:
+    async def story() -> None:
+        await trio.sleep(2.3)
+        assert tick_after(1.0) == 3.0
+        assert tick_after(1.4) == 4.0
+        assert tick_after(10.0) == 12.0
+        assert tick_after(0.25) == pytest.approx(2.55)
+
+    run(story)
