@@ -13,13 +13,15 @@ import trio
 
 from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.reordering import Reordering
 from raidx_fuse.members.simulated.service import ServiceModel, ServiceQueue, make_model
 from raidx_fuse.members.simulated.virtual_time import sleep_until
+from raidx_fuse.members.simulated.write_cache import WriteCache
 from raidx_fuse.members.wrapper import WrapperMember
 
 
 class ModelMember(WrapperMember):
-    """*inner* with the timing of *model*; *depth* is the number of channels of the model.
+    """*inner* with the timing of *model*; *depth*: how many operations the device takes at a time.
 
     A cancelled operation keeps its place in the queue of the disk, but transfers no data.
     Operations out of range fail immediately.
@@ -29,8 +31,12 @@ class ModelMember(WrapperMember):
         super().__init__(inner)
         self.kind = "model"
         self.model = model
-        self.depth = model.channels
+        self.depth = model.depth
         self.queue = ServiceQueue(model, inner.size_bytes, seed=seed)
+        self._cache = WriteCache(self.queue) if model.cache_mb else None
+        self._reordering = (
+            Reordering(self.queue) if model.order != "fifo" and not model.cache_mb else None
+        )
         self._immediate = model.immediate
 
     def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
@@ -50,7 +56,8 @@ class ModelMember(WrapperMember):
             await self.inner.writev(offset_bytes, buffers)
 
     async def flush(self) -> None:
-        await sleep_until(self.queue.flush(trio.current_time()))
+        device = self._cache or self.queue
+        await sleep_until(device.flush(trio.current_time()))
         await self.inner.flush()
 
     def view(self, offset_bytes: int, length_bytes: int) -> memoryview | None:
@@ -60,10 +67,20 @@ class ModelMember(WrapperMember):
         self.check_range(operation, offset_bytes, length_bytes)
         if self._immediate:
             return
+        is_write = operation == "write"
+        if self._reordering is not None:
+            position_s = await self._reordering.turn(is_write, offset_bytes)
+            now_s = trio.current_time()
+            try:
+                await sleep_until(
+                    self.queue.submit(now_s, is_write, offset_bytes, length_bytes, position_s)
+                )
+            finally:
+                self._reordering.ended()
+            return
+        device = self._cache or self.queue
         now_s = trio.current_time()
-        await sleep_until(
-            self.queue.submit(now_s, operation == "write", offset_bytes, length_bytes)
-        )
+        await sleep_until(device.submit(now_s, is_write, offset_bytes, length_bytes))
 
 
 def model_member(

@@ -8,11 +8,16 @@ transfers share one path:
     channel 1  |--position B--|   |=B=|
     channel 2  |--position C--|       |=C=|                          = is the shared path
 
-So a disk with one channel is a FIFO queue. The seek time depends on the distance d between head and
-target on a member of S bytes: ``min + (max - min) * sqrt(d / S)``. For random pairs of places the
-mean of sqrt(d / S) is 8/15, which gives *max* from the mean in data sheets. An operation that
-begins where the last one ended needs neither seek nor rotation. A short gap ahead is passed over at
-transfer speed if that is faster than a seek.
+So a disk with one channel is a FIFO queue, unless its *order* lets it choose (reordering.py). A
+write cache (*cache_mb*) takes writes at once and writes them to the medium in its own order
+(write_cache.py). A flash drive that collects garbage stalls for *stall_ms* after every
+*stall_each_mb* written, all channels at once.
+
+The seek time depends on the distance d between head and target on a member of S bytes:
+``min + (max - min) * sqrt(d / S)``. For random pairs of places the mean of sqrt(d / S) is 8/15,
+which gives *max* from the mean in data sheets. An operation that begins where the last one ended
+needs neither seek nor rotation. A short gap ahead is passed over at transfer speed if that is
+faster than a seek.
 """
 
 from __future__ import annotations
@@ -38,6 +43,9 @@ class ServiceModel:
     * *read_mb_s*, *write_mb_s*: transfer rates in 10^6 bytes a second, 0 for no limit.
     * *channels*: how many operations are positioned concurrently.
     * *flush_ms*: the time of a cache flush after writes.
+    * *order*: "fifo"; "ncq" (of *queue_depth* waiting operations that with the shortest
+      positioning); "cscan" (the next one upwards, then from the lowest again).
+    * *cache_mb*: size of a write cache, 0 for none; in 10^6 bytes, like *stall_each_mb*.
     """
 
     name: str
@@ -52,6 +60,18 @@ class ServiceModel:
     channels: int = 1
     flush_ms: float = 0.0
     rotation: str = "random"
+    order: str = "fifo"
+    queue_depth: int = 32
+    cache_mb: float = 0.0
+    stall_ms: float = 0.0
+    stall_each_mb: float = 0.0
+
+    @property
+    def depth(self) -> int:
+        """How many operations the device takes at a time: more than it serves, if it chooses."""
+        if self.order != "fifo" or self.cache_mb:
+            return max(self.channels, self.queue_depth)
+        return self.channels
 
     @property
     def immediate(self) -> bool:
@@ -60,6 +80,9 @@ class ServiceModel:
         slower = (self.read_access_ms, self.write_access_ms, self.read_mb_s, self.write_mb_s)
         return not any(slow + slower)
 
+
+WORDS = {"rotation": ("random", "mean"), "order": ("fifo", "ncq", "cscan")}
+COUNTS = ("channels", "queue_depth")
 
 # Data-sheet figures of typical drives: 7200 rpm SATA 3.5 inch; 10k SAS 2.5 inch; SATA TLC; PCIe 4.
 PRESETS: dict[str, ServiceModel] = {
@@ -100,19 +123,24 @@ def make_model(name: str, /, **numbers: str) -> ServiceModel:
     for key, text in numbers.items():
         if key not in known:
             raise UsageError(f"no model number {key!r}", action=f"choose from {', '.join(known)}")
-        if key == "rotation":
-            if text not in ("random", "mean"):
-                raise UsageError(f"rotation is 'random' or 'mean', not {text!r}")
+        if key in WORDS:
+            if text not in WORDS[key]:
+                raise UsageError(f"{key} is {' or '.join(map(repr, WORDS[key]))}, not {text!r}")
             changes[key] = text
             continue
         try:
-            value = int(text) if key == "channels" else float(text)
+            value = int(text) if key in COUNTS else float(text)
         except ValueError:
             raise UsageError(f"{key}={text}: not a number") from None
-        if not 0 <= value < 1e9 or (key == "channels" and not 1 <= value <= 1024):
+        if not 0 <= value < 1e9 or (key in COUNTS and not 1 <= value <= 1024):
             raise UsageError(f"{key}={text}: out of range")
         changes[key] = value
-    return replace(model, **changes)  # type: ignore[arg-type]
+    made: ServiceModel = replace(model, **changes)  # type: ignore[arg-type]
+    if bool(made.stall_ms) != bool(made.stall_each_mb):
+        raise UsageError("stall_ms and stall_each_mb only have a meaning together")
+    if made.cache_mb and made.order == "ncq":
+        raise UsageError("cache_mb: a write cache goes with order=fifo or cscan")
+    return made
 
 
 class ServiceQueue:
@@ -138,9 +166,23 @@ class ServiceQueue:
         self._byte_s = tuple(
             1 / (rate * _MB) if rate else 0.0 for rate in (model.read_mb_s, model.write_mb_s)
         )
+        self._stall_bytes = model.stall_each_mb * _MB
+        # Where in its cycle the device is: without this, all members of an array would stall at
+        # once.
+        self._until_stall_bytes = self._stall_bytes and self._random.random() * self._stall_bytes
 
-    def submit(self, now_s: float, is_write: bool, offset_bytes: int, length_bytes: int) -> float:
-        """Accept an operation that arrives at *now_s*; return the time when it completes."""
+    def submit(
+        self,
+        now_s: float,
+        is_write: bool,
+        offset_bytes: int,
+        length_bytes: int,
+        position_s: float | None = None,
+    ) -> float:
+        """Accept an operation that arrives at *now_s*; return the time when it completes.
+
+        *position_s*: how long positioning takes, if the caller has drawn it already.
+        """
         channels = self._channels
         channel = 0
         if len(channels) > 1:
@@ -148,14 +190,40 @@ class ServiceQueue:
         start_s = max(now_s, channels[channel])
         ready_s = start_s + self._access_s[is_write]
         if self._mechanical:
-            ready_s += self._position_s(is_write, offset_bytes)
+            if position_s is None:
+                position_s = self._position_s(is_write, offset_bytes)
+            ready_s += position_s
             self._head_bytes = offset_bytes + length_bytes
         end_s = max(ready_s, self._path_free_s) + length_bytes * self._byte_s[is_write]
         channels[channel] = self._path_free_s = end_s
         if end_s > self._last_end_s:
             self._last_end_s = end_s
         self._unflushed |= is_write
+        if is_write and self._stall_bytes:
+            self._until_stall_bytes -= length_bytes
+            if self._until_stall_bytes <= 0:
+                self._until_stall_bytes += self._stall_bytes
+                self._stall(end_s)
         return end_s
+
+    def _stall(self, from_s: float) -> None:
+        """Let nothing begin for *stall_ms* after *from_s*."""
+        until_s = from_s + self.model.stall_ms / 1e3
+        self._channels = [max(until_s, free_s) for free_s in self._channels]
+        self._path_free_s = max(until_s, self._path_free_s)
+
+    @property
+    def head_bytes(self) -> int:
+        """Where the last operation ended."""
+        return self._head_bytes
+
+    def free_s(self) -> float:
+        """Return the time at which the first channel is free."""
+        return min(self._channels)
+
+    def positioning_s(self, is_write: bool, offset_bytes: int) -> float:
+        """Return what positioning would take now, with a rotation that is drawn anew."""
+        return self._position_s(is_write, offset_bytes) if self._mechanical else 0.0
 
     def flush(self, now_s: float) -> float:
         """Accept a flush; return the time when it completes.
