@@ -24,7 +24,7 @@ def served(order: str, offsets: list[int], **numbers: float) -> list[int]:
     done: list[int] = []
 
     async def main() -> None:
-        model = ServiceModel("x", order=order, **SEEKS, **numbers)  # type: ignore[arg-type]
+        model = ServiceModel("x", order=order, **SEEKS, **numbers)
         member = ModelMember(model_member(SIZE_BYTES, "ram"), model)
 
         async def read(offset: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -12,10 +12,12 @@ from typing import Any
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
+from raidx_fuse.engine.stripe_locks import StripeLocks
 from raidx_fuse.format.configuration.volumes import Extent
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import Region
 from raidx_fuse.lab.experiments.blank import BlankMember
+from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.model import ModelMember
@@ -111,6 +113,29 @@ async def modelled_array(
     modelled.forget(config.regions.data)
     async with open_array(members) as array:
         yield array, modelled
+
+
+class NoLocks(StripeLocks):
+    """Stripe locks that lock nothing: two writes of one stripe may both begin from the old parity.
+
+    For experiments on members that keep no data, to see what taking turns on a stripe costs.
+    """
+
+    __slots__ = ()
+
+    async def take(self, stripe: Stripe) -> None:
+        """Return without a lock."""
+
+    def take_free(self, stripes: Iterable[Stripe]) -> list[Stripe]:
+        """Return *stripes*, as if all of them were free."""
+        return list(dict.fromkeys(stripes))
+
+    async def acquire_all(self, stripes: Iterable[Stripe]) -> list[Stripe]:
+        """Return *stripes* without a lock."""
+        return list(stripes)
+
+    def release(self, stripe: Stripe) -> None:
+        """Nothing is held."""
 
 
 def assume_written(array: Array, extents: Sequence[Extent] | None = None) -> None:

@@ -26,21 +26,23 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.statistics import difference, snapshot
-from raidx_fuse.errors import ungrouped
+from raidx_fuse.errors import UsageError, ungrouped
 from raidx_fuse.lab.experiments.events import Event, NewMember, play
 from raidx_fuse.lab.experiments.modelled import (
     MEMBER_BYTES,
     Hardware,
+    NoLocks,
     assume_written,
     modelled_array,
 )
 from raidx_fuse.lab.experiments.samples import Samples
+from raidx_fuse.lab.loads.controller import ControllerCache
 from raidx_fuse.lab.loads.drive import OUTSTANDING_MAX, drive, read_back
 from raidx_fuse.lab.loads.record import Recorder
 from raidx_fuse.lab.loads.request import Load
 from raidx_fuse.lab.loads.verify import Content
 from raidx_fuse.members.simulated.network import NetworkModel
-from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.members.simulated.virtual_time import run, sleep
 
 
 async def nothing(_array: Array) -> None:
@@ -66,6 +68,11 @@ class Experiment:
     - *section_s*: also summarize every span of so many seconds, with the members' operations and
       queues.
     - *events* happen during the load (see events.py).
+    - *stripe_locks* False, which is unsafe and only for experiments: writes to one stripe do not
+      take turns. Needs the setting journal=none, no events and no content.
+    - *controller_bytes*: size of a controller's write-back cache (loads/controller.py).
+    - *warm_up_s*: requests that arrive before are served, but not counted, nor are the members'
+      operations up to then.
     - *verify*: compare reads with what was written ("verified_bytes", "wrong" in the result).
     - *report*: called with the running array after the load; its fields go under "extra".
     """
@@ -83,12 +90,30 @@ class Experiment:
     prefilled: bool = True
     content: bool = False
     verify: bool = False
+    stripe_locks: bool = True
+    controller_bytes: int = 0
+    warm_up_s: float = 0.0
     section_s: float = 0.0
     events: Sequence[Event] = ()
     seed: int = 0
     network: NetworkModel | None = None
     prepare: Callable[[Array], Awaitable[None]] = nothing
     report: Callable[[Array], Mapping[str, Any]] = no_report
+
+    def check(self) -> None:
+        """Raise UsageError if parts of it exclude each other."""
+        checked = self.content or self.verify
+        if not self.stripe_locks and (
+            checked or self.events or self.settings.get("journal") != "none"
+        ):
+            raise UsageError(
+                "without stripe locks parity is wrong",
+                action="set journal=none, and neither verify nor events",
+            )
+        if self.controller_bytes and checked:
+            raise UsageError("a controller's cache keeps no content: nothing can be verified")
+        for event in self.events:
+            event.check()
 
 
 def simulate(experiment: Experiment, recorder: Recorder | None = None) -> dict[str, Any]:
@@ -106,10 +131,10 @@ async def measure(experiment: Experiment, recorder: Recorder) -> dict[str, Any]:
 
     The result has the fields of `Recorder.summary`, "failed", "errors", "held_back", "sections",
     "events", and "array" and "members" as `raidx stats --json` has them, counted from the start of
-    the load to the end of the last job. Raises RaidxError.
+    the load, or the end of its warm-up, to the end of the last job. An event whose job has ended
+    has "during", the summary of the requests that arrived meanwhile. Raises RaidxError.
     """
-    for event in experiment.events:
-        event.check()
+    experiment.check()
     hardware = Hardware(
         layout=experiment.layout,
         members=experiment.members,
@@ -126,6 +151,8 @@ async def measure(experiment: Experiment, recorder: Recorder) -> dict[str, Any]:
                 await array.set(key, text)
             if experiment.prefilled:
                 assume_written(array)
+            if not experiment.stripe_locks:
+                array.context.locks = NoLocks()
             await experiment.prepare(array)
             result = await _drive(array, experiment, modelled.member, recorder)
             link = modelled.link
@@ -137,30 +164,49 @@ async def measure(experiment: Experiment, recorder: Recorder) -> dict[str, Any]:
 async def _drive(
     array: Array, experiment: Experiment, new: NewMember, recorder: Recorder
 ) -> dict[str, Any]:
-    before = snapshot(array)
+    before = [snapshot(array)]
     content = Content(array.size_bytes, experiment.seed) if experiment.verify else None
     events: list[dict[str, Any]] = []
     samples = Samples(array, experiment.section_s)
 
+    target: Array | ControllerCache = array
+    if experiment.controller_bytes:
+        target = ControllerCache(array, experiment.controller_bytes)
+
     async def happen() -> None:
         events.extend(await play(array, experiment.events, new))
 
+    async def warm_up() -> None:
+        await sleep(experiment.warm_up_s)
+        before[0] = snapshot(array)
+
     async with trio.open_nursery() as sampling:
         sampling.start_soon(samples.take)
+        if experiment.warm_up_s:
+            sampling.start_soon(warm_up)
+        if isinstance(target, ControllerCache):
+            sampling.start_soon(target.serve)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(happen)
             await drive(
-                array,
+                target,
                 experiment.load(array.size_bytes),
                 recorder,
                 depth=experiment.depth,
                 outstanding_max=experiment.outstanding_max,
                 content=content,
             )
+        if isinstance(target, ControllerCache):
+            await target.written()
         sampling.cancel_scope.cancel()
     samples.finish()
-    stats = difference(before, snapshot(array))
+    stats = difference(before[0], snapshot(array))
     extra: dict[str, Any] = {}
+    if isinstance(target, ControllerCache):
+        extra["controller"] = {"hits": target.hits}
+    for event in events:
+        if "job_ended_s" in event:
+            event["during"] = recorder.summary(event["at_s"], event["job_ended_s"])
     if report := dict(experiment.report(array)):
         extra["extra"] = report
     if content is not None:
@@ -170,7 +216,7 @@ async def _drive(
         "name": experiment.name,
         "layout": experiment.layout,
         "image_bytes": array.size_bytes,
-        **recorder.summary(),
+        **recorder.summary(experiment.warm_up_s),
         "failed": recorder.failed,
         "errors": recorder.errors,
         "held_back": recorder.held_back,

@@ -12,11 +12,15 @@ chunk = "64KiB"
 prefilled = true                 # every chunk counts as written
 settings = { journal = "none", "parity.policy" = "rmw" }
 params = {}                      # parameters of the layout
+controller = "512MiB"            # write-back cache of a controller in front of it
+unsafe_no_stripe_locks = false   # true: writes to a stripe take no turns, parity is wrong
 
 [load]
 source = "financial1"            # a generated load, or the path of a trace
 requests = 50000                 # and/or seconds = 600
 speed = 2.0                      # or rate = 140 (requests a second)
+asus = "overlaid"                # the ASUs of a trace: joined (default), overlaid, or "3"
+factor = 8                       # addresses times 8, before they are fitted
 fit = "scale"                    # addresses: fold, scale or none
 depth = 16                       # as fast as possible, 16 requests at a time
 verify = true                    # compare reads with what was written
@@ -41,6 +45,7 @@ seconds = 40
 
 [report]
 section = 10                     # also report every 10 seconds
+warm_up = 60                     # leave the first minute out of all means
 
 Several arrays in one pool, instead of [array] and [load]:
 
@@ -72,11 +77,10 @@ from __future__ import annotations
 import copy
 import fnmatch
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Any
 
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.configuration.volumes import VOLUMES_MAX
@@ -89,69 +93,9 @@ from raidx_fuse.lab.experiments.pool_parts import (
     VolumeLoad,
 )
 from raidx_fuse.lab.experiments.simulate import Experiment
+from raidx_fuse.lab.experiments.toml_table import Table
 from raidx_fuse.lab.loads.source import Source
 from raidx_fuse.members.simulated.network import NetworkModel
-from raidx_fuse.units import parse_size
-
-T = TypeVar("T")
-_WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-_WORDS |= {list: "a list", dict: "a table"}
-
-
-class _Table:
-    """A table of the file. Its keys are taken one by one; a key that nobody takes is an error."""
-
-    def __init__(self, place: str, values: Mapping[str, Any]) -> None:
-        self.place = place
-        self._values = dict(values)
-        self._known: list[str] = []
-
-    def take(self, key: str, kind: type[T], default: T) -> T:
-        """Return the value of *key*, or *default*. Raises UsageError if its type is not *kind*."""
-        self._known.append(key)
-        value: Any = self._values.pop(key, default)
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if value is default or type(value) is kind:
-            return value  # pyright: ignore[reportReturnType]  # its class is *kind*
-        raise UsageError(f"{self.place}: {key} is {_WORDS[kind]}, not {value!r}")
-
-    def size(self, key: str, default: int) -> int:
-        """Return a size in bytes, given as text ("64KiB") or as a number. Raises UsageError."""
-        value = self._values.get(key)
-        if type(value) is int:
-            return self.take(key, int, default)
-        text = self.take(key, str, "")
-        return parse_size(text) if text else default
-
-    def must(self, key: str, kind: type[T], empty: T) -> T:
-        """Return the value of *key*. Raises UsageError if it is missing or of another type."""
-        if key not in self._values:
-            raise UsageError(f"{self.place}: {key} is missing", action=f"add {key} = ...")
-        return self.take(key, kind, empty)
-
-    def has(self, key: str) -> bool:
-        """Return whether the table has *key*."""
-        return key in self._values
-
-    def table(self, key: str) -> _Table:
-        """Return the table below *key*, empty if there is none."""
-        return _Table(f"{self.place} [{key}]", self.take(key, dict, {}))
-
-    def tables(self, key: str) -> list[_Table]:
-        """Return the tables of the list *key*."""
-        rows = self.take(key, list, [])
-        if not all(isinstance(row, dict) for row in rows):
-            raise UsageError(f"{self.place}: {key} is a list of tables, written [[{key}]]")
-        return [_Table(f"{self.place} [[{key}]] {n}", row) for n, row in enumerate(rows, 1)]
-
-    def end(self) -> None:
-        """Raise UsageError if the table has a key that was not taken."""
-        for key in self._values:
-            near = get_close_matches(key, self._known, 1)
-            action = f"did you mean {near[0]}?" if near else f"known: {', '.join(self._known)}"
-            raise UsageError(f"{self.place}: unknown key {key!r}", action=action)
-
 
 Changes = Sequence[tuple[Sequence[str], Any]]  # (path of keys, value), see sweep.py
 
@@ -187,7 +131,7 @@ def parse_experiment(
         raise UsageError(f"{name}: not TOML: {error}") from None
     for path, value in changes:
         values = _changed(values, path, value)
-    top = _Table(name, values)
+    top = Table(name, values)
     title = top.take("name", str, name)
     own_seed = top.take("seed", int, 0)
     seed = own_seed if seed is None else seed
@@ -203,6 +147,8 @@ def parse_experiment(
     source, depth = _source(load, folder, seed)
     experiment = Experiment(
         name=title,
+        controller_bytes=array.size("controller", 0),
+        stripe_locks=not array.take("unsafe_no_stripe_locks", bool, False),
         prefilled=array.take("prefilled", bool, True),
         settings=_settings(array),
         **_hardware(array),
@@ -211,14 +157,19 @@ def parse_experiment(
         verify=verify,
         events=events,
         section_s=report.take("section", float, 0.0),
+        warm_up_s=report.take("warm_up", float, 0.0),
         seed=seed,
         network=network,
     )
     report.end()
+    try:
+        experiment.check()
+    except UsageError as error:
+        raise UsageError(f"{name}: {error.message}", action=error.action) from None
     return experiment
 
 
-def _network(table: _Table) -> NetworkModel:
+def _network(table: Table) -> NetworkModel:
     network = NetworkModel(
         mb_s=table.take("mb_s", float, 0.0),
         latency_ms=table.take("latency_ms", float, 0.0),
@@ -233,7 +184,7 @@ def _network(table: _Table) -> NetworkModel:
     return network
 
 
-def _pool(top: _Table, title: str, folder: str, seed: int) -> PoolExperiment:
+def _pool(top: Table, title: str, folder: str, seed: int) -> PoolExperiment:
     """Return an experiment with several arrays."""
     pool, report = top.table("pool"), top.table("report")
     rows = {key: top.tables(key) for key in ("arrays", "volumes", "loads", "events")}
@@ -269,7 +220,7 @@ def _pool(top: _Table, title: str, folder: str, seed: int) -> PoolExperiment:
     return experiment
 
 
-def _volumes(table: _Table) -> list[PoolVolume]:
+def _volumes(table: Table) -> list[PoolVolume]:
     name, count = table.must("name", str, ""), table.take("count", int, 0)
     array, size = table.must("array", str, ""), table.size("size", 0)
     table.end()
@@ -279,7 +230,7 @@ def _volumes(table: _Table) -> list[PoolVolume]:
     return [PoolVolume(name=one, array=array, size_bytes=size) for one in names]
 
 
-def _loads(table: _Table, names: Sequence[str], folder: str, seed: int) -> list[VolumeLoad]:
+def _loads(table: Table, names: Sequence[str], folder: str, seed: int) -> list[VolumeLoad]:
     """Return one load for each of the volumes *names* that are meant, with seeds from *seed* on."""
     pattern, begin_s = table.must("volumes", str, ""), table.take("begin", float, 0.0)
     meant = fnmatch.filter(names, pattern)
@@ -301,7 +252,7 @@ def _loads(table: _Table, names: Sequence[str], folder: str, seed: int) -> list[
     ]
 
 
-def _hardware(array: _Table) -> dict[str, Any]:
+def _hardware(array: Table) -> dict[str, Any]:
     """Return the fields that `Experiment` and `Hardware` share, the last that the table has."""
     own_members = array.take("members", list, [])
     disks, model = array.take("disks", int, 0), array.take("model", str, "hdd")
@@ -317,11 +268,11 @@ def _hardware(array: _Table) -> dict[str, Any]:
     return fields
 
 
-def _settings(table: _Table) -> dict[str, str]:
+def _settings(table: Table) -> dict[str, str]:
     return {key: str(value) for key, value in table.take("settings", dict, {}).items()}
 
 
-def _check_members(array: _Table, members: list[Any], disks: int) -> None:
+def _check_members(array: Table, members: list[Any], disks: int) -> None:
     if bool(members) == bool(disks):
         raise UsageError(f"{array.place}: give either disks (how many) or members (a list)")
     if not all(isinstance(member, str) for member in members):
@@ -330,7 +281,7 @@ def _check_members(array: _Table, members: list[Any], disks: int) -> None:
         raise UsageError(f"{array.place}: disks must be 1 to 255, not {disks}")
 
 
-def _source(load: _Table, folder: str, seed: int) -> tuple[Source, int]:
+def _source(load: Table, folder: str, seed: int) -> tuple[Source, int]:
     """Return the load and its depth (0: open loop)."""
     name = load.must("source", str, "")
     requests, depth = load.take("requests", int, 0), load.take("depth", int, 0)
@@ -341,6 +292,8 @@ def _source(load: _Table, folder: str, seed: int) -> tuple[Source, int]:
         seconds=seconds or None,
         speed=load.take("speed", float, 1.0),
         rate_s=rate_s or None,
+        factor=load.take("factor", int, 1),
+        asus=load.take("asus", str, "joined"),
         fit=load.take("fit", str, "fold"),
         seed=seed,
         numbers=load.take("numbers", dict, {}),
@@ -357,7 +310,7 @@ def _source(load: _Table, folder: str, seed: int) -> tuple[Source, int]:
     return source, depth
 
 
-def _event(table: _Table) -> Event:
+def _event(table: Table) -> Event:
     event = Event(
         at_s=table.must("at", float, 0.0),
         do=table.must("do", str, ""),

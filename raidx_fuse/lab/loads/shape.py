@@ -57,6 +57,11 @@ def scale(
         yield replace(block, offset_bytes=np.minimum(block.offset_bytes, last))
 
 
+def times(load: Load, factor: int) -> Iterator[Block]:
+    """Yield *load* with all addresses multiplied by *factor*, as UPC does; sizes do not change."""
+    return (replace(block, offset_bytes=block.offset_bytes * factor) for block in load)
+
+
 def fit(load: Load, size_bytes: int, how: str = "fold", span_bytes: int = 0) -> Iterator[Block]:
     """Fit *load* to an image of *size_bytes*: "fold", "scale" (needs *span_bytes*) or "none".
 

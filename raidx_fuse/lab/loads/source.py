@@ -9,9 +9,9 @@ from typing import Any
 
 from raidx_fuse.errors import UsageError
 from raidx_fuse.lab.loads.published import WORKLOADS
-from raidx_fuse.lab.loads.request import Block
-from raidx_fuse.lab.loads.shape import FITS, faster, first, fit
-from raidx_fuse.lab.loads.traces import Trace
+from raidx_fuse.lab.loads.request import Block, Load
+from raidx_fuse.lab.loads.shape import FITS, faster, first, fit, times
+from raidx_fuse.lab.loads.traces import JOINED, Trace, check_asus
 from raidx_fuse.lab.loads.workloads import generate, variant
 
 ABSTRACT = ("uniform", "zipf", "hotspot")  # they have no span of their own: they use the image's
@@ -25,7 +25,9 @@ class Source:
     - *requests*, *seconds*: use only the first ones; seconds count in the load's own time.
     - *speed*: the load runs so many times as fast; or *rate_s*: so many requests a second on
       average.
+    - *factor*: addresses are multiplied by it, before they are fitted; sizes stay.
     - *fit*: how addresses are mapped onto the image (shape.py).
+    - *asus*: of a trace, see traces.py.
     - *seed*, *numbers* (fields of `Workload`): for generated loads only.
     """
 
@@ -34,7 +36,9 @@ class Source:
     seconds: float | None = None
     speed: float = 1.0
     rate_s: float | None = None
+    factor: int = 1
     fit: str = "fold"
+    asus: str = JOINED
     seed: int = 0
     numbers: Mapping[str, Any] = field(default_factory=dict)
 
@@ -53,12 +57,17 @@ class Source:
             raise UsageError(f"no way to fit addresses {self.fit!r}: {', '.join(FITS)}")
         if not self.speed > 0 or not (self.rate_s is None or self.rate_s > 0):
             raise UsageError("speed and rate are above 0")
+        if not 1 <= self.factor <= 1 << 20:
+            raise UsageError(f"the factor of addresses is a whole number from 1, not {self.factor}")
+        check_asus(self.asus)
+        if self.is_generated and self.asus != JOINED:
+            raise UsageError(f"{self.name} is generated: it has no ASUs to choose from")
         if self.is_generated:
             variant(self.name, **self.numbers)
         elif self.numbers:
             raise UsageError(f"{self.name} is a trace: its numbers cannot be chosen")
         elif Path(self.name).exists():
-            Trace(self.name)
+            Trace(self.name, asus=self.asus)
         else:
             raise UsageError(
                 f"{self.name!r} is neither a file nor a generated load",
@@ -80,13 +89,18 @@ class Source:
         # With a duration, more requests may be needed than the published trace has.
         count = self.requests or (1 << 62 if self.seconds is not None else work.requests)
         load = first(generate(work, seed=self.seed, requests=count), None, self.seconds)
-        return fit(faster(load, self.speed), size_bytes, self.fit, work.span_bytes)
+        return self._fitted(faster(load, self.speed), size_bytes, work.span_bytes)
 
     def _traced(self, size_bytes: int) -> Iterator[Block]:
-        trace = Trace(self.name)
+        trace = Trace(self.name, asus=self.asus)
         speed = self.speed
         if self.rate_s is not None and trace.rate_s:
             speed = self.rate_s / trace.rate_s
         span_bytes = trace.span_bytes if self.fit == "scale" else 0
         load = first(trace, self.requests, self.seconds)
-        return fit(faster(load, speed), size_bytes, self.fit, span_bytes)
+        return self._fitted(faster(load, speed), size_bytes, span_bytes)
+
+    def _fitted(self, load: Load, size_bytes: int, span_bytes: int) -> Iterator[Block]:
+        if self.factor > 1:
+            load = times(load, self.factor)
+        return fit(load, size_bytes, self.fit, span_bytes * self.factor)

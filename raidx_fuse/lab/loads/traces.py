@@ -8,9 +8,11 @@
 * MSR Cambridge, ``Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime``: timestamp in units
   of 100 ns, Type Read or Write, Offset and Size in bytes.
 
-The first line decides which format it is. Every ASU (disk) is an address space of its own. They are
-concatenated in the order of their numbers, each as long as the trace's largest address on it, so
-the whole file is read once before the first block. Times begin at 0 and never decrease: a request
+The first line decides which format it is. Every ASU (disk) is an address space of its own. With
+*asus* "joined" they are concatenated in the order of their numbers, each as long as the trace's
+largest address on it, so the whole file is read once before the first block. "overlaid" puts all of
+them at address 0, as replays that ignore the ASU do; a number takes only the requests to that ASU.
+Times begin at 0 and never decrease: a request
 that was logged late gets the time of the one before.
 """
 
@@ -35,6 +37,7 @@ try:
 except ImportError:  # an extra
     zstandard = None  # type: ignore[assignment]
 
+JOINED, OVERLAID = "joined", "overlaid"
 DEVICE_ALIGNMENT_BYTES = 1 << 20
 OFFSET_BYTES_MAX = 1 << 60
 _ENCODING = "latin-1"  # decodes any byte: a wrong line gets a message with its number
@@ -79,12 +82,14 @@ class _Survey:
 class Trace:
     """A trace file as a load.
 
-    *format* is "spc" or "msr"; None recognises it by the first line. Opening and reading raise
-    UsageError with the path and, for a wrong line, its number.
+    *format* is "spc" or "msr"; None recognises it by the first line. *asus*: "joined", "overlaid"
+    or the number of one. Opening and reading raise UsageError with the path and, for a wrong line,
+    its number.
     """
 
-    def __init__(self, path: str | Path, format: str | None = None) -> None:
+    def __init__(self, path: str | Path, format: str | None = None, asus: str = JOINED) -> None:
         self.path = Path(path)
+        self.asus = check_asus(asus)
         if format is not None and format not in FORMATS:
             raise UsageError(f"no trace format {format!r}", action=f"choose {', '.join(FORMATS)}")
         self.format = format or self._recognise()
@@ -106,8 +111,9 @@ class Trace:
 
     @property
     def span_bytes(self) -> int:
-        """The size of all devices together. Reads the whole file."""
-        return sum(self._look_through().device_bytes.values())
+        """The size of all devices together, or of the largest. Reads the whole file."""
+        sizes = self._look_through().device_bytes.values()
+        return sum(sizes) if self.asus == JOINED else max(sizes)
 
     @property
     def devices(self) -> list[int]:
@@ -133,12 +139,16 @@ class Trace:
                     end = int((offset + length)[device == number].max())
                     end = -(-end // DEVICE_ALIGNMENT_BYTES) * DEVICE_ALIGNMENT_BYTES
                     survey.device_bytes[number] = max(survey.device_bytes.get(number, 0), end)
+            if not survey.requests and self.asus.isdigit():
+                raise UsageError(f"{self.path}: no request to ASU {self.asus}")
             self._survey = survey
         return self._survey
 
     def _starts(self) -> dict[int, int]:
         starts: dict[int, int] = {}
         at = 0
+        if self.asus != JOINED:
+            return dict.fromkeys(self._look_through().device_bytes, 0)
         for number, size in sorted(self._look_through().device_bytes.items()):
             starts[number] = at
             at += size
@@ -196,10 +206,18 @@ class Trace:
         lines = self._lines()
         number = 1
         while chunk := list(islice(lines, BLOCK_REQUESTS)):
-            columns = self._parse(chunk, number)
+            columns = self._one_asu(self._parse(chunk, number))
             number += len(chunk)
             if len(columns[0]):
                 yield columns
+
+    def _one_asu(self, columns: _Columns) -> _Columns:
+        """Return the requests of *columns* that are to the ASU in question."""
+        if not self.asus.isdigit():
+            return columns
+        time, device, is_write, offset, length = columns
+        mine = device == int(self.asus)
+        return time[mine], device[mine], is_write[mine], offset[mine], length[mine]
 
     def _parse(self, lines: list[str], number: int) -> _Columns:
         read_row, needed, unit_s = FORMATS[self.format]
@@ -232,6 +250,13 @@ class Trace:
                 few = f"{len(fields)} fields instead of {needed}"
                 problem = few if len(fields) < needed else error
                 raise UsageError(f"{self.path}, line {at}: {problem}") from None
+
+
+def check_asus(text: str) -> str:
+    """Return *text*, which says what becomes of a trace's ASUs. Raises UsageError."""
+    if text not in (JOINED, OVERLAID) and not (text.isdecimal() and text.isascii()):
+        raise UsageError(f"asus is {JOINED!r}, {OVERLAID!r} or the number of one, not {text!r}")
+    return text
 
 
 def _checked(row: Row) -> Row:
