@@ -18,6 +18,7 @@ from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import Tail
 from raidx_fuse.layouts.numbers import Stripe, by_role
 from raidx_fuse.store.chunk_table import ChunkTable
+from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
 from raidx_fuse.store.table_recovery import Page
@@ -218,17 +219,23 @@ class Checkpoint(LogWriter):
         self.inflight.end((await self.append([*lacking], fields, parts, total))[0])
 
     async def _write_frozen(self) -> None:
-        """Write the frozen layer to its home places, with checkpoints for other tasks."""
+        """Write the frozen layer to its home places, on all members at once.
+
+        Other tasks run after what a member takes synchronously.
+        """
         member_set = self.member_set
         queues = {role: queue for role, queue in by_role(member_set.queues) if queue is not None}
-        for role, writes in self.overlay.frozen_writes(queues):
-            if member_set.queues[role] is not queues[role]:
-                continue  # failed since: a new member gets the content by its rebuild
-            done = queues[role].try_writes(writes)
-            if done < len(writes):
-                left = [(role, *write) for write in writes[done:]]
-                await member_set.write(left, background=True)
-            await trio.lowlevel.checkpoint()
+        for portions in self.overlay.frozen_writes(queues):
+            left: list[MemberIO] = []
+            for role, writes in portions.items():
+                if member_set.queues[role] is queues[role]:
+                    done = queues[role].try_writes(writes)
+                    left += [(role, *write) for write in writes[done:]]
+                await trio.lowlevel.checkpoint()
+            # A member that failed since is left out: a new one gets the content by its rebuild.
+            same = [write for write in left if member_set.queues[write[0]] is queues[write[0]]]
+            if same:
+                await member_set.write(same, background=True)
 
     async def drain(self, then: Callable[[], Awaitable[None]] | None = None) -> None:
         """Checkpoint everything and make the tail of the empty log durable.

@@ -29,6 +29,7 @@ Pieces = list[tuple[int, Any]]
 Placed = tuple[int, list[ReadBuffer], int]  # byte offset on the member, buffers, size
 Span = tuple[int, memoryview]  # the key of its first page, and the content
 Numbers = NDArray[np.int64]
+KEY = np.uint64
 Pages = dict[int, Any]  # role << _ROLE_SHIFT | page -> whole buffer, Span or Pieces
 
 
@@ -265,39 +266,48 @@ class Overlay:
         """Drop the frozen layer: its content is at its home places."""
         self.frozen = {}
 
-    def frozen_writes(self, roles: Collection[Role]) -> Iterator[tuple[Role, list[Placed]]]:
-        """Yield the writes of the frozen layer for *roles* in portions of (role, writes).
+    def frozen_writes(self, roles: Collection[Role]) -> Iterator[dict[Role, list[Placed]]]:
+        """Yield the writes of the frozen layer by role, in rounds with one portion of each role.
 
-        The writes are ordered by role and offset and do not overlap; adjacent pages are joined.
-        They come in portions, because thousands of them would trigger garbage collections that
-        cost more than the writes.
+        *roles* are those that are wanted. The writes of a role come in order of their offsets and
+        do not overlap; adjacent pages are joined. They come in portions, because thousands of them
+        would trigger garbage collections that cost more than the writes.
         """
         frozen = self.frozen
-        if not frozen:
-            return
-        ordered = np.fromiter(frozen, np.uint64, len(frozen))
+        ordered = np.fromiter(frozen, KEY, len(frozen))
         ordered.sort()
-        keys: list[int] = ordered.tolist()
+        edges = np.array([(role << _ROLE_SHIFT, role + 1 << _ROLE_SHIFT) for role in roles], KEY)
+        portions = [
+            (role, self._portions(ordered[begin:end]))
+            for role, (begin, end) in zip(roles, np.searchsorted(ordered, edges), strict=True)
+            if begin < end
+        ]
+        while portions:
+            found = {role: next(of_role, []) for role, of_role in portions}
+            portions = [(role, of_role) for role, of_role in portions if found[role]]
+            if portions:
+                yield {role: found[role] for role, _ in portions}
+
+    def _portions(self, ordered: NDArray[np.uint64]) -> Iterator[list[Placed]]:
+        """Yield the writes of the pages *ordered*, all of one role, PLACED_AT_ONCE at a time."""
+        frozen, keys = self.frozen, ordered.tolist()
         cuts = np.flatnonzero(np.diff(ordered) != 1) + 1
-        first, last_role = 0, Role(-1)
+        first = 0
         writes: list[Placed] = []
         for end in (*cuts.tolist(), len(keys)):
-            key = keys[first]
-            role: Role = key >> _ROLE_SHIFT  # type: ignore[assignment]
-            if writes and (role != last_role or len(writes) >= PLACED_AT_ONCE):
-                yield last_role, writes
+            if len(writes) >= PLACED_AT_ONCE:
+                yield writes
                 writes = []
-            last_role = role
-            if role in roles:
-                known = frozen[key]
-                if end == first + 1 and known.__class__ in WHOLE:
-                    # The common case after scattered small writes.
-                    writes.append(((key & _PAGE_NUMBER) << PAGE_SHIFT, [known], PAGE_BYTES))
-                else:
-                    self._join(writes, keys[first:end])
+            key = keys[first]
+            known = frozen[key]
+            if end == first + 1 and known.__class__ in WHOLE:
+                # The common case after scattered small writes.
+                writes.append(((key & _PAGE_NUMBER) << PAGE_SHIFT, [known], PAGE_BYTES))
+            else:
+                self._join(writes, keys[first:end])
             first = end
         if writes:
-            yield last_role, writes
+            yield writes
 
     def _join(self, writes: list[Placed], keys: Sequence[int]) -> None:
         """Append the writes of adjacent pages of one role to *writes*."""

@@ -371,7 +371,14 @@ async def _place(journal: Journal, member_set: MemberSet) -> None:
     journal.overlay.freeze()
     roles = [role for role, queue in by_role(member_set.queues) if queue is not None]
     placed = journal.overlay.frozen_writes(roles)
-    await member_set.write([(role, *write) for role, writes in placed for write in writes])
+    await member_set.write(
+        [
+            (role, *write)
+            for portions in placed
+            for role, writes in portions.items()
+            for write in writes
+        ]
+    )
     await journal.written.save_taken(journal.written.take_unsaved())
     await journal.chunk_table.save_as(journal.chunk_table.take_unsaved())
     await member_set.flush()

@@ -17,6 +17,8 @@ from raidx_fuse.format.log_record import (
     pack_entries,
     pack_fields,
 )
+from raidx_fuse.journal.overlay import Overlay
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import FLUSH, WRITE, SpyRig, spying
 
@@ -123,6 +125,42 @@ def logged_bytes(rig: SpyRig) -> int:
         for touch in rig.log.touches
         if touch.kind == WRITE and log.offset <= touch.offset_bytes < log.end
     )
+
+
+def test_a_checkpoint_writes_to_all_members_at_once() -> None:
+    """Each did its share after the one before had ended: one of five disks was busy."""
+
+    async def main() -> None:
+        async with spying("raid0", 4, stripes=40, chunk_bytes=PAGE, slow=True) as rig:
+            await rig.running.set("journal", "full")
+            for chunk in range(0, 4 * 40):
+                await rig.put(chunk * PAGE, noise(512, chunk))
+            rig.log.clear()
+            await rig.in_place()
+            places = rig.log.of(WRITE, rig.running.member_set.config.regions.data)
+            order = [touch.member for touch in places]
+            assert len(set(order)) == 4 <= min(Counter(order).values())
+            assert max(map(order.index, order)) < len(order) // 2, "the last one to begin"
+
+    run(main)
+
+
+def test_places_come_in_rounds_with_a_portion_of_each_role() -> None:
+    overlay = Overlay()
+    pages = {Role(role): random.Random(role).sample(range(5000), 700) for role in (0, 2, 63)}
+    for role, of_role in pages.items():
+        for page in of_role:
+            overlay.put(role, page * PAGE, bytes(PAGE))
+    overlay.freeze()
+    rounds = list(overlay.frozen_writes([*pages, Role(5)]))
+    assert all(rounds[0][role] for role in pages)
+    assert Role(5) not in rounds[0]
+    for role, of_role in pages.items():
+        writes = [write for portions in rounds for write in portions.get(role, [])]
+        assert [w[0] for w in writes] == sorted(w[0] for w in writes)
+        found = [at + n for at, _, size in writes for n in range(0, size, PAGE)]
+        assert found == [page * PAGE for page in sorted(of_role)]
+    assert {role for portions in overlay.frozen_writes([Role(2)]) for role in portions} == {2}
 
 
 def test_of_requests_that_end_inside_stripes_only_the_ends_are_logged() -> None:
