@@ -74,6 +74,22 @@ def test_sequential_requests_continue_on_their_device() -> None:
     assert continued / total == pytest.approx(0.5, abs=0.02)
 
 
+def test_financial1_has_a_log_and_fixed_places_among_its_writes() -> None:
+    log, places, end, count = [], [], 0, 0
+    flat = variant("financial1", zipf=0.0)  # no other places are hot
+    for request in requests_of(generate(flat, seed=1, requests=20_000, block_requests=900)):
+        if request.is_write:
+            count += 1
+            places.append(request.offset_bytes)
+            if request.offset_bytes == end:
+                log.append(request)
+                end += 7 * 512
+    assert len(log) / count == pytest.approx(0.17, abs=0.01)
+    assert {request.length_bytes for request in log} == {7 * 512}  # 7 sectors a step
+    uses = np.sort(np.unique(places, return_counts=True)[1])[::-1]
+    assert uses[:8].sum() / count == pytest.approx(0.10, abs=0.01)
+
+
 def test_websearch_reuses_no_place_soon() -> None:
     work = variant("websearch1", sequential=0.0)
     places = [r.offset_bytes for r in requests_of(generate(work, seed=1, requests=70_000))]
@@ -118,6 +134,8 @@ def test_tilted_mixes_have_the_mean_and_keep_their_sizes() -> None:
 @pytest.mark.parametrize(
     ("name", "numbers", "words"),
     [
+        ("uniform", {"log_share": 0.6, "fixed_share": 0.6}, "log_share and fixed_share"),
+        ("uniform", {"log_share": 0.1}, "need log_bytes"),
         ("financal1", {}, "did you mean financial1"),
         ("uniform", {"reed_share": 1}, "did you mean read_share"),
         ("uniform", {"read_share": 1.5}, "outside 0 to 1"),

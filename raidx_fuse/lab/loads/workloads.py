@@ -14,7 +14,7 @@ layout. The model, whose numbers are in published.py:
 - directions: a Markov chain of two states;
 - sizes: a weighted mix;
 - addresses: Zipf's law or a hot spot over scattered slots, and sequential runs, in which a request
-  begins where the last one on its device ended.
+  begins where the last one on its device ended; a log and fixed places among the writes.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ def variant(name: str | Workload, **numbers: Any) -> Workload:
 
 def _check(work: Workload) -> None:
     shares = (work.read_share, work.batch_share, work.op_memory, work.sequential, work.hot_share)
+    shares += (work.log_share, work.fixed_share)
     wrong = (
         "a share is outside 0 to 1"
         if not all(0 <= share <= 1 for share in shares)
@@ -80,6 +81,10 @@ def _check(work: Workload) -> None:
         if work.batch_share > 0.99
         else "a request is not empty, and not longer than the span"
         if not all(0 < size <= work.span_bytes for size, _ in work.read_sizes + work.write_sizes)
+        else "log_share and fixed_share are one at most, and need log_bytes and fixed_places"
+        if work.log_share + work.fixed_share > 1
+        or (work.log_share and not 0 < work.log_bytes <= work.span_bytes // work.streams)
+        or (work.fixed_share and not 0 < work.fixed_places <= work.slots)
         else "unused_for needs more than twice as many slots"
         if work.unused_for * 2 > work.slots
         else None
@@ -109,10 +114,11 @@ class _Generator:
     def __init__(self, work: Workload, seed: int) -> None:
         self.work = work
         # One generator for each property: another share of reads does not change the addresses.
-        children = np.random.SeedSequence(seed).spawn(5)
-        self._arrivals, self._ops, self._sizes, self._places, scatter = map(
+        children = np.random.SeedSequence(seed).spawn(6)
+        self._arrivals, self._ops, self._sizes, self._places, scatter, self._kinds = map(
             np.random.default_rng, children
         )
+        self._log_end = 0
         self._time_s = 0.0
         self._last_is_write = bool(self._ops.random() >= work.read_share)
         self._ends = np.zeros(work.streams, dtype=np.int64)
@@ -129,7 +135,10 @@ class _Generator:
             requests -= count
             is_write = self._directions(count)
             length = self._lengths(is_write)
-            yield Block(self._times(count), is_write, self._offsets(length), length)
+            offset = self._offsets(length)
+            if self.work.log_share or self.work.fixed_share:
+                self._apart(is_write, offset, length)
+            yield Block(self._times(count), is_write, offset, length)
             self._done += count
 
     def _times(self, count: int) -> Floats:
@@ -227,6 +236,24 @@ class _Generator:
             at = np.clip(at, 0, work.span_bytes - size)
             offsets[mine] = at
             self._ends[number] = at[-1] + size[-1]
+
+    def _apart(self, is_write: Bools, offset: Ints, length: Ints) -> None:
+        """Turn some writes into appends to the log, and some into writes of the fixed places."""
+        work = self.work
+        chance = np.where(is_write, self._kinds.random(len(offset)), 1.0)
+        logged = chance < work.log_share
+        length[logged] = work.log_bytes
+        appended = self._log_end + work.log_bytes * np.arange(int(logged.sum()), dtype=np.int64)
+        room = work.span_bytes // work.streams // max(1, work.log_bytes) * work.log_bytes
+        offset[logged] = appended % room if len(appended) else appended
+        self._log_end += work.log_bytes * len(appended)
+        fixed = np.flatnonzero(~logged & (chance < work.log_share + work.fixed_share))
+        if len(fixed):
+            # The last ranks: the first ones are Zipf's own hot places.
+            ranks = work.slots - 1 - self._kinds.integers(0, work.fixed_places, len(fixed))
+            places = self._order[ranks]
+            at = places * self._stride * work.align_bytes
+            offset[fixed] = np.minimum(at, work.span_bytes - length[fixed])
 
 
 def _draw(sizes: Sizes, chance: Floats) -> Ints:
