@@ -164,9 +164,14 @@ class BpuPolicy:
         """Derive the thresholds again and return those in force."""
         monitor, queues = self.monitor, self._queues()
         present = [queue for queue in queues if queue is not None]
-        reads_s = [q.read_service_s if monitor.read_s is None else monitor.read_s for q in present]
+        depths = [max(1, q.member.depth) for q in present]  # as in the lengths (queue_monitor.py)
+        reads_s = [
+            (q.read_service_s if monitor.read_s is None else monitor.read_s) / depth
+            for q, depth in zip(present, depths, strict=True)
+        ]
         writes_s = [
-            q.write_service_s if monitor.write_s is None else monitor.write_s for q in present
+            (q.write_service_s if monitor.write_s is None else monitor.write_s) / depth
+            for q, depth in zip(present, depths, strict=True)
         ]
         derived = bpu.derive(reads_s, writes_s, len(queues), self._mean_skew_s)
         limits = self.limits = derived._replace(**self.by_hand)  # type: ignore[arg-type]

@@ -92,13 +92,19 @@ class QueueMonitor:
         return dict(self._seconds)
 
     def _length_s(self, queue: MemberQueue) -> float:
-        """Return L = N_R * A_R + N_W * A_W (equation 3)."""
+        """Return L = N_R * A_R + N_W * A_W (equation 3), divided by what is served at a time.
+
+        The paper's disks serve one request after the other. A member that serves d of them at once
+        has the same work done in a d-th of the time, and next to one that does not, L would call
+        it busy where nothing waits.
+        """
         reads_s = queue.reads_waiting * (
             queue.read_service_s if self.read_s is None else self.read_s
         )
-        return reads_s + queue.writes_waiting * (
+        writes_s = queue.writes_waiting * (
             queue.write_service_s if self.write_s is None else self.write_s
         )
+        return (reads_s + writes_s) / max(1, queue.member.depth)
 
     def _changed(self, role: Role, queue: MemberQueue, now_s: float) -> None:
         self.lengths_s[role] = self._length_s(queue)
