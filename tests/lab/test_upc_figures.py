@@ -1,0 +1,76 @@
+"""The UPC paper's program at small size: the proof's map, and the sign of each figure."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from raidx_fuse.layouts.registry import make_code
+
+BENCH = Path(__file__).parents[2] / "bench" / "figures"
+
+
+@pytest.fixture
+def upc(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module of bench/ that makes the tables."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    module = importlib.import_module("paper_upc")
+    monkeypatch.setattr(module, "DISK_BYTES", 8 << 30)  # the maps of 300 GB take seconds to make
+    return module
+
+
+@pytest.mark.parametrize("p", [5, 7, 11, 13, 17, 19, 23, 29, 31])
+def test_each_write_works_on_the_same_disks_in_both_codes(p: int) -> None:
+    """The one-to-one map of the proof: disks of a write, counted over all data cells."""
+    seen = []
+    for name in ("pcode", "upc"):
+        code = make_code(name, p - 1)
+        sets = [
+            (
+                code.column_of[data],
+                frozenset(code.column_of[cell] for cell in (data, *code.affects[data])),
+            )
+            for data in range(code.data_count)
+        ]
+        seen.append(Counter(sets))
+    assert seen[0] == seen[1]
+    assert all(len(disks) == 3 for _, disks in seen[0])
+
+
+def test_neighbours_share_fewer_disks_in_upc_and_all_pairs_as_many(upc: ModuleType) -> None:
+    rows = {(row[0], row[1]): row[2:] for row in upc.overlaps(None).rows}
+    for p in upc.PAPER_BETTER:
+        theirs, ours = rows[p, "pcode"], rows[p, "upc"]
+        assert ours[0] < theirs[0]
+        assert ours[-1] == pytest.approx(theirs[-1])
+
+
+def pairs(upc: ModuleType, run: object, count: int) -> float:
+    """Return by how many percent UPC is better, over *count* pairs of runs."""
+    logs = 1.0
+    for seed in range(1, count + 1):
+        ours = run._replace(seed=seed)  # type: ignore[attr-defined]
+        logs *= upc.mean_ms(ours) / upc.mean_ms(ours._replace(code="pcode"))
+    return 100 * (1 - logs ** (1 / count))
+
+
+def test_bursts_that_write_a_row_gain_without_locks_and_even_loads_do_not(upc: ModuleType) -> None:
+    burst = upc.Run("upc", 11, 1, 300, upc.BURSTS, locks=False)
+    assert pairs(upc, burst._replace(requests=200), 1) > 15
+    even = upc.Run("upc", 7, 1, 300, upc.FINANCIAL1, reach=0.9)
+    assert -15 < pairs(upc, even, 2) < 15
+
+
+def test_the_load_as_in_the_paper_has_one_address_space_and_the_rate(upc: ModuleType) -> None:
+    run = upc.Run("upc", 7, 1, 2000, upc.LOG, iops=140.0)
+    blocks = list(upc.load_of(run, 300 * 10**9))
+    last_s = blocks[-1].at_s[-1]
+    assert 1000 / last_s < 140 < 4000 / last_s
+    end = max(int((block.offset_bytes + block.length_bytes).max()) for block in blocks)
+    assert end <= upc.FACTOR * upc.SPAN_BYTES + (1 << 20)
+    log = [o for block in blocks for o in block.offset_bytes.tolist() if o % (28 << 10) == 0]
+    assert len(log) > 200  # the log goes on in steps of 28 KiB
