@@ -33,6 +33,9 @@ PAGE = 4096
 IDLE_S = 600.0
 CLIENTS = 16
 ZEROMQ = NetworkModel(mb_s=60, duplex=False)  # what the paper's Table I gives its ZeroMQ
+TOOL_BYTES = 64 << 10  # of a write and a read of the author's tool, by default
+TOOL_PASSES = 3  # each on other places, by default
+PAGE_CACHE = 32  # writes that the kernel sends at a time when it writes back
 
 Kind = tuple[str, int]  # model, bytes
 SSD, DISK = ("ssd", 250 * MB), ("hdd", 300 * MB)
@@ -60,7 +63,9 @@ Operation = tuple[bool, int, int]  # is it a write, offset, length
 class Load(NamedTuple):
     """Requests on the first *span* bytes; *amount* of them; of files, so many bytes.
 
-    *kind*: "spotcheck" (writes at random places, then their reads, as the paper's diskSpotcheck),
+    *kind*: "spotcheck" (writes at random places, then their reads, many at a time), "diskSpotcheck"
+    (the author's own tool: three passes, each with *amount* other places in ascending order that
+    are written through the page cache and synced, then read one at a time, 64 KiB each),
     "hotspot" (reads, nine of ten in *share* of the chunks, which *hot_seed* draws), "files" (a file
     system is made and files are copied into it), "read files", "sequential" (all of the span, read
     in order, then written), "mixed" (two small requests to a hot tenth, then a chunk in order), or
@@ -167,8 +172,46 @@ def _files(load: Load) -> Iterator[Operation]:
                 yield True, base + block * PAGE, PAGE
 
 
+def tool_places(load: Load, number: int) -> list[int]:
+    """Return the places of pass *number* of diskSpotcheck, in pages of 4 KiB, ascending.
+
+    As in the tool: the beginning, the end, and between them steps of a random share of what is left
+    by a quarter of the count. So they are dense near the end.
+    """
+    rng = random.Random(f"{load.seed} {number}")
+    last = load.span - TOOL_BYTES
+    places = [0]
+    for _ in range(load.amount - 2):
+        left = last - places[-1] - TOOL_BYTES
+        step = rng.random() * left / ((load.amount - 2) / 4) + TOOL_BYTES
+        places.append(min(last, int(places[-1] + step)))
+    return [place // PAGE * PAGE for place in (*places, last)]
+
+
+async def _use_tool(array: Array, load: Load) -> tuple[float, list[float]]:
+    """Return in how many seconds diskSpotcheck makes its passes."""
+    started_s = trio.current_time()
+    for number in range(TOOL_PASSES):
+        places = tool_places(load, number)
+        waiting = iter(places)
+
+        async def write_back(waiting: Iterator[int] = waiting) -> None:
+            for place in waiting:
+                await array.write(place, bytes(TOOL_BYTES))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(PAGE_CACHE):
+                nursery.start_soon(write_back)
+        await array.flush()
+        for place in places:
+            await array.read(place, TOOL_BYTES)
+    return trio.current_time() - started_s, []
+
+
 async def _serve(array: Array, load: Load) -> tuple[float, list[float]]:
     """Return in how many seconds *load* is served, lulls aside, and the responses after them."""
+    if load.kind == "diskSpotcheck":
+        return await _use_tool(array, load)
     waiting = iter(operations(load))
     started_s = trio.current_time()
     rested_s = 0.0

@@ -1,0 +1,51 @@
+"""The RAIDX paper's Figs. 8 and 9 at small size: the author's tool, and what a link leaves."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench" / "figures"
+SPAN = 448 << 20
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module of bench/ that carries out the runs."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module("raidx_runs")
+
+
+def test_the_tools_places_ascend_from_the_beginning_to_the_end(runs: ModuleType) -> None:
+    load = runs.Load("diskSpotcheck", SPAN, 200)
+    for number in range(runs.TOOL_PASSES):
+        places = runs.tool_places(load, number)
+        assert len(places) == 200
+        assert places[0] == 0
+        assert SPAN - runs.TOOL_BYTES - runs.PAGE < places[-1] <= SPAN - runs.TOOL_BYTES
+        steps = [b - a for a, b in zip(places, places[1:], strict=False)]
+        assert min(steps) >= runs.TOOL_BYTES - runs.PAGE
+        assert sum(place > SPAN * 0.75 for place in places) > 60  # denser near the end: not 50
+    assert runs.tool_places(load, 0) != runs.tool_places(load, 1)
+
+
+def test_fig_8_as_in_the_paper_gains_what_the_link_leaves(runs: ModuleType) -> None:
+    loads = (runs.Load("diskSpotcheck", SPAN, 40),) * 3
+    kinds = (runs.DISK, runs.SSD)
+    raid = runs.measure(runs.Run("raid0", kinds, loads, False)).seconds
+    linked = runs.measure(runs.Run("raidx-zero", kinds, loads, network=runs.ZEROMQ)).seconds
+    free = runs.measure(runs.Run("raidx-zero", kinds, loads)).seconds
+    assert 0.8 < raid[0] / linked[0] < 1.2  # the chunks lie on both in turn, as raid0's
+    assert 2.0 < raid[2] / linked[2] < 6.0  # the paper: over 2.5
+    assert free[0] / free[2] > 2 * linked[0] / linked[2]
+
+
+def test_fig_9_is_bounded_by_the_link(runs: ModuleType) -> None:
+    loads = (runs.Load("diskSpotcheck", SPAN, 40),) * 2
+    linked = runs.measure(runs.Run("raidx-zero", runs.SEVEN, loads, network=runs.ZEROMQ)).seconds
+    link_s = 2 * runs.TOOL_PASSES * 40 * runs.TOOL_BYTES / 60e6
+    assert linked[1] > link_s
+    assert 1.2 < linked[0] / linked[1] < linked[0] / link_s < 7.7
