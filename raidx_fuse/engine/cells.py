@@ -16,6 +16,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
+from raidx_fuse.members.unreadable import PAGE_BYTES, pages_in
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.member_io import MemberRead, join
 from raidx_fuse.store.xor import xor_into
@@ -59,6 +60,8 @@ class CellReader:
             for cell, view in into.items():
                 self._read(stripe, cell, low, view, size, known)
             return 0
+        if member_set.unreadable and low // PAGE_BYTES != (low + size - 1) // PAGE_BYTES:
+            return self._add_pages(stripe, into, low, size, known)
         try:
             plan = read_plan(context.code, wanted, lost, context.unwritten_cells(stripe))
         except Unrecoverable as error:
@@ -81,6 +84,18 @@ class CellReader:
             target = np.frombuffer(into[output.cell], dtype=np.uint8)
             self._xors.append((target, [values[cell] for cell in output.old]))
         return len(plan.outputs)
+
+    def _add_pages(
+        self, stripe: Stripe, into: Mapping[CellIndex, Any], low: int, size: int, known: int
+    ) -> int:
+        """Do as `add`, page by page: each page has unreadable cells of its own."""
+        solved = 0
+        for page in pages_in(low, low + size):
+            begin = max(low, page * PAGE_BYTES)
+            end = min(low + size, (page + 1) * PAGE_BYTES)
+            part = {cell: view[begin - low : end - low] for cell, view in into.items()}
+            solved = max(solved, self.add(stripe, part, begin, end - begin, known))
+        return solved
 
     def _read(
         self, stripe: Stripe, cell: CellIndex, low: int, view: Any, size: int, known: int

@@ -30,7 +30,7 @@ from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.twin import Twin
-from raidx_fuse.members.unreadable import PAGE_BYTES, Needed
+from raidx_fuse.members.unreadable import Needed
 from raidx_fuse.store.member_io import MemberLostError
 from raidx_fuse.store.queue import MemberQueue
 
@@ -113,15 +113,13 @@ class Replace(Job):
         """Return (offset on the member, buffers) of the written cells of the role, joined."""
         context, role = self.context, self.operation.role
         reader = CellReader(context)
-        size = PAGE_BYTES if context.member_set.unreadable else context.chunk_bytes
         cells: list[tuple[int, memoryview]] = []
         for stripe in stripes:
             mine = context.layout.lost_cells(stripe, frozenset({role}))
             for cell in cells_of(mine & ~context.unwritten_cells(stripe)):
                 view = memoryview(bytearray(context.chunk_bytes))
                 cells.append((context.position(stripe, cell)[1], view))
-                for low in range(0, context.chunk_bytes, size):
-                    reader.add(stripe, {cell: view[low : low + size]}, low, size)
+                reader.add(stripe, {cell: view})
         await reader.run()
         joined: list[tuple[int, list[memoryview]]] = []
         for at, view in sorted(cells, key=lambda copy: copy[0]):

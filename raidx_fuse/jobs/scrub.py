@@ -24,7 +24,6 @@ from raidx_fuse.jobs.strips import Place, Strips, batches, read_all
 from raidx_fuse.layouts.codes.error_location import locate
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
-from raidx_fuse.members.unreadable import PAGE_BYTES
 from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
 from raidx_fuse.store.member_io import MemberIO, MemberLostError
 from raidx_fuse.store.xor import xor_into
@@ -267,12 +266,8 @@ class Scrub(Job):
 
     def _reader(self, stripe: Stripe, into: dict[CellIndex, Bytes]) -> CellReader:
         """Return a reader of the cells *into*; only what is unreadable of them is solved."""
-        context = self.context
-        reader = CellReader(context)
-        size = PAGE_BYTES if context.member_set.unreadable else context.chunk_bytes
-        for at in range(0, context.chunk_bytes, size):
-            views = {cell: content[at : at + size].data for cell, content in into.items()}
-            reader.add(stripe, views, at, size)
+        reader = CellReader(self.context)
+        reader.add(stripe, {cell: content.data for cell, content in into.items()})
         return reader
 
     def _rewrite_parity(

@@ -1,0 +1,77 @@
+"""Unreadable pages of one stripe that lie at different bytes of its cells: each can be recomputed.
+
+No reader may ask for more at once than a page of such a stripe: whole cells could not be solved.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from raidx_fuse.members.simulated.virtual_time import run
+from tests.engine.test_latent_errors import CHUNK, lose_page, lose_parity
+from tests.support.spy import SpyRig, fill, spying
+
+
+async def scatter(rig: SpyRig) -> None:
+    """Fill the image; then lose a page of several cells, no two of a stripe at the same bytes."""
+    await fill(rig)
+    await rig.in_place()
+    for chunk in range(0, 24, 3):
+        lose_page(rig, chunk, 1)
+        lose_page(rig, chunk + 1, 2)
+    for stripe in range(1, 12, 4):
+        lose_parity(rig, stripe, 3)
+
+
+async def grows(rig: SpyRig) -> dict[str, Any]:
+    rig.members.append(rig.new_member())
+    return await rig.running.grow([rig.members[-1]])
+
+
+async def piggybacks(rig: SpyRig) -> dict[str, Any]:
+    rig.members.append(rig.new_member())
+    return await rig.running.grow([rig.members[-1]], "piggyback")
+
+
+async def restripes(rig: SpyRig) -> dict[str, Any]:
+    rig.members.append(rig.new_member())
+    return await rig.running.restripe([rig.members[-1]], None, {})
+
+
+async def replaces(rig: SpyRig) -> dict[str, Any]:
+    rig.members.append(rig.new_member())
+    return await rig.running.replace_disk(1, rig.members[-1])
+
+
+@pytest.mark.parametrize(
+    ("layout", "width", "begin"),
+    [
+        ("raid4", 3, grows),
+        ("raid4", 3, piggybacks),
+        ("raid5", 3, grows),
+        ("rdp", 4, grows),
+        ("raid5", 3, restripes),
+        ("raid5", 4, replaces),
+        ("raidx-parity", 5, grows),
+    ],
+)
+def test_no_job_stops_at_them_and_no_member_fails(layout: str, width: int, begin: Any) -> None:
+    async def main() -> None:
+        params = {"prime": 5} if layout == "rdp" else {}  # room for another member
+        async with spying(layout, width, chunk_bytes=CHUNK, params=params) as rig:
+            await scatter(rig)
+            begun = await begin(rig)
+            with trio.fail_after(600):  # virtual
+                ended = await rig.running.jobs.wait(begun["job"])
+            assert ended["state"] == "done"
+            if begin is replaces:
+                del rig.members[1]
+            assert {r.state for r in rig.running.member_set.config.members} == {"active"}
+            await rig.compare()  # what the image had; a growth adds to it
+            status = await rig.running.jobs.wait(await rig.running.start_scrub(repair=False))
+            assert status["mismatches"] == 0
+
+    run(main)
