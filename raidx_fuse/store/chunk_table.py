@@ -14,7 +14,7 @@ table_recovery.py combines the shares of all members when the array starts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import trio
@@ -55,6 +55,8 @@ class ChunkTable:
         self._written: set[Page] = set(scan.generations)  # pages unlike the greedy allocation
         self._unsaved: set[Page] = set(scan.worn)
         self._saving = trio.Lock()  # one save after another: the later one has the newer content
+        # called with the places that cells have left
+        self.on_moves: list[Callable[[Sequence[Move]], None]] = []
         member_set.page_stores.append(self)
 
     # -- start ---------------------------------------------------------------------------------
@@ -114,7 +116,13 @@ class ChunkTable:
         self._written |= self._unsaved
         for role, _page in self._unsaved:
             layout.cells_of(role)  # builds the index before the first move; `move` updates it
+        left = [
+            (cell, Role(int(layout.disk[cell])), MemberChunk(int(layout.offset[cell])))
+            for cell, _role, _chunk in moves
+        ]
         layout.move(moves)
+        for hook in self.on_moves:
+            hook(left)
 
     def take_unsaved(self) -> dict[Page, bytes]:
         """Return the current payloads of the unsaved pages and stop counting them as unsaved."""

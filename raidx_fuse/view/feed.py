@@ -35,9 +35,6 @@ COMPARED_STRIPES = 8
 REQUESTS_SHOWN = 12
 CELLS_TOLD = 512
 COUNT_END = 1 << 62
-CALM_S = 30.0  # members are there before the job that moves chunks to them
-TUNING = "tuning"  # by a job, or by the tuner at idle times, which has none
-MOVING = {"grow", "restripe", TUNING, "evacuate", "rebundle", "restore"}
 DAEMON_WORDS_MAX = 500
 
 
@@ -55,13 +52,8 @@ class Feed:
         self._version = 0
         self._seen: object = None  # what a picture depends on
         self._pictures: OrderedDict[tuple[int, int], tuple[int, Picture]] = OrderedDict()
-        self._calm: Picture | None = None  # the newest one while nothing was being moved
-        self._before: Picture | None = None  # the last one before something was
-        self._tuned = 0
-        self._unlike_since_s: float | None = None  # the present members are not those of _calm
         self._turn = trio.Lock()
         self._next_s = -1.0
-        self._moving = ""  # the kind of job that moved something last
 
     # -- readers -----------------------------------------------------------------------------------
 
@@ -129,12 +121,11 @@ class Feed:
             await self._look()
 
     async def _look(self) -> None:
-        status, stats = await self._source.ask([("status", {}), ("stats", {})])
+        asked: list[Question] = [("status", {}), ("stats", {}), ("compare", {"brief": True})]
+        status, stats, change = await self._source.ask(asked)
         told = words.state(status, stats)
         if self._status is not None and self._status["uuid"] != status["uuid"]:
             self._pictures.clear()
-            self._calm = self._before = None
-            self._moving = ""
         self._status = status
         seen = (
             status["uuid"],
@@ -144,12 +135,13 @@ class Feed:
             [(member["role"], member["state"], member["path"]) for member in status["members"]],
             [(job["kind"], job["done"]) for job in status["jobs"]],
             _tuned(status),
+            change,
         )
         if seen != self._seen:
             self._seen = seen
             self._version += 1
-        await self._compare(status)
-        told |= {"version": self._version, "stripes": self._stripes, "moving": self._moving}
+        kind = words.short(change["kind"])
+        told |= {"version": self._version, "stripes": self._stripes, "moving": kind}
         self._tell("state", {"alive": True, "where": self._source.where, **told})
         events = await self._source.events(str(status["uuid"]))
         self._tell("events", {"events": events})
@@ -187,30 +179,6 @@ class Feed:
         text = str(error)[:DAEMON_WORDS_MAX]
         self._tell("state", {"alive": False, "where": self._source.where, "why": text})
 
-    async def _compare(self, status: Mapping[str, Any]) -> None:
-        """Keep the newest picture from before something was moved."""
-        kinds = [job["kind"] for job in status["jobs"] if job["kind"] in MOVING]
-        if kinds and (self._before is None or self._calm is not None):
-            self._before, self._calm = self._calm, None
-            self._moving = kinds[0]
-        tuned = _tuned(status)
-        begins = not kinds and tuned > self._tuned and self._moving != TUNING  # else it adds up
-        if begins and self._calm is not None:
-            self._before, self._moving = self._calm, TUNING
-        self._tuned = tuned
-        if not kinds and self._stripes and self._is_calm(status):
-            self._calm = await self.picture(0, COMPARED_STRIPES)
-
-    def _is_calm(self, status: Mapping[str, Any]) -> bool:
-        """Return False for a while after the number of members has changed: a job may follow."""
-        width = sum(member["role"] >= 0 for member in status["members"])
-        if self._calm is None or width == len(self._calm.columns):
-            self._unlike_since_s = None
-            return True
-        if self._unlike_since_s is None:
-            self._unlike_since_s = trio.current_time()
-        return trio.current_time() - self._unlike_since_s > CALM_S
-
     # -- pictures ----------------------------------------------------------------------------------
 
     async def picture(self, first: int, count: int) -> Picture:
@@ -242,19 +210,24 @@ class Feed:
         return found
 
     async def comparison(self) -> dict[str, Any]:
-        """Return the picture from before the last move of chunks and the present one, marked."""
-        before = self._before
-        if before is None:
-            return {"kind": None}
-        after = await self.picture(0, COMPARED_STRIPES)
-        marked = moved(before, after)
-        return {
-            "kind": self._moving,
-            "moved": len(marked),
-            "cells": len(after.cells),
-            "before": svg(before, title="before"),
-            "after": svg(after, marked=marked, title="after"),
-        }
+        """Return the pictures before and after the last change that moved chunks, and its sums.
+
+        *kind* is None if there was none since the mount. Raises RaidxError.
+        """
+        asked: list[Question] = [("status", {}), ("compare", {"stripes": COMPARED_STRIPES})]
+        status, change = await self._ask_paced(asked)
+        with _believing():
+            if change["kind"] is None:
+                return {"kind": None}
+            then = change["before"]
+            before = picture_of({**status, **then}, then["stripes"])
+            after = picture_of(status, change["after"]["stripes"])
+            marked = moved(before, after)
+            return {
+                **words.change(change),
+                "before": svg(before, title="before"),
+                "after": svg(after, marked=marked, title="after"),
+            }
 
     async def plan(self, offset: int, length: int, write: bool) -> dict[str, Any]:
         """Return the plan of a request in words. Raises RaidxError."""

@@ -70,18 +70,18 @@ def state(status: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]
     """
     counters = {member["role"]: member for member in stats.get("members", ())}
     return {
-        **{key: _short(status[key]) for key in ("name", "layout", "state")},
+        **{key: short(status[key]) for key in ("name", "layout", "state")},
         "redundancy_left": operator.index(status["redundancy_left"]),
         "size": format_size(status["size"]),
         "chunk": format_size(status["chunk_size"]),
         "can_be_broken": status.get("lab") is not None,
-        "action": _short(status["action"]),
-        "warnings": [_short(text) for text in status["warnings"][:8]],
+        "action": short(status["action"]),
+        "warnings": [short(text) for text in status["warnings"][:8]],
         "members": [_member(m, counters.get(m["role"], {})) for m in status["members"][:WIDTH_MAX]],
         "jobs": [
             {
-                "kind": _short(job["kind"]),
-                "state": _short(job["state"]),
+                "kind": short(job["kind"]),
+                "state": short(job["state"]),
                 "done": job["done"] + 0,
                 "total": max(1, job["total"]),
                 "percent": round(100 * job["done"] / max(1, job["total"])),
@@ -99,11 +99,46 @@ def state(status: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]
 def _member(member: Mapping[str, Any], counters: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "role": operator.index(member["role"]),  # TypeError unless it is a number
-        "path": _short(member["path"]),
-        "state": _short(member["state"]),
+        "path": short(member["path"]),
+        "state": short(member["state"]),
         **{key: counters.get(key) for key in ("reads", "writes", "queue_now", "errors")},
     }
 
 
-def _short(text: Any) -> str | None:
+def change(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sums of an answer to `compare`: a line, and rows for a table of members."""
+    cells, moved = operator.index(document["cells"]), operator.index(document["moved"])
+    least = "at least " if document["is_cut"] else ""
+    parts = [f"{least}{moved} of {cells} cells in use lie elsewhere"]
+    if document["sampled_ratio"] < 1:
+        parts.append("estimated from a sample of the stripes")
+    kind = short(document["kind"])
+    rows = [
+        {
+            "role": operator.index(member["role"]),
+            "path": short(member["path"]),
+            **{
+                side: {
+                    "data": operator.index(member[side]["data"]),
+                    "parity": operator.index(member[side]["parity"]),
+                    "accesses": _rate(member[side]["accesses_per_s"]),
+                }
+                for side in ("before", "after")
+            },
+        }
+        for member in document["members"][:WIDTH_MAX]
+    ]
+    return {
+        "kind": kind,
+        "line": f"{kind}, {short(document['state'])}: {'; '.join(parts)}",
+        "members": rows,
+    }
+
+
+def _rate(value: Any) -> float | None:
+    return None if value is None else round(value + 0.0, 1)
+
+
+def short(text: Any) -> str | None:
+    """Return *text*, which may be anything, in at most `TEXT_CHARS_MAX` characters."""
     return None if text is None else str(text)[:TEXT_CHARS_MAX]

@@ -22,6 +22,13 @@ pytestmark = [
 CHUNK_BYTES = 64 << 10
 STRIPES = 8
 STATE = "return document.getElementById('state').textContent.startsWith(arguments[0])"
+# Draws the picture, which fails once; nothing changes that would have it drawn again.
+FAIL_TO_DRAW = """
+const own = window.fetch;
+window.fetch = () => { window.fetch = own; return Promise.reject(new Error('no answer')); };
+document.getElementById('picture').dataset.stripes = '';
+document.getElementById('window').requestSubmit();
+"""
 KINDS = """
 const found = {};
 for (const cell of document.querySelectorAll('#picture .cell'))
@@ -113,6 +120,8 @@ def test_the_page_shows_what_the_daemon_says_and_survives_it(
         opened.wait(STATE, "clean")
         show_stripes(opened, 0, STRIPES)
         agrees(opened, array)
+        opened.run(FAIL_TO_DRAW)
+        opened.wait("return document.getElementById('picture').dataset.stripes !== ''")
 
         # A write passes: its request and its cells. The page is asked for what passes; if it is
         # late by seconds, the daemon does not note, so writes are repeated until they are seen.

@@ -43,6 +43,7 @@ class Script:
         self.cells: list[list[Any]] = []
         self.stats: dict[str, Any] = {"members": []}
         self.status = documents.status(events=1, lab=[])
+        self.change: dict[str, Any] = {"kind": None, "number": 0}
         self.places = [
             {
                 "cell": f"D{n}",
@@ -69,6 +70,8 @@ class Script:
             return self.status
         if name == "stats":
             return self.stats
+        if name == "compare":
+            return self.change
         if name == "trace":
             self.next += 1
             more = {"requests": [], "cells": self.cells, "log": [], "missed": 0}

@@ -291,55 +291,95 @@ def test_readers_of_one_window_share_a_picture_until_something_changes(on_site: 
             await trio.sleep(2)
             for _ in range(5):
                 assert (await site.ask("GET", "/picture?first=16&count=4")).status == 200
-            assert site.source.asked.count("explain") == 4 + 8  # 8 are the page's own comparison
+            assert site.source.asked.count("explain") == 4
             site.source.status["members"][0]["state"] = "failed"
             await trio.sleep(2)
             await site.ask("GET", "/picture?first=16&count=4")
-            assert site.source.asked.count("explain") == 2 * (4 + 8)
+            assert site.source.asked.count("explain") == 2 * 4
 
     on_site(scene)
 
 
-def test_before_and_after_of_a_growth_are_compared(on_site: OnSite) -> None:
+def growth(places: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the answer to `compare` after the last of *places* has moved to a new member."""
+    then = [{**documents.member(role), "state": ""} for role in range(4)]
+    moved = [*places[:3], {**places[3], "role": 4, "member_offset": 4096}]
+    return {
+        **{"kind": "grow", "number": 1, "state": "done", "cells": 400, "moved": 100},
+        **{"is_cut": False, "sampled_ratio": 1.0},
+        "members": [
+            {
+                **{"role": role, "path": f"/disks/d{role}.img"},
+                "before": {"data": 0 if role == 4 else 100, "parity": 0, "accesses_per_s": None},
+                "after": {"data": 80, "parity": 0, "accesses_per_s": 1.25},
+            }
+            for role in range(5)
+        ],
+        "before": {
+            "layout": "raid0",
+            "members": then,
+            "stripes": [{"stripe": 7, "cells": places}],
+        },
+        "after": {"stripes": [{"stripe": 7, "cells": moved}]},
+    }
+
+
+def test_before_and_after_of_a_change_are_shown_to_those_who_come_later(on_site: OnSite) -> None:
     async def scene(site: Site) -> None:
         assert (await site.ask("GET", "/compare")).json() == {"kind": None}
-        async with site.feed.reader():
-            await trio.sleep(3)
-            status = site.source.status
-            status["members"].append(documents.member(4))  # it is there before the job begins
-            await trio.sleep(2)
-            site.source.status = {**status, "jobs": [documents.job(kind="grow")], "events": 2}
-            await trio.sleep(2)
-            places = site.source.places
-            site.source.places = [*places[:3], {**places[3], "role": 0, "member_offset": 4096}]
-            site.source.status = {**status, "events": 3}
-            await trio.sleep(2)
+        site.source.status["members"].append(documents.member(4))
+        site.source.change = growth(site.source.places)
+        async with site.feed.reader() as news:
+            assert (await next_state(news, alive=True))["moving"] == "grow"
             told = (await site.ask("GET", "/compare")).json()
-            assert (told["kind"], told["moved"], told["cells"]) == ("grow", 8, 32)
-            assert told["before"].count("moved") == 0
+            assert told["line"] == "grow, done: 100 of 400 cells in use lie elsewhere"
+            assert (told["members"][4]["before"]["data"], told["members"][4]["path"]) == (
+                0,
+                "/disks/d4.img",
+            )
+            assert told["before"].count(" moved") == 0
             counts = [told[which].count('class="member"') for which in ("before", "after")]
             assert counts == [4, 5]
-            assert told["after"].count("cell data moved") == 8
+            assert told["after"].count("cell data moved") == 1
+            site.source.change |= {"is_cut": True, "sampled_ratio": 0.5}
+            line = (await site.ask("GET", "/compare")).json()["line"]
+            assert "at least 100" in line
+            assert "estimated" in line
 
     on_site(scene)
 
 
-def test_what_the_tuner_moves_is_seen_and_adds_up(on_site: OnSite) -> None:
+def test_a_change_and_what_the_tuner_moves_are_news(on_site: OnSite) -> None:
     async def scene(site: Site) -> None:
-        status, places = site.source.status, site.source.places
-        status["tuner"] = {"chunks_moved": 7}
+        site.source.status["tuner"] = {"chunks_moved": 7}
         async with site.feed.reader() as news:
-            await trio.sleep(3)
             version = (await next_state(news, alive=True))["version"]
-            for number, moved in ((1, 8), (2, 16)):
-                places[number] |= {"role": 3, "member_offset": 4096 * number}
-                status["tuner"] = {"chunks_moved": 7 + number}
-                await trio.sleep(2)
-                told = (await site.ask("GET", "/compare")).json()
-                assert (told["kind"], told["moved"]) == ("tuning", moved)
-                with trio.fail_after(60):
-                    while (await next_state(news, alive=True))["version"] < version + number:
-                        pass
+            site.source.status["tuner"] = {"chunks_moved": 8}
+            with trio.fail_after(60):
+                assert (await next_state(news, alive=True))["version"] == version + 1
+            site.source.change = {"kind": "tuning", "number": 1, "state": "done"}
+            with trio.fail_after(60):
+                told = await next_state(news, alive=True)
+            assert (told["version"], told["moving"]) == (version + 2, "tuning")
+
+    on_site(scene)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cells": "many"},
+        {"members": None},
+        {"members": [{"role": 0, "path": None, "before": {}, "after": {}}]},
+        {"sampled_ratio": "x"},
+        {"before": {}},
+        {"after": {"stripes": [{"stripe": 0, "cells": [{}]}]}},
+    ],
+)
+def test_a_change_that_is_not_valid_is_refused(on_site: OnSite, change: dict[str, Any]) -> None:
+    async def scene(site: Site) -> None:
+        site.source.change = growth(site.source.places) | change
+        assert (await site.ask("GET", "/compare")).status == 502
 
     on_site(scene)
 

@@ -133,6 +133,28 @@ def test_the_picture_is_the_one_that_the_server_tells(at_home: Browser, shown: P
     assert drawn == [cell["key"] for cell in told["cells"]]
 
 
+DRAW = """
+document.getElementById('picture').dataset.stripes = '';
+document.getElementById('window').requestSubmit();
+"""
+DRAWN = "return document.getElementById('picture').dataset.stripes !== ''"
+
+
+def test_a_picture_that_is_drawn_anew_keeps_its_elements_and_the_focus(at_home: Browser) -> None:
+    show_stripes(at_home, 0, 8)
+    at_home.run(
+        """
+        window.kept = document.querySelector('[data-key="1:D1"]');
+        window.kept.focus();
+        window.kept.querySelector('text').textContent = 'changed';
+        """
+    )
+    at_home.run(DRAW)
+    at_home.wait(DRAWN)
+    assert at_home.run("return document.activeElement === window.kept && kept.isConnected")
+    assert at_home.run("return kept.querySelector('text').textContent") == "D1"
+
+
 def test_text_and_lines_can_be_seen(at_home: Browser) -> None:
     for state in ("trouble", "dead", "clean"):
         texts, lines = at_home.run(TEXTS, state)
@@ -324,6 +346,16 @@ def test_a_member_fails_is_replaced_and_the_array_grows(at_home: Browser) -> Non
     at_home.wait("return !document.getElementById('compared').hidden")
     at_home.wait("return document.querySelectorAll('#after .cell.moved').length > 0")
     columns = "return document.querySelectorAll(arguments[0] + ' .member').length"
-    at_home.wait("return document.querySelectorAll('#after .member').length === 5")
+    assert at_home.run(columns, "#after") == 5
     assert at_home.run(columns, "#before") == 4
+    at_home.wait("return document.getElementById('compared-words').textContent.includes('done')")
     assert at_home.complaints() == []
+
+
+def test_before_and_after_are_shown_to_those_who_come_later(at_home: Browser) -> None:
+    at_home.wait("return document.querySelectorAll('#after .cell.moved').length > 0")
+    line = "return document.getElementById('compared-words').textContent"
+    assert at_home.run(line).startswith("grow, done: ")
+    last = "return document.querySelector('#compared-members tbody tr:last-child').textContent"
+    assert at_home.run(last).startswith("4disk")
+    assert "0 \u2192 " in at_home.run(last)

@@ -16,6 +16,7 @@ from raidx_fuse.array import advice, statistics
 from raidx_fuse.array import estimate as reshape_cost
 from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.commands.arguments import WORD_CHARS_MAX, check_arguments, check_newcomers
+from raidx_fuse.daemon.commands.compare import Comparison
 from raidx_fuse.daemon.commands.events import EventCommands
 from raidx_fuse.daemon.commands.jobs import JobCommands
 from raidx_fuse.daemon.commands.reshape import Newcomers, ReshapeCommand
@@ -79,6 +80,7 @@ class Commands:
             "explain": self.explain,
             "peek": Peek(array.context).peek,
             "chunk-map": ChunkMap(array.context).chunk_map,
+            "compare": Comparison(array).compare,
             "reshape": ReshapeCommand(array, newcomers).reshape,
             "trace": Trace(array, volumes).trace,
             **({} if events is None else {"events-test": events.test}),

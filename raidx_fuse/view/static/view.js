@@ -32,8 +32,29 @@ async function ask(path, options) {
 }
 
 function place(id, text) {
-  const drawing = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
-  get(id).replaceChildren(document.importNode(drawing, true));
+  const parsed = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
+  const drawing = document.importNode(parsed, true);
+  const old = get(id).firstElementChild;
+  if (old) renew(old, drawing);
+  else get(id).replaceChildren(drawing);
+}
+
+// Makes *old* like *made*. Elements stay where they can: one that is replaced between the press and
+// the release of a button gets no click, and loses the focus.
+function renew(old, made) {
+  if (old.nodeName !== made.nodeName || old.childNodes.length !== made.childNodes.length) {
+    old.replaceWith(made);
+    return;
+  }
+  if (old.nodeType === Node.TEXT_NODE) {
+    if (old.data !== made.data) old.data = made.data;
+    return;
+  }
+  for (const { name } of [...old.attributes]) if (!made.hasAttribute(name)) old.removeAttribute(name);
+  for (const { name, value } of made.attributes) {
+    if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  }
+  [...made.childNodes].forEach((child, number) => renew(old.childNodes[number], child));
 }
 
 // -- the picture ---------------------------------------------------------------------------------
@@ -95,6 +116,7 @@ function lightLog(role) {
   group.classList.add("logging");
   words.textContent = "log";
   setTimeout(() => {
+    if (!group.classList.contains("logging")) return; // drawn anew, perhaps in another state
     group.classList.remove("logging");
     words.textContent = before;
   }, LIT_MS);
@@ -242,11 +264,13 @@ function showMembers(told) {
   const choice = get("do-member");
   const paths = told.members.map((member) => member.path ?? "");
   if ([...choice.options].map((option) => option.value).join("\n") !== paths.join("\n")) {
+    const chosen = choice.value;
     choice.replaceChildren(...told.members.map((member) => {
       const option = element("option", `${member.role}: ${member.path}`);
       option.value = member.path ?? "";
       return option;
     }));
+    if (paths.includes(chosen)) choice.value = chosen;
   }
   get("jobs").replaceChildren(...told.jobs.map((job) => {
     const label = element("label", `${job.kind} ${job.percent} % `);
@@ -293,8 +317,18 @@ async function compare() {
     if (!told.kind) return;
     place("before", told.before);
     place("after", told.after);
-    get("compared-words").textContent =
-      `${told.kind}: ${told.moved} of ${told.cells} cells shown have moved or are new (thick).`;
+    get("compared-words").textContent = told.line;
+    const both = (member, name) => {
+      const [before, after] = [member.before[name], member.after[name]];
+      if (before === null && after === null) return "";
+      return before === after ? `${after}` : `${before ?? 0} \u2192 ${after ?? 0}`;
+    };
+    get("compared-members").tBodies[0].replaceChildren(...told.members.map((member) => {
+      const row = element("tr");
+      row.append(...[String(member.role), member.path ?? "missing", both(member, "data"),
+        both(member, "parity"), both(member, "accesses")].map((text) => element("td", text)));
+      return row;
+    }));
     for (const group of document.querySelectorAll(".pair .cell")) {
       group.removeAttribute("tabindex");
       group.setAttribute("role", "img");
