@@ -26,7 +26,7 @@ SECTIONS = {  # the order of `raidx --help`
     "Arrays": ("create", "mount", "serve", "umount", "rename", "wipe"),
     "Look": (
         *("status", "watch", "wait", "stats", "events"),
-        *("scan", "examine", "check", "explain", "peek"),
+        *("scan", "examine", "check", "explain", "peek", "advise"),
     ),
     "Change": (
         *("add-disk", "reshape", "remove-disk", "fail-disk", "replace-disk"),

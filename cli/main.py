@@ -39,6 +39,7 @@ COMMANDS = {  # name -> place: the module of a command is imported when the comm
     "replace-disk": "change.replace_disk",
     "scrub": "jobs.job.scrub",
     "tune": "tune.tune",
+    "advise": "tune.advise",
     "job": "jobs.job.job",
     "get": "setting.get",
     "set": "setting.set_value",

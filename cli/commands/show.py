@@ -13,6 +13,7 @@ from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import Found, ask, ask_all, check_status
+from raidx_fuse.cli.commands.tune import heat_page
 from raidx_fuse.cli.monitoring import metrics
 from raidx_fuse.cli.monitoring.health_line import health_line
 from raidx_fuse.cli.output import Output, console, plural, warn
@@ -180,6 +181,7 @@ def _at_rest(question: str, members: Any) -> Any:
 @click.argument("count", type=click.IntRange(min=1), required=False)
 @click.option("--prometheus", is_flag=True, help="Print all arrays of the mount as metrics.")
 @click.option("--output", type=PATH, help="With --prometheus: replace this file by the metrics.")
+@click.option("--hot", is_flag=True, help="Print the places of the image that are used most.")
 def stats(
     out: Output,
     array: str,
@@ -187,14 +189,24 @@ def stats(
     count: int | None,
     prometheus: bool,
     output: str | None,
+    hot: bool,
 ) -> None:
     """Print operations, bytes and latencies.
 
     They are counted since the mount, or in each INTERVAL seconds. COUNT intervals are shown; the
     default is no limit, with --json one.
 
+    --hot shows, for any layout, which places of the image were used most in the last hour or so:
+    how often, the share of writes and of accesses in order, and the members that hold them.
+
     --prometheus needs the extra: pip install 'raidx-fuse[prometheus]'.
     """
+    if hot:
+        if prometheus or output is not None or interval is not None:
+            raise click.UsageError("--hot takes no INTERVAL, no --prometheus and no --output")
+        report = ask(out, array, "heat")
+        out.emit(report, heat_page(report, out))
+        return
     if prometheus or output is not None:
         if not prometheus or interval is not None or out.json:
             raise click.UsageError(

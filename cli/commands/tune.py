@@ -1,10 +1,15 @@
-"""`raidx tune`: the state of a raidx array's tuner, its plan (--dry-run), and a run now (--now)."""
+"""`raidx tune`: the state of a raidx array's tuner, its plan (--dry-run), and a run now (--now).
+
+`raidx advise`: what tuning, or another layout, would gain for the load seen.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import click
+from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
@@ -73,3 +78,69 @@ def _plan_text(plan: dict[str, Any], out: Output) -> Text:
             f"  bundle {move['bundle']} ({what}): from role {move['from']} {how} {move['to']}"
         )
     return Text("\n".join(lines))
+
+
+@verb()
+@array_argument
+def advise(out: Output, array: str) -> None:
+    """Say what a raidx layout, or tuning, would gain for the load seen so far.
+
+    The gain follows from how often each place of the image was used since the mount and from the
+    measured speeds of the members, by the model with which the tuner plans. A few reads measure the
+    members. Where nothing would be gained, it says so; else it prints the commands to type.
+    """
+    result = ask(out, array, "advise")
+    out.emit(result, advice_text(result, out))
+
+
+def advice_text(advice: dict[str, Any], out: Output) -> Text:
+    """Return what would be gained, the figures behind it, and the next commands, as lines."""
+    lines = [str(advice["does"])]
+    if advice["present_ms"] is not None:
+        turns = advice["in_turn_ms"]
+        choice = "" if turns is None else f" ({turns:.3g} ms if copies were read in turn)"
+        lines.append(
+            f"{advice['layout']} now: {advice['present_ms']:.3g} ms an access{choice}, seen in "
+            f"{advice['accesses']} accesses, {advice['write_ratio']:.0%} of them writes"
+        )
+    for each in advice["options"]:
+        bundle = "" if each["length"] == 1 else f" of {each['length']} chunks a bundle"
+        lines.append(
+            f"{each['layout']}{bundle}: {each['made_ms']:.3g} ms as made, {each['tuned_ms']:.3g} "
+            f"ms tuned, {each['speedup']:.3g} times as fast as now, image of "
+            f"{out.size(each['image_bytes'])}"
+        )
+    for each in advice["members"]:
+        write = "not seen" if each["write_ms"] is None else f"{each['write_ms']:.3g} ms"
+        lines.append(
+            f"role {each['role']}: read {each['read_ms']:.3g} ms, write {write}, "
+            f"queue on arrival {each['queue_on_arrival']:.2f}"
+        )
+    if advice["next"]:
+        lines += ["to do it:", *(f"  {command}" for command in advice["next"])]
+    return Text("\n".join(lines))
+
+
+def heat_page(heat: dict[str, Any], out: Output) -> RenderableType:
+    """Return the answer of `raidx stats --hot`: the most used places as a table."""
+    if not heat["hot"]:
+        return Text("no place of the image was used since the mount")
+    lines = [
+        Text(
+            f"{heat['accesses_per_second']:.1f} accesses of chunks per second, "
+            f"{heat['write_ratio']:.0%} writes; {heat['used_ratio']:.1%} of the image was used; "
+            f"half of the accesses go to {heat['half_ratio']:.1%} of it"
+        )
+    ]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for title in ("image offset", "length", "accesses/s", "of all", "writes", "in order", "roles"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for place in heat["hot"]:
+        table.add_row(
+            str(place["image_offset"]),
+            out.size(place["length"]),
+            f"{place['accesses_per_second']:.2f}",
+            *(f"{place[f'{word}_ratio']:.1%}" for word in ("share", "write", "in_order")),
+            " ".join(str(role) for role in place["roles"]),
+        )
+    return Group(*lines, table)

@@ -35,6 +35,7 @@ SUMMARIES = {
     "replace-disk": "Replace a member by a new one.",
     "scrub": "Read all written chunks, compare the parity, and report each mismatch.",
     "tune": "Print what the tuner of a raidx array does, and why; with --now, move hot chunks.",
+    "advise": "Say what a raidx layout, or tuning, would gain for the load seen so far.",
     "job": "List, pause, resume, cancel, limit or wait for background jobs.",
     "get": "Print one setting, or all.",
     "set": "Change a setting; it takes effect immediately and is kept in the array.",

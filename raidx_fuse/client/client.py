@@ -46,6 +46,14 @@ class Client:
         """Return the counters since the mount, or those of the next *interval_s* seconds."""
         return cast(Stats, self.call("stats", interval_s=interval_s))
 
+    def heat(self) -> dict[str, Any]:
+        """Return the places of the image that are used most (`raidx stats --hot`)."""
+        return self.call("heat")
+
+    def advise(self) -> dict[str, Any]:
+        """Return what a raidx layout, or tuning, would gain for the load seen."""
+        return self.call("advise")
+
     def jobs(self) -> list[Job]:
         """Return the jobs that run, and those that ended lately."""
         return cast("list[Job]", self.call("job-list")["jobs"])

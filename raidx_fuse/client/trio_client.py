@@ -44,6 +44,14 @@ class TrioClient:
         """See `Client.stats`."""
         return await self._do(self._client.stats, interval_s)
 
+    async def heat(self) -> dict[str, Any]:
+        """See `Client.heat`."""
+        return await self._do(self._client.heat)
+
+    async def advise(self) -> dict[str, Any]:
+        """See `Client.advise`."""
+        return await self._do(self._client.advise)
+
     async def jobs(self) -> list[Job]:
         """See `Client.jobs`."""
         return await self._do(self._client.jobs)

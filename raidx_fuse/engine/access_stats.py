@@ -173,18 +173,8 @@ class AccessStats:
         layout.last[cells] = self._newest = now
 
     def _note_runs(self, chunks: Chunks) -> None:
-        """Note which of *chunks*, used in this order, continue a run.
-
-        The chunk before was used just now, the one behind was not. A chunk that was used just now
-        itself says nothing: a stream of small requests meets it often, a hot set, too.
-        """
-        before, behind, again = np.zeros((3, len(chunks)), bool)
-        for lag in range(1, min(RUN_WINDOW, len(chunks) - 1) + 1):
-            earlier, now = chunks[:-lag], chunks[lag:]
-            before[lag:] |= now == earlier + 1
-            behind[lag:] |= now == earlier - 1
-            again[lag:] |= now == earlier
-        follows = before & ~behind & ~again
+        """Note which of *chunks*, used in this order, continue a run."""
+        follows, again = continues_run(chunks)
         self.in_order += int(np.count_nonzero(follows))
         used, at = np.unique(chunks, return_inverse=True)
         counts = np.bincount(at, ~again)
@@ -197,6 +187,13 @@ class AccessStats:
             first = (layout.interval[cells] == 0) & (counts > 0)
             old = np.where(first, newest, self.runs[cells])
             self.runs[cells] = (newest + (old - newest) * 0.5**counts).astype(np.uint8)
+
+    def rates(self) -> tuple[Intervals, Intervals]:
+        """Return for each cell the accesses a second and the fraction of them in order."""
+        self.digest()
+        cells = self._layout.cells
+        rates = TICKS_A_SECOND / self.intervals(slice(0, cells))
+        return rates, self.runs[:cells] / 255
 
     def _cells(self, reads: Chunks, writes: Chunks) -> Chunks:
         """Return the cells that *reads* and *writes* of chunks use.
@@ -250,3 +247,19 @@ class AccessStats:
         passed = (np.uint32(self._newest) - layout.last[cells]).astype(np.float64)
         aged = np.where(passed > interval, (OLD_WEIGHT * interval + passed) / 4, interval)
         return np.where(interval == 0, np.inf, aged)
+
+
+def continues_run(chunks: Chunks) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which of *chunks*, used in this order, continue a run, and which were used just now.
+
+    A run is continued if the chunk before was used just now and the one behind was not. A chunk
+    that was used just now itself says nothing: a stream of small requests meets it often, a hot
+    set, too.
+    """
+    before, behind, again = np.zeros((3, len(chunks)), bool)
+    for lag in range(1, min(RUN_WINDOW, len(chunks) - 1) + 1):
+        earlier, now = chunks[:-lag], chunks[lag:]
+        before[lag:] |= now == earlier + 1
+        behind[lag:] |= now == earlier - 1
+        again[lag:] |= now == earlier
+    return before & ~behind & ~again, again

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from raidx_fuse.engine.access_stats import AccessStats, Noted
+from raidx_fuse.engine.access_stats import Noted
 from raidx_fuse.engine.changed_regions import ChangedRegions
 from raidx_fuse.engine.chunk_cache import ChunkCache, address_of
 from raidx_fuse.engine.growth_position import GrowthPosition
+from raidx_fuse.engine.heat.place_heat import counter_of
 from raidx_fuse.engine.in_flight import InFlight
 from raidx_fuse.engine.parity_policy.own import own_policy
 from raidx_fuse.engine.parity_policy.policy import POLICIES, BpuPolicy, Policy
@@ -18,7 +19,6 @@ from raidx_fuse.format.configuration.lost_chunks import LostChunks
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.stripe_parity import Plans
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Offset, Role, Stripe
-from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
@@ -148,9 +148,7 @@ class ArrayContext:
         self.bpu = BpuPolicy(self._role, lambda: self.member_set.queues, member_set.clock)
         self.use_policy("traditional")
         journal.unsettled.choose_by(_Chooser(self))
-        self.access: Noted | None = None  # with a chunk table, or while somebody watches
-        if isinstance(layout, BundleLayout):
-            self.access = AccessStats(layout, member_set.queues, member_set.clock)
+        self.access: Noted | None = counter_of(layout, member_set.queues, member_set.clock)
         self.cache: ChunkCache | None = None  # None: switched off
         self.bad_chunks = LostChunks()
         self.foreground_s = -1e9  # when the last foreground request ended

@@ -40,6 +40,7 @@ status ARRAY --check
 status ARRAY --bytes
 wait ARRAY
 stats ARRAY
+stats ARRAY --hot
 get ARRAY
 set ARRAY speed_min=1M
 explain ARRAY 0
@@ -52,6 +53,7 @@ remove-disk ARRAY 1 -n
 fail-disk ARRAY 1 -n
 replace-disk ARRAY 1 /srv/new -n
 scrub ARRAY
+advise ARRAY
 tune ARRAY
 tune ARRAY --now -n
 job ARRAY

@@ -12,7 +12,8 @@ import trio
 from raidx_fuse.array.array import Array
 from raidx_fuse.engine.heat import chunk_map as module
 from raidx_fuse.engine.heat.chunk_map import ChunkMap
-from raidx_fuse.engine.heat.request_heat import NOTED_MAX, WATCHED_S
+from raidx_fuse.engine.heat.place_heat import PlaceHeat
+from raidx_fuse.engine.heat.request_heat import NOTED_MAX, WATCHED_S, heat_of
 from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.numbers import MemberChunk, Role
 from raidx_fuse.layouts.placements.bundled import BundleLayout
@@ -160,7 +161,7 @@ def test_who_watches_sees_which_places_requests_use() -> None:
     async def scene(_rig: Rig, array: Array) -> None:
         await write_some(array)
         chunk_map, layout = ChunkMap(array.context), array.context.layout
-        assert array.context.access is None, "nobody watches: nothing is counted"
+        assert isinstance(array.context.access, PlaceHeat), "nobody watches: regions only"
         cold = await chunk_map.chunk_map(24)
         assert not any(any(member["accesses_per_s"]) for member in cold["members"])
         for _ in range(100):
@@ -201,10 +202,12 @@ def test_many_requests_are_counted_by_a_few_and_nobody_counts_when_nobody_looks(
         told = await chunk_map.chunk_map(24)
         total = sum(sum(member["accesses_per_s"]) for member in told["members"])
         assert total == pytest.approx((3 * NOTED_MAX + 8) / 2, rel=0.01)
+        heat = heat_of(array.context)
+        assert heat.reads.sum() == pytest.approx(3 * NOTED_MAX, rel=0.01), "passed on"
         await trio.sleep(WATCHED_S + 1)
         for _ in range(16):
             await array.read(0, 512)
-        assert array.context.access is None
+        assert isinstance(array.context.access, PlaceHeat)
 
     play(scene)
 

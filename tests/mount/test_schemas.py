@@ -46,6 +46,7 @@ status mnt:west
 status mnt --check
 wait mnt --timeout 10
 stats mnt
+stats mnt:west --hot
 stats mnt:west 0.1
 stats mnt:west 0.1 2
 get mnt:west
@@ -96,7 +97,9 @@ scrub mnt:west --repair --wait
 job mnt:west
 job mnt:west list
 watch mnt:west --once
+advise mnt:west
 tune mnt:east
+advise mnt:east
 tune mnt:east --now -n
 tune mnt:east --now --wait
 fail-disk mnt:west 1 -n

@@ -15,6 +15,7 @@ import trio
 from raidx_fuse.array import advice, statistics
 from raidx_fuse.array import estimate as reshape_cost
 from raidx_fuse.array.array import Array
+from raidx_fuse.daemon.commands.advise import AdviseCommands
 from raidx_fuse.daemon.commands.arguments import WORD_CHARS_MAX, check_arguments, check_newcomers
 from raidx_fuse.daemon.commands.compare import Comparison
 from raidx_fuse.daemon.commands.events import EventCommands
@@ -75,6 +76,7 @@ class Commands:
             "add-disk": self.add_disk,
             "remove-disk": self.remove_disk,
             **self._jobs.handlers(),
+            **AdviseCommands(array, self._place_of_array).handlers(),
             "get": self.get,
             "set": self.set,
             "explain": self.explain,
@@ -122,8 +124,13 @@ class Commands:
             }
             for volume in self._volumes
         ]
-        place = f"{where}:{self._array.name}" if where and self._beside_others else where
+        place = self._place_of_array()
         return {**document, "action": advice.action({**document, "mountpoint": place})}
+
+    def _place_of_array(self) -> str | None:
+        """Return what commands take as ARRAY: the mount point, of several arrays with the name."""
+        where = None if self._report is None else self._report.as_dict().get("mountpoint")
+        return f"{where}:{self._array.name}" if where and self._beside_others else where
 
     async def stats(self, interval_s: float | None = None) -> Result:
         """Return the counters since the mount, or those of the next *interval_s* seconds."""

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from raidx_fuse.engine.access_stats import TICKS_A_SECOND, AccessStats
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.heat.place_heat import PlaceHeat
 from raidx_fuse.engine.heat.request_heat import RequestHeat
 from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.numbers import CellIndex, Stripe, cell_range
@@ -172,8 +173,8 @@ def _uses(context: ArrayContext) -> tuple[Numbers, Numbers, Shares]:
         known = known[::each]
         rates = each * TICKS_A_SECOND / access.intervals(known)
         return layout.disk[known].astype(np.int64), layout.offset[known].astype(np.int64), rates
-    if access is None:
-        access = RequestHeat(context)
+    if isinstance(access, PlaceHeat):
+        access = RequestHeat(context, access)
         context.count_accesses(access)
     if isinstance(access, RequestHeat):
         return access.look()

@@ -1,9 +1,9 @@
 """How often the chunks of a layout without a chunk table are used, while somebody watches.
 
-`AccessStats` counts for raidx layouts, always: their tuner needs it. For the other layouts nobody
-counts, so that a request costs nothing. The first look makes a `RequestHeat` the context's counter;
-a request then appends one number to a list. When nobody has looked for `WATCHED_S`, the next sample
-takes the counter away again.
+`AccessStats` knows it for raidx layouts. `PlaceHeat`, which counts for the others, knows only how
+often regions of the image were used in the last hour. The first look makes a `RequestHeat` the
+context's counter; it passes on what it notes to the counter before it, which counts alone again
+when nobody has looked for `WATCHED_S`.
 
 A look takes the requests since the last one as a batch, `PICKED_MAX` of them, each of which stands
 for as many as were left out. Older batches fade with the time constant `FADING_S`.
@@ -17,7 +17,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.heat.place_heat import Heat, PlaceHeat, heat_of_bundles
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 
 WATCHED_S = 10.0
@@ -32,11 +34,27 @@ Places = NDArray[np.int64]
 Rates = NDArray[np.float64]
 
 
-class RequestHeat:
-    """Counts the accesses of chunks of *context*; see `engine.access_stats.Noted`."""
+def heat_of(context: ArrayContext) -> Heat:
+    """Return how often each place of the image was used lately, for any layout."""
+    access = context.access
+    if isinstance(access, AccessStats):
+        return heat_of_bundles(context.layout, access)
+    if isinstance(access, RequestHeat):
+        access.hand_over()
+        access = access.behind
+    if isinstance(access, PlaceHeat):
+        return access.look()
+    none = np.zeros(1)
+    return Heat(context.layout.chunks, none, none, none, [0.0] * context.layout.width, 1.0)
 
-    def __init__(self, context: ArrayContext) -> None:
+
+class RequestHeat:
+    """Counts the accesses of chunks of *context* in place of *behind*; see `Noted`."""
+
+    def __init__(self, context: ArrayContext, behind: PlaceHeat) -> None:
         self.noted: list[int] = []
+        self.behind = behind
+        self._handed_over = 0  # of *noted*
         self._context = context
         self._kept: list[int] = []  # one in KEPT_EACH of those that were noted earlier
         self._seen = 0  # how many were noted earlier
@@ -51,13 +69,25 @@ class RequestHeat:
 
     def sample(self) -> None:
         """Keep the list short; stop to count if nobody watches any more."""
+        self.behind.sample_queues()
         if len(self.noted) >= NOTED_MAX:
             self._seen += len(self.noted)
             self._kept = (self._kept + self.noted[::KEPT_EACH])[-KEPT_MAX:]
-            self.noted.clear()
+            self._clear()
         context = self._context
         if context.member_set.clock() - self._looked_s > WATCHED_S:
-            context.count_accesses(None)
+            self.hand_over()
+            context.count_accesses(self.behind)
+
+    def hand_over(self) -> None:
+        """Let the counter behind count what was noted since the last time."""
+        self.behind.take(self.noted[self._handed_over :])
+        self._handed_over = len(self.noted)
+
+    def _clear(self) -> None:
+        self.hand_over()
+        self.noted.clear()
+        self._handed_over = 0
 
     def look(self) -> tuple[Places, Places, Rates]:
         """Return roles, member chunks and accesses per second of the places used lately."""
@@ -65,7 +95,7 @@ class RequestHeat:
         count = self._seen + len(self.noted)
         found = self._kept + self.noted[:: KEPT_EACH if self._seen else 1]
         self._kept, self._seen = [], 0
-        self.noted.clear()
+        self._clear()
         self._looked_s = now
         if found:
             picked = found[:: -(-len(found) // PICKED_MAX)]

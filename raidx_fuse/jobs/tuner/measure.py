@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 
 from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.heat.place_heat import PlaceHeat
 from raidx_fuse.jobs.tuner.speeds import MemberLoad, ServiceMeter
 from raidx_fuse.layouts.numbers import Role, by_role
 from raidx_fuse.layouts.placements.bundled import BundleLayout
+from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.store.member_io import MemberLostError
 from raidx_fuse.store.queue import MemberQueue
 
@@ -30,8 +32,8 @@ class Measurements:
     def __init__(
         self,
         context: ArrayContext,
-        layout: BundleLayout,
-        access: AccessStats,
+        layout: Layout,
+        access: AccessStats | PlaceHeat,
         is_wanted: Callable[[], bool],
     ) -> None:
         self.context = context
@@ -83,7 +85,6 @@ class Measurements:
         again = now_s - self._measured_s >= MEASURE_AGAIN_S
         if again:
             self._measured_s = now_s
-        used = self.layout.used_chunks()
         for role, queue in by_role(context.member_set.readable):
             if queue is None:
                 continue
@@ -91,9 +92,7 @@ class Measurements:
             enough = PROBE_READS
             if again and queue.reads == self._reads_seen.get(role):
                 enough = queue.reads + PROBE_READS
-            # Where chunks lie: a disk seeks less far there than over all of its size.
-            room = min(max(used[role], PROBE_READS), self.layout.counts[role])
-            room = room * context.chunk_bytes - PROBE_BYTES
+            room = self._room_chunks(role) * context.chunk_bytes - PROBE_BYTES
             while queue.reads < enough or not meter.read.latency_s.count:
                 if self._is_wanted() and not patiently:
                     return
@@ -123,6 +122,13 @@ class Measurements:
                         meter.read.note(RUN_BYTES, each_s, 1, sequential=True)
             if again:
                 self._reads_seen[role] = queue.reads
+
+    def _room_chunks(self, role: Role) -> int:
+        """Return how far chunks lie on *role*: a disk seeks less far there than over all of it."""
+        layout = self.layout
+        if isinstance(layout, BundleLayout):
+            return min(max(layout.used_chunks()[role], PROBE_READS), layout.counts[role])
+        return layout.member_chunks
 
     async def _probe(self, role: Role, places: Sequence[int], size: int) -> float | None:
         """Return the seconds for reads of *size* at *places*, all at once; None if one fails."""

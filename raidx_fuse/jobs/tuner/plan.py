@@ -83,8 +83,11 @@ class Plan:
 
 
 @dataclass(slots=True)
-class _Demands:
-    """Seconds of service per second: *busy_s* by role; *latency_s* of all; *others* = N - 1."""
+class Demands:
+    """The model: seconds of service per second: *busy_s* by role; *latency_s* of all.
+
+    *others* = N - 1, the requests that are under way besides one.
+    """
 
     busy_s: dict[Role, float]
     latency_s: float
@@ -96,12 +99,12 @@ class _Demands:
         squares = sum(busy * busy for busy in self.busy_s.values())
         return self.latency_s + (self.others * squares / total if total > 0 else 0.0)
 
-    def moved(self, source: Role, target: Role, less: _Share, more: _Share) -> _Demands:
+    def moved(self, source: Role, target: Role, less: _Share, more: _Share) -> Demands:
         """Return the demands when *source* has *less* and *target* *more* to do."""
         busy_s = dict(self.busy_s)
         busy_s[source] = max(0.0, busy_s[source] - less[1])
         busy_s[target] += more[1]
-        return _Demands(busy_s, self.latency_s - less[0] + more[0], self.others)
+        return Demands(busy_s, self.latency_s - less[0] + more[0], self.others)
 
 
 _Share = tuple[float, float]  # latency, busy time: seconds a second
@@ -152,7 +155,7 @@ class Planner:
             runs = float(rates[(homes == role) & in_run].sum())
             busy_s[role] = singles * cost.busy_s + runs * cost.run_s
             latency_s += singles * cost.latency_s + runs * cost.run_s
-        demands = _Demands(busy_s, latency_s, sum(load.queue for load in loads))
+        demands = Demands(busy_s, latency_s, sum(load.queue for load in loads))
         total = float(rates.sum())
         plan.mean_s = plan.after_s = demands.time_s() / total
         if demands.latency_s <= 0:  # the members take no time that could be measured
@@ -189,12 +192,12 @@ class Planner:
         rate: float,
         source: Role,
         costs: dict[Role, Costs],
-        demands: _Demands,
+        demands: Demands,
         places: PlannedPlaces,
         total: float,
         *,
         runs: bool,
-    ) -> tuple[Role, list[tuple[Move, ...]], _Demands] | None:
+    ) -> tuple[Role, list[tuple[Move, ...]], Demands] | None:
         """Return the best target for *cells*, their moves and the demands then; None if none pays.
 
         *rate*: their accesses a second, of *total*.

@@ -127,6 +127,10 @@ class Use:
     random_bytes: float
     run_bytes: float
 
+    def with_writes(self, share: float) -> Use:
+        """Return the same use with another fraction of writes."""
+        return replace(self, write_share=share)
+
 
 @dataclass(frozen=True, slots=True)
 class Costs:
