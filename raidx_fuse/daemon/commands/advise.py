@@ -17,6 +17,7 @@ from raidx_fuse.engine.heat.request_heat import RequestHeat, heat_of
 from raidx_fuse.errors import BusyError, UsageError
 from raidx_fuse.jobs.tuner.forecast import Forecast, Model, candidates, forecast, traffic_of
 from raidx_fuse.jobs.tuner.measure import Measurements
+from raidx_fuse.jobs.tuner.plan import RESPONSE_STEP_S
 from raidx_fuse.jobs.tuner.speeds import MemberLoad
 from raidx_fuse.layouts.numbers import by_role
 
@@ -201,6 +202,11 @@ class AdviseCommands:
                 f"survive as many losses as {layout}"
             }
         speedup = present_ms / best.tuned_ms
+        if present_ms - best.tuned_ms < 1e3 * RESPONSE_STEP_S:
+            return {
+                "does": f"nothing: {present_ms:.3g} ms an access cannot be cut by "
+                f"{1e3 * RESPONSE_STEP_S:g} ms"
+            }
         if speedup < GAIN_MIN:
             return {
                 "does": f"nothing: the best raidx layout, {best.layout}, would be {speedup:.2f} "
