@@ -5,25 +5,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import cycle, islice
 from statistics import geometric_mean, mean
 from typing import Any, NamedTuple
 
 from paper_common import Runs, gain, marked
 
 from raidx_fuse.array.array import Array
+from raidx_fuse.engine.parity_policy.queue_monitor import QueueMonitor
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
 from raidx_fuse.lab.loads.request import Load
 from raidx_fuse.lab.loads.shape import faster, fit
 from raidx_fuse.lab.loads.workloads import generate, variant
 from raidx_fuse.store.latency import bucket_top_s
+from raidx_fuse.store.queue import MemberQueue
 
 WIDTH = 8
 SSD = "ssd,read_mb_s=445,write_mb_s=135"  # table I: Intel DC S3500
-ONE_AT_A_TIME = SSD + ",channels=1"
+ONE_AT_A_TIME = SSD + ",channels=1"  # as L = N * A has it, and as in the paper
+STALLING = ONE_AT_A_TIME + ",stall_ms=20,stall_each_mb=16"  # garbage collection
+UNLIKE = f"{SSD};{ONE_AT_A_TIME}"  # in turn
 WEEK_IN_HALF_AN_HOUR = 336.0  # section VI.A
 # Times that pace: about 57.5 % of the updates then find a mean queue of 0.5 ms or more. prxy_0
 # cannot: at higher speeds its hottest stripe is always locked.
 PACE = {"hm_1": 180.0, "proj_4": 13.0, "hm_0": 18.0, "proj_0": 3.5, "prxy_0": 2.0, "src2_2": 10.0}
+# As in the paper: disks that serve one at a time, at 15 to 40 % load.
+PAPER_PACE = {"hm_1": 20.0, "proj_4": 2.0, "hm_0": 3.0, "proj_0": 1.2, "prxy_0": 0.35}
+PAPER_PACE |= {"src2_2": 1.5}
 READ_HEAVY = ("hm_1", "proj_4")
 DEPTH = 32  # of the synthetic load, which has no times of its own
 
@@ -42,7 +52,11 @@ DERIVED = Limits("auto", "auto", "auto", "auto")
 
 
 class Run(NamedTuple):
-    """One experiment: a trace by name, or "writes=0.5" for the synthetic one."""
+    """One experiment: a trace by name, or "writes=0.5" for the synthetic one.
+
+    *model*: of the members; several between semicolons are taken in turn. *whole_l*: L = N * A of
+    the paper, whatever a member serves at a time.
+    """
 
     trace: str
     limits: Limits
@@ -52,6 +66,7 @@ class Run(NamedTuple):
     chunk_kib: int = 4
     model: str = SSD
     layout: str = "raid5"
+    whole_l: bool = False
 
 
 class Scope(NamedTuple):
@@ -89,21 +104,37 @@ def skews(array: Array) -> dict[str, float]:
     }
 
 
+@contextmanager
+def papers_length(whole: bool) -> Iterator[None]:
+    """If *whole*, let queues in the block be as long as L = N * A says."""
+    ours = QueueMonitor._length_s
+
+    def length_s(self: QueueMonitor, queue: MemberQueue) -> float:
+        return ours(self, queue) * max(1, queue.member.depth)
+
+    if whole:
+        QueueMonitor._length_s = length_s  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        QueueMonitor._length_s = ours  # type: ignore[method-assign]
+
+
 def measure(run: Run) -> dict[str, Any]:
     """Simulate *run*; return what the tables need."""
     limits = {f"bpu.{key}": value for key, value in run.limits._asdict().items()}
-    result = simulate(
-        Experiment(
-            layout=run.layout,
-            members=(run.model,) * WIDTH,
-            chunk_bytes=run.chunk_kib << 10,
-            load=lambda size_bytes: load_of(run, size_bytes),
-            depth=DEPTH if run.trace.startswith("writes=") else None,
-            settings={"journal": "none", **limits, "parity.policy": "bpu"},
-            prepare=marked,
-            report=skews,
-        )
+    experiment = Experiment(
+        layout=run.layout,
+        members=tuple(islice(cycle(run.model.split(";")), WIDTH)),
+        chunk_bytes=run.chunk_kib << 10,
+        load=lambda size_bytes: load_of(run, size_bytes),
+        depth=DEPTH if run.trace.startswith("writes=") else None,
+        settings={"journal": "none", **limits, "parity.policy": "bpu"},
+        prepare=marked,
+        report=skews,
     )
+    with papers_length(run.whole_l):
+        result = simulate(experiment)
     assert not result["failed"], result["errors"]
     bpu = result["array"]["bpu"]
     updates = sum(bpu["decisions"].values()) or 1

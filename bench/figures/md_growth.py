@@ -49,7 +49,7 @@ MODULES = Path("/usr/lib/uml/modules")
 MEMBERS_MAX = 16  # a guest has ubda to ubdp
 MEMORY = "256M"
 SECTOR_BYTES = 512
-STAT_READ, STAT_WRITTEN = 2, 6  # sectors, among the fields of /sys/block/*/stat
+STAT_READS, STAT_READ, STAT_WRITES, STAT_WRITTEN = 0, 2, 4, 6  # /sys/block/*/stat, in sectors
 CHUNK_BYTES = 64 << 10
 RESTRIPE = "restripe"
 WAYS = (*PARITY_WAYS, RESTRIPE)
@@ -70,13 +70,15 @@ class CannotRunError(PeerError):
 class GrowthCost:
     """The cost of a growth: bytes (read, written) of each member, old members first.
 
-    *old_bytes* is the size of the array before, all of it written; *size_bytes* after.
+    *old_bytes*: the size of the array before, all of it written; *size_bytes*: after;
+    *each_bytes*: the mean size of md's reads and of its writes.
     """
 
     members: Sequence[tuple[int, int]]
     seconds: float
     old_bytes: int
     size_bytes: int
+    each_bytes: Sequence[float] = ()
 
     @property
     def per_byte(self) -> float:
@@ -124,6 +126,12 @@ def parse_counters(text: str) -> dict[str, tuple[int, int]]:
     return found
 
 
+def operations_of(text: str) -> tuple[int, int]:
+    """Return how many reads and writes all devices of /sys/block/NAME/stat had."""
+    rows = [list(map(int, line.split()[1:])) for line in text.splitlines()]
+    return sum(row[STAT_READS] for row in rows), sum(row[STAT_WRITES] for row in rows)
+
+
 def parse_growth(results: Path, members: int) -> GrowthCost:
     """Return what the guest wrote into the folder *results*. Raises PeerError."""
     with contextlib.suppress(FileNotFoundError):
@@ -132,6 +140,7 @@ def parse_growth(results: Path, members: int) -> GrowthCost:
         before, after = (
             parse_counters((results / name).read_text()) for name in ("before", "after")
         )
+        begun, ended = (operations_of((results / name).read_text()) for name in ("before", "after"))
         lines = (results / "numbers").read_text().splitlines()
         numbers = dict(line.split("=", 1) for line in lines)
         start_s, end_s = map(float, numbers["seconds"].split())
@@ -145,7 +154,8 @@ def parse_growth(results: Path, members: int) -> GrowthCost:
         (after[name][0] - before[name][0], after[name][1] - before[name][1])
         for name in sorted(after)
     ]
-    return GrowthCost(moved, end_s - start_s, *sizes)
+    each = [sum(m[n] for m in moved) / max(1, ended[n] - begun[n]) for n in (0, 1)]
+    return GrowthCost(moved, end_s - start_s, *sizes, each)
 
 
 def grow_md(
@@ -310,6 +320,7 @@ def table(
     line("bytes for each byte of old data", lambda growth: [growth.per_byte])
     line("old data, MiB", lambda growth: [growth.old_bytes / MIB])
     line("size afterwards, MiB", lambda growth: [growth.size_bytes / MIB])
+    line("KiB of an operation", lambda growth: [size / 1024 for size in growth.each_bytes])
     line("seconds", lambda growth: [growth.seconds])
     return PaperTable(
         f"{width}+{added}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -26,7 +27,7 @@ def test_the_tools_places_ascend_from_the_beginning_to_the_end(runs: ModuleType)
         assert len(places) == 200
         assert places[0] == 0
         assert SPAN - runs.TOOL_BYTES - runs.PAGE < places[-1] <= SPAN - runs.TOOL_BYTES
-        steps = [b - a for a, b in zip(places, places[1:], strict=False)]
+        steps = [b - a for a, b in pairwise(places)]
         assert min(steps) >= runs.TOOL_BYTES - runs.PAGE
         assert sum(place > SPAN * 0.75 for place in places) > 60  # denser near the end: not 50
     assert runs.tool_places(load, 0) != runs.tool_places(load, 1)

@@ -6,6 +6,7 @@ import importlib
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -49,13 +50,13 @@ def test_neighbours_share_fewer_disks_in_upc_and_all_pairs_as_many(upc: ModuleTy
         assert ours[-1] == pytest.approx(theirs[-1])
 
 
-def pairs(upc: ModuleType, run: object, count: int) -> float:
+def pairs(upc: ModuleType, run: Any, count: int) -> float:
     """Return by how many percent UPC is better, over *count* pairs of runs."""
     logs = 1.0
     for seed in range(1, count + 1):
-        ours = run._replace(seed=seed)  # type: ignore[attr-defined]
+        ours = run._replace(seed=seed)
         logs *= upc.mean_ms(ours) / upc.mean_ms(ours._replace(code="pcode"))
-    return 100 * (1 - logs ** (1 / count))
+    return float(100 * (1 - logs ** (1 / count)))
 
 
 def test_bursts_that_write_a_row_gain_without_locks_and_even_loads_do_not(upc: ModuleType) -> None:

@@ -70,8 +70,8 @@ def variant(name: str | Workload, **numbers: Any) -> Workload:
 
 
 def _check(work: Workload) -> None:
-    shares = (work.read_share, work.batch_share, work.op_memory, work.sequential, work.hot_share)
-    shares += (work.log_share, work.fixed_share)
+    shares = [work.read_share, work.batch_share, work.op_memory, work.sequential, work.hot_share]
+    shares += [work.log_share, work.fixed_share]
     wrong = (
         "a share is outside 0 to 1"
         if not all(0 <= share <= 1 for share in shares)

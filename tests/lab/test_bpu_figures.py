@@ -1,0 +1,41 @@
+"""The BPU paper's program at small size: sign and range of what its tables say."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench" / "figures"
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module of bench/ that carries out the runs."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module("bpu_runs")
+
+
+def better(runs: ModuleType, trace: str, limits: Any, **how: Any) -> float:
+    """Return by how many percent BPU is better than traditional under 700 requests."""
+    run = runs.Run(trace, limits, 1, 700, **how)
+    theirs = runs.measure(run._replace(limits=runs.TRADITIONAL))
+    assert 0.1 < theirs["busy"] < 0.6
+    return float(100 * (1 - runs.measure(run)["mean_ms"] / theirs["mean_ms"]))
+
+
+def test_as_in_the_paper_bpu_gains_what_the_paper_says(runs: ModuleType) -> None:
+    for trace in ("src2_2", "proj_0"):
+        how = {"model": runs.ONE_AT_A_TIME, "pace": runs.PAPER_PACE[trace]}
+        assert 1 < better(runs, trace, runs.Limits(), **how) < 20  # the paper: 6 to 10
+
+
+def test_on_unlike_members_ours_is_better_than_the_papers_length(runs: ModuleType) -> None:
+    how = {"model": runs.UNLIKE, "pace": runs.PACE["src2_2"] / 2}
+    ours = better(runs, "src2_2", runs.DERIVED, **how)
+    theirs = better(runs, "src2_2", runs.DERIVED, whole_l=True, **how)
+    assert ours > theirs > 0
+    assert ours > 10
