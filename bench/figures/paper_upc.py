@@ -387,7 +387,7 @@ def rows_at_once(scope: Scope) -> PaperTable:
 def tables(quick: bool, trace: str | None = None) -> list[PaperTable]:
     """Return the tables of section 4.3, and those that explain the differences."""
     measured = Runs(mean_ms)
-    runs, requests, paper_runs, paper_requests = (2, 800, 2, 1500) if quick else (10, 2000, 4, 5000)
+    runs, requests, paper_runs, paper_requests = (2, 800, 2, 1500) if quick else (6, 1500, 3, 4000)
     found = FOLDER / SLICES[FINANCIAL1][0]
     load = trace or (str(found) if found.exists() else LOG)
     scope = Scope(runs, requests, load, paper_runs, paper_requests, measured)

@@ -1,13 +1,16 @@
 """The laboratory's report: the tables and figures of the papers, regenerated on one page.
 
-    python bench/figures/report.py              all papers; under 15 minutes on 2 cores
+    python bench/figures/report.py --write      all papers; under 20 minutes on 2 idle cores
     python bench/figures/report.py --quick      some minutes, wider spread
     python bench/figures/report.py --only upc --output /tmp/report
 
 Runs each ``bench/figures/paper_*.py`` in a process of its own, as many at a time as there are
-processors. Writes ``report/README.md``: the paper's number, ours, and the reason where they differ;
-with matplotlib (the extra `plots`) also charts. Everything runs in virtual time: the machine and
-other programs change no figure, only the time that the report takes.
+processors. Writes ``report/README.md``: the paper's number, as in the paper, ours, and the reason
+where they differ; with matplotlib (the extra `plots`) also charts. `--write` puts what ran into
+``bench/figures/report.json``, and from there into REPORT.md beside it and into bench/README.md
+(report_page.py). Everything runs in virtual time: the machine and other programs change no figure,
+only the time that the report takes. Slices of the real traces are used where the folder
+RAIDX_TRACES has them.
 """
 
 from __future__ import annotations
@@ -22,15 +25,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
-from paper_common import Chart, PaperTable
+import report_page
+from paper_common import PaperTable
+from report_page import table_of
 
 from raidx_fuse.errors import UsageError
 from raidx_fuse.lab.experiments.plots import draw_lines
 
 HERE = Path(__file__).parent
-LIMIT_S = 30 * 60.0  # of one program, on a busy machine
+LIMIT_S = 120 * 60.0  # of one program, on a busy machine
 ON_ALL_PROCESSORS = ("bpu", "upc")  # last: the others leave no processor idle then
 OTHERS = ("generated_loads",)
 
@@ -80,12 +84,6 @@ def run_program(name: str, path: Path, quick: bool) -> Section:
     section.seconds = monotonic() - began_s
     print(f"{name}: {section.failure or 'done'} ({section.seconds:.0f} s)", file=sys.stderr)
     return section
-
-
-def table_of(record: dict[str, Any]) -> PaperTable:
-    """Return a table from its JSON."""
-    charts = [Chart(**chart) for chart in record.pop("charts")]
-    return PaperTable(**record, charts=charts)
 
 
 def pictures(section: Section, table: PaperTable, folder: Path) -> list[str]:
@@ -145,6 +143,7 @@ def main() -> int:
     parser.add_argument(
         "--output", type=Path, default=Path("report"), help="folder for the page and its charts"
     )
+    parser.add_argument("--write", action="store_true", help="write REPORT.md and bench/README.md")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     chosen = programs()
@@ -156,6 +155,7 @@ def main() -> int:
             )
         chosen = {name: chosen[name] for name in names}
     options.output.mkdir(parents=True, exist_ok=True)
+    measured = report_page.commit() if options.write else ""
     began_s = monotonic()
     order = sorted(chosen, key=lambda name: (name in ON_ALL_PROCESSORS, name))
     with ThreadPoolExecutor(max(1, options.jobs)) as pool:
@@ -167,6 +167,9 @@ def main() -> int:
     seconds = monotonic() - began_s
     target.write_text(page(sections, options.output, options.quick, seconds))
     print(target)
+    if options.write:
+        made = {s.name: (s.title, s.tables) for s in sections if not s.failure}
+        report_page.write(made, measured, options.quick)
     return int(any(section.failure for section in sections))
 
 
