@@ -13,7 +13,7 @@ from typing import Any
 
 from growth_runs import CHUNK_BYTES, DISK, MIB, SEED, disk, grown, quiet
 from paper_common import Cell, PaperTable
-from restripe_runs import LARGE_WINDOWS, MD, restriped
+from restripe_runs import LARGE_WINDOWS, MD_FLUSHES, restriped
 
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
 from raidx_fuse.lab.loads.request import Load, block_of
@@ -58,7 +58,7 @@ def every_code(member_bytes: int) -> PaperTable:
             seed=SEED,
         )
         ours = grown(width, added, size, layout=layout, params=params)
-        moved = [restriped(full, added, disk, habits) for habits in (LARGE_WINDOWS, MD)]
+        moved = [restriped(full, added, disk, habits) for habits in (LARGE_WINDOWS, MD_FLUSHES)]
         rows.append(
             [
                 *(layout, f"{width}+{added}"),
@@ -74,7 +74,7 @@ def every_code(member_bytes: int) -> PaperTable:
         "growing raid5, rdp and evenodd: bytes for each byte of old data, and time, no other load",
         (
             *("layout", "disks", "least bytes", "ours", "our restripe's", "seconds"),
-            *("times as fast as with large windows", "as with md's windows"),
+            *("times as fast as with large windows", "as with md's flushes"),
         ),
         rows,
         "Least bytes: 2mn / ((m + n)(m - parities)). `md_growth.py` runs md itself: 3.0 (4+1) and "
