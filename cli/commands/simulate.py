@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from raidx_fuse.lab.experiments.sweep import (
     points,
     runs_of,
 )
+from raidx_fuse.lab.experiments.tables import check_path, write_records, write_rows
 from raidx_fuse.lab.loads.record import Recorder
 from raidx_fuse.lab.workers import compute
 
@@ -53,7 +53,12 @@ EXIT_WRONG = 1  # a read returned wrong content: an error of the engine, or a fa
 @click.option(
     "--scheduler", metavar="ADDRESS", help="A Dask scheduler whose workers share the runs."
 )
-@click.option("--csv", "csv_path", type=PATH, help="Write all figures to a CSV file.")
+@click.option(
+    "--out", "--csv", "out_path", type=PATH, help="Write all figures to a CSV or .parquet file."
+)
+@click.option(
+    "--requests", "requests_path", type=PATH, help="Write every request to a CSV or .parquet file."
+)
 @click.option("--plot", "plot_path", type=PATH, help="Draw a plot (needs raidx-fuse[plots]).")
 def simulate(
     out: Output,
@@ -63,7 +68,8 @@ def simulate(
     repeat: int,
     workers: int,
     scheduler: str | None,
-    csv_path: str | None,
+    out_path: str | None,
+    requests_path: str | None,
     plot_path: str | None,
 ) -> int:
     """Run experiments in virtual time.
@@ -75,9 +81,16 @@ def simulate(
 
     --sweep runs every combination of values; with --repeat, means are given with their standard
     errors. Results do not depend on the number of workers, and lost workers' runs are done again.
+
+    --out and --requests write Parquet if the file ends in .parquet, which needs the extra: pip
+    install 'raidx-fuse[parquet]'. Each row has the version, the file, its hash and the seed.
     """
+    for path in (out_path, requests_path):
+        if path is not None:
+            check_path(path)
     files = [SweepRun(_text(path), path, str(Path(path).parent)) for path in specs]
     runs = runs_of(files, [parse_axis(text) for text in sweeps], repeat, seed)
+    runs = [replace(run, records=requests_path is not None) for run in runs]
     screen = console(stderr=True)
     is_sweep = bool(sweeps) or repeat > 1
     if is_sweep or workers > 1 or scheduler is not None:
@@ -89,8 +102,12 @@ def simulate(
                 counter.plain = f"{len(results)} of {plural(len(runs), 'run')}"
     else:
         results = [_run_here(run, screen) for run in runs]
-    if csv_path is not None:
-        _write_csv(csv_path, results)
+    if requests_path is not None:
+        write_records(requests_path, results)
+        for result in results:
+            del result["records"]
+    if out_path is not None:
+        write_rows(out_path, csv_rows(results), results)
     if plot_path is not None:
         draw_results(results, plot_path)
     answer: dict[str, Any] = {"experiments": results}
@@ -163,18 +180,6 @@ def _text(path: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(f"{path}: cannot be read: {reason}") from None
-
-
-def _write_csv(path: str, results: list[dict[str, Any]]) -> None:
-    rows = csv_rows(results)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    try:
-        with open(path, "w", newline="") as file:
-            writer = csv.DictWriter(file, names, restval="")
-            writer.writeheader()
-            writer.writerows(rows)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def page(results: list[dict[str, Any]]) -> RenderableType:

@@ -140,9 +140,11 @@ def test_the_picture_has_every_section_in_its_time(
         **{"name": "x", "seconds": 1.5, "events": [{"at_s": 1.0, "do": "fail", "disk": 1}]},
         "sections": [{"from_s": 0, **section}, {"from_s": 1, "response_ms": {"mean": 9, "p99": 9}}],
         "members": [{"role": 0, "reads": 1, "writes": 1}],
+        "distribution": {"edges_ms": [0.5, 1.0, 1.3], "reads": [1, 3], "writes": [0, 0]},
     }
     plots.draw_results([result], str(tmp_path / "x.svg"))
-    response, queues, _ = drawn[0].axes
+    response, queues, within, _ = drawn[0].axes
+    assert within.lines[0].get_xydata().tolist() == [[0.5, 0], [1.0, 25], [1.3, 100]]
     points = response.lines[0].get_xydata().tolist()
     assert points == [[0, 1], [1, 1], [1, 9], [1.5, 9]], "the peak begins at the event"
     assert queues.lines[0].get_xydata().tolist()[:2] == [[0, 3], [1, 3]]

@@ -15,6 +15,8 @@ from click.testing import CliRunner
 
 from raidx_fuse.cli.main import main
 from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.lab.crash import matrix
+from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.lab.experiments.sweep import SweepRun, parse_axis, points, runs_of
 from raidx_fuse.lab.workers import compute
 from tests.support.dying import always_die, compute_or_die
@@ -165,6 +167,10 @@ def test_a_sweep_over_three_workers_of_which_one_is_killed(
     assert found == [compute_or_die(part) for part in parts]
     words = ["simulate", spec, "--sweep", "load.rate=50,80", "--json"]
     assert raidx(*words) == raidx(*words, "--scheduler", scheduler)
+    tasks = matrix.tasks_of([Cell("raid5", "partial")], 60, 1)
+    assert list(compute(matrix.run_task, tasks, scheduler=scheduler)) == [
+        matrix.run_task(task) for task in tasks
+    ], "the campaign of power cuts"
 
 
 def test_a_scheduler_that_is_not_there_is_said_in_one_line(

@@ -6,7 +6,7 @@ matplotlib is an extra (``pip install 'raidx-fuse[plots]'``); it is imported onl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import nan
 from typing import Any
 
@@ -14,6 +14,7 @@ from raidx_fuse.errors import UsageError
 from raidx_fuse.lab.experiments.results import members_of
 
 INCHES_WIDE = 9.0
+NO_CLASSES: Mapping[str, Any] = {"edges_ms": (), "reads": (), "writes": ()}
 _STYLE = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "svg.hashsalt": "raidx"}
 
 
@@ -40,11 +41,12 @@ def draw_results(results: Sequence[Mapping[str, Any]], path: str) -> None:
     timed = [result for result in results if len(result["sections"]) > 1]
     with pyplot.rc_context(_STYLE):
         figure, axes = pyplot.subplots(
-            3 if timed else 1, 1, figsize=(INCHES_WIDE, 9.0 if timed else 3.5), squeeze=False
+            4 if timed else 2, 1, figsize=(INCHES_WIDE, 12.0 if timed else 6.0), squeeze=False
         )
         rows = [row[0] for row in axes]
         if timed:
             _over_time(rows[0], rows[1], timed)
+        _distributions(rows[-2], results)
         _load(rows[-1], results)
         figure.tight_layout()
         _save(figure, path)
@@ -89,6 +91,23 @@ def section_steps(
     """
     times = [at_s for pair in pairwise(edges_s) for at_s in pair]
     return times, [value for value in values for _ in range(2)]
+
+
+def _distributions(axis: Any, results: Sequence[Mapping[str, Any]]) -> None:
+    """Draw which share of the reads, and of the writes, was answered within each time."""
+    for number, result in enumerate(results):
+        classes = result.get("distribution", NO_CLASSES)  # that of `sweep.compute_run`
+        for kind, style in (("reads", "-"), ("writes", ":")):
+            sums = list(accumulate(classes[kind], initial=0))
+            if sums[-1]:
+                shares = [100 * each / sums[-1] for each in sums]
+                label = f"{result['name']}: {kind}"
+                axis.plot(classes["edges_ms"], shares, f"C{number}{style}", label=label)
+    axis.set_xscale("log")
+    axis.set_xlabel("response time, ms")
+    axis.set_ylabel("answered within, %")
+    if axis.lines:
+        axis.legend(fontsize=7)
 
 
 def _load(axis: Any, results: Sequence[Mapping[str, Any]]) -> None:

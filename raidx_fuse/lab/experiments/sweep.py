@@ -40,7 +40,10 @@ class Axis:
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One run: the *text* of the file, its *name* and *folder*, *changes* (path, value), *seed*."""
+    """One run: the *text* of the file, its *name* and *folder*, *changes* (path, value), *seed*.
+
+    *records*: its result has every request, too.
+    """
 
     text: str
     name: str
@@ -49,6 +52,7 @@ class SweepRun:
     seed: int | None = None
     repetition: int = 0
     labels: dict[str, Any] = field(default_factory=dict)
+    records: bool = False
 
 
 def parse_axis(text: str) -> Axis:
@@ -114,6 +118,7 @@ def compute_run(run: SweepRun, recorder: Recorder | None = None) -> dict[str, An
     """Carry out *run* in virtual time; return its result with its provenance.
 
     That is "version" of raidx, "spec" (the file), "spec_sha256" of its text, "seed" and "sweep".
+    "distribution" and "records" are those of `Recorder`.
     """
     experiment = experiment_of(run)
     recorder = Recorder() if recorder is None else recorder
@@ -121,8 +126,11 @@ def compute_run(run: SweepRun, recorder: Recorder | None = None) -> dict[str, An
         result = simulate_pool(experiment, recorder)
     else:
         result = simulate(experiment, recorder)
+    if run.records:
+        result["records"] = recorder.records()
     return {
         **result,
+        "distribution": recorder.distribution(),
         "version": version("raidx-fuse"),
         "spec": run.name,
         "spec_sha256": sha256(run.text.encode()).hexdigest(),

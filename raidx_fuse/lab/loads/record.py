@@ -11,6 +11,7 @@ from raidx_fuse.lab.loads.request import Bools, Floats
 
 PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99, "p999": 99.9}
 ERRORS_KEPT = 20
+SHORTEST_S = 1e-6  # of the classes of a distribution
 
 
 class Recorder:
@@ -59,6 +60,34 @@ class Recorder:
             np.array(self._response_s),
             np.array(self._is_write, dtype=np.bool_),
         )
+
+    def records(self) -> dict[str, list[Any]]:
+        """Return every request, in the order of their ends, as columns."""
+        return {
+            "at_s": self._at_s.tolist(),
+            "response_s": self._response_s.tolist(),
+            "is_write": [bool(each) for each in self._is_write],
+            "length_bytes": self._length.tolist(),
+        }
+
+    def distribution(self) -> dict[str, list[Any]]:
+        """Return how many reads and writes took how long, in ten classes for each power of ten.
+
+        Class i is of responses from *edges_ms* [i] to [i + 1]; the first one has shorter ones, too.
+        """
+        _at_s, response_s, is_write = self.times()
+        if not len(response_s):
+            return {"edges_ms": [], "reads": [], "writes": []}
+        classes = np.floor(10 * np.log10(np.maximum(response_s, SHORTEST_S) * 1e3)).astype(int)
+        first, count = int(classes.min()), int(np.ptp(classes)) + 1
+        edges = 10 ** (np.arange(first, first + count + 1) / 10)
+        return {
+            "edges_ms": [_digits(float(edge)) for edge in edges],
+            **{
+                name: np.bincount(classes[which] - first, minlength=count).tolist()
+                for name, which in (("reads", ~is_write), ("writes", is_write))
+            },
+        }
 
     def summary(self, from_s: float = 0.0, to_s: float = float("inf")) -> dict[str, Any]:
         """Return counts, rates and response times (ms) of the requests that arrived in a span."""
