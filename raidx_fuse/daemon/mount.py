@@ -16,7 +16,6 @@ The caller flushes and closes the array after `serve` has returned or raised.
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -30,7 +29,7 @@ import pyfuse3
 import trio
 
 from raidx_fuse.daemon import control_server, paths
-from raidx_fuse.daemon.memory_protection import Protection, Protections, protect
+from raidx_fuse.daemon.memory_protection import Protection, Protections, few_collections, protect
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint as mountpoints
 from raidx_fuse.fuse import session_loop
@@ -133,12 +132,8 @@ async def serve(
         deferral=options.deferral,
     )
     server = control_server.ControlServer(files.socket, control_handler)
-    # The objects that exist now stay. Freeze them, so that the full collections that writes through
-    # the log trigger now and then do not traverse all of them.
-    gc.collect()
-    gc.freeze()
     try:
-        with _mounted(operations, path, options) as device_fd:
+        with few_collections(), _mounted(operations, path, options) as device_fd:
             async with trio.open_nursery() as nursery:
                 with session_loop.installed(device_fd, options.deferral) as readers:
                     if options.signals:
@@ -169,7 +164,6 @@ async def serve(
     except BaseExceptionGroup as group:
         raise _single(group) from None
     finally:
-        gc.unfreeze()
         server.close()
 
 

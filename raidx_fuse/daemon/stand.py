@@ -9,7 +9,6 @@ FUSE.
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from raidx_fuse.daemon import control_server, paths
-from raidx_fuse.daemon.memory_protection import Protections, protect
+from raidx_fuse.daemon.memory_protection import Protections, few_collections, protect
 from raidx_fuse.errors import single
 
 if TYPE_CHECKING:
@@ -97,10 +96,9 @@ async def serve(
     """Serve the clients of *door*, and commands, until SIGTERM, SIGINT or SIGHUP."""
     files = paths.own_files(door.address.place)
     server = control_server.ControlServer(files.socket, control_handler)
-    gc.collect()
-    gc.freeze()  # as for a mount (daemon/mount.py)
+    ends = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
     try:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        with few_collections(), trio.open_signal_receiver(*ends) as signals:
             async with opened(door), trio.open_nursery() as nursery:
                 on_ready(StandReport(door, files, protect()))
                 nursery.start_soon(_serve_control, server)
@@ -109,7 +107,6 @@ async def serve(
                     break
                 nursery.cancel_scope.cancel()
     finally:
-        gc.unfreeze()
         server.close()
 
 

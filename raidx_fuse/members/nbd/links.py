@@ -52,6 +52,7 @@ class Links:
         self._path = member.path
         self._dial = dial
         self._export = pipe.export
+        self._several = bool(pipe.export.flags & Flag.MULTI_CONN)
         self._renew = renew
         self._connections = [Connection(pipe, self._ended, self._cut)]
         self._waiting: list[Call] = []  # for a connection, in order
@@ -101,25 +102,25 @@ class Links:
         self._submit(call)
         await self._end_of(call, operation)
 
-    def begin(self, call: Call, then: Callable[[MemberError | None], None]) -> bool:
+    def begin(self, call: Call, then: Callable[[Call], None]) -> bool:
         """Carry out *call* without a task, and call *then*; False if it has to wait for something.
 
         A write never lands under one that a lost connection may still carry out.
         """
         if not self._connections or (self._unsettled and call.command in CHANGES):
             return False
-        operation = "write" if call.command in CHANGES else "read"
-        call.call_then(lambda ended: then(self._error_of(ended, operation)))
+        call.call_then(then)
         self._submit(call)
         return True
 
     async def _end_of(self, call: Call, operation: str) -> None:
         await call.wait()
-        error = self._error_of(call, operation)
+        error = self.error_of(call, operation)
         if error is not None:
             raise error
 
-    def _error_of(self, call: Call, operation: str) -> MemberError | None:
+    def error_of(self, call: Call, operation: str) -> MemberError | None:
+        """Return the error with which *call* has ended, or None."""
         if not call.error:
             return None
         at = -1 if call.command == Command.FLUSH else call.offset_bytes
@@ -154,14 +155,20 @@ class Links:
     def _submit(self, call: Call) -> None:
         if self._token is None:
             self._token = trio.lowlevel.current_trio_token()
-        best = min(self._connections, key=lambda each: each.under_way, default=None)
-        if best is None:
+        connections = self._connections
+        if not connections:
             self._waiting.append(call)
             self._dial_soon()
             return
+        # One after the other is filled: what goes over few connections is sent and answered in
+        # batches, and a server works on all requests of a connection at once.
+        for best in connections:
+            if best.under_way <= CALLS_FOR_ANOTHER:
+                best.submit(call)
+                return
+        best = min(connections, key=lambda each: each.under_way)
         best.submit(call)
-        several = self._export.flags & Flag.MULTI_CONN and best.under_way > CALLS_FOR_ANOTHER
-        if several and len(self._connections) < CONNECTIONS_MAX:
+        if self._several and len(connections) < CONNECTIONS_MAX:
             self._dial_soon()
 
     def _ended(self, call: Call) -> None:

@@ -137,7 +137,8 @@ class NbdMember(Member):
         ):
             return False  # `readv` and `writev` say why, or do it in parts
         if not is_write:
-            return self._links.begin(Call(Command.READ, offset_bytes, size_bytes, buffers), done)
+            call = Call(Command.READ, offset_bytes, size_bytes, buffers)
+            return self._links.begin(call, lambda ended: done(self._links.error_of(ended, "read")))
         if self.read_only or not self._is_sure():
             return False
         data = bytearray().join(buffers)
@@ -145,9 +146,9 @@ class NbdMember(Member):
             self._lock.keep_page(offset_bytes, data)
         call = Call(Command.WRITE, offset_bytes, size_bytes, [data], self._fua)
 
-        def ended(error: MemberError | None) -> None:
+        def ended(call: Call) -> None:
             self._changes += 1
-            done(error)
+            done(self._links.error_of(call, "write"))
 
         self._changes += 1  # at both ends, as in `_change`
         return self._links.begin(call, ended)

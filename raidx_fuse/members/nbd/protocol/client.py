@@ -21,6 +21,7 @@ from raidx_fuse.members.nbd.protocol.wire import (
     EXTENDED_REPLY_MAGIC,
     EXTENDED_REQUEST,
     EXTENDED_REQUEST_MAGIC,
+    OFFSET_DATA,
     REPLY_DONE,
     REQUEST,
     REQUEST_MAGIC,
@@ -48,6 +49,7 @@ _HEADS = {
     EXTENDED_REPLY_MAGIC: EXTENDED_REPLY.size,
 }
 _SMALL_BYTES_MAX = 4 + 8 + 16 * STATUS_EXTENTS_MAX  # of a payload other than data
+_DATA_BYTES = OFFSET_DATA.size
 _HOLE = U64.size + U32.size
 _TARGET_BYTES_MIN = 16384  # smaller remainders of a payload arrive together with other replies
 
@@ -149,7 +151,7 @@ class Client:
                 if self._kept:
                     break
                 continue
-            used = self._reply(view, at)
+            used = self._whole_read(view, at) or self._reply(view, at)
             if used < 0:
                 self._kept += view[at:]
                 break
@@ -263,6 +265,33 @@ class Client:
         at += head_bytes
         self._structured(flags, kind, cookie, length, view[at : at + small])
         return head_bytes + small
+
+    def _whole_read(self, view: memoryview, at: int) -> int:
+        """Process the reply to a read if all of it is there in one chunk, else return 0.
+
+        This is what nearly every small read gets; `_reply` takes any other answer, and all wrong
+        ones. Returns the length of the reply.
+        """
+        data_at = at + _DATA_BYTES
+        if data_at > len(view) or self.export.extended:
+            return 0
+        magic, flags, kind, cookie, length, offset_bytes = OFFSET_DATA.unpack_from(view, at)
+        exchange = self.exchanges.get(cookie)
+        size_bytes: int = length - U64.size
+        if (
+            magic != STRUCTURED_REPLY_MAGIC
+            or kind != Chunk.OFFSET_DATA
+            or exchange is None
+            or not flags & REPLY_DONE
+            or data_at + size_bytes > len(view)
+            or not exchange.is_whole_read(offset_bytes, size_bytes)
+            or not (size_bytes and self.export.structured)
+        ):
+            return 0
+        exchange.put(offset_bytes, view[data_at : data_at + size_bytes])
+        del self.exchanges[cookie]
+        self._ended.append(exchange)
+        return _DATA_BYTES + size_bytes
 
     def _simple(self, cookie: int, error: int) -> None:
         exchange = self._of(cookie)

@@ -101,6 +101,16 @@ class Exchange:
             starts.insert(at, offset_bytes)
             stops.insert(at, end)
 
+    def is_whole_read(self, offset_bytes: int, size_bytes: int) -> bool:
+        """Return whether that is the range of this read, of which nothing has arrived yet."""
+        return (
+            offset_bytes == self.offset_bytes
+            and size_bytes == self.size_bytes
+            and self.command == Command.READ
+            and not self._starts
+            and not self.error
+        )
+
     def check_complete(self) -> None:
         """Raise ProtocolError if the reply claims success but lacks something."""
         if self.error:

@@ -32,6 +32,7 @@ REQUEST = struct.Struct(">IHHQQI")  # magic, flags, command, cookie, offset, len
 EXTENDED_REQUEST = struct.Struct(">IHHQQQ")
 SIMPLE_REPLY = struct.Struct(">IIQ")  # magic, error, cookie
 STRUCTURED_REPLY = struct.Struct(">IHHQI")  # magic, flags, type, cookie, length
+OFFSET_DATA = struct.Struct(">IHHQIQ")  # the same, with the offset of data
 EXTENDED_REPLY = struct.Struct(">IHHQQQ")  # magic, flags, type, cookie, offset, length
 U16, U32, U64 = struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">Q")
 
