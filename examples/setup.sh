@@ -20,6 +20,9 @@ as_root() {
 # pyfuse3 is built from source and needs headers; the file system tools are for examples and tests.
 wanted=(gcc libc6-dev pkg-config libfuse3-dev fuse3 util-linux e2fsprogs)
 [ -n "$extra" ] && wanted+=(fio xfsprogs btrfs-progs nbd-server nbdkit libnbd-bin python3-libnbd qemu-utils openssl)
+# For the test with a real guest (tests/mount/test_guest.py), which is skipped without them.
+guest=()
+[ -n "$extra" ] && [ "$(dpkg --print-architecture)" = amd64 ] && guest=(qemu-system-x86 busybox-static)
 missing=()
 for package in "${wanted[@]}"; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
@@ -53,6 +56,13 @@ if [ "${2:-}" = "--browser" ] && ! { command -v chromium && command -v chromedri
         apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null; } \
         || say "there is no such browser here: the tests that need one are skipped"
 fi
+for package in "${guest[@]}"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' && continue
+    say "installing $package"
+    { as_root apt-get update -qq && as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -qq --no-install-recommends "$package" >/dev/null; } \
+        || say "there is no $package here: the test with a guest is skipped"
+done
 python=$(find_python) || { say "Python 3.11 or later is needed, with venv and headers"; exit 1; }
 
 if [ ! -x "$top/.venv/bin/python" ]; then
@@ -65,4 +75,22 @@ if [ "$(cat "$stamp" 2>/dev/null || true)" != "$key" ]; then
     say "installing raidx${extra} into .venv"
     "$top/.venv/bin/pip" install --quiet --disable-pip-version-check -e "$top$extra"
     printf '%s' "$key" > "$stamp"
+fi
+# The guest's kernel and the drivers of its disks are unpacked, not installed.
+unpack_kernel() {
+    local from="$1" package drivers
+    package=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends: linux-image/ {print $2; exit}')
+    [ -n "$package" ] && (cd "$from" && apt-get download -qq "$package") 2>/dev/null \
+        && dpkg -x "$from"/linux-image-*.deb "$from/all" \
+        && drivers=$(cd "$from/all" && echo lib/modules/*/kernel/drivers) \
+        && mkdir -p "$from/guest/$drivers" \
+        && mv "$from/all/boot" "$from/guest/" \
+        && mv "$from/all/$drivers/virtio" "$from/all/$drivers/block" "$from/guest/$drivers/" \
+        && mv "$from/guest" "$top/.venv/"
+}
+if [ "${#guest[@]}" -gt 0 ] && [ ! -d "$top/.venv/guest" ]; then
+    say "unpacking a kernel for the test with a guest"
+    from=$(mktemp -d)
+    unpack_kernel "$from" || say "there is no such kernel here: the test with a guest is skipped"
+    rm -rf "$from"
 fi
