@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 
 try:
+    from raidx_fuse.late import put_off
+
+    put_off("numpy", "trio")
     import click
 
     from raidx_fuse.cli.app import Commands, Verbs

@@ -17,7 +17,7 @@ MODULE_LINES_MAX = 400
 # The layers, from the ground up: a module imports only from its own package and from those before
 # it, annotations included. A name is a package of raidx_fuse, or a module of its top folder.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "units", "tasks", "plugins"),
+    ("errors", "late", "units", "tasks", "plugins"),
     ("layouts",),
     ("members",),
     ("format",),

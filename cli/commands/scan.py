@@ -25,11 +25,10 @@ def scan(out: Output, paths: tuple[str, ...]) -> None:
     PATH is a folder, a file or a block device; without one, all disks of the machine are looked at.
     `raidx mount --name` and `--uuid` find members in the same way.
     """
-    import trio  # late: `raidx scan --help` needs neither this nor the engine
-
+    from raidx_fuse.daemon import inspect  # late: `raidx scan --help` needs no superblocks
     from raidx_fuse.daemon.scan import scan as find_arrays
 
-    document = out.fit(trio.run(find_arrays, [absolute(path) for path in paths]))
+    document = out.fit(inspect.run(find_arrays, [absolute(path) for path in paths]))
     running = _running()
     for array in document["arrays"]:
         mountpoint, state = running.get(array["uuid"], (None, array["state"]))

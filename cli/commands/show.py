@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import click
+import trio
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -168,11 +169,10 @@ def _of_mount(uuid: str | None) -> dict[str, Any] | None:
 
 def _at_rest(question: str, members: Any) -> Any:
     """Call the function *question* of daemon/inspect.py, which is imported only when needed."""
-    import trio
-
     from raidx_fuse.daemon import inspect
 
-    return trio.run(getattr(inspect, question), members)
+    ask_it = getattr(inspect, question)
+    return trio.run(ask_it, members) if question == "check" else inspect.run(ask_it, members)
 
 
 @verb()

@@ -21,13 +21,16 @@ error: all of their cells belong to the same chains.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from raidx_fuse.layouts.numbers import Role
 
-Bytes = NDArray[np.uint8]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Bytes: TypeAlias = "NDArray[np.uint8]"
 Place = tuple[Role, int]
 """(column or role, row): where a cell is."""
 

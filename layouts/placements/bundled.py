@@ -30,10 +30,9 @@ Logical chunks fill the bundles in order: the layout is *contiguous*, not *align
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from raidx_fuse.layouts.codes.code import Code, LayoutError
 from raidx_fuse.layouts.codes.horizontal import replicas, single_parity, striping
@@ -51,8 +50,9 @@ from raidx_fuse.layouts.planning.allocate import (
     rotated,
 )
 
-Cells = NDArray[Any]  # signed integers
-
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+Cells: TypeAlias = "NDArray[Any]"  # signed integers
 SPARE_CHUNKS = 1
 """Chunks that each member keeps free for moves (section IV.B)."""
 CELL_BYTES = 15

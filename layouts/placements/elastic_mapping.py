@@ -42,14 +42,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd, lcm
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from raidx_fuse.layouts.codes.code import LayoutError
 
-Numbers = NDArray[np.int64]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Numbers: TypeAlias = "NDArray[np.int64]"
 Rule = tuple[int, int] | None
 """(granule, turn) of a growth under the turned rule; None: the plain rule."""
 

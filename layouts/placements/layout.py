@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from raidx_fuse.layouts.codes.code import Code, Unrecoverable
 from raidx_fuse.layouts.numbers import (
@@ -34,6 +34,9 @@ from raidx_fuse.layouts.numbers import (
     cell_range,
     stripe_range,
 )
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class Layout(ABC):

@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from raidx_fuse.layouts.codes.code import Cell, Code, LayoutError
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, MemberChunk, Role, Stripe
@@ -34,6 +34,9 @@ from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.numbering import Numbering, OrderedLayout
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
 from raidx_fuse.layouts.placements.sides import IndexView, RoleView, Side
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 NOWHERE = Role(-1), MemberChunk(0)  # the place of a cell of the other side
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from numpy.typing import NDArray
 
 from raidx_fuse.layouts.codes.code import Code, LayoutError
 from raidx_fuse.layouts.numbers import (
@@ -16,6 +17,9 @@ from raidx_fuse.layouts.numbers import (
     stripe_and_cell,
 )
 from raidx_fuse.layouts.placements.layout import Layout
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class RotatedLayout(Layout):

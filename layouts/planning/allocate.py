@@ -29,13 +29,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from raidx_fuse.layouts.codes.code import LayoutError
 
-Table = NDArray[np.int32]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Table: TypeAlias = "NDArray[np.int32]"
 
 BLOCK_CELLS = 1 << 18  # scanned at a time, to bound temporary memory
 

@@ -24,10 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 WRITTEN = 1 << 20
 """The cost of moving a written chunk, relative to that of an unwritten chunk."""
@@ -36,7 +38,7 @@ PARTS = 64  # a flow is pushed in about so many parts, so that members fill even
 DIGITS = 32  # roles whose base-three digits fit into one 64-bit number
 LEVELS = (0, 1, WRITTEN + 1)  # value of a place to a bundle: foreign, original, original + written
 
-Cells = NDArray[np.int64]
+Cells: TypeAlias = "NDArray[np.int64]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import trio
 
 from raidx_fuse.array import advice
-from raidx_fuse.array.check import check_members
-from raidx_fuse.array.open import open_array
 from raidx_fuse.daemon.member_files import Disks
-from raidx_fuse.engine.growth_position import MIGRATED
-from raidx_fuse.engine.peek import Peek
 from raidx_fuse.errors import AssemblyError, BusyError, RaidxError, single
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.health import health_of, shown_member, shown_scrub
 from raidx_fuse.format.configuration.volumes import decode_table
 from raidx_fuse.format.examine import examine as examine_member
-from raidx_fuse.format.shapes import RESTRIPE, layout_of
+from raidx_fuse.format.shapes import MIGRATED, RESTRIPE, layout_of
+from raidx_fuse.members.spec import is_local
+from raidx_fuse.members.threads import run_without_loop
+
+Question = TypeVar("Question", str, Sequence[str])
+Answer = TypeVar("Answer")
+
+
+def run(question: Callable[[Question], Awaitable[Answer]], specs: Question) -> Answer:
+    """Return what *question*, of this module or scan.py, answers about *specs*.
+
+    Local members need no trio. Raises what *question* raises.
+    """
+    if all(map(is_local, [specs] if isinstance(specs, str) else specs)):
+        return run_without_loop(question, specs)
+    return trio.run(question, specs)
 
 
 async def examine(spec: str) -> dict[str, Any]:
@@ -140,6 +153,9 @@ async def peek(specs: Sequence[str], stripe: int, begin: int, length: int) -> di
 
     Content that is only in the log counts. Raises UsageError, AssemblyError, BusyError.
     """
+    from raidx_fuse.array.open import open_array  # late: a status needs no engine
+    from raidx_fuse.engine.peek import Peek
+
     try:
         with Disks(read_only=True) as disks:
             members = disks.attach(specs)
@@ -154,6 +170,8 @@ async def check(specs: Sequence[str]) -> dict[str, Any]:
 
     The members are locked against a mount meanwhile.
     """
+    from raidx_fuse.array.check import check_members  # late: as above
+
     try:
         with Disks(read_only=True) as disks:
             return await check_members(disks.attach(specs))

@@ -22,7 +22,6 @@ import trio
 
 from raidx_fuse.daemon.backing_devices import Device, MembersOf, refuse_own
 from raidx_fuse.errors import BusyError, FormatError, MemberError, RaidxError, UsageError
-from raidx_fuse.format.create import check_member, check_unsigned
 from raidx_fuse.format.superblock import Superblock, newest, read_slots
 from raidx_fuse.members.base import Identity, Member
 from raidx_fuse.members.local import identity_of
@@ -110,9 +109,7 @@ class Disks:
             self._made[id(member)] = made
             return member
         try:
-            check_member(member)
-            if not overwrite_signature:
-                await _check_unsigned(member, own)
+            await _check_newcomer(member, overwrite_signature, own)
         except BaseException:
             await self.release(member)
             raise
@@ -142,9 +139,7 @@ class Disks:
             return size_in(path)
         self._opened.append(member)
         try:
-            check_member(member)
-            if not overwrite_signature:
-                await _check_unsigned(member, own)
+            await _check_newcomer(member, overwrite_signature, own)
             if look is not None:
                 await look(member)
             return member.size_bytes
@@ -252,7 +247,13 @@ def _undo(member: Member, made: str | None) -> None:
             os.unlink(made)
 
 
-async def _check_unsigned(member: Member, own: Own | None) -> None:
+async def _check_newcomer(member: Member, overwrite_signature: bool, own: Own | None) -> None:
+    """Raise UsageError, SignatureFoundError or MemberError if *member* must not be overwritten."""
+    from raidx_fuse.format.create import check_member, check_unsigned  # late: few commands add one
+
+    check_member(member)
+    if overwrite_signature:
+        return
     with trio.move_on_after(CALL_S) as waiting:
         found = None
         if own is not None:

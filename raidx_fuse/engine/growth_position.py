@@ -27,12 +27,12 @@ from dataclasses import replace
 import trio
 
 from raidx_fuse.errors import UsageError
+from raidx_fuse.format.shapes import MIGRATED
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.registry import PARITY_WAYS
 from raidx_fuse.store.member_set import MemberSet
 
-MIGRATED = "migrated"
 PARITY = "parity"
 LIVE, PIGGYBACK, SURROGATE = PARITY_WAYS
 JOB_KEY = "grow"

@@ -22,16 +22,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from crc32c import crc32c
-from numpy.typing import NDArray
 
 from raidx_fuse.format.configuration.config import uuid_bytes
 from raidx_fuse.format.regions import SECTOR_BYTES
 from raidx_fuse.layouts.numbers import Chunk, MemberChunk, Offset, Role, Stripe
 from raidx_fuse.members.base import ReadBuffer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 RECORD_HEADER = struct.Struct("<IIQQQIIQ16s")
 """magic, crc, epoch, sequence, position, body bytes, entries, zero, array UUID."""
@@ -43,7 +45,7 @@ _CRC = struct.Struct("<I")
 ENTRY = struct.Struct("<HHIQ")
 """kind, role, length, offset."""
 ENTRY_BYTES = ENTRY.size
-_ENTRY_TYPE = np.dtype([("kind", "<u2"), ("role", "<u2"), ("length", "<u4"), ("offset", "<u8")])
+_ENTRY_TYPE = [("kind", "<u2"), ("role", "<u2"), ("length", "<u4"), ("offset", "<u8")]
 Fields = Sequence[int] | bytes  # kind, role, length, offset of each entry; or the packed entries
 DATA, WRITTEN, TABLE, UNWRITTEN, MARK, PARITY, UNSETTLED, SETTLED = 1, 2, 3, 4, 5, 6, 7, 8
 SEQUENCE_MASK = (1 << 32) - 1  # the bits of a sequence number that SETTLED holds

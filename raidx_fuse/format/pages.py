@@ -11,11 +11,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import crc32c
 import numpy as np
-from numpy.typing import NDArray
 
 from raidx_fuse.format.configuration.config import uuid_bytes
 from raidx_fuse.format.log_record import RECORD_MAGIC
@@ -34,6 +33,9 @@ from raidx_fuse.format.regions import (
 )
 from raidx_fuse.members.base import Member, ReadBuffer
 from raidx_fuse.members.prompt_read import read_promptly
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = [
     "PAGE_BYTES",
@@ -57,14 +59,12 @@ PAGE_HEADER = struct.Struct("<IIQIHH8s")
 assert PAGE_HEADER.size == PAGE_HEADER_BYTES
 PAGE_MAGIC = 0x50584452  # "RDXP"
 PAGE_CRC_OFFSET = 4
-_SLOT_DTYPE = np.dtype(
-    {  # as long as a slot, so that many slots are examined in place
-        "names": ["magic", "generation", "array"],
-        "formats": ["<u4", "<u8", "<u8"],
-        "offsets": [0, 8, 24],
-        "itemsize": PAGE_BYTES,
-    }
-)
+_SLOT_DTYPE: Any = {  # as long as a slot, so that many slots are examined in place
+    "names": ["magic", "generation", "array"],
+    "formats": ["<u4", "<u8", "<u8"],
+    "offsets": [0, 8, 24],
+    "itemsize": PAGE_BYTES,
+}
 PAIR_BYTES = PAGE_BYTES * PAGE_SLOTS
 READ_BYTES = 2 << 20  # of one read: large enough for a disk, small enough for the CPU cache
 

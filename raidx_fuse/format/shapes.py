@@ -25,6 +25,7 @@ from raidx_fuse.layouts.plugged import require_origin
 from raidx_fuse.layouts.registry import LAYOUTS, ORDER_PARAM, LayoutError, find_layout, make_layout
 
 RESTRIPE = "restripe"
+MIGRATED = "migrated"
 
 
 @dataclass(frozen=True, slots=True)

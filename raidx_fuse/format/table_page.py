@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from raidx_fuse.format.pages import PAIR_BYTES, erase_region
 from raidx_fuse.format.regions import PAYLOAD_BYTES, PageRegion
@@ -27,13 +26,14 @@ from raidx_fuse.layouts.numbers import Role, by_role
 from raidx_fuse.members.base import Member
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from raidx_fuse.format.configuration.config import ArrayConfig
 
-ENTRY_DTYPE = np.dtype([("cell", "<u8"), ("last", "<u4"), ("interval", "<u2"), ("role", "u1")])
+ENTRY_DTYPE = [("cell", "<u8"), ("last", "<u4"), ("interval", "<u2"), ("role", "u1")]
 ENTRY = struct.Struct("<QIHB")
 """cell + 1, last access, mean interval, role; the same fields as `ENTRY_DTYPE`."""
 ENTRY_BYTES = ENTRY.size
-assert ENTRY_DTYPE.itemsize == ENTRY_BYTES
 PAGE_ENTRIES = PAYLOAD_BYTES // ENTRY_BYTES
 KIND = "table"
 

@@ -114,3 +114,9 @@ def absolute(text: str) -> str:
     path = path_of(text)
     options = text[len(_OPTIONS_BEGIN.split(text, maxsplit=1)[0]) :]
     return (path if is_uri(path) else os.path.abspath(path)) + options
+
+
+def is_local(text: str) -> bool:
+    """Return whether the specification *text* names a file or device, without a model."""
+    spec = parse_spec(text)
+    return not spec.is_ram and not spec.is_remote and spec.model is None

@@ -23,15 +23,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from errno import ETIMEDOUT
+from functools import lru_cache, partial
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import trio
-from trio import lowlevel
 
-from raidx_fuse.errors import BusyError, RaidxError
+from raidx_fuse.errors import BusyError, MemberError, RaidxError
 
 T = TypeVar("T")
 
@@ -54,25 +55,27 @@ class ThreadPolicy:
         """Note that this task waits no more."""
 
 
-_policy: lowlevel.RunVar[ThreadPolicy] = lowlevel.RunVar("raidx_thread_policy", ThreadPolicy())
+@lru_cache(maxsize=1)
+def _policy() -> trio.lowlevel.RunVar[ThreadPolicy]:
+    return trio.lowlevel.RunVar("raidx_thread_policy", ThreadPolicy())
 
 
 def use_policy(policy: ThreadPolicy) -> None:
     """Let this trio run use threads as *policy* says; call it before the first job."""
-    _policy.set(policy)
+    _policy().set(policy)
 
 
 def current_policy() -> ThreadPolicy:
     """Return how this trio run uses threads."""
-    return _policy.get()
+    return _policy().get()
 
 
 class Completions:
     """Resumes the tasks of one trio run whose jobs are done."""
 
     def __init__(self) -> None:
-        self._token = lowlevel.current_trio_token()
-        self._policy = _policy.get()
+        self._token = trio.lowlevel.current_trio_token()
+        self._policy = _policy().get()
         self._done: deque[Job] = deque()
         self._woken = False
 
@@ -104,18 +107,20 @@ class Completions:
             task = job.take_task()
             if task is not None:
                 self.end()
-                lowlevel.reschedule(task)
+                trio.lowlevel.reschedule(task)
 
 
-_completions: lowlevel.RunVar[Completions] = lowlevel.RunVar("raidx_member_completions")
+@lru_cache(maxsize=1)
+def _completions() -> trio.lowlevel.RunVar[Completions]:
+    return trio.lowlevel.RunVar("raidx_member_completions")
 
 
 def _current_completions() -> Completions:
     try:
-        return _completions.get()
+        return _completions().get()
     except LookupError:
         fresh = Completions()
-        _completions.set(fresh)
+        _completions().set(fresh)
         return fresh
 
 
@@ -127,10 +132,10 @@ class Job:
     def __init__(self, work: Callable[[], None], completions: Completions) -> None:
         self.work: Callable[[], None] | None = work
         self.completions = completions
-        self.task: lowlevel.Task | None = lowlevel.current_task()
+        self.task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
         self.error: BaseException | None = None
 
-    def take_task(self) -> lowlevel.Task | None:
+    def take_task(self) -> trio.lowlevel.Task | None:
         """Return the task that waits, None if it was cancelled; it waits no more."""
         task, self.task = self.task, None
         return task
@@ -164,13 +169,17 @@ class Workers:
 
     async def do(self, work: Callable[[], None]) -> None:
         """Run *work* in a worker thread; raises its exception. Can be cancelled (see above)."""
+        if _without_loop.get():
+            if not _call_without_loop(self._name, work):
+                raise MemberError(self._name, "access", -1, ETIMEDOUT, _no_answer(CALL_S))
+            return
         completions = _current_completions()
         job = Job(work, completions)
 
-        def abort(_: object) -> lowlevel.Abort:
+        def abort(_: object) -> trio.lowlevel.Abort:
             job.take_task()
             completions.end()
-            return lowlevel.Abort.SUCCEEDED
+            return trio.lowlevel.Abort.SUCCEEDED
 
         with self._lock:
             assert not self._stopped, "the owner asks whether it is closed"
@@ -182,7 +191,7 @@ class Workers:
             threading.Thread(target=self._serve, name=f"{self._name}#{number}", daemon=True).start()
         completions.begin()
         self._queue.put(job)
-        await lowlevel.wait_task_rescheduled(abort)
+        await trio.lowlevel.wait_task_rescheduled(abort)
         if job.error is not None:
             raise job.error
 
@@ -248,6 +257,17 @@ def _forget(_: object) -> None:
     """Discard a result that needs no cleaning up."""
 
 
+def _no_answer(limit_s: float) -> str:
+    return f"no answer within {limit_s:g} s"
+
+
+def _late(what: str, limit_s: float) -> RaidxError:
+    return RaidxError(
+        f"{what}: the host has not answered within {limit_s:g} s",
+        action="look at the disk or server that it lies on",
+    )
+
+
 def in_background(what: str, call: Callable[[], object]) -> None:
     """Start *call* in a daemon thread and do not wait for it, for example a close."""
     threading.Thread(target=call, name=what, daemon=True).start()
@@ -268,8 +288,12 @@ async def in_thread(
 
     If the policy of the run says *inline*, the call runs at once, without a thread.
     """
-    if _policy.get().inline:
-        await lowlevel.checkpoint()
+    if _without_loop.get():
+        if found := _call_without_loop(what, call, limit_s, discard):
+            return found[0]
+        raise _late(what, limit_s)
+    if _policy().get().inline:
+        await trio.lowlevel.checkpoint()
         return call()
     if not _calls.acquire(blocking=False):
         raise BusyError(
@@ -285,10 +309,10 @@ async def in_thread(
         _calls.release()
         completions.put(job)
 
-    def abort(_: object) -> lowlevel.Abort:
+    def abort(_: object) -> trio.lowlevel.Abort:
         job.take_task()
         completions.end()
-        return lowlevel.Abort.SUCCEEDED
+        return trio.lowlevel.Abort.SUCCEEDED
 
     try:
         threading.Thread(target=serve, name=what, daemon=True).start()
@@ -301,17 +325,68 @@ async def in_thread(
     arrived = False
     try:
         with trio.move_on_after(limit_s):
-            await lowlevel.wait_task_rescheduled(abort)
+            await trio.lowlevel.wait_task_rescheduled(abort)
             arrived = True
     finally:
         if not arrived:
             outcome.abandon()
     if not arrived:
-        raise RaidxError(
-            f"{what}: the host has not answered within {limit_s:g} s",
-            action="look at the disk or server that it lies on",
-        )
+        raise _late(what, limit_s)
     if job.error is not None:
         raise job.error
     (result,) = outcome.results
     return result
+
+
+# -- without an event loop -------------------------------------------------------------------------
+
+_without_loop: ContextVar[bool] = ContextVar("raidx_without_loop", default=False)
+
+
+def run_without_loop(async_fn: Callable[..., Awaitable[T]], *args: Any) -> T:
+    """Return what *async_fn* returns, without trio: loading it takes longer than a short command.
+
+    It may wait for nothing but `in_thread` and local members, whose calls are made one by one, each
+    in a thread of its own with the same timeout as in a trio run.
+    """
+    token = _without_loop.set(True)
+    steps = async_fn(*args).__await__()
+    try:
+        next(steps)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    finally:
+        _without_loop.reset(token)
+    raise RuntimeError(f"{async_fn} waits for what only an event loop can give")
+
+
+def has_no_loop() -> bool:
+    """Return whether the caller runs in `run_without_loop`."""
+    return _without_loop.get()
+
+
+def _call_without_loop(
+    what: str,
+    call: Callable[[], T],
+    limit_s: float = CALL_S,
+    discard: Callable[[T], object] = _forget,
+) -> list[T]:
+    """Return [the result of *call*]; [] if it takes longer than *limit_s*. Raises its exception."""
+    outcome = _Outcome(call, discard)
+    errors: list[BaseException] = []
+
+    def serve() -> None:
+        try:
+            outcome.run()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=serve, name=what, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if errors:
+        raise errors[0]
+    if thread.is_alive():
+        outcome.abandon()
+    return outcome.results

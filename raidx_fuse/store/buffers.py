@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import mmap
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 ZERO_BYTES = 1 << 20
 
@@ -59,7 +62,7 @@ def zero_buffers(size_bytes: int) -> list[memoryview]:
 # Blocks above 256 KiB are split, because XOR is three times as fast while its operands stay in the
 # L2 cache.
 
-Bytes = NDArray[np.uint8]
+Bytes: TypeAlias = "NDArray[np.uint8]"
 
 BLOCK_BYTES = 256 * 1024
 

@@ -37,8 +37,8 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("limit", "command", "said"),
     [
-        ("ulimit -n 6", "status a b c", "too many open files; allow more: ulimit -n"),
-        ("ulimit -n 8", "status a b c", "Too many open files"),
+        ("ulimit -n 6", "check a b c", "too many open files; allow more: ulimit -n"),
+        ("ulimit -n 5", "status a b c", "Too many open files"),
         ("ulimit -n 8", "create --layout raid5 --size 4MiB x y z", "Too many open files"),
         pytest.param(
             *("ulimit -n 8", "mount a b c mnt", "too many open files; allow more: ulimit -n"),
@@ -49,7 +49,7 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Path:
             *("ulimit -f 1000", "mount a b c mnt", "only 1024000 bytes of a file may be written"),
             marks=pytest.mark.mount,
         ),
-        ("ulimit -v 60000", "status a b c", "not enough memory; free some, or allow more"),
+        ("ulimit -v 60000", "check a b c", "not enough memory; free some, or allow more"),
     ],
 )
 def test_a_limit_that_is_too_tight_is_a_line(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,10 @@ from tests.support.documents import job, status
 if TYPE_CHECKING:
     from tests.cli.conftest import Daemon
 
-HEAVY = {"numpy", "trio", "pyfuse3", "asyncio", "multiprocessing", "prometheus_client"}
+HEAVY = {"pyfuse3", "asyncio", "multiprocessing", "prometheus_client"}
+HEAVY |= {"numpy.core", "numpy._core", "trio._core"}  # "numpy" and "trio" alone: not loaded yet
 OWN_HEAVY = {"array", "engine", "format", "jobs", "journal", "lab", "pool", "store"}
+AT_REST_MAX = 410
 MODULES_MAX = 320  # those of Python, click and rich; with trio and the engine there are 640
 
 PROGRAM = """
@@ -85,6 +88,34 @@ def test_commands_to_a_running_array_need_no_event_loop(daemon: Daemon) -> None:
     modules = imported(sockets, *(each.replace("ARRAY", daemon.mountpoint) for each in lines))
     assert not heavy(modules)
     assert len(modules) < MODULES_MAX
+
+
+def test_looking_at_arrays_at_rest_needs_no_event_loop_and_no_numbers(tmp_path: Path) -> None:
+    members = [str(tmp_path / f"disk{number}.img") for number in range(3)]
+    main.main(["create", "--layout", "raid5", "--size", "32MiB", *members], standalone_mode=False)
+    lines = [f"scan {tmp_path}", f"status {' '.join(members)}"]
+    modules = imported(tmp_path, *lines, "layout list")
+    assert not modules & HEAVY
+    assert len(modules) < AT_REST_MAX
+    assert "trio._core" not in imported(tmp_path, f"examine {members[0]}")
+
+
+def test_a_library_that_is_loaded_late_is_the_same_afterwards() -> None:
+    program = """
+        import sys
+        from raidx_fuse.late import put_off
+        put_off("numpy", "trio", "sys")
+        import numpy as np, trio, sys as same
+        assert same is sys and "numpy._core" not in sys.modules
+        async def main(): await trio.lowlevel.checkpoint(); return np.arange(3).sum()
+        assert trio.run(main) == 3
+        import numpy, trio.testing
+        assert numpy.uint8 is np.uint8 and numpy is sys.modules["numpy"]
+        assert numpy.__version__ == np.__version__
+        try: np.nothing
+        except AttributeError as error: assert "nothing" in str(error)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
 
 
 def test_what_stands_twice_to_save_imports_is_the_same() -> None:

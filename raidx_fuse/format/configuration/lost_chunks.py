@@ -22,12 +22,14 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from heapq import merge
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from raidx_fuse.errors import FormatError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 KEY = "bad_chunks"
 """The key of the list in the `jobs` of a configuration."""
@@ -37,7 +39,7 @@ UNPACKED_BYTES_MAX = 32 << 20  # limit of a decompressed list, and so of its mem
 _NUMBERS_MAX = UNPACKED_BYTES_MAX // 8
 _CHUNK_MAX = 1 << 62
 SHIFT_MAX = 61
-Numbers = NDArray[np.uint64]
+Numbers: TypeAlias = "NDArray[np.uint64]"
 
 
 class LostChunks(set[int]):

@@ -17,11 +17,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from raidx_fuse.engine.growth_position import JOB_KEY, LIVE, MIGRATED, PARITY, SURROGATE
+from raidx_fuse.engine.growth_position import JOB_KEY, LIVE, PARITY, SURROGATE
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
+from raidx_fuse.format.shapes import MIGRATED
 from raidx_fuse.jobs.attach import assign_role, release
 from raidx_fuse.jobs.grow.change_shape import drain_for_new_roles, take_in, undisturbed
 from raidx_fuse.jobs.grow.job import Grow

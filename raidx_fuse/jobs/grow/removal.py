@@ -12,8 +12,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from raidx_fuse.engine.growth_position import JOB_KEY, LIVE, MIGRATED, PARITY
+from raidx_fuse.engine.growth_position import JOB_KEY, LIVE, PARITY
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
+from raidx_fuse.format.shapes import MIGRATED
 from raidx_fuse.jobs.grow.operation import GrowOperation
 from raidx_fuse.jobs.restripe.space import require_space, require_unwritten
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
