@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raidx_fuse.array.services import RunningArray
+from raidx_fuse.engine.parity_policy.own import is_name, problem_of, why_not_asked
 from raidx_fuse.engine.parity_policy.policy import check_policy
 from raidx_fuse.errors import UsageError, unknown
 from raidx_fuse.jobs.rebundle.self_heal import AFTER_S as RESTORE_AFTER_S
 from raidx_fuse.journal.journal import MODES
 from raidx_fuse.members.unreadable import ERRORS_MAX_DEFAULT
 from raidx_fuse.units import parse_seconds, parse_size
+
+POLICY, TRADITIONAL = "parity.policy", "traditional"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +73,9 @@ def _set_policy(array: RunningArray, value: Any) -> None:
     array.context.use_policy(value)
 
 
-def _set_speed_min(array: RunningArray, value: Any) -> None:
-    array.jobs.limit_all(minimum=value)
-
-
-def _set_speed_max(array: RunningArray, value: Any) -> None:
-    array.jobs.limit_all(maximum=value)
+def _policy(array: RunningArray) -> str:
+    kept = str(array.member_set.config.settings.get(POLICY, TRADITIONAL))
+    return TRADITIONAL if why_not_asked(kept, array.context.policy) else kept
 
 
 def _journal_mode(text: str) -> str:
@@ -101,10 +101,6 @@ def _cache_size(text: str) -> int:
 
 def _set_cache(array: RunningArray, value: Any) -> None:
     array.context.use_cache(value)
-
-
-def _set_timeout(array: RunningArray, value: Any) -> None:
-    array.member_set.set_io_timeout(value)
 
 
 _QUEUE_S_MAX = 3600.0
@@ -289,11 +285,12 @@ SETTINGS = {
     setting.name: setting
     for setting in (
         Setting(
-            "parity.policy",
-            "traditional",
+            POLICY,
+            TRADITIONAL,
             "how partial writes update parity: traditional (fewer pre-reads), bpu, rmw, rcw, ...",
             check_policy,
             _set_policy,
+            in_force=_policy,
         ),
         Setting(
             "journal",
@@ -314,21 +311,21 @@ SETTINGS = {
             8 << 20,
             "bytes a second that background jobs may use while the array is in use",
             parse_size,
-            _set_speed_min,
+            lambda array, value: array.jobs.limit_all(minimum=value),
         ),
         Setting(
             "speed_max",
             0,
             "bytes a second that background jobs may use at most; 0: no limit",
             parse_size,
-            _set_speed_max,
+            lambda array, value: array.jobs.limit_all(maximum=value),
         ),
         Setting(
             "io.timeout_s",
             30.0,
             "seconds after which a member that does not answer is excluded",
             _seconds,
-            _set_timeout,
+            lambda array, value: array.member_set.set_io_timeout(value),
         ),
         Setting(
             "errors.max",
@@ -375,6 +372,8 @@ def restored_settings(kept: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
         try:
             SETTINGS[name].restored(kept[name])
         except UsageError as error:
+            if name == POLICY and is_name(kept[name]):
+                continue  # in force again when its package is back: `why_not_asked`
             del values[name]
             warnings.append(f"a setting in the superblocks is not valid and not used: {error}")
     return values, warnings
@@ -386,7 +385,7 @@ def apply_saved(array: RunningArray) -> list[str]:
     kept, warnings = restored_settings(member_set.config.settings)
     member_set.change(lambda config: replace(config, settings=kept))
     for key, value in kept.items():
-        if key in SETTINGS:
+        if key in SETTINGS and not (key == POLICY and problem_of(value)):
             SETTINGS[key].apply(array, value)
     return warnings
 

@@ -6,7 +6,9 @@ from itertools import islice
 from typing import Any
 
 from raidx_fuse.array.services import RunningArray
+from raidx_fuse.array.settings import POLICY, TRADITIONAL
 from raidx_fuse.engine.explain import image_offset_of
+from raidx_fuse.engine.parity_policy.own import why_not_asked
 from raidx_fuse.format.configuration.health import shown_member, shown_scrub
 from raidx_fuse.format.shapes import RESTRIPE, leaving_roles
 from raidx_fuse.layouts.numbers import Role
@@ -123,6 +125,7 @@ def status(array: RunningArray) -> dict[str, Any]:
                 **shown_member(health, record.member_uuid),
             }
         )
+    policy = why_not_asked(config.settings.get(POLICY, TRADITIONAL), context.policy)
     return {
         "uuid": config.array_uuid,
         "name": config.name,
@@ -143,6 +146,6 @@ def status(array: RunningArray) -> dict[str, Any]:
         "tuner": None if array.tuner is None else array.tuner.status(),
         "last_scrub": shown_scrub(health),
         "restore": None if array.self_heal is None else array.self_heal.status(),
-        "warnings": list(array.warnings),
+        "warnings": [*array.warnings, *([] if policy is None else [policy])],
         "action": _action(array, word),
     }

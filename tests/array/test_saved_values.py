@@ -100,6 +100,8 @@ WRONG: list[Any] = [
 @pytest.mark.parametrize("name", sorted(SETTINGS))
 def test_no_other_value_is(name: str) -> None:
     for value in WRONG:
+        if name == "parity.policy" and value == "impossible":
+            continue  # a package may have it: tests/engine/test_own_policy.py
         kept, warnings = restored_settings({name: value, "a later one": 5})
         assert kept == {"a later one": 5}
         assert len(warnings) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,16 +122,59 @@ def test_names_are_refused_in_one_line() -> None:
     run(body)
 
 
-def test_an_array_starts_without_its_policy(tmp_path: Path) -> None:
+def test_an_array_starts_without_its_policy_and_has_it_again_with_the_package(
+    tmp_path: Path,
+) -> None:
     async def body() -> None:
         rig = Rig("raid5", 4)
         array = await filled(rig, "likes-rcw")
+        assert array.status()["warnings"] == []
         await rig.close()
         with installed(tmp_path):
             (tmp_path / "site").rename(tmp_path / "gone")
             array = await rig.open()
             assert array.get("parity.policy") == "traditional"
+            (line,) = array.status()["warnings"]
+            assert line.startswith(
+                "parity policy likes-rcw is of no package that is installed here; traditional"
+            )
+            assert "raidx set ARRAY parity.policy=NAME" in line
+            await array.set("speed_max", "1MiB")  # which writes the settings again
             await rig.compare()
+            await rig.close()
+            (tmp_path / "gone").rename(tmp_path / "site")
+        array = await rig.open()
+        assert array.get("parity.policy") == "likes-rcw"
+        assert isinstance(array.context.policy, OwnPolicy)
+        assert array.status()["warnings"] == []
+        await rig.close()
+        with installed(tmp_path):
+            (tmp_path / "site").rename(tmp_path / "gone")
+            array = await rig.open()
+            await array.set("parity.policy", "rmw")
+            assert array.status()["warnings"] == []
+            await rig.close()
+
+    run(body)
+
+
+def test_the_status_names_a_policy_that_cannot_be_used(tmp_path: Path) -> None:
+    async def body() -> None:
+        rig = Rig("raid5", WIDTH)
+        array = await filled(rig, "raising")
+        await reads_of_small_writes(rig, array)
+        (line,) = array.status()["warnings"]
+        assert line.startswith("parity policy raising fails: TypeError: ")
+        assert array.get("parity.policy") == "traditional"
+        await array.set("parity.policy", "likes-rmw")
+        await rig.close()
+        (module,) = (tmp_path / "site").rglob("my_policies.py")
+        module.write_text(BODY.replace("def likes_rmw", "def likes_nothing"))
+        del sys.modules["my_policies"]
+        with installed(tmp_path / "site"):
+            array = await rig.open()
+            (line,) = array.status()["warnings"]
+            assert "likes-rmw cannot be used: 'likes-rmw' of package my-policies 1.0 " in line
             await rig.close()
 
     run(body)

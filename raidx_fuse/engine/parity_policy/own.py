@@ -9,12 +9,21 @@ on, and the log names the package.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from raidx_fuse import plugins
 from raidx_fuse.engine.parity_policy.bpu import RCW, RMW
-from raidx_fuse.engine.parity_policy.policy import Queues, RoleOf, traditional
+from raidx_fuse.engine.parity_policy.policy import (
+    POLICY_NAMES,
+    Policy,
+    Queues,
+    RoleOf,
+    check_policy,
+    traditional,
+)
+from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of
 
@@ -22,6 +31,40 @@ log = logging.getLogger(__name__)
 
 Chooser = Callable[[Sequence[int], Sequence[int], Sequence[int]], str]
 """(roles read by read-modify-write, by reconstruct-write, operations waiting by role) -> choice."""
+
+
+def is_name(value: object) -> bool:
+    """Return whether *value*, of a superblock, can be the name of a package's policy."""
+    return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9][\w.-]{0,79}", value) is not None
+
+
+def problem_of(name: str) -> str | None:
+    """Return in words why policy *name* cannot be used here, or None."""
+    try:
+        check_policy(name)
+    except UsageError as error:
+        cause = error.__cause__
+        return f"cannot be used: {cause}" if cause else "is of no package that is installed here"
+    return None
+
+
+def why_not_asked(name: str, policy: Policy) -> str | None:
+    """Return why the policy *name* that an array keeps is not asked by *policy*; or None.
+
+    One line with the next step.
+    """
+    if isinstance(policy, OwnPolicy):
+        why = policy.broken and f"fails: {policy.broken}"
+    elif name not in POLICY_NAMES:
+        why = problem_of(name) or "was not there when the array was mounted"
+    else:
+        why = None
+    if not why:
+        return None
+    return (
+        f"parity policy {name} {why}; traditional decides. Put its package right and mount "
+        "again, or choose another one: raidx set ARRAY parity.policy=NAME"
+    )
 
 
 def own_policy(name: str, role_of: RoleOf, queues: Queues) -> OwnPolicy:
