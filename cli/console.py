@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 from raidx_fuse.cli.printable import fitting
 
@@ -19,3 +20,24 @@ class FittingConsole(Console):
         """Render as rich does, with the text of each segment made to fit."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else fitting(text, self.encoding), style, control)
+
+
+HANG = 3
+
+
+def broken(page: Text, columns: int) -> Text:
+    """Return *page* with lines of up to *columns* characters, broken at spaces where there are any.
+
+    What follows in a line stands `HANG` columns behind its beginning.
+    """
+    lines = []
+    for line in page.split("\n", allow_blank=True):
+        hang = len(line.plain) - len(line.plain.lstrip()) + HANG
+        rest, least = line, 0
+        while len(rest.plain) > columns and (at := rest.plain.rfind(" ", least, columns + 1)) > 0:
+            lines.append(rest[:at])
+            rest = rest[at + 1 :]
+            rest.pad_left(hang)
+            least = hang + 1
+        lines.append(rest)
+    return Text("\n").join(lines)

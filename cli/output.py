@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from raidx_fuse.units import format_size
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.text import Text
 
 OUTPUT_VERSION = 1
 UNBROKEN_COLUMNS = 16 << 10  # no line is broken or cut: it may be copied, or read by a program
@@ -40,6 +42,14 @@ def _say(text: str, *, stderr: bool = False) -> None:
     stream = sys.stderr if stderr else sys.stdout
     encoding = (getattr(stream, "encoding", None) or "utf-8").lower()
     print(fitting(text, encoding), file=stream, flush=True)
+
+
+def terminal_columns() -> int | None:
+    """Return the width of the terminal on standard output, None if there is no terminal."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+    except (OSError, ValueError, AttributeError):  # a file, a pipe, a stream in memory
+        return None
 
 
 def console(*, stderr: bool = False, live: bool = False) -> Console:
@@ -70,6 +80,15 @@ class Output:
             _say(text)
         elif text is not None:
             console().print(text)
+
+    def explain(self, document: Mapping[str, Any], page: Text) -> None:
+        """Do as `emit`, but break long lines of *page* between words on a terminal: it is prose."""
+        columns = None if self.json else terminal_columns()
+        if columns is not None:
+            from raidx_fuse.cli.console import broken
+
+            page = broken(page, columns)
+        self.emit(document, page)
 
     def fit(self, document: dict[str, Any]) -> dict[str, Any]:
         """Return *document* with printable texts; unchanged for JSON, which has its own escapes."""

@@ -61,7 +61,7 @@ def balance(
         from raidx_fuse.cli.commands.teach.balance_steps import plan_page, stepped_plan
 
         document = stepped_plan(out, mount, planner)
-        out.emit(document, Text("\n".join(plan_page(document, out))))
+        out.explain(document, Text("\n".join(plan_page(document, out))))
         return 0
     if mount is None:
         raise click.UsageError("Missing argument 'MOUNT'.")

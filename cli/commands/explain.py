@@ -61,7 +61,7 @@ def explain(
     plan = ask(out, array, "explain", offset=offset, length=length, write=write)
     if step:
         document = stepped(out, array, plan)
-        out.emit(document, steps_page(document))
+        out.explain(document, steps_page(document))
         return
     out.emit(plan, _page(plan))
 

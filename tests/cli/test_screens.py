@@ -7,6 +7,7 @@ import fcntl
 import io
 import os
 import pty
+import re
 import struct
 import sys
 import termios
@@ -15,10 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 from rich.text import Text
 
 from raidx_fuse.cli import progress
 from raidx_fuse.cli.commands.show import _fields, _stats_page
+from raidx_fuse.cli.commands.teach.peek import _page as _peek_page
+from raidx_fuse.cli.main import main
 from raidx_fuse.cli.output import Output, console
 from raidx_fuse.cli.status_text import job_line
 from tests.cli.test_running_commands import STATS
@@ -28,6 +32,7 @@ from tests.support.documents import job
 if TYPE_CHECKING:
     from tests.cli.conftest import Daemon
 
+BOLD = re.compile(r"\x1b\[[0-9;]*m")
 LONG = "/srv/disks/" + "a" * 150 + ".img"
 
 
@@ -61,6 +66,41 @@ def test_no_column_is_lost_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch)
     for word in (LONG, "read ms", "write ms", "member uuid", "b" * 36):
         assert any(word in line for line in lines), word
     assert not any("…" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "layout list",
+        "layout show upc --disks 6 --chains",
+        "layout show raid5 --disks 12",
+        "layout recover rdp --disks 6 --lost 0,1 --step",
+        "layout map mcpod --disks 4 --disks-after 6 --step",
+        "balance --step",
+        "quiz --kind dswap --count 3",
+        "quiz --level hard --count 20 --answers",
+    ],
+)
+def test_what_a_class_reads_fits_80_columns(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    wide = CliRunner().invoke(main, command.split()).stdout
+    with terminal(monkeypatch, 80, "utf-8") as lines:
+        main.main(command.split(), standalone_mode=False)
+    text = BOLD.sub("", "\n".join(lines))
+    assert max(map(len, text.splitlines())) <= 80, text
+    missing = set(re.findall(r"[\w#]+", wide)) - set(re.findall(r"[\w#]+", text))
+    assert missing <= {"name", "efficiency", "what", "it", "is"}, "the titles of a table"
+
+
+def test_hexadecimal_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = {"cell": "D0", "role": 0, "member_offset": 786432, "newest": "home", "home": None}
+    cell |= {"content": bytes(range(32, 64)).hex(), "written": True}
+    document = {"stripe": 0, "layout": "raid5", "state": ["clean"], "begin": 0}
+    document |= {"cells": [cell], "chains": []}
+    with terminal(monkeypatch, 80, "utf-8") as lines:
+        Output().emit(document, _peek_page(document))
+    assert max(map(len, lines)) <= 80
+    assert sum("20 21 22 23 24 25 26 27" in line for line in lines) == 1
+    assert len(lines) == 1 + 4
 
 
 def test_a_command_to_copy_stays_on_one_line_in_a_pipe(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def map_chunks(
         save(svg, picture(title, list(growth.panels()), [NOTE] * bool(disks_after)))
     if step and growth is not None:
         document = {"layout": name, "growths": growth.as_json()}
-        out.emit(document, Text("\n".join(growth.lines())))
+        out.explain(document, Text("\n".join(growth.lines())))
         return
     rows = []
     for chunk in range(chunks):

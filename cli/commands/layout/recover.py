@@ -74,7 +74,7 @@ def recover(
     document["cells"] = cells_json(code)
     if step:
         document["steps"], page = decode_page(code, steps, gone)
-        out.emit({"layout": name, **document}, Text("\n".join(lines + page)))
+        out.explain({"layout": name, **document}, Text("\n".join(lines + page)))
         return
     for cell, mask in steps:
         sources = " ^ ".join(map(code.name_of, bits(mask)))

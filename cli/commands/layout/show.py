@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -20,7 +22,8 @@ from raidx_fuse.cli.commands.layout.group import (
     rotate_option,
 )
 from raidx_fuse.cli.commands.layout.svg import Box, Panel, colour, picture, save, svg_option
-from raidx_fuse.cli.output import Output, plural, warn
+from raidx_fuse.cli.console import broken
+from raidx_fuse.cli.output import Output, plural, terminal_columns, warn
 from raidx_fuse.layouts.codes.code import Code, bits
 from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
@@ -33,9 +36,7 @@ CHAIN_COLOURS = (*_COLOURS, *(f"bright_{colour}" for colour in _COLOURS))
 @verb("list", layout)
 def list_layouts(out: Output) -> None:
     """List all layouts: widths, losses tolerated, efficiency."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("name", "members", "losses", "efficiency", "what it is", "paper"):
-        table.add_column(title, no_wrap=title == "name")
+    rows: list[tuple[str, ...]] = []
     layouts = []
     for info in LAYOUTS.values():
         try:
@@ -47,11 +48,31 @@ def list_layouts(out: Output) -> None:
         few, many = shares[0], max((each for each in shares if each[0] <= 12), default=shares[-1])
         efficiency = f"{few[1]:.0%} ({few[0]}) to {many[1]:.0%} ({many[0]})"
         losses = f"{info.tolerance(few[0])}" if info.name != "raid1" else "all but one"
-        table.add_row(info.name, info.widths, losses, efficiency, info.title, info.source)
+        rows.append((info.name, info.widths, losses, efficiency, info.title, info.source))
         layouts.append(document)
     for problem in LAYOUTS.problems():
         warn(problem)
-    out.emit({"layouts": layouts}, table)
+    out.emit({"layouts": layouts}, _listed(rows))
+
+
+def _listed(rows: Sequence[tuple[str, ...]]) -> RenderableType:
+    """Return *rows* as a table; on a terminal that is too narrow, as two lines for each layout."""
+    titles = ("name", "members", "losses", "efficiency", "what it is", "paper")
+    widths = [max(map(len, column)) + 2 for column in zip(titles, *rows, strict=True)]
+    if sum(widths) > (terminal_columns() or sum(widths)):
+        page = Text()
+        for name, members, losses, efficiency, title, paper in rows:
+            page.append(f"{name:14}", style="bold").append(f"{title}\n")
+            source = f"; paper: {paper}" if paper else ""
+            page.append(f"{'':14}members: {members}; losses: {losses}; {efficiency}{source}\n")
+        page.rstrip()
+        return broken(page, terminal_columns() or sum(widths))
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for title in titles:
+        table.add_column(title, no_wrap=title == "name")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _document(info: LayoutInfo) -> dict[str, Any]:
@@ -100,10 +121,7 @@ def show(
     check_shown(drawn * plan.code.rows * plan.width)
     plan = plan_of(name, disks, drawn, disks_after, rotate)
     title = f"{name} on {plural(plan.width, 'member')}"
-    table = Table(title=title, title_style="bold")
-    table.add_column("stripe", justify="right")
-    for role in range(plan.width):
-        table.add_column(f"disk {role}", justify="center")
+    lines: list[tuple[list[Text], bool]] = []
     document = []
     boxes: list[list[Box | None]] = []
     for stripe in range(plan.stripes):
@@ -117,11 +135,39 @@ def show(
         for number, row in enumerate(rows):
             last = number == len(rows) - 1 and plan.code.rows > 1
             texts = [_cell_text(plan.code, content, chains) for content in row]
-            table.add_row("" if number else str(stripe), *texts, end_section=last)
+            lines.append(([Text("" if number else str(stripe)), *texts], last))
     if svg is not None:
         save(svg, picture(title, [_stripes(plan, boxes)], [CHAINS_NOTE]))
     shape = {"rows": plan.code.rows, "cols": plan.width, "tolerance": plan.code.tolerance}
-    out.emit({"layout": name, **shape, "stripes": document}, table)
+    out.emit({"layout": name, **shape, "stripes": document}, Group(*_tables(title, lines)))
+
+
+def _tables(title: str, lines: Sequence[tuple[Sequence[Text], bool]]) -> Iterator[Table]:
+    """Yield the table of *lines* (cells, whether a section ends), in parts as wide as a terminal.
+
+    The first cell of a line is its title, which each part has.
+    """
+    count = len(lines[0][0])
+    heads = ["stripe", *(f"disk {role}" for role in range(count - 1))]
+    widths = [
+        3 + max(len(head), *(len(texts[number]) for texts, _ in lines))
+        for number, head in enumerate(heads)
+    ]
+    columns = terminal_columns() or sum(widths) + 1
+    first = 1
+    while first < count:
+        end, used = first + 1, 1 + widths[0] + widths[first]
+        while end < count and used + widths[end] <= columns:
+            used += widths[end]
+            end += 1
+        table = Table(title=title if first == 1 else None, title_style="bold")
+        table.add_column(heads[0], justify="right")
+        for head in heads[first:end]:
+            table.add_column(head, justify="center")
+        for texts, is_last in lines:
+            table.add_row(texts[0], *texts[first:end], end_section=is_last)
+        yield table
+        first = end
 
 
 CHAINS_NOTE = "A colour is a chain: the XOR of its cells is zero. Thick borders: parity."

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
-from raidx_fuse.cli.output import Output
+from raidx_fuse.cli.output import Output, terminal_columns
 from raidx_fuse.cli.parameters import ARRAY, SIZE
 from raidx_fuse.daemon import paths
 from raidx_fuse.fuse import mountpoint
@@ -20,6 +20,7 @@ from raidx_fuse.members.spec import absolute
 
 STYLES = {"log": "cyan", "home": "", "chains": "magenta", "nowhere": "bold red"}
 COLUMNS = 16  # bytes on a line
+WHOLE_COLUMNS = 112  # of a terminal with room for a line of them
 
 
 @verb()
@@ -87,8 +88,10 @@ def _rows(content: str | None, begin: int) -> list[tuple[str, str]]:
     """Return (offset and hexadecimal, text) of each line of *content*, which is hexadecimal."""
     data = bytes.fromhex(content or "")
     rows = []
-    for at in range(0, len(data), COLUMNS):
-        part = data[at : at + COLUMNS]
+    columns = terminal_columns()
+    count = COLUMNS if columns is None or columns >= WHOLE_COLUMNS else COLUMNS // 2
+    for at in range(0, len(data), count):
+        part = data[at : at + count]
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
         rows.append((f"{begin + at:6}  {part.hex(' ')}", text))
     return rows
