@@ -305,6 +305,9 @@ def dry_run_text(result: dict[str, Any], out: Output) -> Text:
         seconds = result["redundancy_reduced_seconds"]
         until = "until the member is replaced" if seconds is None else f"for {duration(seconds)}"
         lines.append(f"redundancy: reduced {until}; now {redundancy(result['redundancy_left'])}")
+    elif ends and ends["end"] > ends["now"]:
+        now, end = redundancy(ends["now"]), redundancy(ends["end"])
+        lines.append(f"redundancy: {now} now, {end} at the end")
     else:
         lines.append("redundancy: stays as it is")
     if result.get("chunks_at_stake"):

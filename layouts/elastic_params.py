@@ -8,7 +8,7 @@ from typing import Any
 
 from raidx_fuse.layouts.codes.code import Code, LayoutError
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
-from raidx_fuse.layouts.placements.elastic_mapping import Rule, choose_rule
+from raidx_fuse.layouts.placements.elastic_mapping import Rule, choose_rule, granule_rows
 
 ELASTIC_PARAMS = {
     "history": "list of the numbers of members, before and after each growth",
@@ -62,17 +62,20 @@ def next_rules(
     stripes: int,
     rows: int,
     granule: int | None = None,
+    rotates: bool | None = None,
 ) -> list[Rule]:
     """Return the rules of an array of *stripes* stripes, *params* those it had before.
 
     The last number of *history* is that of the members after the growth that is about to begin; a
-    stripe has *rows* chunks on each. Raises LayoutError.
+    stripe has *rows* chunks on each. *rotates*: whether members are rotating disks, None if that is
+    not known; *granule*, in stripes, overrides what follows from it. Raises LayoutError.
     """
     known = _checked_rules(params.get("rules", ()), len(history) - 2)
     rules = (*known, *[None] * (len(history) - 2 - len(known)))
     standing = int(parity_stays(name) and name != "raid0")
     columns = tuple(count - standing for count in history)
-    return [*rules, _chosen(columns, rules, rotated, stripes, granule, rows)]
+    run = granule_rows(rotates)
+    return [*rules, _chosen(columns, rules, rotated, stripes, granule, rows, run)]
 
 
 @lru_cache(maxsize=8)  # asked for three times: to check, and again under the locks
@@ -83,8 +86,9 @@ def _chosen(
     stripes: int,
     granule: int | None,
     rows: int,
+    run: int,
 ) -> Rule:
-    return choose_rule(columns, rules, rotated, stripes, granule, rows)
+    return choose_rule(columns, rules, rotated, stripes, granule, rows, run)
 
 
 def parity_stays(name: str) -> bool:

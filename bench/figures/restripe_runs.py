@@ -14,7 +14,7 @@ None of them writes superblocks for a window; md does so seldom.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,11 +89,11 @@ def restriped(
     experiment: Callable[..., Experiment],
     added: int,
     disk: Callable[[int, int], ModelMember],
-    habits: Habits,
+    habits: Habits | None = None,
 ) -> Moved:
-    """Return the cost of restriping a full array without other load."""
+    """Return the cost of restriping a full array without other load; None: as our engine does."""
     moved = Moved(added, disk)
-    with restriping_by(habits):
+    with nullcontext() if habits is None else restriping_by(habits):
         simulate(experiment(prepare=moved.restripe))
     return moved
 

@@ -32,44 +32,7 @@ from raidx_fuse.layouts.placements.elastic_mapping import (
 )
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.numbering import Numbering
-
-BLOCK_SHIFT = 10
-BLOCK_MASK = (1 << BLOCK_SHIFT) - 1
-TABLE_BYTES_MAX = 16 << 20
-
-
-class RoleTable:
-    """The roles of the columns of each stripe, computed when asked for, in blocks of stripes.
-
-    *make* returns the roles of a range of stripes, (stripes, *columns*); they repeat after *period*
-    stripes. So after few growths the whole table is small; of a large one a part is kept.
-    """
-
-    __slots__ = ("_blocks_max", "blocks", "columns", "make", "period")
-
-    def __init__(self, make: Callable[[int, int], Numbers], columns: int, period: int) -> None:
-        self.make = make
-        self.columns = columns
-        self.period = period
-        self.blocks: dict[int, bytes] = {}
-        self._blocks_max = max(1, TABLE_BYTES_MAX // (columns << BLOCK_SHIFT))
-
-    def load(self, number: int) -> bytes:
-        """Return the block of stripes *number*, one byte for each column of each stripe."""
-        block = self.blocks.get(number)
-        if block is None:
-            if len(self.blocks) >= self._blocks_max:
-                del self.blocks[next(iter(self.blocks))]
-            first = number << BLOCK_SHIFT
-            roles = self.make(first, first + (1 << BLOCK_SHIFT))
-            block = self.blocks[number] = roles.astype(np.uint8).tobytes()
-        return block
-
-    def of(self, stripe: int) -> bytes:
-        """Return the roles of the columns of *stripe*, one byte each."""
-        stripe %= self.period
-        at = (stripe & BLOCK_MASK) * self.columns
-        return self.load(stripe >> BLOCK_SHIFT)[at : at + self.columns]
+from raidx_fuse.layouts.placements.role_table import BLOCK_MASK, BLOCK_SHIFT, RoleTable
 
 
 class ElasticLayout(Layout):
@@ -180,25 +143,27 @@ class ElasticLayout(Layout):
         return tuple(found)
 
     def _make_tables(self) -> None:
-        period, columns = self.mapping.period, self.code.columns
-        self._after = RoleTable(self._roles_after, columns, period)
+        mapping = self.mapping
+        phases = mapping.history[0] if mapping.rotated else 1
+        size = self.code.columns, mapping.period, mapping.run, phases
+        self._after = RoleTable(self._roles_after, *size)
         self._before = self._after
         if self._growing:
-            self._before = RoleTable(self._roles_before, columns, period)
+            self._before = RoleTable(self._roles_before, *size)
 
-    def _roles_after(self, start: int, end: int) -> Numbers:
-        """Return the role of each column of the stripes start..end-1, all of them migrated."""
-        roles = self._role[self.mapping.members(start, end)[:, self._by_column]]
+    def _roles_after(self, stripes: Numbers) -> Numbers:
+        """Return the role of each column of *stripes*, all of them migrated."""
+        roles = self._role[self.mapping.members_of(stripes)[:, self._by_column]]
         standing = self._standing if self.surrogate is None else [self.surrogate]
         return self._with_standing(roles, standing if self._standing else [])
 
-    def _roles_before(self, start: int, end: int) -> Numbers:
-        """Return the role of each column of the stripes start..end-1, none of them migrated."""
+    def _roles_before(self, stripes: Numbers) -> Numbers:
+        """Return the role of each column of *stripes*, none of them migrated."""
         mapping = self.mapping
         v = mapping.history[-2]
-        after = mapping.members(start, end)
+        after = mapping.members_of(stripes)
         old = ElasticMapping(mapping.history[:-1], mapping.rules[:-1], mapping.rotated)
-        found = old.members(start, end)
+        found = old.members_of(stripes)
         # The new column that will take the place of one that moves lies where that one will be.
         goes = np.zeros_like(found)
         np.put_along_axis(goes, found, after[:, :v], axis=1)
@@ -277,7 +242,7 @@ class ElasticLayout(Layout):
     def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, MemberChunk]:
         """Return (role, member chunk) of the cell with index *cell* of *stripe*."""
         table = self._after if stripe < self.migrated else self._before
-        at = stripe % table.period
+        at = table.entry(stripe) if table.is_large else stripe % table.period
         try:
             block = table.blocks[at >> BLOCK_SHIFT]
         except KeyError:
@@ -367,7 +332,8 @@ class ElasticLayout(Layout):
         Two arrays of equal length, by rising stripe: stripes, columns. Columns that the growth adds
         are not counted.
         """
-        moves = self._roles_before(start, end) != self._roles_after(start, end)
+        numbers = np.arange(start, end, dtype=np.int64)
+        moves = self._roles_before(numbers) != self._roles_after(numbers)
         last = self.generations[-1]
         moves[:, last.first_column : last.first_column + last.columns] = False
         stripes, columns = np.nonzero(moves)

@@ -61,6 +61,7 @@ class Member(ABC):
     * *depth*: how many operations the member can do concurrently; *read_only*.
     * *identity*: the same for all paths of one file or device, and different for different ones;
       None if the kind has none.
+    * *rotates*: whether it is a rotating disk, where seeks cost; None if that is not known.
     * *begins*: whether `begin` may be called: the kind needs no task for an operation.
     * *overdue*: (begin, end) in bytes of each abandoned write that may still take effect
       (members/overdue.py).
@@ -73,6 +74,7 @@ class Member(ABC):
     depth: int = 1
     read_only: bool = False
     identity: Identity | None = None
+    rotates: bool | None = None
     overdue: tuple[tuple[int, int], ...] = ()
     begins: bool = False
 

@@ -105,6 +105,7 @@ class LocalMember(Member):
             if self.kind == "file" and not read_only:
                 _check_file_limit(path, self.size_bytes)
             self.identity = identity_of(os.fstat(self._fd))
+            self.rotates = syscalls.rotates(os.fstat(self._fd))
             self._read_flags = self._probe_nowait()
         except BaseException:
             os.close(self._fd)
@@ -388,8 +389,7 @@ def identity_of(status: os.stat_result) -> Identity:
 
 
 def _refusal(path: str, operation: str, error: OSError) -> MemberError:
-    number = error.errno or errno.EIO
-    return MemberError(path, operation, -1, number, error.strerror or "")
+    return MemberError(path, operation, -1, error.errno or errno.EIO, error.strerror or "")
 
 
 def _sync_directory(path: str) -> None:

@@ -22,6 +22,7 @@ class WrapperMember(Member):
         self.depth = inner.depth
         self.read_only = inner.read_only
         self.identity = inner.identity
+        self.rotates = inner.rotates
 
     def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
         return self.inner.try_readv(offset_bytes, buffers)

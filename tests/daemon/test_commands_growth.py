@@ -203,7 +203,7 @@ def test_a_removal_is_told_before_it_is_done(with_desk: WithDesk) -> None:
             await desk.ask("remove-disk", member="3", dry_run=True)
         begun = await desk.ask("add-disk", members=["a", "b"])
         await desk.ask("job-wait", job=begun["job"])
-        with pytest.raises(UsageError, match="raid5 on 4 members hold"):
+        with pytest.raises(UsageError, match="raid5 on 5 members hold"):
             await desk.ask("remove-disk", member="5", dry_run=True)
         array.member_set.change(lambda c: replace(c, size_bytes=size))  # as by create --image-size
         dry = await desk.ask("remove-disk", member="5", dry_run=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 import trio
 
@@ -272,7 +273,7 @@ def test_places_that_blocks_left_go_back_to_the_host_once_that_is_durable(
         assert max(ahead) > 0, "nothing was given back before the end"
         layout = job.layout
         moves = zip(*layout.moving(0, layout.stripes), strict=True)
-        before = layout._roles_before(0, layout.stripes)
+        before = layout._roles_before(np.arange(layout.stripes))
         left = {(f"ram{before[row, column]}", int(row)) for row, column in moves}
         assert set(punched) == left
         assert len(punched) == len(left)

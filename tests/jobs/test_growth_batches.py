@@ -20,7 +20,7 @@ from raidx_fuse.members.simulated.service import make_model
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.arrays import Rig
 from tests.support.growing import SmallRig, grow
-from tests.support.load import fill, play
+from tests.support.load import eventually, fill, play
 
 CHUNK_BYTES = 64 << 10
 MEMBER_BYTES = 112 << 20
@@ -47,6 +47,55 @@ async def bandwidth_share(layout: str, added: int) -> float:
         assert job.state == "done", job.error
         moved = job.done_bytes / added
         return moved / (model.write_mb_s * 1e6) / (trio.current_time() - start_s)
+
+
+@pytest.mark.parametrize(
+    ("names", "rows"),
+    [
+        ("hdd hdd hdd hdd", 64),
+        ("ssd ssd ssd ssd", 4),
+        ("ssd ssd ssd hdd", 64),
+        ("ram ssd ssd ssd", 16),
+        ("ram hdd ssd ssd", 64),
+    ],
+)
+def test_a_granule_is_long_on_rotating_disks_and_short_on_others(names: str, rows: int) -> None:
+    async def body() -> None:
+        members = [
+            ModelMember(BlankMember(MEMBER_BYTES << 1, name=f"d{n}"), make_model(name), seed=n)
+            for n, name in enumerate(names.split())
+        ]
+        await create_array(
+            members, "raid5", name="g", now_s=0, chunk_bytes=4096, overwrite_signature=True
+        )
+        async with open_array(members) as array:
+            layout = array.grow_operation.wider(1)
+            assert layout.mapping.rules[-1] is not None
+            assert layout.mapping.rules[-1][0] == rows
+
+    run(body)
+
+
+def test_a_window_that_began_in_an_idle_time_ends_when_users_ask() -> None:
+    """A read waits for no lock, so it would compete with all batches of the window."""
+
+    async def body(rig: Rig) -> None:
+        assert rig.array is not None
+        await fill(rig)
+        await trio.sleep(10)  # idle
+        job = await grow(rig, 2)
+        job.set_window(4)
+        await eventually(lambda: job.layout.migrated > 0)
+        await rig.array.read(0, 100)
+        at = job.layout.migrated
+        held = rig.array.context.locks.held
+        await eventually(lambda: not held)
+        assert job.layout.stripes >= 100
+        assert job.layout.migrated - at < 20, "the batches in flight, and no more"
+        await job.finished.wait()
+        await rig.compare()
+
+    play(SmallRig("raid5", 4, slow=True), body)
 
 
 @pytest.mark.parametrize(("layout", "added"), [("raid4", 2), ("raid5", 2), ("raid5", 1)])

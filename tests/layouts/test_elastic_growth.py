@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raidx_fuse.layouts.codes.code import LayoutError
+from raidx_fuse.layouts.numbers import CellIndex, Stripe
+from raidx_fuse.layouts.placements import role_table
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.registry import LAYOUTS, grows_in_place, make_layout
 from tests.layouts.test_elastic import CHUNK, CODES, made, shapes
@@ -143,3 +147,28 @@ def test_the_chunks_of_one_generation_follow_one_another_stripe_by_stripe() -> N
             for cell in range(6):  # one more or one less, or another one instead, is none
                 assert not layout.is_generation(cells ^ (1 << cell))
     assert not layout.is_generation(0)
+
+
+@pytest.mark.parametrize("growing", [False, True])
+@pytest.mark.parametrize("name", ["raid5", "raid4", "rdp"])
+def test_a_table_too_large_to_keep_has_each_run_of_stripes_once(
+    monkeypatch: pytest.MonkeyPatch, name: str, growing: bool
+) -> None:
+    params: dict[str, Any] = {"history": [4, 6, 8], "rules": [[16, 1], [8, 3]]}
+    if name == "rdp":
+        params |= {"prime": 7, "rotate": True}
+    if growing:
+        params["migrated"] = 1000
+    rows = 6 if name == "rdp" else 1
+    whole = make_layout(name, 8, 5000 * rows, 4096, **params)
+    monkeypatch.setattr(role_table, "TABLE_BYTES_MAX", 4096)
+    short = make_layout(name, 8, 5000 * rows, 4096, **params)
+    assert isinstance(short, ElasticLayout)
+    assert isinstance(whole, ElasticLayout)
+    assert short._after.is_large > whole._after.is_large
+    assert short._after.entry(short._after.period - 1) < short._after.period
+    for number in range(0, 5000, 7):
+        stripe = Stripe(number)
+        assert short.roles(stripe) == whole.roles(stripe)
+        for cell in (CellIndex(0), CellIndex(len(whole.code.cells) - 1)):
+            assert short.place(stripe, cell) == whole.place(stripe, cell)

@@ -33,8 +33,9 @@ from raidx_fuse.layouts.numbers import Role, Stripe, stripe_range
 from raidx_fuse.store.member_io import MemberLostError
 
 STRIPES_MAX = 4096  # whose locks one window takes
+STRIPES_IDLE = 1 << 14  # when nothing slows the job: at the end of a window its members stand idle
 BATCH_BYTES_MAX = 16 << 20  # read in one batch, from all members together
-BATCHES_IDLE = 32  # per window when nothing slows the job: they overlap
+BATCHES_IDLE = 128  # per window when nothing slows the job: they overlap
 BATCHES_AT_ONCE = 3  # more are no faster, and a user's write waits for all of them
 UNSAVED_BYTES_MAX = 1 << 30  # per member: how far the position may run ahead of its durable copy
 COUNT_STRIPES = 1 << 14
@@ -229,19 +230,24 @@ class Grow(StallableJob):
         if first == end:
             self._ending = True
             return None
-        busy = self.context.member_set.clock() - self.context.foreground_s < BUSY_S
-        limit = self._batch * (1 if busy or self.speed_max_bytes else BATCHES_IDLE)
+        slowed = self._is_busy() or bool(self.speed_max_bytes)
+        limit = self._batch * (1 if slowed else BATCHES_IDLE)
+        most = STRIPES_MAX if slowed else STRIPES_IDLE
         if self.back:
-            first = max(first, end - STRIPES_MAX)
+            first = max(first, end - most)
             stripes, _ = self._live(first, end)
             if len(stripes) > limit:
                 first = min(stripes[-limit], end - 1)
         else:
-            end = min(end, first + STRIPES_MAX, max(self._reach()[0], first))
+            end = min(end, first + most, max(self._reach()[0], first))
             stripes, _ = self._live(first, end)
             if len(stripes) > limit:
                 end = max(stripes[limit], first + 1)
         return list(stripe_range(first, end))
+
+    def _is_busy(self) -> bool:
+        """Return whether users have asked for something a moment ago."""
+        return self.context.member_set.clock() - self.context.foreground_s < BUSY_S
 
     async def work(self, stripes: list[Stripe]) -> int:
         """Copy the blocks of *stripes* and move the position past them; return the bytes copied."""
@@ -289,8 +295,8 @@ class Grow(StallableJob):
 
         In a granule the columns move to some of the new members only, so one batch alone would
         leave the others idle. Returns the number of blocks copied. It is less than all if a member
-        failed (`ready` finds out which) or if a user waits for a lock of the window. An error of a
-        read or write pauses the job.
+        failed (`ready` finds out which), or if users wait for a lock of the window or ask for
+        anything else: the next window is shorter. An error of a read or write pauses the job.
         """
         stripes, cells = moves
         if self.back:
@@ -302,7 +308,8 @@ class Grow(StallableJob):
         async with trio.open_nursery() as nursery:
             for number in range(len(batches)):
                 await slots.acquire()
-                if number >= line.end or (number and self.context.locks.awaited(window)):
+                awaited = self._is_busy() or self.context.locks.awaited(window)
+                if number >= line.end or (number and awaited):
                     break
                 nursery.start_soon(self._copy_one, line, number, slots)
         error = line.error

@@ -112,10 +112,17 @@ class GrowOperation:
         layout = self.context.layout
         size = layout.stripes, layout.code.rows
         rules = next_rules(
-            name, tuple(history), params, is_rotated(name, params), *size, self._granule
+            *(name, tuple(history), params, is_rotated(name, params), *size),
+            granule=self._granule,
+            rotates=self._rotates(),
         )
         params[RULES] = [None if rule is None else list(rule) for rule in rules]
         return params | {HISTORY: history, MIGRATED: 0, PARITY: parity}
+
+    def _rotates(self) -> bool | None:
+        """Return whether a member is a rotating disk, None if that is not known of all others."""
+        told = {queue.member.rotates for queue in self.member_set.queues if queue is not None}
+        return True if True in told else None if None in told else False
 
     def _check_room(self, layout: ElasticLayout) -> None:
         """Raise UsageError unless the metadata regions are large enough for the wider array."""

@@ -30,6 +30,7 @@ class ModelMember(WrapperMember):
     def __init__(self, inner: Member, model: ServiceModel, *, seed: int = 0) -> None:
         super().__init__(inner)
         self.kind = "model"
+        self.rotates = model.rpm > 0 if not model.immediate else None
         self.model = model
         self.depth = model.depth
         self.queue = ServiceQueue(model, inner.size_bytes, seed=seed)
