@@ -13,6 +13,7 @@ from raidx_fuse.engine.access_stats import RUN_HALF, AccessStats
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.jobs.tuner.plan import Step
+from raidx_fuse.jobs.tuner.speeds import MemberLoad, Speed
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.ram import RamMember
@@ -247,6 +248,28 @@ def test_moves_after_which_a_load_is_slower_are_undone() -> None:
         assert await load(array, model, 4) < 1.5 * fast
 
     run(with_array, [("hdd", 40), ("ssd", 16)], scenario)
+
+
+def test_all_that_is_used_may_go_to_a_member_that_answers_at_once() -> None:
+    """No latency that could be measured was left, and the plan divided by it."""
+
+    async def scenario(array: Array, _model: bytearray) -> None:
+        assert array.tuner is not None
+        table, planner = layout_of(array), array.tuner.planner
+        cells = range(4 * MIB // CHUNK)
+        slow = next(cell for cell in cells if table.disk[cell] == 0)
+        fast = [cell for cell in cells if table.disk[cell] == 1][::5]
+        for _ in range(3):
+            for cell in (slow, *fast, slow):
+                await array.read(cell * CHUNK, 4096)
+                await trio.sleep(1)
+        measured, at_once = Speed(), Speed()
+        measured.note(4096, 0.0009, 1, sequential=False)
+        loads = [MemberLoad(0, measured, at_once, 0.0, 1), MemberLoad(1, at_once, at_once, 0.0, 1)]
+        steps = planner.plan(loads, 0.0, 16).steps
+        assert {step.moves[0][0] for step in steps} == {slow}
+
+    run(with_array, [("hdd", 16), ("ssd", 16)], scenario, "raidx-zero", 4 * MIB)
 
 
 def test_streams_and_random_uses_are_told_apart() -> None:

@@ -216,7 +216,8 @@ class Planner:
         work_s = len(cells) * costs[source].latency_s
         for gain_s, target, then in sorted(found, key=lambda each: -each[0]):
             if (
-                gain_s <= self.margin * now_s * less[0] / demands.latency_s
+                # Without a division: earlier steps may have left no latency that could be measured.
+                gain_s * demands.latency_s <= self.margin * now_s * less[0]
                 or gain_s < RESPONSE_STEP_S * rate
                 or gain_s * PAID_BACK_S < work_s + len(cells) * costs[target].latency_s
             ):
