@@ -34,7 +34,11 @@ def broken(page: Text, columns: int) -> Text:
     for line in page.split("\n", allow_blank=True):
         hang = len(line.plain) - len(line.plain.lstrip()) + HANG
         rest, least = line, 0
-        while len(rest.plain) > columns and (at := rest.plain.rfind(" ", least, columns + 1)) > 0:
+        while len(rest.plain) > columns:
+            at = rest.plain.rfind(" ", least, columns + 1)
+            at = at if at > 0 else rest.plain.find(" ", max(least, columns))  # behind a long word
+            if at < 0:
+                break
             lines.append(rest[:at])
             rest = rest[at + 1 :]
             rest.pad_left(hang)

@@ -22,6 +22,7 @@ from rich.text import Text
 from raidx_fuse.cli import progress
 from raidx_fuse.cli.commands.show import _fields, _stats_page
 from raidx_fuse.cli.commands.teach.peek import _page as _peek_page
+from raidx_fuse.cli.console import broken
 from raidx_fuse.cli.main import main
 from raidx_fuse.cli.output import Output, console
 from raidx_fuse.cli.status_text import job_line
@@ -89,6 +90,19 @@ def test_what_a_class_reads_fits_80_columns(monkeypatch: pytest.MonkeyPatch, com
     assert max(map(len, text.splitlines())) <= 80, text
     missing = set(re.findall(r"[\w#]+", wide)) - set(re.findall(r"[\w#]+", text))
     assert missing <= {"name", "efficiency", "what", "it", "is"}, "the titles of a table"
+
+
+def test_a_word_that_is_longer_than_a_line_stays_whole_and_the_rest_is_broken() -> None:
+    page = broken(Text("  1. a-path-to-be-copied and some more words\n\nend"), 12)
+    wanted = [
+        "  1.",
+        "     a-path-to-be-copied",
+        "     and",
+        "     some",
+        "     more",
+        "     words",
+    ]
+    assert page.plain.splitlines() == [*wanted, "", "end"]
 
 
 def test_hexadecimal_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:

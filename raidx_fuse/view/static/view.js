@@ -323,10 +323,16 @@ async function compare() {
       if (before === null && after === null) return "";
       return before === after ? `${after}` : `${before ?? 0} \u2192 ${after ?? 0}`;
     };
-    get("compared-members").tBodies[0].replaceChildren(...told.members.map((member) => {
+    const names = ["data", "parity", "accesses"].filter((name) =>
+      told.members.some((member) => member.before[name] || member.after[name]));
+    const table = get("compared-members");
+    for (const head of table.querySelectorAll("th[data-name]")) {
+      head.hidden = !names.includes(head.dataset.name);
+    }
+    table.tBodies[0].replaceChildren(...told.members.map((member) => {
       const row = element("tr");
-      row.append(...[String(member.role), member.path ?? "missing", both(member, "data"),
-        both(member, "parity"), both(member, "accesses")].map((text) => element("td", text)));
+      const texts = [member.role, member.path ?? "missing", ...names.map((name) => both(member, name))];
+      row.append(...texts.map((text) => element("td", String(text))));
       return row;
     }));
     for (const group of document.querySelectorAll(".pair .cell")) {
