@@ -64,6 +64,7 @@ MAY_TOUCH_THE_SYSTEM = {
     "lab.loads.traces",  # trace files
     "lab.loads.source",  # is there such a file?
     "lab.experiments.spec",  # paths of traces beside the experiment
+    "lab.experiments.tables",  # results as files
     "client.client",  # paths as a program gives them
     "client.trio_client",  # the same
     "cli",  # paths as typed
