@@ -10,6 +10,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -19,6 +20,7 @@ from rich.table import Table
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.journal.journal import MODES
 from raidx_fuse.lab.crash import matrix
+from raidx_fuse.lab.crash.coverage import Coverage
 from raidx_fuse.lab.crash.pool.player import has_pool
 from raidx_fuse.lab.crash.pool.workloads import POOL
 from raidx_fuse.lab.crash.state import PROGRAM, Cell, State
@@ -40,6 +42,9 @@ from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
 @click.option("--scheduler", metavar="ADDRESS", help="A Dask scheduler, instead of processes.")
 @click.option("--broken", is_flag=True, help="Break the log's ordering: violations must appear.")
 @click.option("--stop-after", default=20, show_default=True, help="Stop after so many violations.")
+@click.option(
+    "--minimum", default=0, metavar="N", help="Then more of each row of the matrix below N states."
+)
 @click.option("--page", type=click.Path(path_type=Path), help="Also write the matrix as Markdown.")
 @click.option("--replay", "state", metavar="STATE", help="Check one state, by its printed name.")
 def main(
@@ -52,6 +57,7 @@ def main(
     scheduler: str | None,
     broken: bool,
     stop_after: int,
+    minimum: int,
     page: Path | None,
     state: str | None,
 ) -> None:
@@ -66,19 +72,26 @@ def main(
         raise click.UsageError(str(error)) from None
     started_s = time.monotonic()
     tally = Tally()
-    tasks = matrix.tasks_of(cells, states, seed)
-    parts = compute(matrix.run_task, tasks, workers=workers, scheduler=scheduler)
-    try:
-        for part in parts:
-            tally.add(part)
-            if console.is_terminal:
-                console.print(f"\r{tally.total:,} states", end="")
-            if len(tally.violations) >= stop_after:
-                break
-    except RaidxError as error:
-        raise click.UsageError(str(error)) from None
-    finally:
-        parts.close()
+    coverage = Coverage(cells, minimum, seed)
+    further = coverage.rounds() if minimum and not theme else iter(())
+    for tasks in chain([matrix.tasks_of(cells, states, seed)], further):
+        parts = compute(matrix.run_task, tasks, workers=workers, scheduler=scheduler)
+        try:
+            for part in parts:
+                tally.add(part)
+                coverage.note(part)
+                if console.is_terminal:
+                    console.print(f"\r{tally.total:,} states", end="")
+                if len(tally.violations) >= stop_after:
+                    break
+        except RaidxError as error:
+            raise click.UsageError(str(error)) from None
+        finally:
+            parts.close()
+        if len(tally.violations) >= stop_after:
+            break
+    if minimum and (few := coverage.missing()):
+        console.print(f"{len(few)} rows have fewer than {minimum} states", style="yellow")
     elapsed_s = time.monotonic() - started_s
     _print(console, tally, elapsed_s)
     if page is not None:

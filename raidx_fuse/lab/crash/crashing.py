@@ -94,14 +94,23 @@ class Counts(Protocol):
 
 
 def crash_one(
-    kind: Kind[R], cell: Cell, seed: int, budget: int, generator: random.Random, counts: Counts
+    kind: Kind[R],
+    cell: Cell,
+    seed: int,
+    budget: int,
+    generator: random.Random,
+    counts: Counts,
+    focus: str = "",
 ) -> None:
-    """Crash workload *seed* about *budget* times; *generator* draws the states."""
+    """Crash workload *seed* about *budget* times; *generator* draws the states.
+
+    With *focus*, only moments of that verb.
+    """
     recorded = _recorded(kind, cell, seed)
     if isinstance(recorded, str):
         counts.count(State(cell, seed, Cut(0, KEPT)), "running", recorded)
         return
-    run(_crash_at_moments, kind, recorded, min(budget, kind.states_max), generator, counts)
+    run(_crash_at_moments, kind, recorded, min(budget, kind.states_max), generator, counts, focus)
 
 
 def replay_one(kind: Kind[R], state: State) -> tuple[str, str | None]:
@@ -125,10 +134,17 @@ def _recorded(kind: Kind[R], cell: Cell, seed: int) -> R | str:
 
 
 async def _crash_at_moments(
-    kind: Kind[R], recorded: R, budget: int, generator: random.Random, counts: Counts
+    kind: Kind[R],
+    recorded: R,
+    budget: int,
+    generator: random.Random,
+    counts: Counts,
+    focus: str,
 ) -> None:
     """Crash *recorded* about *budget* times and check what is left, all in one run of trio."""
     weights = recorded.weights()
+    if focus:
+        weights = [w * (recorded.verb_at(moment) == focus) for moment, w in enumerate(weights)]
     ahead = sum(weights)
     for index, disks, _event in recorded.record.moments():
         if budget <= 0:
@@ -137,7 +153,7 @@ async def _crash_at_moments(
         here = weights[index]
         visit = generator.random() * ahead * (DRAWN + 2) <= here * (budget + DRAWN + 2)
         ahead -= here
-        if not visit:
+        if not visit or (focus and not here):
             continue
         for decision in _decisions(disks, generator):
             lost: tuple[int, ...] = ()

@@ -7,24 +7,31 @@ only on its options, so a campaign checks the same states on any number of proce
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raidx_fuse.lab.crash.state import Cell
-from raidx_fuse.lab.crash.walk import FAULTS, Tally, crash_workloads
+from raidx_fuse.lab.crash.walk import FAULTS, WORKLOAD_STATES, Tally, crash_workloads
 
 TASK_STATES = 250
 SEEDS_OF_TASK = 1000
+SEEDS_OF_FOCUS = 40
 SEEDS_OF_CAMPAIGN = 1_000_000
 LAYOUTS_DEFAULT = ("raid0", "raid4", "raid5")
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Check *states* crashed states of the workloads of *cell*, from *first_seed* on."""
+    """Check *states* crashed states of the workloads of *cell*, from *first_seed* on.
+
+    *each*: at most so many of one workload. With *focus* only states of that verb, of few
+    workloads: perhaps fewer states.
+    """
 
     cell: Cell
     first_seed: int
     states: int
+    focus: str = ""
+    each: int = WORKLOAD_STATES
 
 
 def tasks_of(cells: Sequence[Cell], states: int, seed: int) -> list[Task]:
@@ -45,8 +52,9 @@ def tasks_of(cells: Sequence[Cell], states: int, seed: int) -> list[Task]:
 
 def run_task(task: Task) -> Tally:
     """Run *task* in this process; return its counts."""
-    seeds = range(task.first_seed, task.first_seed + SEEDS_OF_TASK)
-    return crash_workloads(task.cell, seeds, task.states)
+    count = SEEDS_OF_FOCUS if task.focus else SEEDS_OF_TASK
+    seeds = range(task.first_seed, task.first_seed + count)
+    return crash_workloads(task.cell, seeds, task.states, focus=task.focus, each=task.each)
 
 
 def run_tasks(tasks: Iterable[Task]) -> Iterator[Tally]:
@@ -63,7 +71,11 @@ def run_cells(cells: Sequence[Cell], states: int, seed: int) -> Tally:
 
 
 def rows_of(tally: Tally) -> list[tuple[str, str, list[tuple[int, int]]]]:
-    """Return rows (cell, verb, [(states, failures) by fault]); a cell's last row is its sum."""
+    """Return rows (cell, verb, [(states, failures) by fault]); a cell's last row is its sum.
+
+    Cells that differ only in their theme are one.
+    """
+    tally = without_themes(tally)
     cells = sorted({cell for cell, _, _ in tally.states})
     rows = []
     for cell in cells:
@@ -80,6 +92,15 @@ def rows_of(tally: Tally) -> list[tuple[str, str, list[tuple[int, int]]]]:
             rows.append((cell, verb, counts))
         rows.append((cell, "all", [(states, failures) for states, failures in sums]))
     return rows
+
+
+def without_themes(tally: Tally) -> Tally:
+    """Return the counts of *tally*, those of all themes of a cell together."""
+    merged = Tally(violations=tally.violations, workloads=tally.workloads)
+    for mine, its in ((merged.states, tally.states), (merged.failures, tally.failures)):
+        for (cell, verb, fault), count in its.items():
+            mine[str(replace(Cell.parse(cell), theme="")), verb, fault] += count
+    return merged
 
 
 def shown(pair: tuple[int, int]) -> str:
@@ -105,6 +126,12 @@ def markdown(tally: Tally, command: str, date: str, elapsed_s: float) -> str:
         "and whole disks may be lost in that instant. The array is mounted from these disks, every",
         "sector is compared with what the journal mode promises, and parity is checked. Some of",
         "the recoveries are cut as well. Each entry of the matrix says states / violations.",
+        "",
+        "A dash means that no state of this kind was drawn. With *disk lost* it may be that there",
+        "is none: raid0 and raidx-zero lose no disk, a scrub or a mend that writes is tried with",
+        "the damage that it repairs as the loss, and where members are out already none is left to",
+        "lose. A row may have a dash for a cut recovery where few states were drawn: three of a",
+        "hundred recoveries are cut.",
         "",
         f"| array | when | {' | '.join(FAULTS)} |",
         f"| --- | --- | {' | '.join('---:' for _ in FAULTS)} |",

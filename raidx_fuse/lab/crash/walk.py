@@ -85,24 +85,29 @@ def crash_workloads(
     states: int,
     *,
     stop_after: int = 20,
+    focus: str = "",
+    each: int = WORKLOAD_STATES,
 ) -> Tally:
     """Crash the workloads of *seeds* in turn; return the counts.
 
-    Ends after *states* states or *stop_after* violations. If the seeds are too few, they are used
-    again with newly drawn states.
+    Ends after *states* states, *each* at most of one workload, or *stop_after* violations. If the
+    seeds are too few, they are used again with newly drawn states. With *focus* only moments of
+    that verb are crashed, and each seed is used once: not every workload has such moments.
     """
     tally = Tally()
     with _quiet():
         for turn, seed in enumerate(_round(seeds)):
             if tally.total >= states or len(tally.violations) >= stop_after:
                 return tally
-            budget = min(states - tally.total, WORKLOAD_STATES)
+            if focus and turn == len(seeds):
+                return tally
+            budget = min(states - tally.total, each)
             tally.count_workload()
-            generator = random.Random(f"{cell} {seed} {turn // len(seeds)} cuts")
+            generator = random.Random(f"{cell} {seed} {turn // len(seeds)} cuts{focus}")
             if cell.theme == POOL:
-                crash_one(PoolWorkloads(), cell, seed, budget, generator, tally)
+                crash_one(PoolWorkloads(), cell, seed, budget, generator, tally, focus)
             else:
-                crash_one(ArrayWorkloads(), cell, seed, budget, generator, tally)
+                crash_one(ArrayWorkloads(), cell, seed, budget, generator, tally, focus)
     return tally
 
 
