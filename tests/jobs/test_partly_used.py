@@ -9,12 +9,11 @@ import pytest
 import trio
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.format.create import create_array
 from raidx_fuse.layouts.placements.numbering import OrderedLayout
 from tests.support.arrays import Rig
 from tests.support.growing import ram_of
 from tests.support.load import CHUNK, fill, play, scrubbed, under_load
-from tests.support.restriping import SmallRig, ended, job_of, reach, restripe
+from tests.support.restriping import SmallRig, create_limited, ended, job_of, reach_share, restripe
 from tests.support.spy import restarted
 
 ALIKE = r"in use in part.*make them alike first: raidx reshape ARRAY --layout raid5$"
@@ -30,19 +29,7 @@ class PartRig(SmallRig):
 
     async def create(self) -> object:  # type: ignore[override]
         """Make members and array, as `Rig.create`, with a limit on the image."""
-        self.members = [self.new_member(role) for role in range(self.width)]
-        await create_array(
-            self.members,
-            self.layout,
-            chunk_bytes=self.chunk_bytes,
-            name="rig",
-            now_s=0,
-            params=self.params,
-            size_bytes=self.image_bytes,
-        )
-        array = await self.open()
-        self.model = bytearray(array.size_bytes)
-        return array
+        return await create_limited(self, self.image_bytes)
 
 
 async def alike(rig: Rig) -> Any:
@@ -87,7 +74,9 @@ def test_the_first_step_is_cancelled_and_done_again(when: float) -> None:
         params = dict(rig.array.member_set.config.params)
         async with under_load(rig, 2):
             job = await alike(rig)
-            await reach(job, when * job.total_bytes)
+            job.speed_max_bytes = job.speed_min_bytes = 400 * CHUNK
+            await reach_share(job, when)
+            job.speed_max_bytes = job.speed_min_bytes = 0
             job.cancel()
             await job.finished.wait()
         await ended(rig, job, "cancelled")

@@ -7,9 +7,10 @@ from typing import Any
 import trio
 import trio.lowlevel
 
+from raidx_fuse.format.create import create_array
 from raidx_fuse.jobs.restripe.job import Restripe
 from tests.support.arrays import Rig
-from tests.support.load import CHUNK, enlarge, scrubbed
+from tests.support.load import CHUNK, enlarge, eventually, scrubbed
 
 
 class SmallRig(Rig):
@@ -18,6 +19,23 @@ class SmallRig(Rig):
     def __init__(self, layout: str, width: int, **options: Any) -> None:
         super().__init__(layout, width, chunk_bytes=CHUNK, **options)
         self.member_bytes = 660 << 10
+
+
+async def create_limited(rig: Rig, image_bytes: int | None) -> object:
+    """Make members and array of *rig*, as `Rig.create`, with a limit on the image."""
+    rig.members = [rig.new_member(role) for role in range(rig.width)]
+    await create_array(
+        rig.members,
+        rig.layout,
+        chunk_bytes=rig.chunk_bytes,
+        name="rig",
+        now_s=0,
+        params=rig.params,
+        size_bytes=image_bytes,
+    )
+    array = await rig.open()
+    rig.model = bytearray(array.size_bytes)
+    return array
 
 
 async def restripe(rig: Rig, name: str, width: int, *, window_bytes: int = 6 * CHUNK) -> Restripe:
@@ -45,6 +63,13 @@ async def reach(job: Restripe, done_bytes: float) -> None:
         if job.finished.is_set() or job.done_bytes >= done_bytes:
             return
         await trio.sleep(0.01)
+
+
+async def reach_share(job: Restripe, share: float) -> None:
+    """Wait until the job has done a *share* of what it has to do; it must not have ended then."""
+    await eventually(lambda: job.total_bytes > 0)  # it counts before its first window
+    await reach(job, share * job.total_bytes)
+    assert not job.finished.is_set()
 
 
 async def ended(rig: Rig, job: Restripe, state: str = "done") -> None:
