@@ -23,14 +23,14 @@ from raidx_fuse.errors import RaidxError, UsageError, shortage
 from raidx_fuse.layouts.codes.code import LayoutError
 
 SECTIONS = {  # the order of `raidx --help`
-    "Arrays": ("create", "mount", "serve", "umount", "rename", "wipe"),
+    "Arrays": ("create", "mount", "serve", "umount", "rename", "destroy", "wipe"),
     "Look": (
         *("status", "watch", "wait", "stats", "events"),
         *("scan", "examine", "check", "explain", "peek", "advise"),
     ),
     "Change": (
         *("add-disk", "reshape", "remove-disk", "fail-disk", "replace-disk"),
-        *("scrub", "tune", "job", "get", "set"),
+        *("resize", "scrub", "tune", "job", "get", "set"),
     ),
     "Volumes": ("volume", "trim", "array", "balance"),
     "Experiment": ("replay", "simulate", "lab", "inject", "crash", "view"),

@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from raidx_fuse.cli.output import Output
-from raidx_fuse.daemon import control_socket
+from raidx_fuse.daemon import control_socket, paths
 from raidx_fuse.daemon.control_socket import ControlError
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.fuse import mountpoint
 
 STATUS_S = 10.0  # for each daemon
@@ -27,6 +27,7 @@ ALL_S = 60.0
 AT_ONCE = 8
 STATUS_BYTES_MAX = 2 << 20  # 255 members with the longest paths
 ITEMS_MAX = 1000
+UUID_CHARS_MIN = 8  # as many as messages show
 TEXT_CHARS_MAX = 8192
 NUMBER = (int, float)
 STATUS = {  # the fields that every status has, with their types
@@ -67,6 +68,33 @@ def ask_all(fits: Callable[[Mapping[str, Any]], object]) -> list[Found]:
     import trio
 
     return trio.run(_ask_each, [(path, not foreign) for foreign, _, path in asked], fits)
+
+
+def array_named(text: str) -> str:
+    """Return MOUNT, or MOUNT:ARRAY beside other arrays, of the running array that *text* names.
+
+    *text* is its name, its UUID or the first eight digits of it, the path of an image or of a
+    member. What is a directory or no such name is returned as it is. Only mounts of the caller are
+    asked: a daemon of somebody else may claim any name. Raises UsageError if several fit.
+    """
+    mount, _array = mountpoint.split_array(text)
+    if mountpoint.find(mount) is not None or os.path.isdir(mount) or paths.is_served(mount):
+        return text
+    place, real = os.path.abspath(text), os.path.realpath(text)
+    fits: dict[str, None] = {}
+    for each in ask_all(check_status):
+        if each.status is None or not each.own:
+            continue
+        arrays = each.status.get("arrays", [each.status])
+        for array in arrays:
+            files = {os.path.realpath(m["path"]) for m in array["members"] if m.get("path")}
+            images = {volume.get("path") for volume in array["volumes"]}
+            by_uuid = len(text) >= UUID_CHARS_MIN and str(array["uuid"]).startswith(text)
+            if text == array["name"] or by_uuid or real in files or place in images:
+                fits[each.path if len(arrays) < 2 else f"{each.path}:{array['name']}"] = None
+    if len(fits) > 1:
+        raise UsageError(f"{text} fits several arrays", action=f"name one: {', '.join(fits)}")
+    return next(iter(fits), text)
 
 
 def _mounts() -> dict[str, int | None]:

@@ -82,9 +82,21 @@ class MemberPath(click.ParamType):  # type: ignore[type-arg]
 
 
 class MountedArray(click.ParamType):  # type: ignore[type-arg]
-    """The mount point of a running array."""
+    """A running array: its mount point, MOUNT:ARRAY, name, UUID, image or member.
+
+    Unless *named*, the command finds out itself what was meant.
+    """
 
     name = "array"
+
+    def __init__(self, *, named: bool = True) -> None:
+        self._named = named
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return MOUNT or MOUNT:ARRAY; an unknown name as it is."""
+        from raidx_fuse.cli.asking import array_named  # late: completion and help do without
+
+        return array_named(str(value)) if self._named else str(value)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -142,6 +154,7 @@ def running() -> list[str]:
 SIZE = SizeType()
 LAYOUT_NAME = LayoutName()
 ARRAY = MountedArray()
+ARRAYS = MountedArray(named=False)
 PATH = MemberPath()
 MEMBER = Member()
 KEY = SettingName()

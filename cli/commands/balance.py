@@ -11,7 +11,7 @@ from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.commands.volume import array, mount_argument
 from raidx_fuse.cli.output import Output, duration, warn
-from raidx_fuse.cli.parameters import dry_run_option, wait_option
+from raidx_fuse.cli.parameters import ARRAY, dry_run_option, wait_option
 from raidx_fuse.cli.progress import looks
 from raidx_fuse.errors import UsageError
 
@@ -22,7 +22,7 @@ PLANNERS = (  # a test compares them with pool/balance/strategies.py, which need
 
 
 @verb()
-@click.argument("mount", required=False)
+@click.argument("mount", required=False, type=ARRAY)
 @click.option(
     "--planner",
     "--strategy",

@@ -250,6 +250,15 @@ def umount(out: Output, path: str, timeout: float | None, if_exists: bool) -> No
     if if_exists and mountpoint.find(path) is None and not paths.is_served(path):
         unchanged(out, {"unmounted": path}, f"nothing is mounted on {path}")
         return
+    unmount(path, timeout)
+    out.emit({"unmounted": path, "changed": True}, f"{path} is unmounted")
+
+
+def unmount(path: str, timeout: float | None = None) -> None:
+    """Unmount *path*, or end its `raidx serve`; return when the members are not in use any more.
+
+    Raises RaidxError, BusyError if that takes more than *timeout* seconds.
+    """
     try:
         with control_socket.Connection(path, timeout_s=10) as connection:
             pid = connection.daemon_pid
@@ -265,4 +274,3 @@ def umount(out: Output, path: str, timeout: float | None, if_exists: bool) -> No
         mountpoint.unmount(path)
     if pid and not control_socket.wait_for_exit(pid, timeout):
         raise BusyError(f"{path} is unmounted, but its daemon (process {pid}) still writes")
-    out.emit({"unmounted": path, "changed": True}, f"{path} is unmounted")

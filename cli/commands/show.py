@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
-from raidx_fuse.cli.asking import Found, ask, ask_all, check_status
+from raidx_fuse.cli.asking import Found, array_named, ask, ask_all, check_status
 from raidx_fuse.cli.commands.tune import heat_page
 from raidx_fuse.cli.monitoring import metrics
 from raidx_fuse.cli.monitoring.health_line import health_line
 from raidx_fuse.cli.output import Output, console, plural, warn
-from raidx_fuse.cli.parameters import ARRAY, PATH, array_argument
+from raidx_fuse.cli.parameters import ARRAYS, PATH, array_argument
 from raidx_fuse.cli.progress import looks_until
 from raidx_fuse.cli.status_text import (
     STATE_STYLES,
@@ -38,7 +38,7 @@ STATUS_TIMEOUT_S = 30.0
 
 
 @verb()
-@click.argument("arrays", metavar="[ARRAY | MEMBER...]", nargs=-1, type=ARRAY)
+@click.argument("arrays", metavar="[ARRAY | MEMBER...]", nargs=-1, type=ARRAYS)
 @click.option("--brief", "short", is_flag=True, help="Print in the format of /proc/mdstat.")
 @click.option(
     "--check",
@@ -147,12 +147,19 @@ def wait(out: Output, array: str, states: tuple[str, ...], timeout: float | None
 
 def _collect(arrays: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return the status of the mounts in *arrays*, or of the array whose member paths they are."""
+    arrays = tuple(dict.fromkeys(map(_named, arrays)))
     mounts = [mountpoint.split_array(path)[0] for path in arrays]
     if all(mountpoint.find(p) or os.path.isdir(p) or paths.is_served(p) for p in mounts):
         return [call(path, "status", timeout_s=STATUS_TIMEOUT_S) for path in arrays]
     members = [absolute(path) for path in arrays]
     running = _of_mount(_at_rest("array_in_use", members[0]))
     return [running or _at_rest("status", members)]
+
+
+def _named(text: str) -> str:
+    """Return the mount of what *text* names; a member stands for its array alone."""
+    outside = mountpoint.find(os.path.dirname(os.path.abspath(text))) is None
+    return text if outside and os.path.exists(text) else array_named(text)
 
 
 def _of_mount(uuid: str | None) -> dict[str, Any] | None:

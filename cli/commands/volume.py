@@ -16,8 +16,9 @@ from raidx_fuse.cli.parameters import ARRAY, SIZE
 from raidx_fuse.cli.progress import exit_status, wait_for_jobs
 from raidx_fuse.cli.status_text import dry_run_text, redundancy
 from raidx_fuse.errors import UsageError
+from raidx_fuse.fuse import mountpoint
 
-mount_argument = click.argument("mount")
+mount_argument = click.argument("mount", type=ARRAY)
 volume_argument = click.argument("name")
 dry_run_option = click.option(
     "-n", "--dry-run", is_flag=True, help="Only report what would be done."
@@ -100,6 +101,10 @@ def resize(out: Output, mount: str, name: str, size: int, lose_data: bool, dry_r
 
     A smaller size needs a volume that nobody has open.
     """
+    _resize(out, mount, name, size, lose_data, dry_run)
+
+
+def _resize(out: Output, mount: str, name: str, size: int, lose_data: bool, dry_run: bool) -> None:
     result = ask(
         out, mount, "volume-resize", volume=name, size=size, lose_data=lose_data, dry_run=dry_run
     )
@@ -212,6 +217,35 @@ def _begun(out: Output, mount: str, result: dict[str, Any], wait: bool) -> int:
     if out.json:
         out.emit({**result, "result": job})
     return exit_status(job)
+
+
+@verb("resize")
+@click.argument("array", type=ARRAY)
+@click.argument("size")
+@lose_data_option
+@dry_run_option
+def resize_image(out: Output, array: str, size: str, lose_data: bool, dry_run: bool) -> None:
+    """Give the image of an array another size, up to what there is.
+
+    SIZE is a size, or "max". What is added reads as zeros. A smaller image must not be open; what
+    was written beyond its end is lost only with --lose-data. One of several volumes is resized by
+    `raidx volume resize`.
+    """
+    mount, name = mountpoint.split_array(array)
+    arrays = [a for a in ask(out, mount, "array-list")["arrays"] if name in (None, a["name"])]
+    images = [image for each in arrays for image in each["volumes"]]
+    if len(images) != 1:
+        raise UsageError(
+            f"{array} has {plural(len(images), 'volume')}",
+            action=f"name one: raidx volume resize {mount} NAME {size}",
+        )
+    if size == "max":
+        found = volume_named(out, mount, images[0])
+        own = next(each for each in arrays if each["volumes"])
+        size_bytes = own["free"] + (found["size"] if found is not None else 0)
+    else:
+        size_bytes = SIZE.convert(size, None, None)
+    _resize(out, mount, images[0], size_bytes, lose_data, dry_run)
 
 
 @verb()

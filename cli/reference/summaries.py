@@ -9,6 +9,7 @@ from __future__ import annotations
 SUMMARIES = {
     "create": "Create an array of members.",
     "rename": "Give an array that is not mounted another name; all of its members are needed.",
+    "destroy": "Destroy an array: unmount it, and make all of its members forget it.",
     "wipe": "Make members forget their array: overwrite their superblocks with zeros.",
     "mount": "Assemble arrays from their members and mount all their volumes.",
     "serve": "Assemble arrays from their members and serve all their volumes by NBD, without a "
@@ -42,6 +43,7 @@ SUMMARIES = {
     "inject": "Give a member a fault, as disks have them; only on a mount made with --lab.",
     "crash": "Cut the power of all members and mount again; only on a mount made with --lab.",
     "lab": "A scratch array for a lesson: made, reset and removed in one command each.",
+    "resize": "Give the image of an array another size, up to what there is.",
     "trim": "Discard a range of a volume: it reads as zeros, and whole stripes give their "
     "space back.",
     "volume": "Volumes: the image files of a mount, each a part of an array.",

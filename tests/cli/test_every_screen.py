@@ -66,6 +66,7 @@ events ARRAY --test
 volume create ARRAY west --size 32MiB
 volume list ARRAY
 volume resize ARRAY west 2MiB -n
+resize ARRAY max -n
 volume rename ARRAY west east
 volume delete ARRAY west -n
 volume move ARRAY west east -n
@@ -82,6 +83,7 @@ scan .
 examine a
 check a b c
 wipe text
+destroy a b c -n
 events
 layout list
 layout show rdp --disks 6 --chains

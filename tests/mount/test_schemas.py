@@ -68,6 +68,8 @@ peek mnt:west 0
 trim mnt:west 0 64KiB -n --volume west
 replay zipf mnt:west --requests 20 --as-fast-as-possible --volume west
 volume list mnt
+resize mnt:west max -n
+resize mnt:west 40MiB
 volume create mnt small --size 1MiB --on east
 volume create mnt small --size 1MiB --if-missing
 volume resize mnt small 2MiB -n
@@ -142,6 +144,9 @@ check e f g h
 peek e f g h 0
 wipe b --lose-data
 wipe b
+destroy e f g h -n
+destroy e f g h --lose-data
+destroy e f g h --lose-data --if-exists
 schema
 schema status
 layout list

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
-from raidx_fuse.cli.asking import ask
+from raidx_fuse.cli.asking import array_named, ask
 from raidx_fuse.cli.output import Output, terminal_columns
-from raidx_fuse.cli.parameters import ARRAY, SIZE
+from raidx_fuse.cli.parameters import ARRAYS, SIZE
 from raidx_fuse.daemon import paths
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.spec import absolute
@@ -24,7 +24,7 @@ WHOLE_COLUMNS = 112  # of a terminal with room for a line of them
 
 
 @verb()
-@click.argument("array", metavar="ARRAY", nargs=-1, required=True, type=ARRAY)
+@click.argument("array", metavar="ARRAY", nargs=-1, required=True, type=ARRAYS)
 @click.argument("stripe", type=int)
 @click.option("--from", "begin", type=SIZE, default=0, help="First byte of each chunk shown (0).")
 @click.option("--length", type=SIZE, default=COLUMNS, help="Bytes of each chunk shown (16).")
@@ -35,6 +35,8 @@ def peek(out: Output, array: tuple[str, ...], stripe: int, begin: int, length: i
     where the newest bytes are: at their home place or in the log. The exit status is 1 if the
     newest bytes of a chain do not agree.
     """
+    if len(array) == 1:
+        array = (array_named(array[0]),)
     mount, _ = mountpoint.split_array(array[0])
     running = mountpoint.find(mount) or os.path.isdir(mount) or paths.is_served(mount)
     if len(array) == 1 and running:
