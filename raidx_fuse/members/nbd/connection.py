@@ -108,6 +108,9 @@ class Connection:
     *on_end* is called for each call that ended, before its task runs. *on_cut* is called once with
     this connection and the reason ("": the event loop has ended) when it is lost; `take_back` then
     returns the calls without an answer. Both may be replaced.
+
+    *leaving*: the server has said that it shuts down. It still answers what is under way, but takes
+    no more calls; the connection is cut after the last answer.
     """
 
     def __init__(
@@ -126,6 +129,8 @@ class Connection:
         self._behind = False  # the pipe keeps a rest of what was sent
         self._started = False
         self._cut = False
+        self.leaving = False
+        self._refused: list[Call] = []  # because the server shuts down: not carried out
         self._policy: ThreadPolicy | None = None
         self._held = False
 
@@ -220,15 +225,18 @@ class Connection:
                 return
             ended = link.receive(buffer[:done]) if target is None else link.filled(done)
             for exchange in ended:
-                if exchange.error == Errno.ESHUTDOWN:  # as if it had not been answered
-                    link.exchanges[exchange.cookie] = exchange
-                    self.cut("the server is shutting down")
-                    return
                 call = exchange.owner
                 assert isinstance(call, Call)
+                if exchange.error == Errno.ESHUTDOWN:
+                    self._refused.append(call)
+                    self.leaving = True
+                    continue
                 call.take_answer(exchange)
                 self.on_end(call)
                 call.end(exchange.error, exchange.message)
+            if self.leaving and not link.exchanges:
+                self.cut("the server is shutting down")
+                return
             if ended:
                 self._hold()
 
@@ -256,7 +264,7 @@ class Connection:
         part of it.
         """
         unsent = set(map(id, self._unsent))
-        back = []
+        back, self._refused = self._refused, []
         for exchange in self._link.exchanges.values():
             call = exchange.owner
             assert isinstance(call, Call)

@@ -163,11 +163,14 @@ class Links:
         # One after the other is filled: what goes over few connections is sent and answered in
         # batches, and a server works on all requests of a connection at once.
         for best in connections:
-            if best.under_way <= CALLS_FOR_ANOTHER:
+            if best.under_way <= CALLS_FOR_ANOTHER and not best.leaving:
                 best.submit(call)
                 return
-        best = min(connections, key=lambda each: each.under_way)
-        best.submit(call)
+        taking = [each for each in connections if not each.leaving]
+        if not taking:
+            self._waiting.append(call)  # until the last of them is cut (`_cut`)
+            return
+        min(taking, key=lambda each: each.under_way).submit(call)
         if self._several and len(connections) < CONNECTIONS_MAX:
             self._dial_soon()
 

@@ -230,6 +230,29 @@ def test_a_server_that_shuts_down_is_waited_for() -> None:
     run(main)
 
 
+def test_a_server_that_shuts_down_answers_what_it_has_and_bars_no_newer_write() -> None:
+    """A write that was refused, or answered, is not one that may still land, without a witness."""
+
+    async def main() -> None:
+        server = MemoryServer(SIZE_BYTES, delay_s=0.01)
+        member = made(server)
+        await member.writev(0, [b"a" * PAGE])
+        server.failing[Command.WRITE] = Errno.ESHUTDOWN
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(member.writev, 0, [b"b" * PAGE])
+            await trio.sleep(0.005)
+            nursery.start_soon(member.writev, PAGE, [b"c" * PAGE])
+            await trio.sleep(0.007)
+            server.failing.clear()  # the second one is answered
+        assert member.is_settled()
+        assert server.dials == 2
+        await member.writev(0, [b"d" * PAGE])
+        assert server.content[: 2 * PAGE] == b"d" * PAGE + b"c" * PAGE
+        member.close()
+
+    run(main)
+
+
 @pytest.mark.parametrize(("flags", "most"), [(FLAGS, 4), (FLAGS & ~Flag.MULTI_CONN, 1)])
 def test_several_connections_only_where_the_server_allows(flags: Flag, most: int) -> None:
     async def main() -> None:
