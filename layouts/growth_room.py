@@ -24,6 +24,17 @@ def width_max(name: str, width: int, params: Mapping[str, object]) -> int:
     return width
 
 
+def in_place_max(name: str, width: int, prime: int | None) -> int | None:
+    """Return how many members an array of *width* can grow to in place; None: no prime limits it.
+
+    *prime*: None for the smallest one. Raises LayoutError.
+    """
+    info = find_layout(name)
+    if "prime" not in info.params or "history" not in info.params:
+        return None
+    return width_max(name, width, {"prime": prime_for(name, width) if prime is None else prime})
+
+
 def prime_for(name: str, members: int) -> int:
     """Return the prime of layout *name* with which an array can grow to *members* members.
 

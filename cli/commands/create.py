@@ -78,7 +78,7 @@ def create(
 
     from raidx_fuse.daemon import create as creation
     from raidx_fuse.daemon import inspect
-    from raidx_fuse.layouts.growth_room import prime_for
+    from raidx_fuse.layouts.growth_room import in_place_max, prime_for
 
     prime = None
     if max_members is not None:
@@ -110,10 +110,11 @@ def create(
     line = (
         f"{name}: {layout} on {plural(len(members), 'member')}, image of {out.size(status['size'])}"
     )
-    out.emit(
-        {**document([status]), "changed": True},
-        f"{line}\nmount it: raidx mount {' '.join(members)} MOUNTPOINT",
-    )
+    line += f"\nmount it: raidx mount {' '.join(members)} MOUNTPOINT"
+    most = in_place_max(layout, len(members), prime)
+    if most is not None:
+        line += f"\ngrows to at most {plural(most, 'member')} by the fewest moves (--max-members)"
+    out.emit({**document([status]), "changed": True}, line)
 
 
 def _present(members: tuple[str, ...]) -> dict[str, Any] | None:

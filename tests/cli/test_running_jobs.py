@@ -198,6 +198,11 @@ def test_growth_says_how_large_the_image_will_be_and_what_to_type_then(
     for words in ("grows from 4 to 5", "moves: 2 MiB", "image: 3 MiB now, 4 MiB at the end"):
         assert words in text
     assert "journal: 4 KiB more" in text
+    assert "redundancy: stays as it is" in text
+    copies = {**does, **costs, **times, **kept, "redundancy": {"now": 1, "worst": 1, "end": 2}}
+    daemon.answers["add-disk"] = copies  # one copy more of raid1
+    text = daemon.run("add-disk", "ARRAY", str(tmp_path / "new.img"), "-n").stdout
+    assert "redundancy: 1 more loss tolerated now, 2 more losses tolerated at the end" in text
 
 
 def test_growth_passes_on_how_parity_is_to_follow(daemon: Daemon, tmp_path: Path) -> None:

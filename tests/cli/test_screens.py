@@ -125,6 +125,22 @@ def test_a_command_to_copy_stays_on_one_line_in_a_pipe(tmp_path: Path) -> None:
     assert said.splitlines()[1] == f"mount it: raidx mount {' '.join(members)} MOUNTPOINT"
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("rdp", "grows to at most 6 members by the fewest moves (--max-members)"),
+        ("rdp --max-members 9", "grows to at most 12 members by the fewest moves (--max-members)"),
+        ("evenodd", "grows to at most 7 members by the fewest moves (--max-members)"),
+        ("raid5", None),
+    ],
+)
+def test_create_says_how_far_a_prime_lets_an_array_grow(
+    tmp_path: Path, options: str, said: str | None
+) -> None:
+    lines = checked(tmp_path, f"create --layout {options} --size 16MiB --chunk 4KiB a b c d e f")
+    assert lines.splitlines()[2:] == ([said] if said else [])
+
+
 def test_a_bar_in_ascii_is_drawn_in_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)
