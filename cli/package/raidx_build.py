@@ -156,7 +156,9 @@ def completion_script(shell: str) -> str:
     assert kind is not None  # click knows the three
     # Only the name of the program goes into it. `source` would also look for a bash of today.
     made = kind(None, {}, "raidx", "_RAIDX_COMPLETE")  # type: ignore[arg-type]
-    return made.source_template % made.source_vars()
+    script = made.source_template % made.source_vars()
+    # click's script for fish would end a description at its first comma
+    return script.replace('(string split "," $completion)', '(string split -m 1 "," $completion)')
 
 
 def write_shared(folder: Path) -> list[Path]:

@@ -227,3 +227,7 @@ def test_the_alert_rules_name_metrics_that_there_are(daemon: Daemon, tmp_path: P
     if promtool is not None:
         done = subprocess.run([promtool, "check", "rules", rules], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
+        said = daemon.run("stats", "ARRAY", "--prometheus").stdout
+        check = [promtool, "check", "metrics"]
+        done = subprocess.run(check, input=said, capture_output=True, text=True)
+        assert (done.returncode, done.stdout + done.stderr) == (0, "")
