@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from typing import Any
 
@@ -110,7 +111,7 @@ def create(
     line = (
         f"{name}: {layout} on {plural(len(members), 'member')}, image of {out.size(status['size'])}"
     )
-    line += f"\nmount it: raidx mount {' '.join(members)} MOUNTPOINT"
+    line += f"\nmount it: raidx mount {shlex.join(members)} MOUNTPOINT"
     most = in_place_max(layout, len(members), prime)
     if most is not None:
         line += f"\ngrows to at most {plural(most, 'member')} by the fewest moves (--max-members)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
@@ -68,4 +69,4 @@ def _next(array: dict[str, Any]) -> Text:
         return Text(f"{array['name']}: mounted on {array['mountpoint']}")
     if array["problem"] is not None:
         return Text(f"{array['name']}: {array['problem']}", style="yellow")
-    return Text(f"mount it: raidx mount {' '.join(array['members'])} MOUNTPOINT")
+    return Text(f"mount it: raidx mount {shlex.join(array['members'])} MOUNTPOINT")

@@ -222,8 +222,8 @@ def _mounted(operations: VolumeOperations, path: str, options: MountOptions) -> 
 
 
 def _fuse_options(options: MountOptions) -> set[str]:
-    # A comma would begin another mount option.
-    source = options.source.replace("\\", "_").replace(",", "_")
+    # A comma would begin another mount option; pyfuse3 takes ASCII only.
+    source = "".join("_" if c in "\\," or not c.isascii() else c for c in options.source)
     chosen = set(pyfuse3.default_options) | {f"fsname={source}", "subtype=raidx"}
     if options.allow_other:
         chosen.add("allow_other")
