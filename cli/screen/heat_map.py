@@ -18,7 +18,8 @@ from raidx_fuse.cli.screen.snapshot import Part
 
 LIMITS = (0.1, 1.0, 10.0, 100.0, 1000.0)
 """Accesses per second of a part from which it has the next degree of heat."""
-COLOURS = ("blue", "cyan", "green", "yellow", "bold red")
+COLOURS = ("#5f00af", "#0087d7", "#00af5f", "#d7af00", "#ffff00")
+"""Each brighter than the last, and apart for those who see red and green alike (as viridis is)."""
 UNWRITTEN, LOST = ("·", "."), "x"
 SHADES = ("░▒▓█", ":+%#")  # a quarter .. all of it, in Unicode and in ASCII
 LOST_STYLE = "bold red"

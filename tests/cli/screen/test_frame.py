@@ -11,7 +11,7 @@ from rich.text import Text
 
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.screen.frame import Style, page, parts_wanted, screen, shared
-from raidx_fuse.cli.screen.heat_map import map_lines
+from raidx_fuse.cli.screen.heat_map import COLOURS, map_lines
 from raidx_fuse.cli.screen.model import Model, View
 from raidx_fuse.cli.screen.snapshot import Part, Snapshot, snapshot
 from raidx_fuse.daemon.control_socket import ControlError
@@ -128,9 +128,7 @@ def test_heat_is_a_colour_and_without_colours_a_digit() -> None:
     parts = [Part(100, 0, uses) for uses in (0, 0.1, 1, 10, 100, 1e9)] + [Part(50, 1, 5)]
     (line,) = map_lines(parts, parts, 10, ascii_only=False, colour=True)
     assert line.plain == "██████x"
-    assert [span.style for span in line.spans] == [
-        *("bright_black", "blue", "cyan", "green", "yellow", "bold red")
-    ]
+    assert [span.style for span in line.spans] == [*("bright_black", *COLOURS, "bold red")]
     (line,) = map_lines(parts, parts, 10, ascii_only=False, colour=False)
     assert line.plain == "█12345x"
     assert not line.spans
