@@ -78,6 +78,22 @@ def test_a_failure_its_replacement_and_the_end_are_told_in_order(with_desk: With
     assert all(from_dict(event.as_dict()) == event for event in told)
 
 
+def test_jobs_are_called_by_nouns(with_desk: WithDesk) -> None:
+    told: list[Event] = []
+
+    async def scene(desk: Desk) -> None:
+        Watch(told.append, "/mnt/a", lambda: 7).begin(desk.array)
+        answer = await desk.ask("add-disk", members=["fresh"])
+        await desk.ask("job-wait", job=answer["job"])
+        answer = await desk.ask("replace-disk", old="0", new="other")
+        await desk.ask("job-wait", job=answer["job"])
+
+    with_desk(scene)
+    messages = [event.message for event in told]
+    for wanted in ("a growth has begun", "the growth is done", "the replacement is done"):
+        assert wanted in messages
+
+
 def test_a_hotspot_is_told_once_and_its_end_too(with_desk: WithDesk) -> None:
     told: list[Event] = []
 

@@ -18,6 +18,12 @@ from raidx_fuse.tasks import rest
 LOOK_S = 10.0  # between two looks for what no hook tells
 STARTED = {"rebuild": "RebuildStarted", "scrub": "ScrubStarted"}
 FINISHED = {"rebuild": "RebuildFinished", "scrub": "ScrubFinished"}
+NOUNS = {  # of kinds of jobs that are named by a verb
+    "grow": "growth",
+    "evacuate": "evacuation",
+    "restore": "restoration",
+    "replace": "replacement",
+}
 
 
 class Watch:
@@ -150,7 +156,7 @@ class Watch:
         )
 
     def _job_started(self, job: Job) -> None:
-        text = f"a {job.kind} has begun"
+        text = f"{'an' if job.kind == 'evacuate' else 'a'} {_noun(job)} has begun"
         if isinstance(job, Rebuild) and job.was_away:
             text += ": its member was away and is caught up by what changed"
         self._tell(STARTED.get(job.kind, "JobStarted"), INFO, text, job.kind)
@@ -159,10 +165,10 @@ class Watch:
         self._waiting.pop(job.job_id, None)
         kind = FINISHED.get(job.kind, "JobFinished")
         if job.state == "failed":
-            self._tell("JobFailed", ERROR, f"the {job.kind} failed: {job.error}", job.kind)
+            self._tell("JobFailed", ERROR, f"the {_noun(job)} failed: {job.error}", job.kind)
             return
         found: dict[str, Any] = job.detail()
-        text = f"the {job.kind} is {job.state}"
+        text = f"the {_noun(job)} is {job.state}"
         if isinstance(job, Rebuild) and job.was_away:
             text += f": caught up by {job.done_bytes} bytes"
         self._tell(kind, INFO, text, job.kind)
@@ -205,7 +211,7 @@ class Watch:
         for job in self._array.jobs.running():
             if job.error and self._waiting.get(job.job_id) != job.error:
                 self._waiting[job.job_id] = job.error
-                self._tell("JobStalled", ERROR, f"the {job.kind} waits: {job.error}", job.kind)
+                self._tell("JobStalled", ERROR, f"the {_noun(job)} waits: {job.error}", job.kind)
         self._look_at_log()
         lost = self._array.context.bad_chunks.count()
         if lost > self._lost:
@@ -222,3 +228,7 @@ class Watch:
             text = f"pages that cannot be read, and that nothing gives back: {pages}"
             self._tell("UnreadablePages", ERROR, text, "", advice)
         self._unreadable = pages
+
+
+def _noun(job: Job) -> str:
+    return NOUNS.get(job.kind, job.kind)
