@@ -103,6 +103,7 @@ MAY_STORE = {
     ("lab.crash.broken", "array.rebundle.__class__"),
     ("lab.crash.broken", "array.context.journal.__class__"),
     ("lab.experiments.simulate", "array.context.locks"),  # so does an experiment without locks
+    ("lab.crash.broken", "array.context.journal.unsettled.__class__"),
 }
 MAY_SETATTR = {("fuse.session_loop", "module")}  # pyfuse3's session loop is replaced, and put back
 

@@ -204,6 +204,24 @@ def write_plans(
     return rmw, rcw
 
 
+def plan_around(code: Code, touched: int, lost: int, zeros: int, around: int) -> BandPlan | None:
+    """Return a plan that reads none of the cells *around*, or None if there is none. Pure.
+
+    Their members are present, so that a parity among them is written. *zeros* are cells that count
+    as zero. All are masks, as for `write_plans`.
+    """
+    solved = around & code.data_mask & ~touched
+    for more in dict.fromkeys((0, solved)):
+        try:
+            plans = write_plans(code, touched, lost & ~zeros | more & ~zeros, zeros)
+        except Unrecoverable:
+            continue
+        for plan in reversed(plans):
+            if plan is not None and not plan.read_mask & around:
+                return plan
+    return None
+
+
 @lru_cache(maxsize=65536)
 def unwritten_cells(code: Code, unwritten_data: int) -> int:
     """Return *unwritten_data* and every parity cell that depends on no other data cells."""

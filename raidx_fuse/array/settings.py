@@ -199,16 +199,6 @@ _BPU_SETTINGS = (
 )
 
 
-def _journal_parity(text: str) -> str:
-    if text not in ("write", "checkpoint"):
-        raise UsageError(f"{text!r} is neither write nor checkpoint")
-    return text
-
-
-def _set_journal_parity(array: RunningArray, value: Any) -> None:
-    array.context.journal.unsettled.enable(value == "checkpoint")
-
-
 def _slice(text: str) -> float:
     """Parse a longest waiting time: 1 ms to 10 s, in seconds."""
     value = parse_seconds(text)
@@ -300,13 +290,6 @@ SETTINGS = {
             _set_journal,
         ),
         Setting(
-            "journal.parity",
-            "write",
-            "when logged data gets its parity: write (with each write) or checkpoint (afterwards)",
-            _journal_parity,
-            _set_journal_parity,
-        ),
-        Setting(
             "speed_min",
             8 << 20,
             "bytes a second that background jobs may use while the array is in use",
@@ -353,9 +336,14 @@ SETTINGS = {
     )
 }
 
+RETIRED = {"journal.parity": "the parity of logged data always follows at the checkpoint"}
+"""Settings of older versions, and what holds now: superblocks may have them, nothing reads them."""
+
 
 def setting_named(name: str) -> Setting:
     """Return the setting called *name*. Raises UsageError that suggests the nearest name."""
+    if name in RETIRED:
+        raise UsageError(f"there is no setting {name} any more: {RETIRED[name]}")
     setting = SETTINGS.get(name)
     if setting is None:
         raise unknown("setting", name, SETTINGS)
@@ -365,9 +353,11 @@ def setting_named(name: str) -> Setting:
 def restored_settings(kept: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the valid settings of a superblock, and a warning for each that is not valid.
 
-    Settings of a newer version, which are not known here, are returned unchanged.
+    Settings of a newer version, which are not known here, are returned unchanged; those of an older
+    one that are retired are left out.
     """
-    values, warnings = dict(kept), []
+    values = {key: value for key, value in kept.items() if key not in RETIRED}
+    warnings = []
     for name in sorted(kept.keys() & SETTINGS.keys()):
         try:
             SETTINGS[name].restored(kept[name])

@@ -12,15 +12,16 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.parity_policy import bpu
 from raidx_fuse.engine.parity_policy.bpu import Decision
 from raidx_fuse.engine.parity_policy.policy import traditional
+from raidx_fuse.engine.write.data_only import is_cached
 from raidx_fuse.engine.write.route import (
     Route,
     is_whole,
     logs_data_only,
     must_mark,
     route,
+    shape_of,
     whole_state_of,
 )
-from raidx_fuse.engine.write.sequential import StripeFill
 from raidx_fuse.engine.write.split import Piece
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.log_record import record_bytes
@@ -240,18 +241,19 @@ def _admission(context: ArrayContext, piece: Piece, bands: list[dict[str, Any]])
     }
     if way is not Route.LOG:
         return document
-    before = StripeFill(context).would_be_logged_before(piece)
-    fills = before is not None
-    follows = not fills and logs_data_only(state, piece.touched)
+    unsettled = context.journal.unsettled
+    follows = (
+        logs_data_only(state, shape_of(context, piece))
+        and not is_cached(context, piece.stripe, piece.bands(context.chunk_bytes))
+        and unsettled.has_space(piece.stripe, unsettled.space_of(piece.parts(context.chunk_bytes)))
+    )
     places = [place for band in bands for place in band["writes"]]
     parities = [place for place in places if place["cell"].startswith("P")]
     data = [place for place in places if not place["cell"].startswith("P")]
-    logged = data if fills or follows else places
-    entries = len(logged) + (fills or follows) + bool(state.unwritten & piece.touched)
+    logged = data if follows else places
+    entries = len(logged) + follows + bool(state.unwritten & piece.touched)
     parity, settling = "with the data", 0
-    if before is not None and before | piece.touched == context.code.data_mask:
-        parity = "from the logged data"  # of the whole stripe: recovery computes it
-    elif fills or follows:
+    if follows:
         parity = "at the checkpoint"
         size = sum(place["length"] for place in parities)
         settling = record_bytes(len(parities) + follows, size)

@@ -121,6 +121,15 @@ def count_entries(fields: Fields) -> int:
     return len(fields) // (ENTRY_BYTES if isinstance(fields, bytes) else 4)
 
 
+def settled_entries(stripes: Sequence[int], sequences: Sequence[int]) -> bytes:
+    """Return packed entries that say: the record has the parity of *stripes*.
+
+    *sequences*: the sequence number of the last record whose data it covers, for each of them.
+    """
+    last = [sequence & SEQUENCE_MASK for sequence in sequences]
+    return pack_entries(SETTLED, 0, last, stripes)
+
+
 def record_bytes(entries: int, data_bytes: int) -> int:
     """Return the size of a record on the ring, padding included."""
     size = RECORD_HEADER_BYTES + entries * ENTRY_BYTES + data_bytes

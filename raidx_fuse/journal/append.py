@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import trio
 
@@ -26,7 +25,12 @@ from raidx_fuse.format.log_record import (
     holder_of,
     record_bytes,
 )
-from raidx_fuse.journal.group_commit import BATCH_BYTES_MAX, CHANGE_BYTES_MAX, CommitBatch
+from raidx_fuse.journal.group_commit import (
+    BATCH_BYTES_MAX,
+    CHANGE_BYTES_MAX,
+    CommitBatch,
+    LocksOfStripes,
+)
 from raidx_fuse.journal.log_members import LogMembers
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import RecordsInFlight, ReshapePosition, Ring
@@ -43,17 +47,6 @@ OVERLAY_BYTES_MAX = 32 << 20
 NO_GAP = 1 << 64
 
 log = logging.getLogger(__name__)
-
-
-class LocksOfStripes(Protocol):
-    """The operations on the array's stripe locks that the log needs while a batch is late."""
-
-    def take_free(self, stripes: Iterable[Stripe]) -> list[Stripe]:
-        """Lock those of *stripes* that are free, without waiting; return the locked ones."""
-        ...
-
-    def release_all(self, stripes: Iterable[Stripe]) -> None:
-        """Release the locks of *stripes*."""
 
 
 class LogWriter(ReshapePosition):
@@ -81,8 +74,9 @@ class LogWriter(ReshapePosition):
         self.capacity = self.ring.capacity
         self.inflight = RecordsInFlight()
         self.unsettled = Unsettled(self, member_set, written, self.capacity)
-        # sequence -> writes for `finish`; the parts if they are data without parity; the stripe
-        self.unfinished: dict[int, tuple[Sequence[MemberIO], Sequence[Part], Stripe]] = {}
+        # sequence -> writes for `finish`; the stripe; if they are data without parity, the parts
+        # and their `space_of`
+        self.unfinished: dict[int, tuple[Sequence[MemberIO], Stripe, Sequence[Part], int]] = {}
         self.log_members = LogMembers(member_set)
         self.locks: LocksOfStripes | None = None  # of the array
         self.batch: CommitBatch | None = None  # changes that are not in the ring yet
@@ -199,14 +193,17 @@ class LogWriter(ReshapePosition):
 
         Only then may the change be checkpointed. Raises what the members raise.
         """
-        writes, parts, stripe = self.unfinished.pop(sequence)
+        writes, stripe, parts, space_bytes = self.unfinished.pop(sequence)
         try:
             await self.member_set.write(left)
             for role, place, (buffer,), _ in writes:
                 self.overlay.put(role, place, buffer)
             if parts:
-                self.unsettled.note(stripe, sequence, parts, self.unsettled.space_of(parts))
+                self.unsettled.note(stripe, sequence, parts, space_bytes)
+            else:
+                self.unsettled.note_parity((stripe,))
         except RaidxError:
+            self.unsettled.forget(space_bytes)
             self.withdraw(sequence, self.inflight.position(sequence))
             raise
         finally:
@@ -236,11 +233,13 @@ class LogWriter(ReshapePosition):
 
     def hurry(self) -> None:
         """Wake the checkpoint if the ring or the overlay is filling up."""
-        if (
-            self.ring.must_hurry(self.unsettled.held_bytes)
-            or self.overlay.held_bytes > OVERLAY_BYTES_MAX
-        ):
+        if self.is_filling or self.overlay.held_bytes > OVERLAY_BYTES_MAX:
             self._wake.set()
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether the ring holds so much that a checkpoint is urgent."""
+        return self.ring.must_hurry(self.unsettled.held_bytes - self.unsettled.closed_bytes)
 
     # -- group commit (group_commit.py) --------------------------------------------------------
 
@@ -261,11 +260,11 @@ class LogWriter(ReshapePosition):
         batch = self.batch
         if batch is None or batch.body_bytes > self._gather_bytes:
             self.write_batch()
-            ring = self.ring
-            kept_bytes = self.kept_bytes(space_bytes)
-            if self.inflight.open or not ring.has_room(self._batch_bytes, kept_bytes):
+            if self.inflight.open:
                 return None
-            batch = CommitBatch(self.write_batch, ring.next_sequence)
+            batch = CommitBatch(self.write_batch, self.ring.next_sequence)
+        if not self.ring.has_room(self._batch_bytes, self.kept_bytes(space_bytes)):
+            return None
         total = sum([length for _, _, _, length in writes])
         if total > self._change_bytes:
             return None
@@ -275,12 +274,16 @@ class LogWriter(ReshapePosition):
         put = self.overlay.put
         if data_parts:
             fields += (UNSETTLED, 0, len(writes), stripe)
+            self.unsettled.expect(space_bytes)
             self.unsettled.note(stripe, batch.sequence, data_parts, space_bytes)
+        else:
+            self.unsettled.with_parity.add(stripe)
         for role, offset, (buffer,), length in writes:
             fields += (DATA, role, length, offset)
             parts.append(buffer)
             put(role, offset, buffer)
         batch.stripes.append(stripe)
+        self.unsettled.whole_cells.note_parts(stripe, data_parts, self.ring.stripes)
         self.ring.stripes[stripe] = batch.sequence
         return batch
 

@@ -6,17 +6,15 @@ journal.py states the order of the writes and flushes, and its laws.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.format.log_record import entry_fields
 from raidx_fuse.journal.append import LogWriter
-from raidx_fuse.journal.deferred_parity import DeferredParity
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import Tail
-from raidx_fuse.layouts.numbers import Stripe, by_role
+from raidx_fuse.layouts.numbers import by_role
 from raidx_fuse.store.chunk_table import ChunkTable
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.member_set import MemberSet
@@ -39,7 +37,7 @@ class Checkpoint(LogWriter):
 
     Attributes: *placing* (held during a checkpoint); *before_places* (awaited before one writes to
     home places); *placements* (the number of checkpoints); *waits_for_room* (how often a commit
-    found the log full); *deferred* (the stripes whose parity the log lacks).
+    found the log full).
     """
 
     def __init__(
@@ -56,7 +54,6 @@ class Checkpoint(LogWriter):
         self.placements = 0
         self.waits_for_room = 0
         self.before_places: Callable[[], Awaitable[None]] | None = None
-        self.deferred = DeferredParity(member_set, overlay, self.capacity)
         self._begun: Begun | None = None  # a checkpoint that has begun; one that failed goes on
         self._gate: trio.Event | None = None  # commits wait for it while the ring is emptied
         self.placing = trio.Lock()
@@ -75,15 +72,13 @@ class Checkpoint(LogWriter):
 
         *space_bytes*: the `Unsettled.space_of` of data that is about to be logged.
         """
-        unsettled, kept = self.unsettled, 2 * self.deferred.reserve_bytes
-        if unsettled.held_bytes:
-            kept += unsettled.reserve_bytes
+        unsettled, kept = self.unsettled, self.unsettled.reserve_bytes
         return kept + unsettled.more_bytes(space_bytes) if space_bytes else kept
 
-    async def _make_room(self, size: int, more_bytes: int = 0) -> None:
+    async def _make_room(self, size: int, space_bytes: int = 0) -> None:
         """Wait until the ring has space for a record of *size* bytes and commits may go on.
 
-        *more_bytes* must be free besides: for parity that follows.
+        *space_bytes* as for `kept_bytes`.
 
         Raises RaidxError if the record can never fit or the log is lost.
         """
@@ -101,13 +96,14 @@ class Checkpoint(LogWriter):
             if self.torn:
                 await self.mend()
                 continue
-            if ring.has_room(size, more_bytes + self.kept_bytes()):
+            if ring.has_room(size, self.kept_bytes(space_bytes)):
                 break
             self.waits_for_room += 1
             await self.place(since=self.placements)
-            if not ring.has_room(size, more_bytes + self.kept_bytes()):
+            if not ring.has_room(size, self.kept_bytes(space_bytes)):
                 await self.member_set.flush()  # the durable head page frees the space
-            if not ring.has_room(size, more_bytes + self.kept_bytes()):
+                self.unsettled.forget_closed(ring.durable_tail[0])
+            if not ring.has_room(size, self.kept_bytes(space_bytes)):
                 await self.inflight.wait_for_first()  # the tail cannot pass it
         self.hurry()
 
@@ -136,6 +132,7 @@ class Checkpoint(LogWriter):
             tail, pages, chunk_table = self._begun
             tail = self._behind(tail, await self.unsettled.settle_frozen())
             await self._barrier()  # the records are durable
+            self.unsettled.forget_closed(ring.durable_tail[0])
             await self._write_frozen()
             await self.written.save_taken(pages)
             await self.chunk_table.save_as(chunk_table)
@@ -143,6 +140,8 @@ class Checkpoint(LogWriter):
             self.overlay.drop_frozen()
             self._begun = None
             self.member_set.note_placed()
+            if self.member_set.unreadable:
+                self.member_set.unreadable.stir()  # a page may have been written anew
             await ring.move_tail(tail)
             self.placements += 1
 
@@ -167,11 +166,10 @@ class Checkpoint(LogWriter):
         Raises RaidxError.
         """
         while True:
-            while self.is_late or self.deferred.unfinished:  # waiting for one may add the other
+            while self.is_late:
                 await self.finish_batches()
-                await self._finish_deferred()
             async with self.unsettled.settling:
-                if self.is_late or self.deferred.unfinished:
+                if self.is_late:
                     continue
                 tail: Tail = self.ring.next_sequence, self.ring.position, self.mark
                 if self.inflight:
@@ -187,36 +185,6 @@ class Checkpoint(LogWriter):
     async def _barrier(self) -> None:
         """Make the earlier steps of the checkpoint durable before the next one begins."""
         await self.member_set.flush()
-
-    async def _finish_deferred(self) -> None:
-        """Log the deferred parities; commits wait meanwhile. Raises RaidxError."""
-        gate = None
-        if self._gate is None:
-            gate = self._gate = trio.Event()
-        try:
-            deferred = self.deferred
-            while deferred.unfinished:
-                await self.inflight.wait_for_all()
-                lacking = dict(deferred.unfinished)
-                if lacking and not self.log_members.roles:
-                    raise RaidxError("the journal is lost: its records wait for the next mount")
-                if lacking:
-                    await self._log_parities(lacking)
-                # If a cancelled drain opened the gate, stripes may have been filled further.
-                deferred.finish(
-                    [s for s, was in lacking.items() if deferred.unfinished.get(s) is was]
-                )
-        finally:
-            if gate is not None:
-                self._gate = None
-                gate.set()
-
-    async def _log_parities(self, lacking: Mapping[Stripe, object]) -> None:
-        """Log the deferred parities of the stripes *lacking* in one record."""
-        await self.mend()
-        fields, parts, total = entry_fields(self.deferred.parities(lacking))
-        self.deferred.note_others(lacking)
-        self.inflight.end((await self.append([*lacking], fields, parts, total))[0])
 
     async def _write_frozen(self) -> None:
         """Write the frozen layer to its home places, on all members at once.
@@ -268,7 +236,7 @@ class Checkpoint(LogWriter):
 
     @property
     def is_gated(self) -> bool:
-        """Whether commits wait, because deferred parity is being logged or the ring emptied."""
+        """Whether commits wait, because the ring is being emptied."""
         return self._gate is not None
 
     def give_up_soon(self) -> None:

@@ -17,7 +17,8 @@ writes the batch before anything else that takes space in the ring.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Protocol
 
 import trio
 
@@ -56,6 +57,17 @@ class Deferral:
         """Return whether a handler has written since the last call."""
         wrote, self.wrote = self.wrote, False
         return wrote
+
+
+class LocksOfStripes(Protocol):
+    """The operations on the array's stripe locks that the log needs while a batch is late."""
+
+    def take_free(self, stripes: Iterable[Stripe]) -> list[Stripe]:
+        """Lock those of *stripes* that are free, without waiting; return the locked ones."""
+        ...
+
+    def release_all(self, stripes: Iterable[Stripe]) -> None:
+        """Release the locks of *stripes*."""
 
 
 class CommitBatch:

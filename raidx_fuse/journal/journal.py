@@ -26,15 +26,15 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 from raidx_fuse.format.log_record import (
+    SEQUENCE_MASK,
+    SETTLED,
     UNSETTLED,
     entry_fields,
     map_fields,
     record_bytes,
 )
-from raidx_fuse.journal.append import LocksOfStripes
 from raidx_fuse.journal.checkpoint import Checkpoint
-from raidx_fuse.journal.deferred_parity import Filling
-from raidx_fuse.journal.group_commit import CommitBatch, Deferral
+from raidx_fuse.journal.group_commit import CommitBatch, Deferral, LocksOfStripes
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.stripe_parity import Part
 from raidx_fuse.layouts.numbers import Chunk, Stripe
@@ -106,16 +106,16 @@ class Journal(Checkpoint):
         would redo both records, in order. Raises what the members raise.
         """
         assert not any(stripe in self.unsettled for stripe in stripes), "settled before planning"
-        # The deferred parities come first: the writes may change parts of them.
-        writes = [*self.deferred.parities(stripes, writes), *writes]
         fields, parts, total = entry_fields(writes)
         fields += map_fields(fresh, unwritten, moves, mark)
+        for stripe, last in await self.unsettled.end_closed(stripes):
+            fields += (SETTLED, 0, last & SEQUENCE_MASK, stripe)
         if self.member_set.unpublished:
             await self.member_set.published()  # law 4
         await self._make_room(record_bytes(len(fields) // 4, total))
         if not still_valid():
             return False
-        self.deferred.note_others(stripes)
+        self.unsettled.whole_cells.note_others(stripes)
         sequence, record = await self.append(stripes, fields, parts, total)
         try:
             await self.wait_for_earlier(sequence)
@@ -123,7 +123,7 @@ class Journal(Checkpoint):
                 return False
             self.take_effect(record, len(fields) // 4, writes)
             self.unsettled.note_parity(stripes)
-            self.deferred.finish(stripes)
+            self.unsettled.drop_closed(stripes)
             self.written.set_bits(fresh)
             self.written.clear_bits(unwritten)
             if moves:
@@ -148,26 +148,39 @@ class Journal(Checkpoint):
         fields: list[int] = []
         parts: list[Any] = []
         total = 0
-        spaces = [self.unsettled.space_of(data_parts) for _, data_parts, _ in changes]
+        unsettled = self.unsettled
+        spaces = [unsettled.space_of(data_parts) for _, data_parts, _ in changes]
+        if not all(map(unsettled.has_space, stripes, spaces)):
+            return False
         for stripe, _, requests in changes:
             more, buffers, more_bytes = entry_fields(requests)
             fields += (UNSETTLED, 0, len(requests), stripe, *more)
             parts += buffers
             total += more_bytes
-        reserve_bytes = self.unsettled.more_bytes(sum(spaces))
+        space_bytes = sum(spaces)
         size = record_bytes(len(fields) // 4, total)
-        if 2 * size + reserve_bytes > self.capacity:
+        # Beside it there may be parities that others have reserved space for.
+        if 2 * size + space_bytes + 2 * unsettled.waste_bytes > self.capacity:
             return False
-        await self._make_room(size, reserve_bytes)
+        await self._make_room(size, space_bytes)
         if not self.parity_may_follow:
             return False
-        self.deferred.note_others(stripes)
-        sequence, record = await self.append(stripes, fields, parts, total)
+        unsettled.expect(space_bytes)
+        for stripe, data_parts, _ in changes:
+            self.unsettled.whole_cells.note_parts(stripe, data_parts, self.ring.stripes)
+        try:
+            sequence, record = await self.append(stripes, fields, parts, total)
+        except BaseException:
+            unsettled.forget(space_bytes)
+            raise
         try:
             await self.wait_for_earlier(sequence)
             self.take_effect(record, len(fields) // 4, writes)
             for (stripe, data_parts, _), space in zip(changes, spaces, strict=True):
-                self.unsettled.note(stripe, sequence, data_parts, space)
+                unsettled.note(stripe, sequence, data_parts, space)
+        except BaseException:
+            unsettled.forget(space_bytes)
+            raise
         finally:
             self.inflight.end(sequence)
         return True
@@ -175,7 +188,7 @@ class Journal(Checkpoint):
     @property
     def parity_may_follow(self) -> bool:
         """Whether data may be logged without its parity: not before the layout changes."""
-        return self.unsettled.enabled and not self.deferred.paused and not self.forced
+        return not self.unsettled.paused and not self.forced
 
     async def settle(self, stripes: Collection[Stripe]) -> None:
         """Make the chains of *stripes* hold for what readers see; their locks are held.
@@ -185,84 +198,14 @@ class Journal(Checkpoint):
         if self.unsettled:
             await self.unsettled.settle(stripes)
 
-    async def commit_filled(
-        self, filled: Sequence[Filling], still_valid: Callable[[], bool]
-    ) -> bool:
-        """Commit the data of stripes that are filled from the front, with deferred parity.
-
-        Differences from `commit`: *still_valid* is called only before the record is written,
-        because the record was planned with all members present and is right for any member that
-        takes a role later. False is also returned if a checkpoint ran meanwhile, so that the log
-        lacks the first cells of the stripes. The caller has reserved ring space for their parities
-        and releases it (deferred_parity.py).
-        """
-        writes = [request for filling in filled for request in filling.data]
-        stripes = [filling.stripe for filling in filled]
-        fields, parts, total = entry_fields(writes)
-        fields += self.deferred.entries(filled)
-        await self._make_room(record_bytes(len(fields) // 4, total))
-        if not still_valid() or not self.deferred.fit(filled):
-            return False
-        self.deferred.begin(filled, self.ring.stripes)
-        sequence, record = await self.append(stripes, fields, parts, total)
-        try:
-            await self.wait_for_earlier(sequence)
-            self.take_effect(record, len(fields) // 4, writes)
-            self.unsettled.note_parity(stripes)
-            self.deferred.take_effect(filled)
-        finally:
-            self.inflight.end(sequence)
-        return True
-
-    def commit_filled_now(self, filling: Filling) -> bool:
-        """Do `commit_filled` for one stripe without suspending; return False if that is impossible.
-
-        Then no member has any part of the record, and the caller commits the same change with
-        `commit_filled`. If only some log members took the record synchronously, it must not be
-        withdrawn: recovery could find it on one of them, accept it, and continue past a sequence
-        gap. It is completed asynchronously instead (*late*, group_commit.py).
-        """
-        ring, deferred = self.ring, self.deferred
-        if (
-            self._gate is not None
-            or not self.log_members.roles
-            or self.torn
-            or not deferred.fit((filling,))
-        ):
-            return False
-        self.write_batch()
-        if self.inflight.open:
-            return False
-        fields, parts, total = entry_fields(filling.data)
-        fields += deferred.entries((filling,))
-        size = record_bytes(len(fields) // 4, total)
-        if not ring.has_room(size, self.kept_bytes()):
-            return False
-        deferred.begin((filling,), ring.stripes)
-        sequence, position, record, left = self.append_now(fields, parts, total)
-        ring.hold((filling.stripe,), sequence)
-        if len(left) == len(self.log_members.turns[0]):
-            # After an error, a member may have the record nevertheless.
-            (self.withdraw if self.erred else ring.take_back)(sequence, position)
-            return False
-        self.commits += 1
-        self.take_effect(record, len(fields) // 4, filling.data)
-        self.unsettled.note_parity((filling.stripe,))
-        deferred.take_effect((filling,))
-        if left:
-            late = CommitBatch(self.write_batch, sequence)
-            late.mark_written()
-            late.stripes.append(filling.stripe)
-            self.be_late(late, left, position)
-        return True
-
     def commit_now(
         self, stripe: Stripe, writes: Sequence[MemberIO], data_parts: Sequence[Part] = ()
     ) -> tuple[int, list[MemberIO] | CommitBatch] | None:
         """Commit *writes* of one stripe without suspending.
 
         Each write has one buffer, which belongs to the log from now on. *data_parts*: the writes
-        are these parts of data cells, without parity (unsettled.py). Returns one of:
+        are these parts of data cells, whose parity follows (unsettled.py); empty if parity or
+        copies are among the writes, or the layout has none. Returns one of:
 
         * None: impossible, nothing was done;
         * the sequence number and the requests that did not complete synchronously: if there are
@@ -270,24 +213,20 @@ class Journal(Checkpoint):
         * the sequence number and a commit batch, if the reply may be deferred: the handler awaits
           `held`, then `finish_gathered`.
         """
-        deferred, unsettled = self.deferred, self.unsettled
+        unsettled = self.unsettled
         if self._gate is not None or self.inflight.open or not self.log_members.roles or self.torn:
-            return None
-        if stripe in deferred.unfinished:
             return None
         space_bytes = 0
         if data_parts:
             space_bytes = unsettled.space_of(data_parts)
-        elif (unsettled.current or unsettled.frozen) and stripe in unsettled:
+            if not unsettled.has_space(stripe, space_bytes):
+                return None
+        elif (unsettled and stripe in unsettled) or stripe in unsettled.closed:
             return None
-        else:
-            unsettled.with_parity.add(stripe)
         batch = None
         if self.deferral.holds:
             batch = self.join_batch(stripe, writes, data_parts, space_bytes)
         if batch is not None:
-            if deferred.held_cells:
-                deferred.note_others((stripe,))
             return batch.sequence, batch
         self.write_batch()
         if self.inflight.open:
@@ -298,22 +237,24 @@ class Journal(Checkpoint):
             fields[:0] = (UNSETTLED, 0, len(writes), stripe)
         size = record_bytes(len(fields) >> 2, total)
         kept_bytes = 0
-        if space_bytes or unsettled.held_bytes or deferred.reserve_bytes:
+        if space_bytes or unsettled.held_bytes:
             kept_bytes = self.kept_bytes(space_bytes)
         if not ring.has_room(size, kept_bytes):
             return None
+        unsettled.expect(space_bytes)
         sequence, position, _record, left = self.append_now(fields, parts, total)
+        unsettled.whole_cells.note_parts(stripe, data_parts, ring.stripes)
         ring.stripes[stripe] = sequence
-        if deferred.held_cells:
-            deferred.note_others((stripe,))
         if left:
             self.inflight.add(sequence, position)
-            self.unfinished[sequence] = writes, data_parts, stripe
+            self.unfinished[sequence] = writes, stripe, data_parts, space_bytes
         else:
             put = overlay.put
             for role, place, (buffer,), _ in writes:
                 put(role, place, buffer)
             if data_parts:
                 unsettled.note(stripe, sequence, data_parts, space_bytes)
+            else:
+                unsettled.with_parity.add(stripe)
         self.commits += 1
         return sequence, left

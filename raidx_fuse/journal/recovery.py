@@ -9,9 +9,8 @@ Recovery is idempotent and may be interrupted by a crash at any point:
 
 A read-only start keeps the content of the records in the overlay and writes nothing.
 
-If a record says that a stripe's parity follows from its data (deferred_parity.py), the parity is
-computed here, in the order of the records. It is also logged if the stripe's home places are needed
-to compute it.
+The parity of stripes whose data was logged without it (unsettled.py) is computed here, and logged
+before the first home place is written.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from raidx_fuse.format.log_record import (
     holder_of,
     pack_fields,
     record_bytes,
+    settled_entries,
 )
 from raidx_fuse.format.regions import COUNTER_MAX, SECTOR_BYTES
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.parity_replay import ParityReplay
 from raidx_fuse.journal.ring import Tail
-from raidx_fuse.journal.unsettled import settled_entries
 from raidx_fuse.layouts.numbers import by_role, cell_range, chunk_range
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
@@ -181,7 +180,8 @@ async def read_log(journal: Journal, member_set: MemberSet, head: PageStore) -> 
 async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Replayed:
     """Redo every record, then begin a new epoch; a read-only start only fills the overlay.
 
-    Raises what the members raise, and UnrecoverableError if a deferred parity cannot be computed.
+    Raises what the members raise, and UnrecoverableError if the log lacks parity that cannot be
+    computed.
     """
     epoch, (sequence, position, mark) = log_found.epoch, log_found.end
     tail = log_found.tail[1]
@@ -201,15 +201,11 @@ async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Rep
     if member_set.read_only:
         return Replayed(epoch, records, data_bytes)
     end = _End(journal, epoch, sequence, position)
-    for parities, stripes in parity_replay.settled(journal.unsettled.batch_bytes):
-        copies.append(end.append(parities, settled_entries(*zip(*stripes, strict=True))))
-    await parity_replay.forget_placed()
-    while parities := parity_replay.parities():
-        if end.position + 2 * _parity_bytes(parities) - tail <= journal.capacity:
-            break
-        parity_replay.forget_oldest()  # completed past the log, not flushed: records come first
-    if parities:
-        copies.append(end.append(parities))
+    for parities, stripes, kept in parity_replay.settled(journal.unsettled.batch_bytes):
+        more = settled_entries(*zip(*stripes, strict=True))
+        if not kept and end.position + 2 * _parity_bytes(parities) - tail > journal.capacity:
+            break  # of an earlier version: their data is in the log, or in its home places
+        copies.append(end.append(parities, more))
     if end.sequence > sequence:
         log.warning("the parity of stripes whose data was logged without it is computed and logged")
     if records:

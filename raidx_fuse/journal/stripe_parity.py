@@ -22,13 +22,13 @@ from raidx_fuse.layouts.planning.stripe_plan import (
     Band,
     BandPlan,
     cells_of,
+    plan_around,
     unwritten_cells,
     write_plans,
 )
-from raidx_fuse.store.buffers import Bytes
+from raidx_fuse.store.buffers import Bytes, Scratch
 from raidx_fuse.store.member_io import MemberLostError
 from raidx_fuse.store.member_set import MemberSet
-from raidx_fuse.store.observers import PAGE_BYTES
 from raidx_fuse.store.written_map import WrittenMap
 from raidx_fuse.store.xor import sources, xor_into
 
@@ -124,6 +124,22 @@ class ParityBlock(NamedTuple):
     content: Bytes
 
 
+class _HopelessError(Exception):
+    """In a band of *stripe*, unreadable or lost *cells* (a mask) leave no way to its parity."""
+
+    def __init__(self, stripe: Stripe, low: int, high: int, cells: int) -> None:
+        super().__init__(stripe, low, high, cells)
+        self.stripe, self.low, self.high, self.cells = stripe, low, high, cells
+
+
+def _unrecoverable(stripe: Stripe) -> UnrecoverableError:
+    return UnrecoverableError(
+        f"the parity of stripe {stripe}, which the journal lacks, cannot be computed: "
+        "too many members are lost",
+        action="attach the missing members",
+    )
+
+
 class StripeParity:
     """Computes parities of the array of *member_set*."""
 
@@ -131,6 +147,8 @@ class StripeParity:
         self.member_set = member_set
         self.written = written
         self._scratch = Scratch()
+        # (stripe, first byte, end byte) -> cells that count as zero there: nothing gives them back
+        self._given_up: dict[tuple[Stripe, int, int], int] = {}
 
     async def compute(
         self,
@@ -146,7 +164,11 @@ class StripeParity:
         UnrecoverableError if the code cannot give back what a plan needs.
         """
         while True:
-            groups = self._group(stripes, chooser)
+            try:
+                groups = self._group(stripes, chooser)
+            except _HopelessError as error:
+                await self._give_up(error)
+                continue
             scratch, self._scratch = self._scratch, Scratch()
             scratch.clear()
             reads: Reads = defaultdict(list)
@@ -169,10 +191,11 @@ class StripeParity:
         """Plan the bands of the *wanted* stripes; return them by plan and size."""
         member_set = self.member_set
         code = member_set.layout.code
-        kinds: dict[tuple[int, int, int], tuple[Plans, BandPlan | None]] = {}
+        kinds: dict[tuple[int, int, int, int], tuple[Plans, BandPlan | None]] = {}
         groups: dict[tuple[int, int], BandGroup] = {}
         all_written = self._all_written([stripe for stripe, _ in wanted])
-        plain_stripes = all_written and not member_set.lost
+        unreadable = bool(member_set.unreadable)
+        plain_stripes = all_written and not member_set.lost and not unreadable
         plain: dict[tuple[int, int], BandGroup] = {}  # of healthy stripes: (touched, size)
         lost = unwritten = 0
         for stripe, parts in wanted:
@@ -188,17 +211,23 @@ class StripeParity:
                     group.stripes.append(stripe)
                     group.lows.append(low)
                     continue
-                kind = touched, lost, unwritten & ~touched
+                around = 0
+                zeros = unwritten & ~touched
+                if unreadable:
+                    around = member_set.lost_cells(stripe, low, high) & ~lost
+                    zeros |= self._given_up.get((stripe, low, high), 0)
+                kind = touched, lost, zeros, around
                 known = kinds.get(kind)
+                if known is None and around:
+                    found = plan_around(code, *kind)
+                    if found is None:
+                        raise _HopelessError(stripe, low, high, (lost | around) & ~touched)
+                    known = kinds[kind] = (found, None), found
                 if known is None:
                     try:
-                        plans = write_plans(code, *kind)
+                        plans = write_plans(code, touched, lost, zeros)
                     except Unrecoverable as error:
-                        raise UnrecoverableError(
-                            f"the parity of stripe {stripe}, which the journal lacks, cannot be "
-                            "computed: too many members are lost",
-                            action="attach the missing members",
-                        ) from error
+                        raise _unrecoverable(stripe) from error
                     known = kinds[kind] = plans, chooser.fixed(plans)
                 plan = known[1] or chooser.choose(known[0], stripe)
                 if not plan.outputs:
@@ -206,7 +235,7 @@ class StripeParity:
                 key = id(plan), high - low  # *kinds* keeps the plan
                 group = groups.get(key)
                 if group is None:
-                    changes = plan.kind == "rmw" and not lost
+                    changes = plan.kind == "rmw" and not lost and not around
                     group = BandGroup(member_set, plan, high - low, touched, changes)
                     groups[key] = group
                     if plain_stripes and known[1]:
@@ -214,6 +243,21 @@ class StripeParity:
                 group.stripes.append(stripe)
                 group.lows.append(low)
         return groups.values()
+
+    async def _give_up(self, error: _HopelessError) -> None:
+        """List as lost what nothing gives back, so that the parity of the rest can be computed.
+
+        Raises UnrecoverableError if nobody keeps a list of lost chunks: in a recovery.
+        """
+        mender, stripe = self.member_set.unreadable.mender, error.stripe
+        cells = error.cells & self.member_set.layout.code.data_mask
+        if mender is None or not cells:
+            raise _unrecoverable(stripe) from None
+        await mender.give_up(stripe, cells)
+        band = stripe, error.low, error.high
+        if self._given_up.get(band, 0) | cells == self._given_up.get(band, 0):
+            raise _unrecoverable(stripe) from None
+        self._given_up[band] = self._given_up.get(band, 0) | cells
 
     def _all_written(self, stripes: Sequence[Stripe]) -> bool:
         """Return whether all chunks of *stripes* were written; perhaps False if they were."""
@@ -300,44 +344,3 @@ class BandGroup:
                 out = np.empty(len(self.stripes) * size, np.uint8)
                 xor_into(out, sources(output, old, new))
             yield ParityBlock(self.places(output.cell), size, out)
-
-
-class Scratch:
-    """Memory for ranges that are read, in rows of equal size; it is used again after `clear`.
-
-    Fresh memory costs a page fault for each page, and a view as much as a small read. So both are
-    kept, for the first SIZES_MAX sizes.
-    """
-
-    SIZES_MAX = 4
-    ROWS_MAX = 1024
-
-    def __init__(self) -> None:
-        self._rows: dict[int, tuple[Bytes, list[list[memoryview]]]] = {}
-        self._used: dict[int, int] = {}
-
-    def clear(self) -> None:
-        """Let all memory be taken again."""
-        self._used.clear()
-
-    def take(self, count: int, size_bytes: int) -> tuple[Bytes, list[list[memoryview]]]:
-        """Return memory for *count* ranges in a row, and the buffers of each."""
-        first = self._used.get(size_bytes, 0)
-        end = first + count
-        kept = self._rows.get(size_bytes)
-        if kept is None or end * size_bytes > len(kept[0]):
-            if size_bytes > PAGE_BYTES or count > self.ROWS_MAX or first or kept is not None:
-                return _rows(count, size_bytes)
-            if len(self._rows) == self.SIZES_MAX:
-                return _rows(count, size_bytes)
-            kept = self._rows[size_bytes] = _rows(self.ROWS_MAX, size_bytes)
-        self._used[size_bytes] = end
-        memory, buffers = kept
-        return memory[first * size_bytes : end * size_bytes], buffers[first:end]
-
-
-def _rows(count: int, size_bytes: int) -> tuple[Bytes, list[list[memoryview]]]:
-    memory = np.empty(count * size_bytes, np.uint8)
-    view = memory.data
-    ends = range(size_bytes, count * size_bytes + 1, size_bytes)
-    return memory, [[view[end - size_bytes : end]] for end in ends]

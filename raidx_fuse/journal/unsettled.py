@@ -17,7 +17,15 @@ of the data. Then everything is as if each write had logged its parity. Laws:
 3. Whoever needs the chains of a stripe settles it first, under its lock: degraded reads, writes
    with parity, moves, all jobs. While the lock is held no data without parity is logged.
 4. The written bits of an unsettled stripe do not change.
-5. The ring keeps space for the parities of all unsettled stripes (`reserve_bytes`).
+5. The ring keeps space for the parities of all unsettled stripes (`reserve_bytes`): for a record of
+   each stripe alone, so that they may be settled in any batches, and for what the end of a lap
+   wastes. It is counted before the record with the data is written (`expect`).
+
+A stripe whose data was logged from the front, in whole cells, may be completed past the log: then
+all of it, with its parity, goes to its home places (engine/write/stripe_end.py). It is *closed*
+until its records leave the log. Recovery takes it for unsettled, and computes its parity once more,
+so law 5 holds for it, too. Home places are not durable when it is closed, but the next record with
+parity of the stripe says that what precedes it is settled. So a flush precedes such a record.
 """
 
 from __future__ import annotations
@@ -32,11 +40,11 @@ from raidx_fuse.format.log_record import (
     DATA,
     ENTRY_BYTES,
     RECORD_HEADER_BYTES,
-    SEQUENCE_MASK,
-    SETTLED,
     Fields,
     pack_entries,
+    settled_entries,
 )
+from raidx_fuse.format.regions import SECTOR_BYTES
 from raidx_fuse.journal.log_members import LogMembers
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import RecordsInFlight
@@ -49,6 +57,7 @@ from raidx_fuse.journal.stripe_parity import (
     Reconstruct,
     StripeParity,
 )
+from raidx_fuse.journal.whole_cells import WholeCells
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import ReadBuffer
@@ -58,6 +67,9 @@ from raidx_fuse.store.written_map import WrittenMap
 STRIPES_AT_ONCE = 256
 RECORD_SHARE = 8  # the parities of a stripe take at most 1/RECORD_SHARE of the ring
 BATCH_SHARE = 16  # and those of a batch of stripes 1/BATCH_SHARE: the end of a lap may waste it
+PARTS_MAX = 64  # of a stripe, which a record of its parities has twice as many entries for
+ALONE_BYTES = RECORD_HEADER_BYTES + SECTOR_BYTES + 2 * ENTRY_BYTES  # of a stripe's own record
+MEND_BYTES = 4096  # for an empty record, and the header of a record of the largest size
 BATCH_BYTES_MAX = 4 << 20  # of parities, and about as much of each cell that is read for them
 
 
@@ -105,6 +117,7 @@ class NewData:
         Returns how much more space the stripe needs: none if it had all of them already.
         """
         self.sequence = sequence
+        reserve_bytes -= ALONE_BYTES
         more = [part for part in parts if part not in self.parts]
         if not more:
             return 0
@@ -117,17 +130,17 @@ NewLayer = dict[Stripe, NewData]
 
 
 class Unsettled:
-    """The unsettled stripes of a log: *current* and *frozen*, as the layers of the overlay.
+    """The unsettled stripes: *current* and *frozen*, as the layers of the overlay.
 
-    *held_bytes*: of the parities of all of them, at most. *batch_bytes*: of parities in one record,
-    unless one stripe has more. *with_parity*: the stripes that have parity in the current layer.
-    *enabled*: the setting `journal.parity` is "checkpoint". *chooser* asks the parity policy.
+    *held_bytes*: of the parities of all of them, and of the *closed* ones, at most. *batch_bytes*:
+    of parities in one record, unless one stripe has more. *with_parity*: the stripes that have
+    parity in the current layer. *chooser* asks the parity policy. *paused*: all data is logged with
+    its parity, because the layout is about to change, and records name its stripes.
     """
 
     def __init__(
         self, log: RecordLog, member_set: MemberSet, written: WrittenMap, capacity: int
     ) -> None:
-        self.enabled = False
         self.current: NewLayer = {}
         self.frozen: NewLayer = {}
         self.chooser: Chooser = Reconstruct()
@@ -135,13 +148,18 @@ class Unsettled:
         self._log = log
         self._member_set = member_set
         self.with_parity: set[int] = set()  # stripes that have parity in the current layer
+        self.whole_cells = WholeCells(member_set)
+        self.closed: dict[Stripe, NewData] = {}  # with data in the log that is home already
+        self.closed_bytes = 0  # of *held_bytes*
+        self.paused = False
         self.held_bytes = 0
-        self._layout: Layout | None = None  # for which *_fits* and *_parities* hold
-        self._fits = False
+        self._layout: Layout | None = None  # for which the next three hold
+        self._has_parity = False
+        self._whole_fits = False  # one record can hold all parities of a stripe
         self._parities = 0  # that a data cell affects, at most
+        self._code_bytes = self._code_entries_bytes = 0  # of all parities of a stripe, in a record
         self._record_bytes = capacity // RECORD_SHARE  # the most that a stripe's parities may take
         self.batch_bytes = min(capacity // BATCH_SHARE, BATCH_BYTES_MAX)
-        self._largest_bytes = self.batch_bytes  # of the records that settle what is unsettled
         self.settling = trio.Lock()  # held while stripes are settled, and while layers change
 
     def __bool__(self) -> bool:
@@ -150,43 +168,71 @@ class Unsettled:
     def __contains__(self, stripe: Stripe) -> bool:
         return stripe in self.current or stripe in self.frozen
 
+    def pause(self, paused: bool) -> None:
+        """Admit no data without parity from now on, or admit it again."""
+        self.paused = paused
+
     @property
     def reserve_bytes(self) -> int:
         """The space of the ring that is kept for the parities of all unsettled stripes."""
-        held = self.held_bytes
-        return held + held // 16 + self._largest_bytes + 4096 if held else 0
+        return self.held_bytes + self.waste_bytes if self.held_bytes else 0
+
+    @property
+    def waste_bytes(self) -> int:
+        """The most that the end of a lap may waste; a recovery settles all layers at once."""
+        return (1 if self._whole_fits else 3) * self._record_bytes + MEND_BYTES
 
     def more_bytes(self, space_bytes: int) -> int:
         """Return by how much data rises `reserve_bytes`, at most, if its `space_of` is given."""
-        more = 2 * space_bytes + space_bytes // 8  # twice: the largest record may grow as much
-        return more if self.held_bytes else more + self._largest_bytes + 4096
+        return space_bytes if self.held_bytes else space_bytes + self.waste_bytes
+
+    def expect(self, space_bytes: int) -> None:
+        """Keep *space_bytes*, the `space_of` of data to be logged, until `note` or `forget`."""
+        self.held_bytes += space_bytes
+
+    def forget(self, space_bytes: int) -> None:
+        """Keep *space_bytes*, of data that was expected, no longer."""
+        self.held_bytes -= space_bytes
 
     def admits(self, stripe: Stripe) -> bool:
-        """Return whether data of *stripe* may be logged without its parity now."""
-        if not self.enabled or (stripe in self.with_parity and stripe not in self.current):
+        """Return whether data of *stripe* may come without its parity, if it `has_space`."""
+        if stripe in self.with_parity and stripe not in self.current:
             return False
         if self._member_set.layout is not self._layout:
             self._take_layout()
-        return self._fits
+        return self._has_parity
+
+    def has_space(self, stripe: Stripe, space_bytes: int) -> bool:
+        """Return whether one record can hold the parities of *stripe* with this new data, too.
+
+        *space_bytes* is its `space_of`; `admits` has been asked.
+        """
+        new = self.current.get(stripe)
+        if self._whole_fits:
+            return new is None or len(new.parts) < PARTS_MAX
+        if new is not None:
+            space_bytes += new.reserve_bytes - ALONE_BYTES
+        return space_bytes <= self._record_bytes
 
     def _take_layout(self) -> None:
-        """Note whether the code has parity to compute that one record can hold, and how many."""
+        """Note whether the code has parity to compute, if it fits into a record, and how many."""
         layout = self._layout = self._member_set.layout
         code = layout.code
-        parity_bytes = code.parity_count * (layout.chunk_bytes + 4 * ENTRY_BYTES)
-        self._fits = 0 < parity_bytes <= self._record_bytes and not code.is_copies
+        parity_bytes = code.parity_count * (layout.chunk_bytes + 2 * PARTS_MAX * ENTRY_BYTES)
+        self._has_parity = parity_bytes > 0 and not code.is_copies
+        self._whole_fits = parity_bytes <= self._record_bytes
         self._parities = max(map(len, code.affects), default=0)
+        self._code_bytes = parity_bytes
+        self._code_entries_bytes = code.parity_count * ENTRY_BYTES
 
     def space_of(self, parts: Sequence[Part]) -> int:
-        """Return the space of the ring to keep for the parities of *parts*."""
+        """Return the space of the ring to keep for the parities of *parts*, new data at once."""
         total = 0
         for _, low, high in parts:
             total += self._parities * (high - low + 2 * ENTRY_BYTES) + ENTRY_BYTES
-        return total
-
-    def enable(self, enabled: bool) -> None:
-        """Let parity follow its data from now on, or not."""
-        self.enabled = enabled
+        if len(parts) > 1:  # cells of one write share their parities
+            total = min(total, self._code_bytes + 2 * len(parts) * self._code_entries_bytes)
+        return total + ALONE_BYTES
 
     def choose_by(self, chooser: Chooser) -> None:
         """Let *chooser* decide by which plan a parity is computed."""
@@ -195,21 +241,50 @@ class Unsettled:
     def note(self, stripe: Stripe, sequence: int, parts: Sequence[Part], space_bytes: int) -> None:
         """Note that record *sequence* has new data *parts* of *stripe*, now in the overlay.
 
-        *space_bytes* is their `space_of`.
+        *space_bytes* is their `space_of`, which was expected.
         """
         new = self.current.get(stripe)
         if new is None:
             self.current[stripe] = NewData(sequence, parts, space_bytes)
-            self.held_bytes += space_bytes
         else:
-            self.held_bytes += new.add(sequence, parts, space_bytes)
-            space_bytes = new.reserve_bytes
-        if space_bytes > self._largest_bytes:
-            self._largest_bytes = min(space_bytes, self._record_bytes)
+            self.held_bytes += new.add(sequence, parts, space_bytes) - space_bytes
 
     def note_parity(self, stripes: Iterable[Stripe]) -> None:
         """Note that the current layer gets content of *stripes* with its parity."""
         self.with_parity.update(stripes)
+
+    def close(self, stripe: Stripe, with_parity: bool) -> None:
+        """Note that all of *stripe* is home; *with_parity*: the current layer has its parity."""
+        new, before = self.current.pop(stripe), self.closed.get(stripe)
+        self.closed_bytes += new.reserve_bytes
+        if before is not None:  # its older data is in the log, too
+            new = NewData(new.sequence, new.parts, new.reserve_bytes + before.reserve_bytes)
+        self.closed[stripe] = new
+        if with_parity:
+            self.with_parity.add(stripe)
+
+    def forget_closed(self, tail: int) -> None:
+        """Forget the closed stripes all of whose records are before the durable *tail*."""
+        self.drop_closed([s for s, new in self.closed.items() if new.sequence < tail])
+
+    async def end_closed(self, stripes: Collection[Stripe]) -> list[tuple[Stripe, int]]:
+        """Make the home places of those of *stripes* that are closed durable.
+
+        Returns them with the last record whose data is home: the next record with parity of them
+        names both (`settled_entries`), and `drop_closed` is called. Raises what the members raise.
+        """
+        if not self.closed or not any(stripe in self.closed for stripe in stripes):
+            return []
+        await self._member_set.flush()
+        return [(s, self.closed[s].sequence) for s in stripes if s in self.closed]
+
+    def drop_closed(self, stripes: Iterable[Stripe]) -> None:
+        """Note that the log says of *stripes* that they are settled, or has them no longer."""
+        for stripe in stripes if self.closed else ():
+            if stripe in self.closed:
+                size_bytes = self.closed.pop(stripe).reserve_bytes
+                self.held_bytes -= size_bytes
+                self.closed_bytes -= size_bytes
 
     def freeze(self) -> None:
         """Follow the overlay, whose current layer has become the frozen one."""
@@ -258,7 +333,7 @@ class Unsettled:
     def _batches(self, layer: NewLayer, stripes: Sequence[Stripe]) -> Iterator[list[Stripe]]:
         """Yield *stripes* of *layer* in batches whose parities fit into one record.
 
-        A single stripe always fits (`admits`).
+        A single stripe always fits (`has_space`).
         """
         batch: list[Stripe] = []
         size = 0
@@ -293,6 +368,7 @@ class Unsettled:
             read,
             self.chooser,
         )
+        await self.end_closed(stripes)  # the record counts as the parity of that, too
         if member_set.unpublished:
             await member_set.published()  # law 4 of journal.py
         log = self._log
@@ -304,6 +380,7 @@ class Unsettled:
             for block in blocks
         ) + settled_entries(stripes, [layer[stripe].sequence for stripe in stripes])
         parts = [block.content.data for block in blocks]
+        self.whole_cells.note_others(stripes)
         sequence, record = await log.append(stripes, fields, parts, sum(map(len, parts)))
         try:
             await log.wait_for_earlier(sequence)
@@ -315,19 +392,9 @@ class Unsettled:
                 at = end
             for stripe in stripes:
                 self.held_bytes -= layer.pop(stripe).reserve_bytes
-            if not self.held_bytes:
-                self._largest_bytes = self.batch_bytes
+            self.drop_closed(stripes)
             if layer is self.current:
                 self.with_parity.update(stripes)
         finally:
             log.inflight.end(sequence)
         return sequence
-
-
-def settled_entries(stripes: Sequence[int], sequences: Sequence[int]) -> bytes:
-    """Return packed entries that say: the record has the parity of *stripes*.
-
-    *sequences*: the sequence number of the last record whose data it covers, for each of them.
-    """
-    last = [sequence & SEQUENCE_MASK for sequence in sequences]
-    return pack_entries(SETTLED, 0, last, stripes)

@@ -59,6 +59,9 @@ class Mender(Protocol):
     ) -> None:
         """Mend *stripes*, whose locks are held; give up what is *needed* and lost."""
 
+    async def give_up(self, stripe: Stripe, cells: int) -> None:
+        """List the data *cells* (a mask) of *stripe* as lost, durably."""
+
 
 class Unreadable:
     """The unreadable pages of the members of an array, by role; false if there are none.

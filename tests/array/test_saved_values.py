@@ -50,7 +50,6 @@ def with_members(main: Callable[[list[RamMember]], Awaitable[None]], layout: str
 TEXTS = {
     "parity.policy": ["bpu", "rmw"],
     "journal": ["full", "none"],
-    "journal.parity": ["checkpoint", "write"],
     "speed_min": ["0", "1.5GiB"],
     "speed_max": ["7M", "123456789"],
     "io.timeout_s": ["0.1", "5", "86400"],
@@ -122,6 +121,22 @@ def test_an_array_with_impossible_settings_starts_with_the_defaults() -> None:
             assert len([w for w in array.warnings if "setting" in w]) == len(wrong)
             assert array.settings()["speed_max"] == 0
             assert array.context.journal.mode == "partial"
+            await array.write(0, b"a")
+        async with open_array(members) as array:
+            assert not array.warnings
+
+    with_members(main)
+
+
+def test_a_retired_setting_is_ignored_where_it_was_saved_and_refused_in_one_line() -> None:
+    async def main(members: list[RamMember]) -> None:
+        saved = {"journal.parity": "write", "speed_max": 7}
+        await change(members, lambda c: replace(c, settings=saved))
+        async with open_array(members) as array:
+            assert not array.warnings
+            assert array.member_set.config.settings == {"speed_max": 7}
+            with pytest.raises(UsageError, match=r"no setting journal\.parity any more"):
+                await array.set("journal.parity", "checkpoint")
             await array.write(0, b"a")
         async with open_array(members) as array:
             assert not array.warnings

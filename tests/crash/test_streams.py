@@ -1,6 +1,7 @@
-"""Power cuts at every boundary while sequential requests end inside stripes (deferred parity).
+"""Power cuts at every boundary while sequential requests end inside stripes.
 
-Only the data of such a stripe is logged; its parity follows from it (journal/deferred_parity.py).
+Only the data of such a stripe is logged, and its last part may go past the log
+(engine/write/stripe_end.py).
 Each moment is crashed with each member lost, and so is the recovery from it; and each rule that
 makes this safe is broken once, to see that it is noticed.
 """
@@ -17,13 +18,14 @@ import pytest
 import trio
 
 from raidx_fuse.array.open import open_array
+from raidx_fuse.engine.write.data_only import LogNow
 from raidx_fuse.engine.write.pending import Completion, PendingWrite
-from raidx_fuse.engine.write.sequential import StripeEnd
+from raidx_fuse.engine.write.stripe_end import StripeEnd
 from raidx_fuse.errors import MemberError
-from raidx_fuse.journal.deferred_parity import DeferredParity, Filling
-from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.parity_replay import ParityReplay
 from raidx_fuse.journal.ring import HEAD_BYTES
+from raidx_fuse.journal.unsettled import Unsettled
+from raidx_fuse.journal.whole_cells import WholeCells
 from raidx_fuse.lab.crash.disks import SectorDisk, is_member
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.lab.crash.oracle import Left, judge
@@ -61,24 +63,24 @@ async def place(player: Player) -> None:
 
 
 def overtaken(first: int, chunks: int) -> Step:
-    """Return a write of which all is planned when what it goes on from is placed."""
+    """Return a write that waits for the log when what it goes on from is placed."""
 
     async def step(player: Player) -> None:
         journal = player.array.context.journal
-        commit = journal.commit_filled
+        commit = journal.commit_data
         overtakes = 0
 
-        async def late(filled: Sequence[Filling], still_valid: Callable[[], bool]) -> bool:
+        async def late(*changes: Any) -> bool:
             nonlocal overtakes
             if not overtakes:
-                assert any(filling.before for filling in filled), "it goes on from nothing"
                 overtakes += 1
                 await journal.place()
-            return await commit(filled, still_valid)
+            return await commit(*changes)
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(journal, "commit_filled", late)
+            patched.setattr(journal, "commit_data", late)
             patched.setattr(StripeEnd, "write", lambda *_: None)  # which would not use the log
+            patched.setattr(LogNow, "write", lambda *_: None)  # which would not wait
             await write(first, chunks)(player)
         assert overtakes
 
@@ -184,6 +186,9 @@ STORIES: dict[str, tuple[Step, ...]] = {
     "a piece of what is closed": (
         *(write(0, 4), write(4, 2), flush),
         *(piece(4 * CHUNK_BYTES, 512), flush, place),
+    ),
+    "a piece of what was closed just now": (
+        *(write(0, 4), flush, write(4, 2), piece(4 * CHUNK_BYTES, 512), place),
     ),
 }
 
@@ -320,38 +325,33 @@ async def _records_of(members: list[SectorDisk]) -> int:
 def test_places_written_before_the_parity_is_logged_are_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def no_record(journal: Journal) -> None:
-        journal.deferred.finish(list(journal.deferred.unfinished))
+    async def no_record(unsettled: Unsettled) -> list[int]:
+        unsettled.frozen.clear()
+        return []
 
-    monkeypatch.setattr(Journal, "_finish_deferred", no_record)
+    monkeypatch.setattr(Unsettled, "settle_frozen", no_record)
     assert any(crashed("placed unfinished", 0)), "a test that cannot fail proves nothing"
 
 
 def test_a_recovery_that_logs_no_parity_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ParityReplay, "parities", lambda _following: [])
+    monkeypatch.setattr(ParityReplay, "settled", lambda *_: iter(()))
     assert any(crashed_again("placed unfinished", 0))
 
 
-def test_a_record_beside_that_lacks_the_parity_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = DeferredParity.parities
-
-    def none_beside(deferred: DeferredParity, stripes: Any, writes: Any = None) -> Any:
-        return kept(deferred, stripes) if writes is None else []
-
-    monkeypatch.setattr(DeferredParity, "parities", none_beside)
-    assert any(crashed("a piece behind", 0)) or any(crashed("a piece before", 0))
-
-
-def test_data_that_goes_on_from_what_the_log_lacks_by_now_is_noticed(
+def test_parity_logged_over_a_closing_that_is_not_durable_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The record would say that all of the stripe is in the log; a part of it is placed."""
-    monkeypatch.setattr(DeferredParity, "fit", lambda _streams, _filled: True)
-    assert any(crashed("overtaken", 0))
+    """Recovery does not compute the parity of what was closed, and its home place may lack it."""
+
+    async def not_flushed(*_: object) -> list[int]:
+        return []
+
+    monkeypatch.setattr(Unsettled, "end_closed", not_flushed)
+    assert any(crashed("a piece of what was closed just now", 0))
 
 
 def test_a_closed_stripe_under_an_older_record_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DeferredParity, "is_all_of", lambda *_: True)
+    monkeypatch.setattr(WholeCells, "is_all_of", lambda *_: True)
     with pytest.raises(ViolationError):
         list(crashed("closed over a piece", 0))
 

@@ -7,8 +7,7 @@ states, each of these campaigns grows as well.
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -17,12 +16,13 @@ import trio
 from raidx_fuse.engine.growth_position import GrowthPosition
 from raidx_fuse.jobs.grow.copy import Copier
 from raidx_fuse.jobs.grow.job import Grow
-from raidx_fuse.journal.deferred_parity import DeferredParity, Filling
 from raidx_fuse.journal.journal import MODES, Journal
 from raidx_fuse.journal.ring import Ring
+from raidx_fuse.journal.unsettled import Unsettled
 from raidx_fuse.lab.crash import matrix
 from raidx_fuse.lab.crash.state import Cell, State
 from raidx_fuse.lab.crash.walk import Tally, crash_workloads, replay
+from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.store import queue
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
@@ -292,20 +292,20 @@ def test_a_restripe_that_does_not_wait_for_its_watermark_is_found_out(
 def test_streams_of_which_only_the_data_is_logged_keep_their_promises(
     layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    filled: Counter[str] = Counter()
-    take_effect = DeferredParity.take_effect
+    closed = 0
+    close = Unsettled.close
 
-    def counted(deferred: DeferredParity, fillings: Sequence[Filling]) -> None:
-        take_effect(deferred, fillings)
-        for filling in fillings:
-            filled["left" if filling.stripe in deferred.unfinished else "complete"] += 1
+    def counted(unsettled: Unsettled, stripe: Stripe, with_parity: bool) -> None:
+        nonlocal closed
+        closed += 1
+        close(unsettled, stripe, with_parity)
 
-    monkeypatch.setattr(DeferredParity, "take_effect", counted)
+    monkeypatch.setattr(Unsettled, "close", counted)
     cells = [Cell(layout, mode, theme="streams") for mode in ("partial", "full")]
     tally = matrix.run_cells(cells, STREAMS_STATES, SEED)
     assert not tally.violations, tally.report()
     assert tally.total >= STREAMS_STATES
-    assert set(filled) == {"left", "complete"}, "the theme never came to what it is for"
+    assert closed, "the theme never came to what it is for"
 
 
 @pytest.mark.parametrize(

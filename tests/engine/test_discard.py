@@ -211,7 +211,6 @@ def test_members_that_cannot_punch_are_zeroed(monkeypatch: pytest.MonkeyPatch) -
 def test_unsettled_and_deferred_stripes_are_discarded() -> None:
     async def scene(rig: Rig, array: Array) -> None:
         stripe = array.context.data_count * rig.chunk_bytes
-        await array.set("journal.parity", "checkpoint")
         await array.flush()
         for at in range(0, 6 * stripe, stripe):
             await array.write(at + 10, b"unsettled")

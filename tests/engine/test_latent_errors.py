@@ -116,6 +116,58 @@ def test_a_write_that_must_read_it_first_mends_it(slow: bool) -> None:
     run(main)
 
 
+@PACE
+@pytest.mark.parametrize("layout", ["raid5", "rdp"])
+@pytest.mark.parametrize("in_parity", [False, True], ids=["data", "parity"])
+def test_parity_at_the_checkpoint_is_computed_around_it(
+    layout: str, in_parity: bool, slow: bool
+) -> None:
+    async def main() -> None:
+        async with spying(layout, 6, chunk_bytes=CHUNK, slow=slow) as rig:
+            await fill(rig)
+            await rig.in_place()
+            journal = rig.running.context.journal
+            for number in (7, 30):
+                await rig.put(number * CHUNK + PAGE_BYTES + 3 * SECTOR_BYTES, noise(100, number))
+                stripe = rig.running.context.layout.locate(number)[0]
+                assert stripe in journal.unsettled
+                if in_parity:
+                    lose_parity(rig, stripe)
+                else:
+                    lose_page(rig, number)
+            await rig.in_place()
+            await rig.running.jobs.wait(await rig.running.start_scrub(repair=False))
+            await mended(rig)
+            await all_active(rig)
+
+    run(main)
+
+
+@PACE
+def test_parity_at_the_checkpoint_that_nothing_gives_is_that_of_what_is_left(slow: bool) -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, slow=slow) as rig:
+            await fill(rig)
+            await rig.in_place()
+            await rig.put(6 * CHUNK + PAGE_BYTES + 3 * SECTOR_BYTES, noise(512, 1))
+            assert rig.running.context.journal.unsettled
+            lose_page(rig, 6)
+            await rig.running.fail_disk(place_of(rig, 7)[1])
+            await rig.in_place()  # of chunk 6 or 7, the old content is needed for the parity
+            await mended(rig)  # by what was written over it
+            await refused(rig, 7 * CHUNK)
+            for chunk in (6, 8):
+                at = chunk * CHUNK
+                assert await rig.get(at, CHUNK // 4) == rig.model[at : at + CHUNK // 4]
+            at = 6 * CHUNK + PAGE_BYTES + 3 * SECTOR_BYTES
+            assert await rig.get(at, 512) == rig.model[at : at + 512]
+            await rig.put(7 * CHUNK, noise(CHUNK, 2))
+            await rig.in_place()
+            assert await rig.get(7 * CHUNK, CHUNK) == rig.model[7 * CHUNK : 8 * CHUNK]
+
+    run(main)
+
+
 def test_a_scrub_finds_what_nobody_reads() -> None:
     async def main() -> None:
         async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:

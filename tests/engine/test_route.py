@@ -6,7 +6,15 @@ from itertools import product
 
 import pytest
 
-from raidx_fuse.engine.write.route import Route, StripeState, must_mark, route, whole_state_of
+from raidx_fuse.engine.write.route import (
+    Route,
+    Shape,
+    StripeState,
+    logs_data_only,
+    must_mark,
+    route,
+    whole_state_of,
+)
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.arrays import Rig
 
@@ -55,6 +63,42 @@ def test_every_case_takes_the_route_of_its_row(case: tuple[object, ...]) -> None
     assert route(state, 0b01, bool(whole)) is rows[0][-1]
 
 
+# may follow, degraded, first write, unsettled, from the front, filling, large -> data only;
+# None stands for both values. Exactly one row fits each case.
+FOLLOWS = (
+    (False, None, None, None, None, None, None, False),
+    (True, True, None, None, None, None, None, False),
+    (True, False, True, None, None, None, None, False),
+    (True, False, False, True, None, None, None, True),
+    (True, False, False, False, True, None, None, True),
+    (True, False, False, False, False, True, None, False),
+    (True, False, False, False, False, False, True, False),
+    (True, False, False, False, False, False, False, True),
+)
+
+
+def test_data_alone_is_logged_where_its_row_says_so() -> None:
+    for case in product((True, False), repeat=7):
+        rows = [
+            row
+            for row in FOLLOWS
+            if all(want is None or want == have for want, have in zip(row[:-1], case, strict=True))
+        ]
+        assert len(rows) == 1, "the table has one row for each case"
+        follow, degraded, first, unsettled, from_front, filling, large = case
+        state = StripeState(
+            7,
+            "partial",
+            has_parity=True,
+            lost=0b10 if degraded else 0,
+            unwritten=0b01 if first else 0b10,
+            may_follow=follow,
+            unsettled=unsettled,
+            filling=filling,
+        )
+        assert logs_data_only(state, Shape(0b01, from_front, large)) is rows[0][-1], case
+
+
 def test_a_mark_is_needed_where_a_crash_leaves_work_for_a_resync() -> None:
     for mode, has_parity, first in product(("partial", "full", "none"), (True, False), (1, 0)):
         state = StripeState(0, mode, has_parity, unwritten=0b10 | first)
@@ -78,6 +122,10 @@ def test_a_snapshot_names_the_states_that_hold() -> None:
         await context.dirty_bitmap.clean_quiet(all_regions=True)
         assert names(0) == ["clean"]
         await array.write(100, b"part")
+        assert names(0) == ["logged", "parity deferred"]
+        await context.locks.acquire(0)
+        await context.journal.settle([0])
+        context.locks.release(0)
         assert names(0) == ["logged"]
         await context.locks.acquire(1)
         assert names(1) == ["locked"]

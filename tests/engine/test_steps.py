@@ -30,24 +30,17 @@ def kinds(steps: list[dict[str, Any]]) -> list[str]:
     return [step["does"] for step in steps]
 
 
-def test_a_small_write_goes_through_the_log() -> None:
+def test_a_small_write_goes_through_the_log_and_its_parity_follows() -> None:
     async def scene(rig: Rig, array: Array) -> None:
         steps = planned(array, 0, 512, write=True)
-        order = ["lock", "read", "read", "xor", "log", "acknowledge", "flush"]
-        assert kinds(steps) == [*order, "write", "write", "flush"]
-        assert steps[4]["power"] == words.TORN_LOG
-        assert {step["power"] for step in steps[6:9]} == {words.REDONE}
-        assert {step["power"] for step in steps[:4]} == {words.UNCHANGED}
-
-    play(scene)
-
-
-def test_with_parity_at_the_checkpoint_reads_come_after_the_answer() -> None:
-    async def scene(rig: Rig, array: Array) -> None:
-        await array.set("journal.parity", "checkpoint")
-        found = kinds(planned(array, 0, 512, write=True))
-        assert found.index("acknowledge") < found.index("read") < found.index("xor")
-        assert found.count("log") == 2
+        answered = ["lock", "log", "acknowledge", "flush"]
+        assert kinds(steps) == [
+            *(*answered, "read", "read", "xor", "log"),
+            *("write", "write", "flush"),
+        ]
+        assert steps[0]["power"] == words.UNCHANGED
+        assert steps[1]["power"] == words.TORN_LOG
+        assert {step["power"] for step in steps[3:10]} == {words.REDONE}
 
     play(scene)
 

@@ -6,6 +6,7 @@ The crash campaign found both kinds of faults; here each order is forced.
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 import pytest
 import trio
@@ -14,6 +15,7 @@ from raidx_fuse.errors import MemberError
 from raidx_fuse.format.regions import PAGE_HEADER_BYTES
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.lab.crash.requests.held_handlers import through_door
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.gated import gated
 from tests.support.spy import restarted, spying
@@ -43,20 +45,16 @@ def test_the_log_forgets_only_what_readers_see(seed: int, monkeypatch: pytest.Mo
     """A record between its landing and its effect is in no overlay: the tail stays before it."""
 
     async def main() -> None:
-        async with gated("raid5", 3, "partial") as (array, _members):
+        async with gated("raid1", 3, "full") as (array, _members):
             journal = array.context.journal
             first = journal.ring.next_sequence
             seen = frozen = 0
-            take_effect, save_head, freeze = (
-                journal.take_effect,
-                journal.ring.save_head,
-                Overlay.freeze,
-            )
+            put, save_head, freeze = Overlay.put, journal.ring.save_head, Overlay.freeze
 
-            def count(*arguments: object) -> None:
+            def count(overlay: Overlay, role: Role, *content: Any) -> None:
                 nonlocal seen
-                seen += 1
-                take_effect(*arguments)
+                seen += role == 0  # of a record for each copy
+                put(overlay, role, *content)
 
             def note(overlay: Overlay) -> None:
                 nonlocal frozen
@@ -67,7 +65,7 @@ def test_the_log_forgets_only_what_readers_see(seed: int, monkeypatch: pytest.Mo
                 assert tail[0] - first <= frozen
                 await save_head(tail)
 
-            monkeypatch.setattr(journal, "take_effect", count)
+            monkeypatch.setattr(Overlay, "put", count)
             monkeypatch.setattr(journal.ring, "save_head", check)
             monkeypatch.setattr(Overlay, "freeze", note)
             async with trio.open_nursery() as nursery:
@@ -113,7 +111,7 @@ def test_a_read_that_a_placement_overtook_reads_again() -> None:
     """What it found in the place was older, and when it comes to the overlay that is empty."""
 
     async def main() -> None:
-        async with gated("raid5", 3, "partial") as (array, members):
+        async with gated("raid1", 3, "full") as (array, members):
             await array.write(0, b"n" * 512)
             read = trio.Event()
             for member in members:

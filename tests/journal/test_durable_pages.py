@@ -138,7 +138,7 @@ def test_space_and_stripes_are_free_when_the_tail_behind_them_is_durable() -> No
             await array.write(0, b"0" * 512)
             for stripe in itertools.cycle(range(4, 30)):
                 used = ring.position - ring.durable_tail[1]
-                if used >= ring.capacity // 4:  # not so much that it is placed by itself
+                if used >= ring.capacity // 8:  # not so much that it is placed by itself
                     break
                 await array.write(2 * stripe * CHUNK, b"s" * CHUNK)
             kept = ring.capacity - used

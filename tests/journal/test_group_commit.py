@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Sequence
-from itertools import pairwise
 
 import pytest
 import trio
@@ -334,16 +333,18 @@ def test_what_is_too_large_or_has_no_room_is_logged_by_itself(
         async with spying(layout, width, chunk_bytes=large, stripes=STRIPES // 2, rows=4) as rig:
             await prepare(rig, mode)
             journal = rig.running.context.journal
-            numbers = [journal.ring.next_sequence]
+            stripe = rig.running.context.data_count * large
 
-            async def together(*writes: tuple[int, bytes]) -> None:
+            async def together(*writes: tuple[int, bytes]) -> int:
+                before = journal.ring.next_sequence
                 await through_door([rig.put(*write) for write in writes], journal.deferral)
-                numbers.append(journal.ring.next_sequence)
                 await rig.compare()
+                return journal.ring.next_sequence - before
 
-            await together((0, noise(512, 1)), (large, noise(large, 2)), (2 * large, noise(512, 3)))
-            await together(*((n * CHUNK, noise(512, n)) for n in range(8)))
-            assert [after - before for before, after in pairwise(numbers)] == [3, 1]
+            middle = (stripe, noise(large, 2))
+            assert await together((0, noise(512, 1)), middle, (2 * stripe, noise(512, 3))) == 3
+            await rig.in_place()
+            assert await together(*((n * CHUNK, noise(512, n)) for n in range(8))) == 1
             rng = random.Random(5)
             placed = journal.placements
             for _ in range(150):  # round the ring, several times

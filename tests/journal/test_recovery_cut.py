@@ -18,7 +18,6 @@ async def _cut_log() -> tuple[list[bytes], bytes]:
     Behind the lost record lies the parity over its data, which one of the caches has written.
     """
     async with spying("raid5", WIDTH, chunk_bytes=PAGE) as rig:
-        await rig.running.set("journal.parity", "checkpoint")
         await rig.put(0, bytes(range(1, 256)) * (len(rig.model) // 255))
         await rig.in_place()
         journal = rig.running.context.journal

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from raidx_fuse.journal.stripe_parity import bands_of
-from raidx_fuse.journal.unsettled import Unsettled
+from raidx_fuse.journal.unsettled import ALONE_BYTES, Unsettled
+from raidx_fuse.layouts.numbers import CellIndex, Stripe
+from raidx_fuse.layouts.planning.stripe_plan import write_plans
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.arrays import Rig
-from tests.support.spy import READ, WRITE, SpyRig, spying
+from tests.support.spy import READ, WRITE, SpyRig, restarted, spying
 
 CHUNK = 4096
 LAYOUTS = [("raid4", 4), ("raid5", 4), ("rdp", 6), ("upc", 6), ("evenodd", 6)]
@@ -26,7 +28,6 @@ def with_rig(layout: str, width: int, body: Body) -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, stripes=2600) as rig:
             await rig.put(0, random.Random(1).randbytes(1 << 20))
             await rig.in_place()
-            await rig.running.set("journal.parity", "checkpoint")
             rig.log.clear()
             await body(rig)
 
@@ -92,7 +93,7 @@ def test_many_stripes_are_settled_by_one_record_and_the_tail_goes_behind_it() ->
     async def body(rig: SpyRig) -> None:
         journal = rig.running.context.journal
         await rig.in_place()
-        for number in range(24):
+        for number in range(12):
             await rig.put(number * 3 * CHUNK, bytes([number]) * 512)
         commits = journal.commits
         await journal.place()
@@ -137,28 +138,66 @@ def test_a_job_sees_chains_that_hold() -> None:
     with_rig("raid5", 4, body)
 
 
-def test_the_setting_can_change_at_any_time() -> None:
+def test_the_cache_can_be_switched_on_at_any_time() -> None:
     async def body(rig: SpyRig) -> None:
-        array = rig.running
         for turn in range(6):
-            await array.set("journal.parity", ("write", "checkpoint")[turn % 2])
+            await rig.running.set("cache.size", ("1MiB", "0")[turn % 2])  # it follows each write
             for offset in (700, CHUNK + 512, 2 * CHUNK, 5 * CHUNK + 100):
                 await rig.put(offset + turn, bytes([turn]) * 600)
             if turn == 3:
-                await array.context.journal.place()
-        await array.set("cache.size", "1MiB")  # the cache follows each write
-        await rig.put(CHUNK + 512, b"cached")
+                await rig.running.context.journal.place()
         await check(rig)
 
     with_rig("raid5", 4, body)
 
 
+@pytest.mark.parametrize("lost", [None, 0, 1])
+@pytest.mark.parametrize(("layout", "width"), [("raid5", 4), ("rdp", 6)])
+def test_a_record_of_an_older_version_is_redone(layout: str, width: int, lost: int | None) -> None:
+    """It has the parity of a healthy stripe beside the data."""
+
+    async def scenario() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=60) as rig:
+            await rig.put(0, random.Random(1).randbytes(len(rig.model)))
+            await rig.in_place()
+            context = rig.running.context
+            new, old = random.Random(2).randbytes(512), rig.model[1024:1536]
+            change = bytes(a ^ b for a, b in zip(new, old, strict=True))
+            plan, _ = write_plans(context.code, 1, 0, 0)
+            assert plan is not None
+            assert plan.kind == "rmw"
+            writes = []
+            for cell in (0, *(output.cell for output in plan.outputs)):
+                role, place = context.position(Stripe(0), CellIndex(cell))
+                before = bytes(rig.rams[role].memory[place + 1024 : place + 1536])
+                after = bytes(a ^ b for a, b in zip(before, change, strict=True))
+                writes.append((role, place + 1024, [after], 512))
+            assert await context.journal.commit([Stripe(0)], writes, [])
+            await rig.running.flush()
+            rig.model[1024:1536] = new
+            images, model = rig.images(), bytes(rig.model)
+        if lost is not None:
+            images[lost] = bytes(len(images[lost]))
+        async with restarted([image for n, image in enumerate(images) if n != lost]) as array:
+            assert bytes(await array.read(0, len(model))) == model
+            status = await array.jobs.wait(await array.start_scrub(repair=False))
+            assert status["mismatches"] == 0
+
+    run(scenario)
+
+
 def test_a_log_too_small_for_a_stripes_parity_logs_both() -> None:
     async def body(rig: SpyRig) -> None:
         unsettled = rig.running.context.journal.unsettled
-        unsettled._record_bytes = CHUNK
+        unsettled._record_bytes = 2 * 1048 + ALONE_BYTES
         unsettled._layout = None
-        await rig.put(512, b"both")
+        for offset, together in ((512, True), (2048, True), (1024, False), (3072, False)):
+            plan = rig.running.explain(offset, 1000, True)["stripes"][0]
+            assert (plan["log"]["parity"] == "at the checkpoint") is together
+            await rig.put(offset, random.Random(offset).randbytes(1000))
+            assert bool(unsettled) is together
+        await rig.in_place()
+        await rig.put(0, random.Random(9).randbytes(2600))
         assert not unsettled
         await check(rig)
 
@@ -173,7 +212,6 @@ def test_random_writes_losses_and_checkpoints_keep_the_content(
     async def scenario() -> None:
         rig = Rig(layout, width, chunk_bytes=CHUNK, stripes=2600, slow=slow)
         array = await rig.create()
-        await array.set("journal.parity", "checkpoint")
         model = bytearray(1 << 20)
         rng = random.Random(f"{layout} {slow}")
         notes = 0

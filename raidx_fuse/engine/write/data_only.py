@@ -5,13 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from raidx_fuse.engine.chunk_cache import address_of
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.engine.write.split import Piece
+from raidx_fuse.engine.write.pending import Done
+from raidx_fuse.engine.write.route import healthy_routes, logs_data_only, shape_of, state_of
+from raidx_fuse.engine.write.split import Piece, split
 from raidx_fuse.journal.stripe_parity import Part
 from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.layouts.planning.stripe_plan import Band, cells_of, write_plans
 from raidx_fuse.store.member_io import MemberIO
 
 RECORD_SHARE = 8  # a record takes at most 1/RECORD_SHARE of the ring, unless one stripe has more
+
+
+def is_cached(context: ArrayContext, stripe: Stripe, bands: Sequence[Band]) -> bool:
+    """Return whether the chunk cache has anything that a plan of *bands* reads.
+
+    Then the parity is computed with the write: the pre-read is there, and a cached parity follows.
+    """
+    cache, layout, code = context.cache, context.layout, context.code
+    if cache is None or code.is_copies or not code.parity_count:
+        return False  # no pre-reads
+    for low, high, touched in bands:
+        rmw, rcw = write_plans(code, touched, 0, 0)
+        cells = (rmw.read_mask if rmw else 0) | (rcw.read_mask if rcw else 0)
+        for cell in cells_of(cells):
+            if cache.touches(address_of(layout, stripe, cell) + low, high - low):
+                return True
+    return False
 
 
 def data_writes(context: ArrayContext, piece: Piece, view: Any) -> list[MemberIO]:
@@ -24,26 +45,76 @@ def data_writes(context: ArrayContext, piece: Piece, view: Any) -> list[MemberIO
     return writes
 
 
+class LogNow:
+    """Logs the data of requests inside one stripe, of any shape, without suspending."""
+
+    def __init__(self, context: ArrayContext) -> None:
+        self.context = context
+        self._routes = healthy_routes(context)
+        self._has_parity = context.code.parity_count > 0 and not context.code.is_copies
+
+    def write(self, offset: int, view: memoryview) -> Done | None:
+        """Log *view*; return None, with nothing done, if the general path has to write it.
+
+        The caller has checked that no member is lost, no chunk is lost and no membership change is
+        under way.
+        """
+        context, journal = self.context, self.context.journal
+        if not self._has_parity or not self._routes[journal.mode].logs[1]:
+            return None
+        if len(view) >= context.data_count << context.shift:
+            return None  # of several stripes, or a full one
+        pieces = split(context, offset, 0, len(view))
+        stripe, bands = pieces[0].stripe, pieces[0].bands(context.chunk_bytes)
+        if len(pieces) > 1 or stripe in context.locks.held:
+            return None
+        if not self._routes[journal.mode].logs[0] and not journal.holds(stripe):
+            return None
+        if not logs_data_only(state_of(context, stripe), shape_of(context, pieces[0])):
+            return None
+        if context.unflushed_writes.may_tear(offset, len(view)):
+            return None
+        if context.cache is not None and is_cached(context, stripe, bands):
+            return None
+        owned = memoryview(bytes(view))  # the log keeps it: it must not change
+        writes = data_writes(context, pieces[0], owned)
+        committed = journal.commit_now(stripe, writes, pieces[0].parts(context.chunk_bytes))
+        return None if committed is None else (stripe, committed[1], committed[0])
+
+
 async def log_data(context: ArrayContext, pieces: Sequence[Piece], view: memoryview) -> list[Piece]:
     """Log the data of *pieces*, whose stripes are locked.
 
     Returns the pieces that must be logged with their parity, because the layout is about to change
-    or the ring is too small. Raises what the members raise.
+    or the ring is too small for it. Raises what the members raise.
     """
-    journal = context.journal
-    changes: list[tuple[Stripe, list[Part], list[MemberIO]]] = []
-    done = total = 0
-    for number, piece in enumerate(pieces):
-        writes = data_writes(context, piece, view)
-        size = sum(request[3] for request in writes)
-        if changes and total + size > journal.capacity // RECORD_SHARE:
-            if not await journal.commit_data(changes):
-                return list(pieces[done:])
-            changes, total, done = [], 0, number
-        changes.append((piece.stripe, piece.parts(context.chunk_bytes), writes))
-        total += size
-    if changes and not await journal.commit_data(changes):
-        return list(pieces[done:])
-    if context.member_set.unpublished:
+    done = 0
+    while done < len(pieces):
+        end = done
+        changes: list[tuple[Stripe, list[Part], list[MemberIO]]] = []
+        left_bytes = context.journal.capacity // RECORD_SHARE
+        for piece in pieces[done:]:
+            writes = data_writes(context, piece, view)
+            left_bytes -= sum(request[3] for request in writes)
+            if changes and left_bytes < 0:
+                break
+            changes.append((piece.stripe, piece.parts(context.chunk_bytes), writes))
+            end += 1
+        if not await context.journal.commit_data(changes):
+            return list(pieces[done:])
+        if context.cache is not None:
+            for piece in pieces[done:end]:
+                _cache(context, piece, view)
+        done = end
+    if pieces and context.member_set.unpublished:
         await context.member_set.published()
     return []
+
+
+def _cache(context: ArrayContext, piece: Piece, view: memoryview) -> None:
+    """Put the data of *piece* into the chunk cache."""
+    assert context.cache is not None
+    for cell, low, high in piece.parts(context.chunk_bytes):
+        at = piece.at(cell, context.chunk_bytes) + low
+        address = address_of(context.layout, piece.stripe, cell) + low
+        context.cache.wrote(address, view[at : at + high - low])

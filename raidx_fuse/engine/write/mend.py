@@ -189,9 +189,7 @@ class Mender:
             if not cells >> cell & 1 or needed.new(cell, at) is None
         ]
         if gone:
-            log.error("%s cannot be read and is lost", context.where(stripe, tuple(gone)))
-            context.bad_chunks.update(context.layout.logical(stripe, cell) for cell in gone)
-            await self.keep_lost()
+            await self.give_up(stripe, sum(1 << cell for cell in gone))
         test: list[MemberIO] = []
         for cell, content in new.items():
             role, begin = context.position(stripe, cell)
@@ -210,6 +208,13 @@ class Mender:
             contents[cell] = np.zeros(PAGE_BYTES, np.uint8)
             xor_into(contents[cell], [known[c] for c in cells_of(support) if c in known])
         return contents
+
+    async def give_up(self, stripe: Stripe, cells: int) -> None:
+        """List the data *cells* (a mask) of *stripe* as lost, durably. Raises RaidxError."""
+        context = self.context
+        log.error("%s cannot be read and is lost", context.where(stripe, cells_of(cells)))
+        context.bad_chunks.update(context.layout.logical(stripe, cell) for cell in cells_of(cells))
+        await self.keep_lost()
 
     async def _verify(self, written: Sequence[Page]) -> None:
         """Read the pages *written*, which are at home; a member that still cannot is out."""

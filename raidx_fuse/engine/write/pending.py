@@ -8,13 +8,17 @@ from dataclasses import dataclass
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import MemberError, RaidxError
-from raidx_fuse.journal.group_commit import CommitBatch
+from raidx_fuse.journal.group_commit import CommitBatch, held
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import Arena
 from raidx_fuse.store.member_io import MemberIO, join
 
 log = logging.getLogger(__name__)
+
+# What a write that did not suspend has done: its stripe, the writes that are left or the commit
+# batch that it has joined, and the sequence number of its record (None: past the log).
+Done = tuple[Stripe, list[MemberIO] | CommitBatch, int | None]
 
 
 @dataclass(slots=True)
@@ -80,19 +84,22 @@ class Completion:
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
 
-    async def write_left(
-        self,
-        stripe: Stripe,
-        left: list[MemberIO],
-        sequence: int | None,
-        offset: int,
-        view: memoryview,
-    ) -> None:
-        """Complete a small write of *view* at *offset*: the member writes that `SmallWrite` left.
-
-        *sequence* is the number of its log record, or None for a write past the log.
-        """
+    async def complete(self, done: Done, offset: int, view: memoryview) -> None:
+        """Complete a write of *view* at *offset* inside one stripe, of which *done* is done."""
         context = self.context
+        stripe, left, sequence = done
+        if not left:
+            if context.cache is not None:
+                context.cache.wrote(offset, view)
+            return
+        if isinstance(left, CommitBatch):
+            # Cache it first: a later request may complete before this one does.
+            if context.cache is not None:
+                context.cache.wrote(offset, view)
+            await held(left)
+            if left.over is not None:
+                await self._wait_for(left)
+            return
         await context.locks.take(stripe)
         if sequence is None:
             await self._place([stripe], left)
@@ -119,10 +126,8 @@ class Completion:
         if context.member_set.unpublished:
             await context.member_set.published()
 
-    async def wait_for(self, late: CommitBatch | None) -> None:
-        """Wait until every log member has the batch *late*; None: there is nothing to wait for."""
-        if late is None:
-            return
+    async def _wait_for(self, late: CommitBatch) -> None:
+        """Wait until every log member has the batch *late*."""
         context = self.context
         try:
             await context.journal.finish_gathered(late)

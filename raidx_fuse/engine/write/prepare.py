@@ -89,9 +89,8 @@ class Preparer:
             if context.cache is not None:
                 sources = (rmw.read_mask if rmw else 0) | (rcw.read_mask if rcw else 0)
                 known = context.cached(stripe, sources, low, high)
-            at_hand = known | piece.logged
-            plan = context.policy(rmw, rcw, stripe, at_hand)
-            work.plans.append((plan, plan.pre_reads_beside(at_hand)))
+            plan = context.policy(rmw, rcw, stripe, known)
+            work.plans.append((plan, plan.pre_reads_beside(known)))
             found = self._prepare_band(piece, plan, low, high, view, work, known)
             if context.cache is not None:
                 self._note_contents(piece, touched, low, high, view, found, work)

@@ -25,7 +25,7 @@ class Route(Enum):
 
 
 class StripeState(NamedTuple):
-    """A snapshot of one stripe; *lost*, *unwritten*, *deferred* are cell masks.
+    """A snapshot of one stripe; *lost* and *unwritten* are cell masks.
 
     `state_of` fills in what decides the route of a write, `whole_state_of` everything.
 
@@ -33,14 +33,14 @@ class StripeState(NamedTuple):
     * *lost*: cells whose member cannot be read; *unwritten*: cells that were never written;
     * *reads_zero*: unwritten places read as zero on every member;
     * *in_log*: recovery may redo a record of the stripe;
-    * *deferred*: data cells in the log whose parity is not (journal/deferred_parity.py);
     * *checkpointing*: the checkpoint is writing content of the stripe to its home places;
     * *locked*: a write, a degraded read or a job holds the lock;
     * *marked*: the dirty bitmap says that a write past the log may be in flight;
     * *awaits_resync*: its parity is not trusted since a crash;
     * *moved*: it is behind the growth position in memory, but not behind the saved one;
     * *may_follow*: data may be logged without its parity, which follows at the checkpoint;
-    * *unsettled*: such data is in the log (journal/unsettled.py).
+    * *unsettled*: such data is in the log (journal/unsettled.py);
+    * *filling*: the log is filling up.
     """
 
     stripe: Stripe
@@ -50,13 +50,13 @@ class StripeState(NamedTuple):
     unwritten: int = 0
     reads_zero: bool = False
     in_log: bool = False
-    deferred: int = 0
     checkpointing: bool = False
     locked: bool = False
     marked: bool = False
     awaits_resync: bool = False
     moved: bool = False
     may_follow: bool = False
+    filling: bool = False
     unsettled: bool = False
 
     def names(self, data_mask: int) -> list[str]:
@@ -67,7 +67,7 @@ class StripeState(NamedTuple):
             "degraded": bool(self.lost & ~self.unwritten),
             "locked": self.locked,
             "logged": self.in_log,
-            "parity deferred": bool(self.deferred) or self.unsettled,
+            "parity deferred": self.unsettled,
             "being checkpointed": self.checkpointing,
             "in flight past the log": self.marked,
             "awaiting resync": self.awaits_resync,
@@ -91,6 +91,8 @@ def state_of(context: ArrayContext, stripe: Stripe) -> StripeState:
         context.all_read_zero,
         journal.holds(stripe),
         may_follow=may_follow(context, stripe),
+        filling=journal.is_filling,
+        unsettled=stripe in journal.unsettled,
     )
 
 
@@ -99,7 +101,6 @@ def whole_state_of(context: ArrayContext, stripe: Stripe) -> StripeState:
     journal = context.journal
     overlay = journal.overlay
     return state_of(context, stripe)._replace(
-        deferred=journal.deferred.cells(stripe),
         checkpointing=bool(overlay.frozen)
         and any(
             overlay.is_placing(*context.position(stripe, cell), context.chunk_bytes)
@@ -110,33 +111,63 @@ def whole_state_of(context: ArrayContext, stripe: Stripe) -> StripeState:
         marked=context.dirty_bitmap.is_marked(stripe),
         awaits_resync=context.dirty_bitmap.awaits_resync(stripe),
         moved=context.growth is not None and stripe in context.growth.unsaved,
-        unsettled=stripe in journal.unsettled,
     )
 
 
 def may_follow(context: ArrayContext, stripe: Stripe) -> bool:
     """Return whether parity of *stripe* may follow its data now.
 
-    A growth changes the stripes; the chunk cache and the list of lost chunks follow each write.
+    A growth changes the stripes, and the list of lost chunks follows each write. Beside what the
+    chunk cache has, parity does not follow either (data_only.py).
     """
     journal = context.journal
     return (
         journal.unsettled.admits(stripe)
         and not journal.forced
-        and not journal.deferred.paused
+        and not journal.unsettled.paused
         and context.growth is None
-        and context.cache is None
         and not context.bad_chunks
     )
 
 
-def logs_data_only(state: StripeState, touched: int) -> bool:
+class Shape(NamedTuple):
+    """What of a stripe a piece writes: the cells *touched*, and what that means for its parity.
+
+    *from_front*: whole cells from the first one on, so that the rest of the stripe may go past the
+    log, with its parity (stripe_end.py). *large*: more than half of the data cells, of which
+    reading the others, or none, gives the parity.
+    """
+
+    touched: int
+    from_front: bool = False
+    large: bool = False
+
+
+def shape_of(context: ArrayContext, piece: Piece) -> Shape:
+    """Return the shape of *piece*."""
+    touched, layout = piece.touched, context.layout
+    from_front = (
+        not touched & touched + 1
+        and layout.contiguous
+        and layout.aligned
+        and touched == piece.whole_cells(context.chunk_bytes)
+    )
+    return Shape(touched, from_front, 2 * touched.bit_count() > context.data_count)
+
+
+def logs_data_only(state: StripeState, shape: Shape) -> bool:
     """Return whether a piece that goes through the log is logged without its parity. Pure.
 
-    A degraded stripe logs data and parity together, and so does a first write: whether a cell
-    counts as zero in the chains must not change before the parity follows.
+    * A degraded stripe logs data and parity together, and so does a first write: whether a cell
+      counts as zero in the chains must not change before the parity follows.
+    * While the log is filling up, writes compute their parity themselves: members read for them
+      while the checkpoint flushes and writes, and users are held back by their own work, not by a
+      full log. Data of unsettled stripes is an exception: their parity would have to come first.
+    * So do large pieces: the checkpoint would read what they have in hand.
     """
-    return state.may_follow and not state.lost and not state.unwritten & touched
+    if not state.may_follow or state.lost or state.unwritten & shape.touched:
+        return False
+    return state.unsettled or shape.from_front or not (state.filling or shape.large)
 
 
 def route(state: StripeState, touched: int, whole: bool) -> Route:

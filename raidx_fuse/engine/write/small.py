@@ -3,13 +3,15 @@
 No other task runs between the first check and the last member's write. So there is no lock to take,
 no dirty count to keep and no plan to repeat: what costs the general path (write.py) 20 us takes
 half of that here. The plan is the same as there. It does not depend on the offset inside the chunk,
-and is prepared for each data cell.
+and is prepared for each data cell. Through the log goes the data alone, or with its copies: parity
+follows at the checkpoint (journal/unsettled.py), unless the log is filling up (route.py).
 
 Everything else is left to the general path before anything has changed:
 
 * a write to several chunks;
 * anything lost or unwritten;
 * a stripe whose lock is held;
+* a stripe in the log whose parity must follow first;
 * queues that the parity policy has to weigh;
 * a member that cannot read synchronously.
 
@@ -28,9 +30,9 @@ from raidx_fuse.engine.chunk_cache import address_of
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.parity_policy.own import OwnPolicy
 from raidx_fuse.engine.parity_policy.policy import BpuPolicy, Policy
+from raidx_fuse.engine.write.pending import Done
 from raidx_fuse.engine.write.route import healthy_routes, may_follow
 from raidx_fuse.errors import MemberError
-from raidx_fuse.journal.group_commit import CommitBatch
 from raidx_fuse.layouts.numbers import CellIndex, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
 from raidx_fuse.members.base import ReadBuffer
@@ -55,6 +57,9 @@ class SmallWrite:
             len(plan.reads) + len(plan.outputs) for pair in self._plans for plan in pair if plan
         )
         self._routes = healthy_routes(context)
+        self._large = context.data_count < 2  # a cell is more than half of the stripe
+        self._fills = context.layout.contiguous and context.layout.aligned
+        self._has_parity = context.code.parity_count > 0 and not context.code.is_copies
         self._policy: Policy | None = None  # the policy that made *_chosen*
         self._chosen: list[BandPlan] = []
         cells = cell_range(0, context.data_count)
@@ -62,14 +67,11 @@ class SmallWrite:
         self._slots: dict[int, list[Slot]] = {}
         self._renew()
 
-    def write(
-        self, offset: int, data: ReadBuffer, length: int
-    ) -> tuple[Stripe, list[MemberIO] | CommitBatch, int | None] | None:
+    def write(self, offset: int, data: ReadBuffer, length: int) -> Done | None:
         """Write *data* inside one chunk; return None, with nothing done, if that is impossible.
 
-        Otherwise returns the stripe, the member writes that are left to do (usually none) or a late
-        commit batch, and for a write through the log the sequence number of its record. The caller
-        has checked that no member is lost, no chunk is lost and no membership change is under way.
+        `Completion.complete` does what is left. The caller has checked that no member is lost, no
+        chunk is lost and no membership change is under way.
         """
         context = self.context
         shift = context.shift
@@ -85,12 +87,14 @@ class SmallWrite:
         journal = context.journal
         routes = self._routes[journal.mode]
         logged = routes.logs[0] or routes.logs[journal.holds(stripe)]
-        unsettled = journal.unsettled
         if logged:
             if context.unflushed_writes.may_tear(offset, length):
                 return None
-            if unsettled.enabled and may_follow(context, stripe):
-                return self._log_data(stripe, cell, offset, data, length)
+            if self._has_parity and may_follow(context, stripe):
+                # As in `logs_data_only`.
+                follows = not (self._large or journal.is_filling) or stripe in journal.unsettled
+                if follows or (not cell and length == context.chunk_bytes and self._fills):
+                    return self._log_data(stripe, cell, offset, data, length)
         policy = context.policy
         plan = self._chosen[cell] if policy is self._policy else self._choose(policy, cell)
         if plan is None:
@@ -99,7 +103,7 @@ class SmallWrite:
         if plan.kind == "rcw" and context.unwritten_cells(stripe):
             return None
         if logged:
-            if (unsettled.current or unsettled.frozen) and stripe in unsettled:
+            if journal.unsettled and stripe in journal.unsettled:
                 return None  # its parity must follow first
             if data.__class__ is not bytes:  # the log keeps it: it must not change
                 data = bytes(data)
@@ -145,7 +149,7 @@ class SmallWrite:
 
     def _log_data(
         self, stripe: Stripe, cell: CellIndex, offset: int, data: Any, length: int
-    ) -> tuple[Stripe, list[MemberIO] | CommitBatch, int | None] | None:
+    ) -> Done | None:
         """Log *data* without its parity, which follows at the checkpoint; return as `write`."""
         context = self.context
         low = offset & context.inner_mask
@@ -208,7 +212,7 @@ class SmallWrite:
         writes: list[MemberIO],
         kept: bool,
     ) -> bool:
-        """Carry out any *plan*: read its cells, compute its outputs. *kept* as in `_modify`."""
+        """Carry out any *plan*: read its cells, compute its outputs; *kept* as in `_modify`."""
         context = self.context
         try_read = context.member_set.try_read
         place, shift = context.layout.place, context.shift

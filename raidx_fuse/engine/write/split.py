@@ -19,8 +19,7 @@ class Piece:
     """The part of a request in one stripe: from byte *start* of cell *first* to *end* of *last*.
 
     *end* is exclusive. *data_at* is where the piece begins in the request; its cells follow one
-    another there. *fills*: only its data is logged, after the cells in the mask *logged*, and its
-    parity is deferred (journal/deferred_parity.py).
+    another there.
     """
 
     stripe: Stripe
@@ -29,12 +28,6 @@ class Piece:
     last: int
     end: int
     data_at: int
-    fills: bool = False
-    logged: int = 0
-
-    def defer_parity(self, logged: int | None) -> None:
-        """Log only the data, after the cells in the mask *logged*; None: data and parity."""
-        self.fills, self.logged = logged is not None, logged or 0
 
     @property
     def touched(self) -> int:

@@ -18,7 +18,7 @@ import logging
 
 from raidx_fuse.engine.access_stats import SAMPLE_MASK
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.engine.write.data_only import log_data
+from raidx_fuse.engine.write.data_only import LogNow, is_cached, log_data
 from raidx_fuse.engine.write.full_stripe import FullStripeWrite, GrownFullStripeWrite
 from raidx_fuse.engine.write.pending import Completion
 from raidx_fuse.engine.write.prepare import Preparer, Work
@@ -28,13 +28,13 @@ from raidx_fuse.engine.write.route import (
     logs_data_only,
     must_mark,
     route,
+    shape_of,
     state_of,
 )
-from raidx_fuse.engine.write.sequential import StripeBegin, StripeEnd, StripeFill
-from raidx_fuse.engine.write.small import SmallWrite, may_pass_cache
+from raidx_fuse.engine.write.small import SmallWrite
 from raidx_fuse.engine.write.split import Piece, split
+from raidx_fuse.engine.write.stripe_end import StripeEnd
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.journal.group_commit import CommitBatch, held
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of
@@ -55,7 +55,6 @@ class Writer:
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
         self._preparer = Preparer(context)
-        self._stripe_fill = StripeFill(context)
         self._completion = Completion(context)
         self._prepare_fast()
         context.on_layout.append(self._prepare_fast)
@@ -65,7 +64,7 @@ class Writer:
         self._small_write = SmallWrite(self.context)
         grown = isinstance(self.context.layout, ElasticLayout)
         self._stripe_end = StripeEnd(self.context)
-        self._stripe_begin = StripeBegin(self.context)
+        self._log_now = LogNow(self.context)
         self._full_stripe = (GrownFullStripeWrite if grown else FullStripeWrite)(self.context)
 
     async def write(self, offset: int, data: ReadBuffer) -> None:
@@ -96,7 +95,8 @@ class Writer:
         fast = fast and not context.dirty_bitmap.guarded and not member_set.unreadable
         at = 0
         ranges: list[tuple[int, int]] | None = None  # left for the general path; None: from *at* on
-        if fast and context.journal.deferred.unfinished:
+        whole_cells = length >= context.chunk_bytes and not offset & context.inner_mask
+        if fast and whole_cells and context.journal.unsettled.current:
             ended = self._stripe_end.write(offset, view, length)
             if ended is not None:
                 at, pending = ended
@@ -110,37 +110,28 @@ class Writer:
             pass
         elif not at and (offset & context.inner_mask) + length <= context.chunk_bytes:
             done = None
-            if context.cache is None or may_pass_cache(context, offset, length):
+            if context.cache is None or not self._is_cached(offset, length):
                 done = self._small_write.write(offset, data, length)
             if done is not None:
-                left = done[1]
-                if not left:
-                    if context.cache is not None:
-                        context.cache.wrote(offset, view)
-                elif isinstance(left, CommitBatch):
-                    # Cache it first: a later request may complete before this one does.
-                    if context.cache is not None:
-                        context.cache.wrote(offset, view)
-                    await held(left)
-                    if left.over is not None:
-                        await self._completion.wait_for(left)
-                else:
-                    await self._completion.write_left(done[0], left, done[2], offset, view)
+                if done[1]:
+                    await self._completion.complete(done, offset, view)
+                elif context.cache is not None:
+                    context.cache.wrote(offset, view)
                 context.count_synchronous(started_s)
                 return
         elif whole := self._full_stripe.write(offset + at, view[at:], length - at):
             middle, tail, pending = whole[0], whole[1] - offset, whole[2]
             if pending is not None:
                 await self._completion.complete_locked(pending)
-            elif tail < length and self._stripe_begin.write(offset + tail, view[tail:]):
+            elif tail < length and (done := self._log_now.write(offset + tail, view[tail:])):
+                await self._completion.complete(done, offset + tail, view[tail:])
                 tail = length
-                await self._completion.wait_for(context.journal.late)
             ranges = [(at, middle - offset), (tail, length)]
             if middle == offset + at and tail == length:
                 context.count_synchronous(started_s)
                 return
-        elif self._stripe_begin.write(offset + at, view[at:]):
-            await self._completion.wait_for(context.journal.late)
+        elif done := self._log_now.write(offset + at, view[at:]):
+            await self._completion.complete(done, offset + at, view[at:])
             context.count_synchronous(started_s)
             return
         if ranges is None:
@@ -189,8 +180,9 @@ class Writer:
         for piece in pieces:
             state, touched = state_of(context, piece.stripe), piece.touched
             if route(state, touched, is_whole(context, state, piece)) is Route.LOG:
-                fill = self._stripe_fill.logged_before(piece)
-                only = fill is None and logs_data_only(state, touched)
+                only = logs_data_only(state, shape_of(context, piece))
+                if only and context.cache is not None:
+                    only = not is_cached(context, piece.stripe, piece.bands(context.chunk_bytes))
                 (data_only if only else logged).append(piece)
                 continue
             direct.append(piece)
@@ -215,7 +207,6 @@ class Writer:
                 context.forget_stripe(stripe)
             raise
         finally:
-            context.journal.deferred.release(stripes)
             if marked:
                 context.dirty_bitmap.leave(marked)
         return True
@@ -285,7 +276,6 @@ class Writer:
             every = [work]
             for piece in logged:
                 record = Work()
-                piece.defer_parity(self._stripe_fill.logged_before(piece))
                 self._preparer.prepare(piece, view, record)
                 every.append(record)
             if context.cache is not None:
@@ -350,8 +340,6 @@ class Writer:
         writes: list[MemberIO] = []
         size = 0
         for piece, record in zip(logged, records, strict=True):
-            if piece.fills:
-                continue
             # Each stripe is atomic by itself; a request of many stripes is split into records
             # that fit the ring.
             more = sum(request[3] for request in record.writes)
@@ -363,11 +351,9 @@ class Writer:
             writes += record.writes
             fresh += record.fresh
             size += more
-        if (stripes or fresh) and not await journal.commit(
-            stripes, join(writes), fresh, still_valid
-        ):
-            return False
-        return await self._stripe_fill.commit(logged, records, still_valid)
+        if not stripes and not fresh:
+            return True
+        return await journal.commit(stripes, join(writes), fresh, still_valid)
 
     def _forgive(self, pieces: list[Piece]) -> None:
         """Remove chunks that were written completely from the list of lost chunks."""
@@ -375,6 +361,13 @@ class Writer:
         for piece in pieces:
             for cell in cells_of(piece.whole_cells(context.chunk_bytes)):
                 context.bad_chunks.discard(context.layout.logical(piece.stripe, cell))
+
+    def _is_cached(self, offset: int, length: int) -> bool:
+        """Return True if the cache holds what a write inside one chunk reads or changes."""
+        context = self.context
+        stripe, cell = context.layout.locate(offset >> context.shift)
+        low = offset & context.inner_mask
+        return is_cached(context, stripe, [(low, low + length, 1 << cell)])
 
     def _keep(self, every: list[Work]) -> None:
         """Put the new content of the stripes into the cache; their locks are held."""

@@ -44,7 +44,7 @@ async def take_in(
         records = await join(member_set, members, layout.chunks)
         try:
             # No record that names a new role's former member may ever be redone by recovery.
-            context.journal.deferred.pause()
+            context.journal.unsettled.pause(True)
             await context.journal.drain()
             async with context.locks.alone():
                 layout = wider()  # checked again, under the locks
@@ -53,7 +53,7 @@ async def take_in(
             await leave(member_set, records)
             raise
     finally:
-        context.journal.deferred.resume()
+        context.journal.unsettled.pause(False)
         membership.release_spares()
     for pages in member_set.page_stores:
         await pages.save_all()

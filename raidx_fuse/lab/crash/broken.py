@@ -6,12 +6,10 @@ and `break_order` makes it the class of the mounted array's object.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from raidx_fuse.array.array import Array
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.journal.journal import Journal
-from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.journal.unsettled import Unsettled
 
 
 class UnorderedJournal(Journal):
@@ -21,11 +19,13 @@ class UnorderedJournal(Journal):
         pass
 
 
-class ParitylessJournal(Journal):
-    """A log whose checkpoint does not log the deferred parities first."""
+class ParitylessLog(Unsettled):
+    """A log whose checkpoint does not log the parities first."""
 
-    async def _log_parities(self, lacking: Mapping[Stripe, object]) -> None:
-        pass
+    async def settle_frozen(self) -> list[int]:
+        """Settle nothing."""
+        self.frozen.clear()
+        return []
 
 
 class UnorderedRebundle(RebundleOperation):
@@ -44,6 +44,6 @@ def break_order(array: Array, theme: str) -> None:
     if theme == "members" and array.rebundle is not None:
         array.rebundle.__class__ = UnorderedRebundle
     elif theme == "streams":
-        array.context.journal.__class__ = ParitylessJournal
+        array.context.journal.unsettled.__class__ = ParitylessLog
     else:
         array.context.journal.__class__ = UnorderedJournal

@@ -11,8 +11,8 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.format.log_record import ENTRY_BYTES, record_bytes
 from raidx_fuse.format.regions import PAGE_HEADER_BYTES, PAYLOAD_BITS, log_bytes
 from raidx_fuse.format.shapes import layout_of
-from raidx_fuse.journal.deferred_parity import SHARE_MAX
 from raidx_fuse.journal.ring import HEAD_BYTES
+from raidx_fuse.journal.unsettled import RECORD_SHARE
 from raidx_fuse.lab.crash.disks import PACES, SLOW_FLUSHES, SectorDisk
 from raidx_fuse.lab.crash.requests.image_parts import Parts
 from raidx_fuse.lab.crash.state import Cell
@@ -138,7 +138,7 @@ class Hardware:
         if self.theme in ("streams", "checkpoints"):
             stripe_bytes = len(code.cells) * CHUNK_BYTES
             parities = record_bytes(0, code.parity_count * (CHUNK_BYTES + 4 * ENTRY_BYTES))
-            wanted = HEAD_BYTES + max(3 * stripe_bytes, SHARE_MAX * parities)
+            wanted = HEAD_BYTES + max(3 * stripe_bytes, RECORD_SHARE * parities)
             while log_bytes(size, stripe_bytes) < wanted:
                 size += MEMBER_UNIT_BYTES
         return size

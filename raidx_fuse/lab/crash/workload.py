@@ -24,8 +24,7 @@ Only on request by name:
     streams    sequential requests that end inside stripes; their members are larger (hardware.py)
     door       requests that share a commit batch (requests/held_handlers.py); every other theme has
                some of them, too
-    checkpoints  small writes whose parity follows at the checkpoint (journal.parity=checkpoint),
-               with checkpoints under way
+    checkpoints  small writes, whose parity follows at the checkpoint, with checkpoints under way
     hangs      writes that hang and reach the disk late (themes/hangs.py)
     discards   ranges are discarded and written again (requests/discards.py); many workloads of the
                other themes have some of that, too
@@ -145,8 +144,6 @@ async def theme_discards(player: Player) -> None:
     """Discard ranges and write them again, also while a member is lost and rebuilt."""
     rng = player.rng
     await player.write(0, player.stripes * player.stripe_bytes)
-    if rng.random() < 0.3:
-        await player.array.set("journal.parity", "checkpoint")
     for _ in range(rng.randint(3, 6)):
         await discard_some(player)
         if rng.random() < 0.5:
@@ -177,7 +174,6 @@ async def theme_door(player: Player) -> None:
 async def theme_checkpoints(player: Player) -> None:
     """Overwrite parts of few stripes again and again while checkpoints and scrubs are under way."""
     rng, journal = player.rng, player.array.context.journal
-    await player.array.set("journal.parity", "checkpoint")
     await player.write(0, player.stripes * player.stripe_bytes)
     await player.flush()
     async with trio.open_nursery() as nursery:

@@ -39,8 +39,8 @@ MUTANTS = (
     Mutant(
         "given-up-before-the-list-says-so",
         MEND,
-        "            await self.keep_lost()\n",
-        "            pass\n",
+        "        await self.keep_lost()\n",
+        "        pass\n",
         "a cut leaves zeros under a chunk that nobody calls lost",
         LATENT,
         GIVEN_UP,

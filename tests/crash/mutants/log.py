@@ -106,19 +106,10 @@ PLACING = (
         ("tests/jobs/test_growth_parity.py",),
     ),
     Mutant(
-        "placed-without-the-parity-of-deferred",
-        CHECKPOINT,
-        "            while self.is_late or self.deferred.unfinished:",
-        "            while self.is_late:",
-        "a replay computes the parity from places that are half written",
-        STREAMS,
-        STREAM_TESTS,
-    ),
-    Mutant(
         "placed-before-a-late-record-is-written",
         CHECKPOINT,
-        "            while self.is_late or self.deferred.unfinished:",
-        "            while self.deferred.unfinished:",
+        "            while self.is_late:\n",
+        "            while False:\n",
         "what is shown, but not logged, goes to its place",
         DEFERRAL,
         TOGETHER,
@@ -183,49 +174,17 @@ COMMITTING = (
         JOURNAL,
         "        if not still_valid():\n"
         "            return False\n"
-        "        self.deferred.note_others(stripes)",
-        "        self.deferred.note_others(stripes)",
+        "        self.unsettled.whole_cells.note_others(stripes)",
+        "        self.unsettled.whole_cells.note_others(stripes)",
         "what was planned for the old member of a role reaches the new one",
         DISKS,
         (*ORDER, "tests/jobs/test_rebuild_passes.py"),
     ),
     Mutant(
-        "commit-forgets-the-parity-of-a-stream",
-        JOURNAL,
-        "        writes = [*self.deferred.parities(stripes, writes), *writes]",
-        "        writes = [*writes]",
-        "the stripe counts as finished, and the log never gets its parity",
-        STREAMS,
-        STREAM_TESTS,
-    ),
-    Mutant(
-        "older-parity-behind-newer",
-        JOURNAL,
-        "        writes = [*self.deferred.parities(stripes, writes), *writes]",
-        "        writes = [*writes, *self.deferred.parities(stripes, writes)]",
-        "the parity of before overwrites the part of it that the record changes",
-        STREAMS,
-        STREAM_TESTS,
-    ),
-    Mutant(
-        "small-write-beside-an-unfinished-stream",
-        JOURNAL,
-        "        if stripe in deferred.unfinished:\n            return None\n",
-        "",
-        "a record of a stripe whose parity the log lacks",
-        STREAMS,
-        STREAM_TESTS,
-        equivalent="the small record's parity bytes are absolute and made from the overlay, which"
-        " has the deferred parity: a replay redoes the data before it in order, computes the"
-        " parity from places that are as they were, and lays the bytes on top of the same. The"
-        " stripe stays unfinished, so that a placement, or a replay before it writes, still logs"
-        " all of its parity; `note_others` keeps it from being closed past the log",
-    ),
-    Mutant(
         "stream-not-told-of-other-records",
         JOURNAL,
         "            return False\n"
-        "        self.deferred.note_others(stripes)\n"
+        "        self.unsettled.whole_cells.note_others(stripes)\n"
         "        sequence, record = await self.append(stripes, fields, parts, total)\n"
         "        try:\n"
         "            await self.wait_for_earlier(sequence)\n"

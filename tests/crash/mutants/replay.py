@@ -8,8 +8,9 @@ OVERLAY = "raidx_fuse/journal/overlay.py"
 REPLAY = "raidx_fuse/journal/recovery.py"
 FOLLOWING = "raidx_fuse/journal/parity_replay.py"
 RECORDS = "raidx_fuse/format/log_record.py"
-STREAMS_FILE = "raidx_fuse/journal/deferred_parity.py"
-CLOSING = "raidx_fuse/engine/write/sequential.py"
+UNSETTLED = "raidx_fuse/journal/unsettled.py"
+WHOLE_CELLS = "raidx_fuse/journal/whole_cells.py"
+CLOSING = "raidx_fuse/engine/write/stripe_end.py"
 UNLOGGED_FILE = "raidx_fuse/engine/context.py"
 ORDER = (
     "tests/journal/test_durable_order.py",
@@ -137,59 +138,25 @@ REPLAYING = (
         RESTRIPE,
         ("tests/jobs/test_restripe.py", "tests/jobs/test_restripe_troubles.py"),
     ),
-    Mutant(
-        "replay-logs-no-parity",
-        REPLAY,
-        "        copies.append(end.append(parities))\n",
-        "        pass\n",
-        "cut again, it computes parity from places that it has half written: not idempotent",
-        STREAMS,
-        STREAM_TESTS,
-    ),
-    Mutant(
-        "replay-takes-parity-from-half-of-a-stream",
-        FOLLOWING,
-        "await self._parity_of(stripe, self._known_cells(stripe))",
-        "await self._parity_of(stripe, dict(self._cells(record, stripe)))",
-        "of a stripe that the log has whole it takes the rest for what was there before",
-        STREAMS,
-        STREAM_TESTS,
-    ),
-    Mutant(
-        "replay-logs-a-parity-twice",
-        FOLLOWING,
-        "                places.discard((role, offset))",
-        "                pass",
-        "a recovery that is cut again and again logs the parity each time, until the log is full",
-        STREAMS,
-        STREAM_TESTS,
-    ),
 )
 
 BESIDE = (
     Mutant(
-        "half-of-a-stream-is-called-complete",
-        STREAMS_FILE,
-        "        return filling.before | filling.touched == self._member_set.layout.code.data_mask",
-        "        return True",
-        "a replay computes the parity of cells that it does not know",
-        STREAMS,
-        STREAM_TESTS,
-    ),
-    Mutant(
-        "no-capacity-kept-for-parities",
-        STREAMS_FILE,
-        "        self._reserved = self._reserved | {stripe}\n"
-        "        self.reserve_bytes = self._size(len(self._reserved))",
-        "        self._reserved = self._reserved | {stripe}",
-        "the deferred parities of many stripes do not fit when they have to be logged",
+        "closed-stripes-keep-no-space-for-parity",
+        UNSETTLED,
+        "        self.closed[stripe] = new\n",
+        "        self.held_bytes -= new.reserve_bytes\n"
+        "        self.closed_bytes -= new.reserve_bytes\n"
+        "        new = NewData(new.sequence, (), 0)\n"
+        "        self.closed[stripe] = new\n",
+        "a recovery, which logs their parity, goes round the ring over records that it needs",
         STREAMS,
         STREAM_TESTS,
     ),
     Mutant(
         "stream-forgets-what-the-log-has",
-        STREAMS_FILE,
-        "                cells[stripe] |= filling.touched",
+        WHOLE_CELLS,
+        "            cells[stripe] |= mask",
         "                pass",
         "a stripe is closed over cells that a replay lays on top",
         STREAMS,
@@ -197,8 +164,8 @@ BESIDE = (
     ),
     Mutant(
         "closing-over-an-older-record",
-        STREAMS_FILE,
-        "        return not self.held_cells.get(stripe, -1) & ~cells",
+        WHOLE_CELLS,
+        "        return not self.cells.get(stripe, -1) & ~mask",
         "        return True",
         "a replay lays the older record over what was closed past the log",
         STREAMS,
