@@ -122,8 +122,10 @@ def has_io_uring() -> bool:
     return "io_uring" in engines.stdout and disabled == "0"
 
 
-def run_fio(candidate: Candidate, row: Row, size: int, seconds: float) -> Result:
-    """Run one row on one candidate."""
+def run_fio(
+    candidate: Candidate, row: Row, size: int, seconds: float, operations: int = 0
+) -> Result:
+    """Run one row on one candidate, for *seconds*, or until so many *operations* are done."""
     command = ["fio", "--name=row", *target_options(candidate, row.depth), f"--rw={row.mode}"]
     command += [f"--bs={row.block}", f"--size={size}", "--time_based"]
     command += [
@@ -133,6 +135,8 @@ def run_fio(candidate: Candidate, row: Row, size: int, seconds: float) -> Result
         "--thread",
         "--output-format=json",
     ]
+    if operations:
+        command.append(f"--number_ios={operations}")
     before_s, busy_s, own_s, start_s = (
         candidate.cpu_s(),
         all_busy_s(),
@@ -147,8 +151,8 @@ def run_fio(candidate: Candidate, row: Row, size: int, seconds: float) -> Result
     if done.returncode:
         raise RuntimeError(f"fio failed on {candidate.name}: {done.stderr.strip()}")
     side = json.loads(report)["jobs"][0]["read" if "read" in row.mode else "write"]
-    operations = max(1, side["total_ios"])
-    return Result(side["iops"], side["bw_bytes"], cpu_s / operations * 1e6, disturbed)
+    cpu_us = cpu_s / max(1, side["total_ios"]) * 1e6
+    return Result(side["iops"], side["bw_bytes"], cpu_us, disturbed)
 
 
 def all_busy_s() -> float:
