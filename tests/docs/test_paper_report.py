@@ -1,0 +1,84 @@
+"""Figures of the papers on the pages: all come from the dated report of bench/figures/report.py."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.docs.pages import ROOT, TEXTS
+
+AGAIN = "differ: python bench/figures/report.py --write"
+THREE = {  # tables that must have the paper's figure, one as in the paper, and ours
+    "upc": ("Fig. 5", "Fig. 6", "Fig. 7", "Fig. 8"),
+    "bpu": ("Fig. 4", "Fig. 6", "Fig. 8", "Fig. 9"),
+    "mcpod": ("Figs. 11 to 13",),
+    "raidx": ("Fig. 8", "Fig. 9"),
+}
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module that writes report and pages."""
+    monkeypatch.syspath_prepend(ROOT / "bench" / "figures")
+    return importlib.import_module("report_page")
+
+
+@pytest.fixture
+def report(made: Any) -> Any:
+    """The report as it is kept."""
+    return json.loads(made.REPORT.read_text())
+
+
+def test_the_page_is_that_of_the_report(made: Any, report: Any) -> None:
+    assert made.page(report) == made.PAGE.read_text(), AGAIN
+
+
+def test_the_headlines_are_those_of_the_report(made: Any, report: Any) -> None:
+    text = TEXTS["bench/README.md"]
+    block = made.headlines(report)
+    assert made.replaced(text, block) == text, AGAIN
+    assert f"{made.BEGIN}\n{block}\n" in text
+    rows = [line for line in block.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == sum(headline.section in report for headline in made.HEADLINES)
+    for row in rows:
+        words, _paper, as_paper, ours = (cell.strip() for cell in row.strip("|").split("|"))
+        assert all((words, as_paper, ours)), row
+
+
+def test_the_report_says_when_on_which_commit_and_how(report: Any) -> None:
+    assert report
+    for name, part in report.items():
+        assert datetime.date.fromisoformat(part["date"]) >= datetime.date(2026, 1, 1), name
+        assert re.fullmatch(r"[0-9a-f]{7,40}\+?", part["commit"]), name
+        assert isinstance(part["quick"], bool), name
+        assert part["tables"], name
+
+
+def test_tables_of_the_papers_have_three_columns(report: Any) -> None:
+    for name in set(THREE) & set(report):
+        tables = {table["ident"]: table for table in report[name]["tables"]}
+        for ident in THREE[name]:
+            columns = tables[ident]["columns"]
+            assert columns.index("paper") < columns.index("as in the paper"), ident
+            assert any("ours" in column or "better by" in column for column in columns), ident
+            assert tables[ident]["remark"], f"{ident}: nothing says why they differ"
+
+
+def test_why_even_addresses_gain_nothing_stands_on_the_page(made: Any) -> None:
+    text = made.PAGE.read_text()
+    assert "UPC's expected gain is zero, whatever the scheduler" in text
+    if "## McPod" in text:
+        assert "paper's piggyback *into* the surrogate" in text
+
+
+def test_other_pages_have_no_gains_of_the_papers() -> None:
+    gain = re.compile(r"[+-]\d+\.\d %|\(s\.e\. ")
+    for name, text in TEXTS.items():
+        if name == "bench/README.md":
+            text = text.partition("<!-- python bench/figures/report.py")[0]
+        assert not gain.findall(text), f"{name}: {gain.findall(text)} is in no report"
