@@ -301,8 +301,7 @@ def what_it_takes(lab: Laboratory) -> PaperTable:
         "where nothing waits; divided by 8 it is right (the two rows of unlike members). prxy_0 "
         "sends half of its requests to five places, and gains far more than in the paper. "
         "Read-heavy loads have hardly an update to choose for: we do not see the paper's 4 to 10 % "
-        "of hm_1, and know of nothing that could give them to 5 % of the requests. A stripe of rdp "
-        "has more to read for reconstruct-write, so that it is seldom the better choice.",
+        "of hm_1, and know of nothing that could give them to 5 % of the requests.",
     )
 
 

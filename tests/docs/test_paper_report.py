@@ -44,14 +44,14 @@ def test_the_headlines_are_those_of_the_report(made: Any, report: Any) -> None:
     assert made.replaced(text, block) == text, AGAIN
     assert f"{made.BEGIN}\n{block}\n" in text
     rows = [line for line in block.splitlines() if line.startswith("| ")][1:]
-    assert len(rows) == sum(headline.section in report for headline in made.HEADLINES)
+    assert len(rows) == len(made.HEADLINES)
     for row in rows:
         words, _paper, as_paper, ours = (cell.strip() for cell in row.strip("|").split("|"))
         assert all((words, as_paper, ours)), row
 
 
 def test_the_report_says_when_on_which_commit_and_how(report: Any) -> None:
-    assert report
+    assert set(report) >= set(THREE)
     for name, part in report.items():
         assert datetime.date.fromisoformat(part["date"]) >= datetime.date(2026, 1, 1), name
         assert re.fullmatch(r"[0-9a-f]{7,40}\+?", part["commit"]), name
@@ -60,7 +60,7 @@ def test_the_report_says_when_on_which_commit_and_how(report: Any) -> None:
 
 
 def test_tables_of_the_papers_have_three_columns(report: Any) -> None:
-    for name in set(THREE) & set(report):
+    for name in THREE:
         tables = {table["ident"]: table for table in report[name]["tables"]}
         for ident in THREE[name]:
             columns = tables[ident]["columns"]
@@ -72,8 +72,7 @@ def test_tables_of_the_papers_have_three_columns(report: Any) -> None:
 def test_why_even_addresses_gain_nothing_stands_on_the_page(made: Any) -> None:
     text = made.PAGE.read_text()
     assert "UPC's expected gain is zero, whatever the scheduler" in text
-    if "## McPod" in text:
-        assert "paper's piggyback *into* the surrogate" in text
+    assert "paper's piggyback *into* the surrogate" in text
 
 
 def test_other_pages_have_no_gains_of_the_papers() -> None:

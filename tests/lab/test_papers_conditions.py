@@ -79,6 +79,11 @@ def test_no_locks_and_content_or_a_log_exclude_each_other() -> None:
     for changes in several:
         with pytest.raises(UsageError, match="without stripe locks"):
             simulate(experiment(stripe_locks=False, **changes))
+    wrongs: tuple[tuple[dict[str, Any], str], ...]
+    wrongs = ({"warm_up_s": -1.0}, "warm-up"), ({"controller_bytes": -1}, "cache")
+    for wrong, what in wrongs:
+        with pytest.raises(UsageError, match=what):
+            experiment(**wrong).check()
     with pytest.raises(UsageError, match="keeps no content"):
         simulate(experiment(controller_bytes=1 << 20, verify=True))
 
@@ -93,6 +98,8 @@ def test_what_arrives_during_the_warm_up_is_served_and_not_counted() -> None:
     reads = [sum(m["reads"] for m in result["members"]) for result in (whole, late)]
     assert reads == [20, 10]
     assert late["rate"] == pytest.approx(10, rel=0.1)
+    with pytest.raises(UsageError, match="no request arrives after the warm-up"):
+        simulate(experiment(load=load, warm_up_s=5.0))
 
 
 def test_an_event_has_the_means_of_its_time() -> None:

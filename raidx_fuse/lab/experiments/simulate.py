@@ -112,6 +112,10 @@ class Experiment:
             )
         if self.controller_bytes and checked:
             raise UsageError("a controller's cache keeps no content: nothing can be verified")
+        if not 0 <= self.warm_up_s < 1e9:
+            raise UsageError(f"a warm-up cannot take {self.warm_up_s} s")
+        if self.controller_bytes < 0:
+            raise UsageError(f"a controller cannot have {self.controller_bytes} bytes of cache")
         for event in self.events:
             event.check()
 
@@ -200,6 +204,8 @@ async def _drive(
             await target.written()
         sampling.cancel_scope.cancel()
     samples.finish()
+    if experiment.warm_up_s and not recorder.summary(experiment.warm_up_s)["requests"]:
+        raise UsageError(f"no request arrives after the warm-up of {experiment.warm_up_s} s")
     stats = difference(before[0], snapshot(array))
     extra: dict[str, Any] = {}
     if isinstance(target, ControllerCache):
