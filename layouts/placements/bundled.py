@@ -16,7 +16,7 @@ that were made before have the greedy numbering, and keep it (`numbering`).
 The look-up table is that of the paper, 15 bytes a cell: an 8-byte chunk number, a 4-byte last
 access, a 2-byte mean interval, a 1-byte role. The cell number is bundle * L + column; `place` is
 two look-ups. The place of a cell that never moved follows from the numbers of chunks alone, so a
-new array stores no table.
+new array stores no table. In memory a reverse index adds 4 bytes a chunk once anything has moved.
 
 Members join and leave: a role whose member left has 0 chunks until another member takes it. So the
 numbers from which the initial places follow are kept apart, as the `Founding`. Two kinds of cells

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raidx_fuse.lab.crash import coverage, matrix
-from raidx_fuse.lab.crash.coverage import Coverage
+from raidx_fuse.lab.crash import matrix
+from raidx_fuse.lab.crash.matrix import Coverage
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.lab.crash.walk import Tally, crash_workloads
 
@@ -23,7 +23,7 @@ def test_a_focus_draws_only_moments_of_its_verb() -> None:
 
 def test_rounds_go_on_until_every_row_has_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """With counts instead of crashes: each task gives what it was asked for, or less."""
-    monkeypatch.setattr(coverage, "themes_of", lambda _cell: {"growth": None, "writes": None})
+    monkeypatch.setattr(matrix, "themes_of", lambda _cell: {"growth": None, "writes": None})
     plan = Coverage([CELL], 10, 7)
     given: list[list[matrix.Task]] = []
     for tasks in plan.rounds():

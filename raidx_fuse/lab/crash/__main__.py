@@ -20,7 +20,6 @@ from rich.table import Table
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.journal.journal import MODES
 from raidx_fuse.lab.crash import matrix
-from raidx_fuse.lab.crash.coverage import Coverage
 from raidx_fuse.lab.crash.pool.player import has_pool
 from raidx_fuse.lab.crash.pool.workloads import POOL
 from raidx_fuse.lab.crash.state import PROGRAM, Cell, State
@@ -72,7 +71,7 @@ def main(
         raise click.UsageError(str(error)) from None
     started_s = time.monotonic()
     tally = Tally()
-    coverage = Coverage(cells, minimum, seed)
+    coverage = matrix.Coverage(cells, minimum, seed)
     further = coverage.rounds() if minimum and not theme else iter(())
     for tasks in chain([matrix.tasks_of(cells, states, seed)], further):
         parts = compute(matrix.run_task, tasks, workers=workers, scheduler=scheduler)
