@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
-from raidx_fuse.cli.asking import ask
+from raidx_fuse.cli.asking import array_named, ask
 from raidx_fuse.cli.output import OUTPUT_VERSION, Output, console
-from raidx_fuse.cli.parameters import ARRAY
+from raidx_fuse.cli.parameters import ARRAYS
 from raidx_fuse.cli.printable import shown
 from raidx_fuse.daemon.events.event import Event
 from raidx_fuse.daemon.events.store import EventStore, state_directory
@@ -49,7 +49,7 @@ class Since(click.ParamType):  # type: ignore[type-arg]
 
 
 @verb()
-@click.argument("array", required=False, type=ARRAY)
+@click.argument("array", required=False, type=ARRAYS)
 @click.option("--since", type=Since(), metavar="TIME", help="From a date, or 90m, 12h, 7d ago on.")
 @click.option("--follow", is_flag=True, help="Go on printing events as they happen.")
 @click.option("--test", is_flag=True, help="Run the hooks of a running ARRAY for a test event.")
@@ -65,7 +65,7 @@ def events(
     With --follow --json, each event is one line of JSON.
     """
     if test:
-        return _test(out, array)
+        return _test(out, None if array is None else array_named(array))
     store = EventStore(state_directory())
     kept = store.read()
     uuids = None if array is None else _uuids(array, kept)
@@ -108,6 +108,8 @@ def _uuids(array: str, kept: list[Event]) -> set[str]:
         or (path is not None and event.mountpoint == path and named in (None, event.array))
     }
     if not found:
+        if (place := array_named(array)) != array:  # an image, or a member
+            return _uuids(place, kept)
         raise UsageError(f"no event of {array} is known here", action="see raidx events")
     return found
 

@@ -53,6 +53,8 @@ def test_a_running_array_has_many_names_and_another_size(shell: Shell) -> None:
     for name in ("mnt/kar", "b", uuid[:8]):
         assert "speed_min" in shell.raidx(f"get {name} speed_min"), name
     assert "kar" in shell.raidx("volume list kar")
+    for name in ("kar", "b", uuid):
+        assert {each["uuid"] for each in shell.json(f"events {name}")["events"]} == {uuid}, name
     assert "no array is mounted" in shell.raidx("get nosuch", 1)
 
     image = shell.folder / "mnt/kar"

@@ -26,7 +26,7 @@ Result = dict[str, Any]
 def check_program(path: str) -> None:
     """Raise UsageError unless *path* is an executable file, named from the root."""
     if not os.path.isabs(path):
-        raise UsageError(f"{path[:80]!r} is not an absolute path")
+        raise UsageError(f"{path[:80]!r} is not an absolute path", action="or off, for none")
     if not os.path.isfile(path) or not os.access(path, os.X_OK):
         raise UsageError(f"{path} is not a program", action="make it executable: chmod +x")
 
