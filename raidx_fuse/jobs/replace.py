@@ -105,6 +105,9 @@ class Replace(Job):
                 raise
         for at, views in copies:
             await twin.copy(at, views)
+        queue = context.member_set.queues[self.operation.role]
+        if queue is not None:  # the copies pass it by, and a flush leaves out what it did not write
+            queue.flush_failed()
         self.operation.require()
         self.next_stripe = stripes[-1] + 1
         return sum(len(view) for _, views in copies for view in views)

@@ -16,7 +16,7 @@ from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import SpyRig, fill, noise, spying, state_of
+from tests.support.spy import FLUSH, SpyRig, fill, noise, spying, state_of
 
 CHUNK = 4096
 LAYOUTS = pytest.mark.parametrize(
@@ -198,6 +198,26 @@ def test_it_goes_on_after_a_remount(clean: bool) -> None:
             old.vanish()
             rig.members.remove(old)
             await consistent(rig)
+
+    run(main)
+
+
+def test_a_flush_makes_the_copies_durable() -> None:
+    """A clean end flushes, then saves the position: what lies below it must not be taken back."""
+
+    async def main() -> None:
+        async with spying("raid0", 3, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            job = await begin(rig, 1)
+            await trio.sleep(3)
+            await rig.running.flush()
+            copied = job.next_stripe
+            with trio.fail_after(60):  # virtual
+                while job.next_stripe == copied:  # noqa: ASYNC110
+                    await trio.sleep(0.1)
+            rig.log.clear()
+            await rig.running.flush()
+            assert rig.log.of(FLUSH, member=rig.members[-1].path)
 
     run(main)
 
