@@ -94,7 +94,11 @@ def test_the_tasks_do_not_depend_on_the_number_of_processes() -> None:
     [
         State(Cell("raid5", "partial"), 17, Cut(203, "s5", (2,))),
         State(Cell("raid0", "none"), 1, Cut(0, "k")),
-        State(Cell("raid4", "full", True), 17, Cut(203, "e3", (2, 4)), Cut(9, "d", (1,))),
+        State(Cell("raid4", "full", True), 17, Cut(203, "e3", (2, 4)), (Cut(9, "d", (1,)),)),
+        State(
+            *(Cell("rdp", "full"), 17, Cut(203, "c3", (2,), (), (4, 5))),
+            (Cut(9, "d", (1,), (2,)), Cut(3, "k", (), (7, 8))),
+        ),
     ],
 )
 def test_a_state_is_what_its_name_says(state: State) -> None:

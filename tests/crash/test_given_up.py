@@ -16,8 +16,8 @@ from raidx_fuse.engine.write.mend import Mender
 from raidx_fuse.lab.crash.disks import SectorDisk
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.lab.crash.player import Player
-from raidx_fuse.lab.crash.reading import read_sectors
 from raidx_fuse.lab.crash.recording import Recording
+from raidx_fuse.lab.crash.requests.reading import read_sectors
 from raidx_fuse.lab.crash.state import DROPPED, Cell, Cut
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.members.base import SECTOR_BYTES

@@ -5,12 +5,13 @@ the same instant.
 
     workload.py  runs a random workload in virtual time over recorded disks
     themes/      what a workload does beside reading and writing: growth, restripe, ...
-    requests/    which ranges are written, and which requests overlap in time
+    requests/    which ranges are written, which requests overlap in time or with a change
     player.py    the running workload: array, disks, history, and the steps of the themes
     hardware.py  how many members, how large, their first content, their pace
     disks.py     the simulated disks
     history.py   records every write, and derives which contents a cut may leave in each sector
     recording.py the record of one workload, and when which roles had no member
+    durable.py   from when on all superblocks call a member whole, or have another layout
     oracle.py    mounts the disks as a cut left them, and compares; knows what each mode promises
     crashing.py  visits the boundaries of one workload, and crashes the recoveries as well
     walk.py      crashes many workloads, counts their states, and replays one

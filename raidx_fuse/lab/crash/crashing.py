@@ -21,9 +21,12 @@ from raidx_fuse.members.simulated.virtual_time import run
 ENUMERATED_MAX = 4  # up to so many combinations of whole writes, all are tried
 DRAWN = 3  # random decisions where there are more combinations; one of them tears all writes
 LOST_SHARE = 0.55  # of the states: members are lost in the cut
-AGAIN_SHARE = 0.03  # of the states: their recovery is crashed as well
-AGAIN_LOST_SHARE = 0.5  # of those: members are lost in the second cut
-AGAIN_MOMENTS = 6
+AGAIN_SHARE = 0.04  # of the states: their recovery is crashed as well
+AGAIN_LOST_SHARE = 0.7  # of those: members are lost in the second cut, if none was in the first one
+BACK_SHARE = 0.3  # of the members that the first cut took: they are there after a later one
+UNREAD_SHARE = 0.15  # of the members that a cut would take: only their log cannot be read then
+AGAIN_MOMENTS, AGAIN_LATER = 8, 2  # how many moments of a recovery; of those: after the mount
+LEVELS_MAX, THIRD_SHARE = 2, 0.04  # recoveries in a row that are cut
 
 
 class Recorded(Protocol):
@@ -33,6 +36,7 @@ class Recorded(Protocol):
     seed: int
     record: CutRecord
     memory: dict[int, Image]
+    is_one_array: bool  # then disks may come back, and logs be unreadable for a while
 
     def verb_at(self, moment: int) -> str:
         """Return the verb of what was done at *moment*."""
@@ -62,8 +66,8 @@ class Leavings(Protocol):
         recovery can be cut; what it could not recover is not expected of a second one.
         """
 
-    def again(self, images: Mapping[int, Image], lost: tuple[int, ...]) -> Leavings:
-        """Return what a cut of the recovery left: *images*, without the disks *lost*."""
+    def again(self, images: Mapping[int, Image], cut: Cut) -> Leavings:
+        """Return what *cut* of the recovery left: *images*."""
         ...
 
 
@@ -79,10 +83,8 @@ class Kind(Protocol[R]):
         """Run workload *seed* on *cell*. Raises what goes wrong."""
         ...
 
-    def left(
-        self, recorded: R, moment: int, images: Mapping[int, Image], lost: tuple[int, ...]
-    ) -> Leavings:
-        """Return what a cut at *moment* left: *images*, without the disks *lost*."""
+    def left(self, recorded: R, cut: Cut, images: Mapping[int, Image]) -> Leavings:
+        """Return what *cut* left: *images*."""
         ...
 
 
@@ -157,15 +159,19 @@ async def _crash_at_moments(
             continue
         for decision in _decisions(disks, generator):
             lost: tuple[int, ...] = ()
+            unread: tuple[int, ...] = ()
             if generator.random() < LOST_SHARE:
                 lost = recorded.losses(index, generator)
-            state = State(recorded.cell, recorded.seed, Cut(index, decision, lost))
+                if recorded.is_one_array and generator.random() < UNREAD_SHARE:
+                    lost, unread = (), lost
+            cut = Cut(index, decision, lost, (), unread)
+            state = State(recorded.cell, recorded.seed, cut)
             verb = recorded.verb_at(index)
             counts.count(state, verb, await _what_breaks(kind, recorded, disks, state))
             budget -= 1
             if generator.random() < AGAIN_SHARE:
                 left = _left(kind, recorded, disks, state.cut)
-                budget -= await _crash_recovery(recorded, left, state, generator, counts)
+                budget -= await _crash_recovery(recorded, disks, left, state, generator, counts)
 
 
 def _decisions(disks: Sequence[DiskState], generator: random.Random) -> list[str]:
@@ -176,7 +182,7 @@ def _decisions(disks: Sequence[DiskState], generator: random.Random) -> list[str
         return [KEPT]
     if count <= ENUMERATED_MAX:
         return [*(f"e{number}" for number in range(count)), torn]
-    drawn = [f"s{generator.getrandbits(24)}" for _ in range(DRAWN - 1)]
+    drawn = [f"{kind}{generator.getrandbits(24)}" for kind in "sc"[: DRAWN - 1]]
     return [generator.choice((DROPPED, KEPT)), *drawn, torn]
 
 
@@ -199,7 +205,7 @@ def _images(
 
 def _left(kind: Kind[R], recorded: R, disks: Sequence[DiskState], cut: Cut) -> Leavings:
     images = _images(recorded, disks, cut, range(len(disks)))
-    return kind.left(recorded, cut.moment, images, cut.lost)
+    return kind.left(recorded, cut, images)
 
 
 async def _what_breaks(
@@ -208,63 +214,114 @@ async def _what_breaks(
     """Return the promise that *state* breaks, or None."""
     left = _left(kind, recorded, disks, state.cut)
     try:
-        if state.again is None:
-            await left.judge(state.generator("look"))
-            return None
-        record = await _record_recovery(left, state)
-        for index, again, _event in record.moments():
-            if index == state.again.moment:
-                await _judge_again(recorded, left, again, state)
-                return None
-        return f"the recovery has no moment {state.again.moment}: the code has changed"
+        for number, cut in enumerate(state.again):
+            before = replace(state, again=state.again[:number])
+            record = await _record_recovery(left, before)
+            for index, again, _event in record.moments():
+                if index == cut.moment:
+                    left = _left_again(recorded, disks, left, again, before, cut)
+                    break
+            else:
+                return f"the recovery has no moment {cut.moment}: the code has changed"
+        await left.judge(state.generator("look"))
     except ViolationError as error:
         return str(error)
+    return None
 
 
 async def _record_recovery(left: Leavings, state: State) -> CutRecord:
-    """Recover from *left*; return the record."""
+    """Recover from *left*, which *state* has led to; return the record."""
     record = CutRecord()
-    await left.judge(replace(state, again=None).generator("recovery"), record)
+    await left.judge(state.generator("recovery"), record)
     return record
 
 
-async def _judge_again(
-    recorded: Recorded, left: Leavings, disks: Sequence[DiskState], state: State
-) -> None:
-    """Check what the cut of a recovery left of *disks*, the disks of *left*."""
-    assert state.again is not None
-    images = _images(recorded, disks, state.again, sorted(left.images))
-    await left.again(images, state.again.lost).judge(state.generator("look"))
+def _left_again(
+    recorded: Recorded,
+    disks: Sequence[DiskState],
+    left: Leavings,
+    again: Sequence[DiskState],
+    before: State,
+    cut: Cut,
+) -> Leavings:
+    """Return what *cut* left of *again*, the disks of *left* during the recovery from *before*.
+
+    *disks* are those at the moment of the first cut.
+    """
+    images = _images(recorded, again, cut, sorted(left.images))
+    decisions = before.cut.decisions(disks) if cut.back else []
+    for number in cut.back:
+        image = disks[number].crash(decisions[number])
+        if is_member(image):
+            images[number] = image
+    return left.again(images, cut)
 
 
 async def _crash_recovery(
     recorded: Recorded,
+    disks: Sequence[DiskState],
     left: Leavings,
     state: State,
     generator: random.Random,
     counts: Counts,
 ) -> int:
-    """Crash the recovery from *state* at some of its boundaries; return the number of states."""
-    moment, verb = state.cut.moment, recorded.verb_at(state.cut.moment)
+    """Crash the recovery from *state* at some of its boundaries; return the number of states.
+
+    *disks* are those at the moment of the first cut. Some of the recoveries from there are crashed
+    as well.
+    """
+    verb = recorded.verb_at(state.cut.moment)
     try:
         record = await _record_recovery(left, state)
     except ViolationError as error:
         counts.count(state, verb, f"the recovery fails: {error}")
         return 1
-    moments = len(record.events) + 1
-    chosen = set(generator.sample(range(moments), min(AGAIN_MOMENTS, moments)))
+    chosen = _moments_of(record, generator)
+    number = 0
     for index, again, _event in record.moments():
         if index not in chosen:
             continue
-        decision = generator.choice(_decisions(again, generator))
-        lost: tuple[int, ...] = ()
-        if not state.cut.lost and generator.random() < AGAIN_LOST_SHARE:
-            lost = recorded.losses(moment, generator)
-        crashed = replace(state, again=Cut(index, decision, lost))
+        cut = _draw_again(recorded, state, index, again, generator)
+        crashed = replace(state, again=(*state.again, cut))
+        next_left = _left_again(recorded, disks, left, again, state, cut)
+        if len(crashed.again) < LEVELS_MAX and generator.random() < THIRD_SHARE:
+            number += await _crash_recovery(recorded, disks, next_left, crashed, generator, counts)
+            continue
         what: str | None = None
         try:
-            await _judge_again(recorded, left, again, crashed)
+            await next_left.judge(crashed.generator("look"))
         except ViolationError as error:
             what = str(error)
         counts.count(crashed, verb, what)
-    return len(chosen)
+        number += 1
+    return number
+
+
+def _moments_of(record: CutRecord, generator: random.Random) -> set[int]:
+    """Draw the moments at which a recovery is cut: most of them before the array is mounted."""
+    events = record.events
+    mounted = next((n for n, event in enumerate(events) if event.operation == "note"), 0)
+    recovering = range(mounted + 1)
+    chosen = generator.sample(recovering, min(AGAIN_MOMENTS - AGAIN_LATER, len(recovering)))
+    later = range(mounted + 1, len(events) + 1)
+    chosen += generator.sample(later, min(AGAIN_MOMENTS - len(chosen), len(later)))
+    return set(chosen)
+
+
+def _draw_again(
+    recorded: Recorded,
+    state: State,
+    index: int,
+    disks: Sequence[DiskState],
+    generator: random.Random,
+) -> Cut:
+    """Draw a cut of the recovery from *state* at moment *index* of its *disks*."""
+    decision = generator.choice(_decisions(disks, generator))
+    gone = any(cut.lost for cut in (state.cut, *state.again))
+    lost: tuple[int, ...] = ()
+    if not gone and generator.random() < AGAIN_LOST_SHARE:
+        lost = recorded.losses(state.cut.moment, generator)
+    back: tuple[int, ...] = ()
+    if recorded.is_one_array and state.cut.lost and not any(cut.back for cut in state.again):
+        back = tuple(n for n in state.cut.lost if generator.random() < BACK_SHARE)
+    return Cut(index, decision, lost, back)

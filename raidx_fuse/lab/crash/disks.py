@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import trio
 
 from raidx_fuse.errors import MemberError
-from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
+from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS, SUPERBLOCK_SLOT_BYTES, Region
 from raidx_fuse.format.superblock import MAGIC
 from raidx_fuse.members.base import SECTOR_BYTES, ReadBuffer, WriteBuffer
 from raidx_fuse.members.simulated.powercut import CutRecord, PowerCutMember
@@ -62,12 +62,13 @@ class SectorDisk(WrapperMember):
         self._pace = pace
         self._random = generator
         self._hangs_s = 0.0
+        self._unread = range(0)  # bytes that cannot be read, whatever is written there
         self.late_until_s = 0.0  # when the last write that hung reaches the disk (virtual time)
 
     def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
         at_once = self._pace in ("inline", "cached", MOODY)
-        if at_once and self._under is not None:
-            self._check_poison(offset_bytes, buffers)
+        if at_once:
+            self._check_readable(offset_bytes, buffers)
         return at_once and self.cut.try_readv(offset_bytes, buffers)
 
     def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
@@ -78,8 +79,7 @@ class SectorDisk(WrapperMember):
 
     async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
         await self._dawdle()
-        if self._under is not None:
-            self._check_poison(offset_bytes, buffers)
+        self._check_readable(offset_bytes, buffers)
         await self.cut.readv(offset_bytes, buffers)
 
     async def poison(self, offset_bytes: int) -> None:
@@ -89,6 +89,12 @@ class SectorDisk(WrapperMember):
         self._under[offset_bytes] = bytes(image[offset_bytes : offset_bytes + SECTOR_BYTES])
         await self.cut.writev(offset_bytes, [POISON])
         await self.cut.flush()
+
+    def _check_readable(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
+        if self._under is not None:
+            self._check_poison(offset_bytes, buffers)
+        if offset_bytes in self._unread:
+            raise MemberError(self.path, "read", offset_bytes, errno.EIO)
 
     def _check_poison(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
         end = offset_bytes + sum(map(len, buffers))
@@ -110,6 +116,10 @@ class SectorDisk(WrapperMember):
             await sleep(self._random.expovariate(1 / _FLUSH_S))
         await self._dawdle()
         self.cut.make_durable(writes)
+
+    def lose_log(self, log: Region) -> None:
+        """Let no record of the region *log* be read; its head page can be."""
+        self._unread = range(log.offset + PAGE_BYTES * PAGE_SLOTS, log.end)
 
     def hang(self, delay_s: float) -> None:
         """Delay the next write by *delay_s* seconds of virtual time."""

@@ -24,10 +24,10 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.lab.crash.disks import POISON, SectorDisk
 from raidx_fuse.lab.crash.history import Expectation
-from raidx_fuse.lab.crash.reading import read_sectors
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.requests.image_parts import Parts
-from raidx_fuse.lab.crash.state import ViolationError, as_violations
+from raidx_fuse.lab.crash.requests.reading import read_sectors
+from raidx_fuse.lab.crash.state import Cut, ViolationError, as_violations
 from raidx_fuse.layouts.numbers import Role, Stripe, cell_range
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import SECTOR_BYTES, Member
@@ -100,7 +100,8 @@ class Left:
     """What a cut of *recording* at *moment* left: *images* by disk number.
 
     *away*: the roles that may be without a complete member. Every sector must be as *expected*,
-    except for *exempt*: sectors that an earlier mount after the same cut could not recover.
+    except for *exempt*: sectors that an earlier mount after the same cut could not recover. The log
+    of the disks *unread* cannot be read while these are mounted.
     """
 
     recording: Recording
@@ -109,6 +110,7 @@ class Left:
     away: frozenset[int]
     expected: Expectation
     exempt: frozenset[int] = frozenset()
+    unread: tuple[int, ...] = ()
 
     async def judge(self, generator: random.Random, record: CutRecord | None = None) -> None:
         """Check the promises: `judge` below. Raises ViolationError.
@@ -119,11 +121,11 @@ class Left:
         if record is not None:
             self.exempt = exempt
 
-    def again(self, images: Mapping[int, Image], lost: tuple[int, ...]) -> Left:
-        """Return what a cut of the recovery left: *images*, without the disks *lost*."""
-        roles = self.recording.roles_of(lost, self.moment)
+    def again(self, images: Mapping[int, Image], cut: Cut) -> Left:
+        """Return what *cut* of the recovery left: *images*."""
+        roles = self.recording.roles_of(cut.lost, self.moment)
         away = self.away | self.recording.away(self.moment, roles)
-        return replace(self, images=images, away=away)
+        return replace(self, images=images, away=away, unread=cut.unread)
 
 
 def judge(left: Left, generator: random.Random, record: CutRecord | None = None) -> frozenset[int]:
@@ -168,6 +170,8 @@ class _Oracle:
         async with open_array(members, start_degraded=self.degraded_ok) as array:
             for shaper in (array.grow_operation, array.restripe_operation):
                 shaper.on_release.append(members.remove)  # a growth was undone: the disk is free
+            if self.record is not None:
+                self.record.note("mounted")
             first = await self._check_mounted(array)
             await self._wait_for_jobs(array)
             await self._check_parity(array)
@@ -194,7 +198,8 @@ class _Oracle:
     def _hold_back(self, members: list[Member]) -> Member | None:
         """Take one member that is whole from *members*, if the array can do without it."""
         left, recording = self.left, self.recording
-        if len(left.away) >= recording.tolerance(left.moment) or self.damaged:
+        spared = len(left.away) + len(left.unread) < recording.tolerance(left.moment)
+        if not spared or self.damaged:
             return None
         paths = {member.path: member for member in members}
         roles = [role for role in recording.roles(left.moment) if role not in left.away]
@@ -219,7 +224,12 @@ class _Oracle:
         reads_zero = self.recording.zeroed
         members: list[Member] = []
         has_poison = self.recording.has_poison
-        lend = self.record is None and self.rng.random() < 0.5 and not has_poison
+        lend = (
+            self.record is None
+            and not self.left.unread
+            and self.rng.random() < 0.5
+            and not has_poison
+        )
         for number, image in sorted(self.left.images.items()):
             if lend and isinstance(image, bytearray):
                 ram = self.recording.lent.get(number)
@@ -237,6 +247,8 @@ class _Oracle:
                 reads_zero=reads_zero,
                 has_poison=has_poison,
             )
+            if number in self.left.unread:
+                disk.lose_log(self.recording.regions.log)
             members.append(disk)
         return members
 

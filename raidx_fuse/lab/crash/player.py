@@ -20,15 +20,14 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import ArrayFailedError, RaidxError
 from raidx_fuse.lab.crash.broken import break_order
 from raidx_fuse.lab.crash.disks import MOODY, SectorDisk, is_member
+from raidx_fuse.lab.crash.durable import whole_since
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Fronts, Hardware, Shape
 from raidx_fuse.lab.crash.history import History, Span, WriteSpan
-from raidx_fuse.lab.crash.reading import read_sectors
 from raidx_fuse.lab.crash.recording import Recording
-from raidx_fuse.lab.crash.requests.discards import discard_some
-from raidx_fuse.lab.crash.requests.moving import move_some
-from raidx_fuse.lab.crash.requests.places import Places
-from raidx_fuse.lab.crash.requests.stagger import stagger
-from raidx_fuse.lab.crash.requests.together import come_together, in_sectors
+from raidx_fuse.lab.crash.requests.at_changes import ChangeWriter
+from raidx_fuse.lab.crash.requests.image_parts import Parts
+from raidx_fuse.lab.crash.requests.reading import read_sectors
+from raidx_fuse.lab.crash.requests.steps import Steps
 from raidx_fuse.lab.crash.requests.touched import sectors_on_lost, touched_stripes
 from raidx_fuse.lab.crash.state import Cell, ViolationError
 from raidx_fuse.layouts.registry import LAYOUTS
@@ -37,21 +36,25 @@ from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image
 
 CACHE_BYTES = (0, 8 << 10, 256 << 10)  # no chunk cache, a small one, one for everything; in turn
-STEPS: tuple[str, ...] = ("write", "again", "burst", "stagger", "flush", "tidy", "policy")
-STEP_WEIGHTS: tuple[int, ...] = (9, 3, 4, 3, 5, 3, 1)
-MOVES_WEIGHT = 8
-DOOR_WEIGHT = 14
-DISCARD_WEIGHT = 7
 DISCARD_SHARE = 0.3  # of the workloads: they have discards
 DOOR_SHARE = 0.35  # of the workloads: some of their small writes share commit batches
-# After either pause the log is checkpointed; after the longer one, quiet dirty regions are clean.
-TIDY_S = (3.0, 12.0)
 
 
-class Player(Places):
-    """One workload while it runs; its steps are public, so that scripts can call them."""
+class Player(Steps):
+    """One workload while it runs; its steps are public, so that scripts can call them.
 
-    def __init__(self, cell: Cell, seed: int, theme: str, shape: Shape | None = None) -> None:
+    *at_changes*: it also writes when the configuration changes (requests/at_changes.py).
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        seed: int,
+        theme: str,
+        shape: Shape | None = None,
+        *,
+        at_changes: bool = False,
+    ) -> None:
         self.cell = cell
         self.theme = theme
         self.seed = seed
@@ -67,13 +70,15 @@ class Player(Places):
         if self.has_door and shape is None and self.shape.pace != "inline":
             self.shape = replace(self.shape, pace=MOODY)
         self.hardware = Hardware(cell, theme, self.shape, rng)
-        self.width, self.stripes = self.shape.width, self.shape.stripes
+        self.at_changes = at_changes and not self.shape.huge
+        self.width, self.stripes = self.shape.width, self.shape.stripes - self.at_changes
         self.tolerance = LAYOUTS[cell.layout].tolerance(self.width)
         self.bundled = LAYOUTS[cell.layout].bundled
         self.record = CutRecord()
         self.disks: list[SectorDisk] = []
         self._stack = AsyncExitStack()
         self._fronts = Fronts()
+        self._changes: ChangeWriter | None = None
         self.refusals = False  # whether writes and flushes may end in errors
         self.hanging = False  # whether a refused write may still be under way
         self.array: Array
@@ -96,6 +101,16 @@ class Player(Places):
         If *had_power_cut*, the array has lost power before; the script begins with its recovery.
         """
         await self._prepare(writes)
+        if not self.at_changes:
+            return await self._play(script, had_power_cut, None)
+        async with trio.open_nursery() as nursery:  # around those of the arrays
+            recording = await self._play(script, had_power_cut, nursery)
+            nursery.cancel_scope.cancel()
+        return recording
+
+    async def _play(
+        self, script: Script, had_power_cut: bool, nursery: trio.Nursery | None
+    ) -> Recording:
         try:
             if had_power_cut:
                 await self._live_and_crash()
@@ -108,6 +123,8 @@ class Player(Places):
             )
             await self.open()
             await self._observe_undecided()
+            if nursery is not None:
+                self._begin_changes(nursery)
             await script(self)
             await self.compare()
             self._check_holders()
@@ -115,6 +132,16 @@ class Player(Places):
         finally:
             await self._stack.aclose()
         return self.recording
+
+    def _begin_changes(self, nursery: trio.Nursery) -> None:
+        """Write from now on when the configuration changes, to the sectors behind the others."""
+        rng = random.Random(f"{self.cell} {self.seed} changes")
+        own = range(self.sectors, self.parts.sectors)
+        self._changes = ChangeWriter(self, rng, own, self.regions)
+        self._changes.allow()
+        nursery.start_soon(self._changes.run)
+        for disk in self.disks:
+            disk.cut.tell(self._changes.note)
 
     def _check_holders(self) -> None:
         """Check which disk holds each role: an oracle that is wrong there loses too many disks."""
@@ -132,7 +159,11 @@ class Player(Places):
             self.stripe_bytes = self.layout.code.data_count * CHUNK_BYTES
             self.parts = self.hardware.parts(self.stripe_bytes)
             self.sectors = self.parts.sectors
-            self.history = History(self.seed, self.sectors)
+            if self.at_changes:  # the last stripe is for those writes
+                own = self.stripe_bytes // SECTOR_BYTES
+                self.sectors -= own
+                self.parts = Parts([(0, self.sectors), (self.sectors, own)])
+            self.history = History(self.seed, self.parts.sectors)
             await self.array.set("journal", self.cell.journal)
             for _ in range(writes):
                 await self.write(*self.place("many"))
@@ -175,6 +206,8 @@ class Player(Places):
         number = len(self.disks)
         image = self.hardware.blank(size_bytes or max(disk.size_bytes for disk in self.disks))
         self.disks.append(self.hardware.disk(image, number, self.record))
+        if self._changes is not None:
+            self.disks[number].cut.tell(self._changes.note)
         return number
 
     async def open(self, without: int | None = None) -> None:
@@ -195,9 +228,13 @@ class Player(Places):
         if self.cell.broken:
             break_order(self.array, self.cell.theme)
         self.history.end(span, self.event)
+        if self._changes is not None:
+            self._changes.allow()
 
     async def close(self) -> None:
         """Close the array cleanly; all writes are durable afterwards."""
+        if self._changes is not None:
+            await self._changes.pause()
         span = self._begin_flush("close")
         await self._stack.aclose()
         self._stack = AsyncExitStack()
@@ -214,11 +251,15 @@ class Player(Places):
     async def compare(self) -> None:
         """Read everything while the array runs, and compare it with the newest content."""
         content: list[bytes | None] = []
+        if self._changes is not None:
+            await self._changes.pause()
         for at, length in self.parts.ranges(self.sectors * SECTOR_BYTES):
             content += await read_sectors(self.array, at, length)
         for sector, got in enumerate(content):
             if got != self.history.newest(sector):
                 self._check(sector, got)
+        if self._changes is not None:
+            self._changes.allow()
 
     def _check(self, sector: int, content: bytes | None) -> None:
         """Check that *sector* may read as *content* (None: an error). Raises ViolationError.
@@ -237,41 +278,6 @@ class Player(Places):
 
     # -- steps ---------------------------------------------------------------------------------
 
-    async def step(self) -> None:
-        """Do one random step."""
-        kinds, weights = STEPS, STEP_WEIGHTS
-        if self.bundled:
-            kinds, weights = (*STEPS, "moves"), (*STEP_WEIGHTS, MOVES_WEIGHT)
-        if self.has_door:
-            kinds, weights = (*kinds, "door"), (*weights, DOOR_WEIGHT)
-        if self.discards:
-            kinds, weights = (*kinds, "discard"), (*weights, DISCARD_WEIGHT)
-        kind = self.rng.choices(kinds, weights)[0]
-        if kind == "moves":
-            await move_some(self)
-        elif kind == "write":
-            await self.write(*self.place())
-        elif kind == "again":
-            where = self.place()
-            for _ in range(self.rng.randint(2, 3)):
-                await self.write(*self.near(where))
-        elif kind == "burst":
-            await self.burst()
-        elif kind == "door":
-            await come_together(self)
-        elif kind == "discard":
-            await discard_some(self)
-        elif kind == "stagger":
-            await stagger(self)
-        elif kind == "flush":
-            await self.flush()
-        elif kind == "tidy":
-            await self.tidy()
-        else:
-            span = self.history.begin("setting", self.event)
-            await self.array.set("parity.policy", self.rng.choice(("traditional", "rmw", "rcw")))
-            self.history.end(span, self.event)
-
     async def flush(self) -> None:
         """Flush the array, and note it in the history."""
         span = self._begin_flush("flush")
@@ -283,6 +289,17 @@ class Player(Places):
             self.history.fail_flush(span, self.event)
             return
         self.history.end(span, self.event)
+
+    def is_whole(self, out: int, disk: int, begin: int) -> None:
+        """Note that *disk*, which joined at *begin*, is whole in the role of `recording.out[out]`.
+
+        That is so as soon as the superblocks are durable: then any other member may be lost.
+        """
+        recording = self.recording
+        role, left, _ = recording.out[out]
+        since = whole_since(self.record, role, disk, begin)
+        recording.out[out] = (role, left, since)
+        recording.holders.append((since, role, disk))
 
     async def jobs_end(self) -> None:
         """Wait until the running jobs have ended."""
@@ -300,34 +317,6 @@ class Player(Places):
         except ArrayFailedError:
             await self.jobs_end()
             await take_out()
-
-    async def tidy(self) -> None:
-        """Wait until the log is checkpointed, and perhaps until quiet dirty regions are clean."""
-        await trio.sleep(self.rng.choice(TIDY_S))
-
-    async def burst(self) -> None:
-        """Run several writes concurrently, apart or overlapping, and perhaps a flush."""
-        where = self.place()
-        together = self.rng.random() < 0.5
-        ranges = []
-        for _ in range(self.rng.randint(2, 4)):
-            offset, length = self.near(where) if together else self.place()
-            ranges.append(in_sectors(offset, length))
-        async with trio.open_nursery() as nursery:
-            for offset, length in ranges:
-                nursery.start_soon(self.write, offset, length)
-            if self.rng.random() < 0.5:
-                nursery.start_soon(self.flush)
-        await self.observe_met(ranges)
-
-    async def observe_met(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Read the sectors where *ranges*, written concurrently, overlap: which write was last?"""
-        seen: set[int] = set()
-        for offset, length in ranges:
-            sectors = set(range(offset // SECTOR_BYTES, (offset + length) // SECTOR_BYTES))
-            for sector in sorted(sectors & seen):
-                await self.observe(sector)
-            seen |= sectors
 
     async def observe(self, sector: int) -> None:
         """Read *sector*, and note which of several writes to it came last."""

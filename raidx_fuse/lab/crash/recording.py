@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from raidx_fuse.format.regions import Regions
+from raidx_fuse.lab.crash.durable import changes
 from raidx_fuse.lab.crash.history import History
 from raidx_fuse.lab.crash.requests.image_parts import Parts
 from raidx_fuse.lab.crash.state import Cell
@@ -15,6 +16,8 @@ from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image
 
 PROMISED = 4  # weight of a moment at which a flush has just returned; other moments have 1
+CHANGED = 12  # weight of the moments right after members or the layout have changed
+AFTER_CHANGE = 6  # so many moments
 NO_DISK = -1
 """The disk number of a role that was given up."""
 
@@ -27,7 +30,7 @@ class Recording:
     - *damaged*: (from event, to event) in which parity is wrong on purpose;
     - *holders*: (event, role, disk), for each change of a role's disk;
     - *successors*: (from event, to event, role, other role that its disk may hold by then);
-    - *limits*: (event, most): from this event on, at most so many members may be lost;
+    - *limits*: (event, most), ascending: from this event on, so many members may be lost, at most;
     - *has_poison*: disks may have sectors that cannot be read (disks.py);
     - *memory*, *lent*: by disk number, the images and RAM members of the state that was checked
       last. The next state uses them again, because new memory costs more than filling it.
@@ -48,6 +51,7 @@ class Recording:
     zeroed: bool = False
     has_poison: bool = False
     memory: dict[int, Image] = field(default_factory=dict)
+    is_one_array: bool = True
     lent: dict[int, RamMember] = field(default_factory=dict)
 
     def verb_at(self, moment: int) -> str:
@@ -57,12 +61,17 @@ class Recording:
     def weights(self) -> list[int]:
         """Return for each moment how much likelier than others it is to be tried."""
         promised = {span.end_event for span in self.history.flushes}
-        return [PROMISED if m in promised else 1 for m in range(len(self.record.events) + 1)]
+        moments = range(len(self.record.events) + 1)
+        weights = [PROMISED if m in promised else 1 for m in moments]
+        for event in changes(self.record):
+            for moment in moments[event : event + AFTER_CHANGE]:
+                weights[moment] = CHANGED
+        return weights
 
     def tolerance(self, moment: int) -> int:
         """Return how many members may be lost at *moment*."""
         limits = [most for event, most in self.limits if event <= moment]
-        return min([self.layout.code.tolerance, *limits])
+        return limits[-1] if limits else self.layout.code.tolerance
 
     def roles_out(self, moment: int) -> frozenset[int]:
         """Return the roles that the workload itself may have left without a whole member."""

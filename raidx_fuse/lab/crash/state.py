@@ -1,12 +1,14 @@
 """The name of one crashed state: everything that is needed to make it again.
 
     raid5:partial / w17 / m203 / s5 / 2 / m9 / k / -
-    cell            seed  moment cut lost, then the same three of a cut of the recovery
+    cell            seed  moment cut lost, then the same three of each cut of a recovery
 
 - The decision of a cut says what becomes of every unflushed write: ``d`` all dropped, ``k`` all
   kept, ``e7`` the seventh combination of whole writes, ``s5`` drawn from seed 5, ``t5`` all torn,
-  drawn from seed 5.
-- The lost disks are numbers, in the order in which the disks were made; ``-`` for none.
+  drawn from seed 5, ``c5`` drawn from seed 5, but most copies of one content share their fate.
+- The lost disks are numbers, in the order in which the disks were made; ``-`` for none. ``+2``:
+  disk 2, which the first cut took, is back. ``~2``: the log of disk 2 cannot be read in the
+  recovery that follows, and can be read again later.
 - A cell with ``!`` at its end runs with the log's ordering broken.
 """
 
@@ -22,7 +24,7 @@ from itertools import islice
 import trio
 
 from raidx_fuse.errors import RaidxError, UsageError
-from raidx_fuse.members.simulated.powercut import DiskState, enumerate_cuts
+from raidx_fuse.members.simulated.powercut import DiskState, enumerate_cuts, sample_copies
 from raidx_fuse.members.simulated.virtual_time import DeadlockError
 
 PROGRAM = "python -m raidx_fuse.lab.crash"
@@ -59,27 +61,37 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A power cut at boundary *moment*: the *decision* for unflushed writes, the *lost* disks."""
+    """A power cut at boundary *moment*: the *decision* for unflushed writes, the *lost* disks.
+
+    *back*: disks that an earlier cut took, and that are there again. *unread*: disks whose log
+    cannot be read in the recovery that follows.
+    """
 
     moment: int
     decision: str
     lost: tuple[int, ...] = ()
+    back: tuple[int, ...] = ()
+    unread: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        lost = ",".join(map(str, self.lost)) or "-"
-        return f"m{self.moment}/{self.decision}/{lost}"
+        disks = [*map(str, self.lost), *(f"+{n}" for n in self.back)]
+        disks += [f"~{n}" for n in self.unread]
+        return f"m{self.moment}/{self.decision}/{','.join(disks) or '-'}"
 
     @staticmethod
     def parse(moment: str, decision: str, lost: str) -> Cut:
         """Return the cut that three parts of a state's name stand for. Raises UsageError."""
         good = moment[:1] == "m" and (
-            decision in (DROPPED, KEPT) or decision[:1] in ("e", "s", "t")
+            decision in (DROPPED, KEPT) or decision[:1] in ("e", "s", "t", "c")
         )
         try:
-            disks = () if lost == "-" else tuple(int(part) for part in lost.split(","))
+            disks: dict[str, list[int]] = {"": [], "+": [], "~": []}
+            for part in [] if lost == "-" else lost.split(","):
+                digits = part.lstrip("+~")
+                disks[part[: len(part) - len(digits)]].append(int(digits))
             if good:
-                return Cut(int(moment[1:]), decision, disks)
-        except ValueError:
+                return Cut(int(moment[1:]), decision, *map(tuple, disks.values()))
+        except (KeyError, ValueError):
             pass
         raise UsageError(
             f"{moment}/{decision}/{lost} is not a cut", action="write it like m203/s5/2"
@@ -97,30 +109,32 @@ class Cut:
         generator = random.Random(f"{self.moment}/{self.decision}")
         if self.decision[0] == "t":
             return [disk.tear(generator) for disk in disks]
+        if self.decision[0] == "c":
+            return sample_copies(disks, generator)
         return [disk.sample(generator) for disk in disks]
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One state of the campaign: workload *seed* on *cell*, cut, and perhaps cut again."""
+    """One state of the campaign: workload *seed* on *cell*, cut; its recoveries are cut *again*."""
 
     cell: Cell
     seed: int
     cut: Cut
-    again: Cut | None = None
+    again: tuple[Cut, ...] = ()
 
     def __str__(self) -> str:
-        text = f"{self.cell}/w{self.seed}/{self.cut}"
-        return f"{text}/{self.again}" if self.again is not None else text
+        return "/".join(map(str, (self.cell, f"w{self.seed}", self.cut, *self.again)))
 
     @staticmethod
     def parse(text: str) -> State:
         """Return the state that `str` wrote. Raises UsageError."""
         parts = [part.strip() for part in text.split("/")]
-        if len(parts) not in (5, 8) or parts[1][:1] != "w" or not parts[1][1:].isdigit():
+        bad = len(parts) < 5 or len(parts) % 3 != 2
+        if bad or parts[1][:1] != "w" or not parts[1][1:].isdigit():
             raise UsageError(f"{text!r} is not a state", action="copy the line that reported it")
-        again = Cut.parse(*parts[5:]) if len(parts) == 8 else None
-        return State(Cell.parse(parts[0]), int(parts[1][1:]), Cut.parse(*parts[2:5]), again)
+        first, *again = (Cut.parse(*parts[at : at + 3]) for at in range(2, len(parts), 3))
+        return State(Cell.parse(parts[0]), int(parts[1][1:]), first, tuple(again))
 
     def generator(self, purpose: str) -> random.Random:
         """Return the random generator for *purpose*, seeded by the state's name."""

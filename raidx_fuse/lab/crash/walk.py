@@ -13,7 +13,7 @@ from raidx_fuse.lab.crash.crashing import crash_one, replay_one
 from raidx_fuse.lab.crash.oracle import Left
 from raidx_fuse.lab.crash.pool.workloads import POOL, PoolWorkloads
 from raidx_fuse.lab.crash.recording import Recording
-from raidx_fuse.lab.crash.state import Cell, State, Violation
+from raidx_fuse.lab.crash.state import Cell, Cut, State, Violation
 from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.members.simulated.sparse import Image
 
@@ -41,8 +41,8 @@ class Tally:
 
     def count(self, state: State, verb: str, what: str | None) -> None:
         """Count *state*; *what* is the promise that it breaks, or None."""
-        lost = bool(state.cut.lost or (state.again and state.again.lost))
-        fault = FAULTS[2 * (state.again is not None) + lost]
+        lost = any(cut.lost or cut.unread for cut in (state.cut, *state.again))
+        fault = FAULTS[2 * bool(state.again) + lost]
         key = str(state.cell), verb, fault
         self.states[key] += 1
         if what is not None:
@@ -70,13 +70,13 @@ class ArrayWorkloads:
         """Run workload *seed* on *cell*. Raises what goes wrong."""
         return record_workload(cell, seed)
 
-    def left(
-        self, recorded: Recording, moment: int, images: Mapping[int, Image], lost: tuple[int, ...]
-    ) -> Left:
-        """Return what a cut at *moment* left: *images*, without the disks *lost*."""
-        out = recorded.roles_out(moment) | recorded.roles_of(lost, moment)
+    def left(self, recorded: Recording, cut: Cut, images: Mapping[int, Image]) -> Left:
+        """Return what *cut* left: *images*."""
+        moment = cut.moment
+        out = recorded.roles_out(moment) | recorded.roles_of(cut.lost, moment)
         away = recorded.away(moment, out)
-        return Left(recorded, moment, images, away, recorded.history.at(moment))
+        expected = recorded.history.at(moment)
+        return Left(recorded, moment, images, away, expected, unread=cut.unread)
 
 
 def crash_workloads(

@@ -56,12 +56,15 @@ from raidx_fuse.lab.crash.themes.restripe import restripes_of, theme_restripe
 from raidx_fuse.lab.crash.themes.returns import theme_returns
 from raidx_fuse.lab.crash.themes.shrink import theme_shrink
 from raidx_fuse.lab.crash.themes.squeeze import theme_squeeze
-from raidx_fuse.layouts.numbers import cell_range
+from raidx_fuse.layouts.numbers import Stripe, cell_range
 from raidx_fuse.layouts.registry import find_layout, grows_in_place
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.virtual_time import run
 
 HAD_POWER_CUT_SHARE = 0.35
+AT_CHANGES_SHARE = 0.7  # of the workloads also write when the configuration changes
+# Their own writes fail or must be the only ones.
+WITHOUT_WRITES_AT_CHANGES = ("hangs", "latent", "scrub", "huge", "checkpoints")
 
 
 def record_workload(
@@ -78,7 +81,9 @@ def record_workload(
     weights = [weight for _, weight in themes.values()]
     draw = random.Random(f"{cell} {seed} theme")
     theme = cell.theme or draw.choices(list(themes), weights)[0]
-    player = Player(cell, seed, theme, shape)
+    changes = random.Random(f"{cell} {seed} writes at changes")
+    at_changes = theme not in WITHOUT_WRITES_AT_CHANGES and changes.random() < AT_CHANGES_SHARE
+    player = Player(cell, seed, theme, shape, at_changes=at_changes)
     writes = player.rng.randint(0, 3)
     had_power_cut = player.rng.random() < HAD_POWER_CUT_SHARE
     return run(player.play, themes[theme][0], writes, had_power_cut, seed=seed)
@@ -198,10 +203,28 @@ async def theme_checkpoints(player: Player) -> None:
                 await come_together(player)
             else:
                 await player.step()
+            if rng.random() < 0.4:
+                await _settle_behind_a_rewrite(player)
     if rng.random() < 0.4:
         role = rng.randrange(player.width)
         await _write_piece(player, 0)
         await lose_and_rebuild(player, role, spare=False, fail_first=True, look=True)
+
+
+async def _settle_behind_a_rewrite(player: Player) -> None:
+    """Log data, the same range again, and its parity: a cut may take the second record alone."""
+    rng, journal = player.rng, player.array.context.journal
+    await journal.drain()
+    stripe = rng.randrange(player.stripes)
+    offset = stripe * player.stripe_bytes + rng.randrange(player.stripe_bytes // SECTOR_BYTES) * 512
+    await player.write(offset, SECTOR_BYTES)
+    await player.flush()
+    await player.write(offset, SECTOR_BYTES)
+    locks = player.array.context.locks
+    held = await locks.acquire_all([Stripe(stripe)])
+    await journal.settle(held)
+    locks.release_all(held)
+    await player.tidy()
 
 
 async def _write_piece(player: Player, stripe: int) -> None:

@@ -138,6 +138,23 @@ def _draw(write: OpenWrite, kind: int, generator: random.Random) -> int:
     return generator.getrandbits(write.sectors)
 
 
+def sample_copies(disks: Sequence[DiskState], generator: random.Random) -> list[list[int]]:
+    """Draw a random cut in which most copies of one content, on several disks, share their fate.
+
+    Independent draws seldom take all copies of one write and keep those of a later one.
+    """
+    fates: dict[tuple[int, bytes], int] = {}
+    decided = []
+    for disk in disks:
+        decisions = []
+        for write in disk.open_writes:
+            fate = fates.setdefault((write.offset_bytes, write.data), generator.randrange(8))
+            together = 0 if fate < 3 else write.kept
+            decisions.append(together if fate < 7 else draw_cut(write, generator))
+        decided.append(decisions)
+    return decided
+
+
 def choices(write: OpenWrite, *, torn: bool = True) -> Iterator[int]:
     """Yield the decisions worth enumerating: dropped, kept, and (if *torn*) every prefix."""
     yield 0
@@ -252,6 +269,10 @@ class PowerCutMember(Member):
         if record is not None:
             self._number = len(record.starts)
             record.starts.append(image.copy())
+
+    def tell(self, before_event: Callable[[Event], None]) -> None:
+        """Call *before_event* from now on with every event before it takes effect."""
+        self.before_event = before_event
 
     def crash(self, decisions: Sequence[int] | None = None) -> Image:
         """Return the content after a cut at this moment; see `DiskState.crash`."""

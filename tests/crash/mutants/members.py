@@ -18,6 +18,34 @@ REBUILD_TESTS = (
 PASSES = ("tests/jobs/test_rebuild_passes.py",)
 WRITES = ("tests/engine/test_stripe_locks.py", "tests/array/test_state_machine.py")
 
+# The end of a rebuild: the log moves to the member, then the superblocks call it active.
+LOG_MOVES = (
+    "        try:  # before another member may be lost: until now records had a copy less\n"
+    "            await self.context.journal.reform()\n"
+    "        except RaidxError as error:\n"
+    '            log.error("the log is not on the rebuilt members yet: %s", error)\n'
+)
+ACTIVATED = (
+    "        # A member that failed meanwhile is not rebuilt.\n"
+    "        done = [role for role in done if member_set.queues[role] is rebuilt[role]]\n"
+    "        self.total_bytes = self.done_bytes  # with unlike bundles the total was an estimate\n"
+    "\n"
+    "        def activate(config: ArrayConfig) -> ArrayConfig:\n"
+    "            jobs = {k: v for k, v in config.jobs.items()"
+    " if k not in map(checkpoint_key, done)}\n"
+    "            members = tuple(\n"
+    '                replace(record, state="active") if record.role in done else record\n'
+    "                for record in config.members\n"
+    "            )\n"
+    "            return replace(config, jobs=jobs, members=members)\n"
+    "\n"
+    "        await member_set.update(activate)\n"
+    "        for role in done:\n"
+    "            if member_set.queues[role] is rebuilt[role]:\n"
+    "                member_set.watermarks.pop(role, None)\n"
+    "        member_set.refresh()\n"
+)
+
 REBUILDING = (
     Mutant(
         "checkpoint-of-a-rebuild-waits-for-no-locks",
@@ -36,6 +64,15 @@ REBUILDING = (
         "below the durable watermark something is not durable",
         DISKS,
         REBUILD_TESTS,
+    ),
+    Mutant(
+        "member-whole-before-the-log-has-its-copies",
+        REBUILD,
+        LOG_MOVES + ACTIVATED,
+        ACTIVATED + LOG_MOVES,
+        "what was logged while a member was lost has a copy less, and any other may be lost now",
+        ("raid5:partial:disks", "raid1:full:disks", "raid4:full:disks", "rdp:full:disks"),
+        ("tests/journal/test_log_after_rebuild.py",),
     ),
     Mutant(
         "rebuild-passes-what-came-written",

@@ -138,6 +138,15 @@ REPLAYING = (
         RESTRIPE,
         ("tests/jobs/test_restripe.py", "tests/jobs/test_restripe_troubles.py"),
     ),
+    Mutant(
+        "replay-lets-an-older-record-follow-its-own",
+        REPLAY,
+        "        await member_set.write(end.wiped(tail))\n",
+        "",
+        "cut again, a record behind one that the first cut took is redone over home places",
+        ("raid5:partial:checkpoints", "raid4:full:checkpoints", "evenodd:partial:checkpoints"),
+        ("tests/journal/test_recovery_cut.py",),
+    ),
 )
 
 BESIDE = (

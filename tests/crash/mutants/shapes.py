@@ -204,7 +204,7 @@ MUTANTS = (
         "                    await drain_for_new_roles(context)\n",
         "                    if gone:\n" + " " * 24 + "await drain_for_new_roles(context)\n",
         "records that came since the log was emptied have too few copies for the new code",
-        RESTRIPE,
+        ("raid0:full:restripe", "raid1:partial:restripe", "raid5:full:restripe"),
         ("tests/jobs/test_restripe_copies.py",),
     ),
     Mutant(

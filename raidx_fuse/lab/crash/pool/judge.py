@@ -19,7 +19,7 @@ from raidx_fuse.lab.crash.disks import SectorDisk
 from raidx_fuse.lab.crash.pool.content import allowed
 from raidx_fuse.lab.crash.pool.player import SLOW_BYTES, mounted, moves_of
 from raidx_fuse.lab.crash.pool.recording import PoolRecording
-from raidx_fuse.lab.crash.state import ViolationError, as_violations
+from raidx_fuse.lab.crash.state import Cut, ViolationError, as_violations
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image
@@ -45,7 +45,7 @@ class PoolLeft:
         """Check the promises: `judge` below. Raises ViolationError."""
         await judge(self, generator, record)
 
-    def again(self, images: Mapping[int, Image], _lost: tuple[int, ...]) -> PoolLeft:
+    def again(self, images: Mapping[int, Image], _cut: Cut) -> PoolLeft:
         """Return what a cut of the recovery left: *images*."""
         return replace(self, images=images)
 

@@ -32,6 +32,7 @@ class PoolRecording:
     filling: list[tuple[int, float]]
     promised: set[int] = field(default_factory=set)
     memory: dict[int, Image] = field(default_factory=dict)
+    is_one_array: bool = False
 
     def verb_at(self, moment: int) -> str:
         """Return the verb of the move at *moment*, else of the latest action."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from raidx_fuse.lab.crash.pool.judge import PoolLeft
 from raidx_fuse.lab.crash.pool.player import record_pool
 from raidx_fuse.lab.crash.pool.recording import PoolRecording
-from raidx_fuse.lab.crash.state import Cell
+from raidx_fuse.lab.crash.state import Cell, Cut
 from raidx_fuse.members.simulated.sparse import Image
 
 POOL = "pool"
@@ -25,12 +25,6 @@ class PoolWorkloads:
         """Run workload *seed* on *cell*. Raises what goes wrong."""
         return record_pool(cell, seed)
 
-    def left(
-        self,
-        recorded: PoolRecording,
-        moment: int,
-        images: Mapping[int, Image],
-        _lost: tuple[int, ...],
-    ) -> PoolLeft:
-        """Return what a cut at *moment* left: *images*."""
-        return PoolLeft(recorded, moment, images)
+    def left(self, recorded: PoolRecording, cut: Cut, images: Mapping[int, Image]) -> PoolLeft:
+        """Return what *cut* left: *images*."""
+        return PoolLeft(recorded, cut.moment, images)

@@ -45,14 +45,17 @@ async def _add_copies(player: Player) -> None:
         job.limit(None, 0)
     await player.jobs_end()
     player.history.end(span, player.event)
-    for number, role in enumerate(range(width, width + added)):
-        recording.out[first + number] = (role, begin, player.event)
+    for number, disk in enumerate(disks):
+        player.is_whole(first + number, disk, begin)
+    since = max(event for event, _, disk in recording.holders if disk in disks)
+    recording.limits.append((since, width + added - 1))
 
 
 async def _remove_copy(player: Player) -> None:
     span = player.history.begin("remove copy", player.event)
     role = player.array.member_set.config.width - 1
     player.recording.out.append((role, player.event, math.inf))
+    player.recording.limits.append((player.event, role - 1))
     await player.array.remove_disk(role)
     player.recording.holders.append((player.event, role, NO_DISK))
     player.history.end(span, player.event)

@@ -62,7 +62,6 @@ async def lose_and_rebuild(
     out = len(player.recording.out)
     disk = await join_spare(player) if spare else None
     player.recording.out.append((role, player.event, math.inf))
-    begin = player.event
     if disk is not None or fail_first:
         span = player.history.begin("fail", player.event)
         await player.unless_data_would_be_lost(partial(player.array.fail_disk, role))
@@ -82,13 +81,14 @@ async def lose_and_rebuild(
         await player.unless_data_would_be_lost(partial(player.array.replace_disk, role, new))
     await rebuild_under_writes(player, role)
     player.history.end(span, player.event)
-    player.recording.out[out] = (role, begin, player.event)
-    player.recording.holders.append((player.event, role, disk))
+    player.is_whole(out, disk, span.begin_event)
 
 
 async def replace_in_use(player: Player, role: int) -> None:
     """Copy the member in *role* to another disk while it is used; its role is never lost."""
-    disk = player.new_disk()
+    present = player.recording.holder(role, player.event)
+    # As large as the present one: a raidx array rebuilds the role onto a larger one instead.
+    disk = player.new_disk(player.disks[present].size_bytes if player.bundled else 0)
     span = player.history.begin("replace", player.event)
     await player.array.replace_disk(role, player.disks[disk])
     if player.rng.random() < 0.3:

@@ -151,12 +151,11 @@ async def lose(player: Player, _job: Job) -> None:
     role = player.rng.randrange(player.array.member_set.config.width)
     if not player.tolerance or player.array.member_set.spares:
         return
-    begin = player.event
-    player.recording.out.append((role, begin, math.inf))
+    player.recording.out.append((role, player.event, math.inf))
     await player.array.fail_disk(role)
     for _ in range(player.rng.randint(0, 2)):
         await player.step()
-    former = player.recording.holder(player.width - 1, player.event)
+    former, begin = player.recording.holder(player.width - 1, player.event), player.event
     disk = player.new_disk()
     try:
         await player.array.replace_disk(role, player.disks[disk])
@@ -166,8 +165,7 @@ async def lose(player: Player, _job: Job) -> None:
         await trio.sleep(0.3)
         if player.rng.random() < 0.2:
             await player.step()
-    player.recording.out[out] = (role, begin, player.event)
-    player.recording.holders.append((player.event, role, disk))
+    player.is_whole(out, disk, begin)
 
 
 def is_whole(player: Player, role: int) -> bool:
@@ -179,7 +177,7 @@ def is_whole(player: Player, role: int) -> bool:
 async def write_beyond(player: Player) -> None:
     """Write into the new part of the image: it lies in the cells that blocks have vacated."""
     array = player.array
-    first = player.sectors * SECTOR_BYTES
+    first = player.parts.sectors * SECTOR_BYTES
     for _ in range(player.rng.randint(0, 3)):
         room = array.size_bytes - first
         size = min(player.rng.choice((SECTOR_BYTES, 4096, 6000, 20000)), room)

@@ -18,6 +18,7 @@ import trio
 
 from raidx_fuse.errors import UsageError
 from raidx_fuse.jobs.restripe.job import Restripe
+from raidx_fuse.lab.crash.durable import shaped_since
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.themes.growth import lose, write_beyond
@@ -48,6 +49,9 @@ async def theme_restripe(player: Player) -> None:
     await player.step()
     targets = list(restripes_of(player.cell.layout))
     player.rng.shuffle(targets)
+    if player.at_changes:  # more losses tolerated at the end: what was logged before has few copies
+        width = player.array.member_set.config.width
+        targets.sort(key=lambda target: -LAYOUTS[target[0]].tolerance(width + target[1]))
     for name, added in targets:
         with suppress(UsageError):  # too little space, or the small members' log is too short
             await restripe(player, name, added)
@@ -66,16 +70,24 @@ async def restripe(player: Player, name: str, added: int) -> None:
     restripe_operation = player.array.restripe_operation
     restripe_operation.moving(restripe_operation.target(added, name, {}))
     disks = [player.new_disk() for _ in range(added)]
+    recording, begin = player.recording, player.event
     for number, disk in enumerate(disks):
-        player.recording.holders.append((player.event, width + number, disk))
-    player.recording.limits.append((player.event, LAYOUTS[name].tolerance(width + added)))
+        recording.holders.append((begin, width + number, disk))
+    before, then = recording.tolerance(begin), LAYOUTS[name].tolerance(width + added)
+    recording.limits.append((begin, min(before, then)))
     span = player.history.begin("restripe", player.event)
     await player.array.restripe([player.disks[disk] for disk in disks], name, {})
     turns = ["", "", "remount", "cancel"]
-    if player.recording.tolerance(player.event):
+    if min(before, then):
         turns += ["lose", "lose"]
     await live_through(player, turns)
     player.history.end(span, player.event)
+    config = player.array.member_set.config
+    if (config.layout, config.width) == (name, width + added):
+        since = shaped_since(player.record, name, width + added, begin)
+        recording.limits.append((since, then))
+    else:  # cancelled
+        recording.limits.append((player.event, before))
     await write_beyond(player)
 
 

@@ -44,8 +44,9 @@ async def _leave_and_return(player: Player) -> None:
     if rng.random() < 0.25:
         await player.close()
         await player.open(without=disk)
+    back = player.event
     await _return(player, role, disk, absent)
-    player.recording.out[out] = (role, begin, player.event)
+    player.is_whole(out, disk, back)
 
 
 async def _return(player: Player, role: int, disk: int, absent: bool) -> None:
