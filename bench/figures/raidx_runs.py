@@ -87,7 +87,7 @@ class Load(NamedTuple):
 class Run(NamedTuple):
     """One experiment: *loads* one after the other on *layout* over members of *kinds*.
 
-    *network*: all members are behind one link, or None.
+    *network*: all members are behind one link, or None. *seed*: where the disks' platters stand.
     """
 
     layout: str
@@ -95,6 +95,7 @@ class Run(NamedTuple):
     loads: tuple[Load, ...]
     tuned: bool = True
     network: NetworkModel | None = None
+    seed: int = 0
 
 
 class Result(NamedTuple):
@@ -243,7 +244,12 @@ async def _measure(order: Run) -> Result:
         BlankMember(size // PAGE * PAGE, name=f"m{n}") for n, (_, size) in enumerate(order.kinds)
     ]
     members: list[Member] = [
-        model_member(blank, {"old": "hdd"}.get(kind, kind), seed=number, **MODELS.get(kind, {}))
+        model_member(
+            blank,
+            {"old": "hdd"}.get(kind, kind),
+            seed=number + 100 * order.seed,
+            **MODELS.get(kind, {}),
+        )
         for number, (blank, (kind, _)) in enumerate(zip(blanks, order.kinds, strict=True))
     ]
     if order.network is not None:

@@ -16,7 +16,7 @@ that were made before have the greedy numbering, and keep it (`numbering`).
 The look-up table is that of the paper, 15 bytes a cell: an 8-byte chunk number, a 4-byte last
 access, a 2-byte mean interval, a 1-byte role. The cell number is bundle * L + column; `place` is
 two look-ups. The place of a cell that never moved follows from the numbers of chunks alone, so a
-new array stores no table. In memory a reverse index adds 4 bytes a chunk once anything has moved.
+new array stores no table. After a move, memory takes 20: 4 for the reverse index, 1 for the runs.
 
 Members join and leave: a role whose member left has 0 chunks until another member takes it. So the
 numbers from which the initial places follow are kept apart, as the `Founding`. Two kinds of cells
@@ -56,7 +56,7 @@ Cells: TypeAlias = "NDArray[Any]"  # signed integers
 SPARE_CHUNKS = 1
 """Chunks that each member keeps free for moves (section IV.B)."""
 CELL_BYTES = 15
-"""Bytes of the table for each cell, in memory and on disk (section V.B)."""
+"""Bytes of the table for each cell (section V.B); see above for what memory takes besides."""
 NOWHERE = -1  # the cell number of a free chunk
 NOBODY = 255
 """The role of a cell that has no place yet: larger than any role."""
@@ -200,7 +200,7 @@ class BundleLayout(Layout):
 
     @property
     def table_bytes(self) -> int:
-        """Memory of the table: 15 bytes a cell."""
+        """Memory of the table: 15 bytes a cell, without the reverse index."""
         return sum(part.nbytes for part in (self.disk, self.offset, self.last, self.interval))
 
     # -- the layout interface ------------------------------------------------------------------

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raidx_fuse.layouts.placements.bundled import BundleLayout
+from raidx_fuse.layouts.planning.allocate import BLOCK_CELLS
 from raidx_fuse.store.queue import MemberQueue
 
 TICKS_A_SECOND = 64
@@ -57,7 +58,7 @@ class AccessStats:
 
     *queue_means* are the arrival-instant queue lengths by role. *write_share* is the fraction of
     requests that write. *runs* has, for each cell, the fraction of uses in order, in 1/255;
-    *in_order* counts all of them.
+    *in_order* counts all of them, *uses* all uses of cells.
     """
 
     __slots__ = (
@@ -72,6 +73,7 @@ class AccessStats:
         "in_order",
         "noted",
         "queue_means",
+        "uses",
         "write_share",
     )
 
@@ -92,7 +94,7 @@ class AccessStats:
         self.write_share = 0.0
         self.queue_means = [0.0] * layout.width
         self._runs = np.zeros(0, np.uint8)
-        self.in_order = 0
+        self.in_order = self.uses = 0
 
     def renew(self, fresh: Iterable[int] = ()) -> None:
         """Add entries for new roles, and reset those of *fresh* roles, whose members are new."""
@@ -170,6 +172,7 @@ class AccessStats:
         mixed = np.where(old == 0, newest, share * old + (1 - share) * newest)
         mixed = np.clip(np.ceil(mixed), 1, INTERVAL_MAX)
         layout.interval[cells] = mixed.astype(np.uint16)
+        self.uses += int(counts.sum())
         layout.last[cells] = self._newest = now
 
     def _note_runs(self, chunks: Chunks) -> None:
@@ -232,6 +235,16 @@ class AccessStats:
     def last_use(self, cells: Chunks) -> NDArray[np.uint32]:
         """Return the ticks of the last accesses of *cells*, 0 where unknown."""
         return self._layout.last[cells]
+
+    def used_once(self) -> Chunks:
+        """Return the cells that were used only once since this mount."""
+        layout = self._layout
+        parts = []
+        for start in range(0, layout.cells, BLOCK_CELLS):  # bounds the temporary arrays
+            block = slice(start, start + BLOCK_CELLS)
+            once = (layout.interval[block] == INTERVAL_MAX) & (layout.last[block] > self._base)
+            parts.append(np.flatnonzero(once) + start)
+        return np.concatenate(parts)
 
     def intervals(self, cells: Any) -> Intervals:
         """Return the mean intervals of *cells* in ticks, as if each were used with the last ones.

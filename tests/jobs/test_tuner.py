@@ -12,8 +12,8 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.access_stats import RUN_HALF, AccessStats
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import create_array
-from raidx_fuse.jobs.tuner.plan import Step
-from raidx_fuse.jobs.tuner.speeds import MemberLoad, Speed
+from raidx_fuse.jobs.tuner.plan import Step, grouped
+from raidx_fuse.jobs.tuner.speeds import MemberLoad, Speed, use_of
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.ram import RamMember
@@ -387,3 +387,34 @@ def test_a_copy_that_once_answered_late_is_asked_again() -> None:
         assert late.read_service_s < 2 * other.read_service_s
 
     run(with_array, [("ssd", 16), ("ssd", 16)], scenario, "raidx-copy", 8 * MIB)
+
+
+def _load(role: int, latency_s: float, busy_s: float, depth: int = 8) -> MemberLoad:
+    speed = Speed()
+    for _ in range(16):
+        speed.latency_s.add(latency_s)
+        speed.busy_s.add(busy_s)
+        speed.bytes.add(4096)
+    return MemberLoad(role, speed, speed.copy(), 0.0, depth)
+
+
+def test_members_of_like_speed_are_a_group_with_one_cost() -> None:
+    """What two equal SSDs were asked for differed: 49 chunks went from one to the other (0.97)."""
+    loads = [
+        *(_load(0, 9e-3, 9e-3, 1), _load(1, 1.18e-4, 0.9e-5), _load(2, 1.08e-4, 1.5e-5)),
+        *(_load(3, 6e-3, 6e-3, 1), _load(4, 1.1e-4, 1.1e-4, 1)),
+    ]
+    costs, groups = grouped(loads, use_of(loads, 0.0, CHUNK))
+    assert groups == [[2, 1], [4], [3], [0]]
+    assert costs[Role(1)] == costs[Role(2)]
+    assert costs[Role(1)].busy_s == pytest.approx(1.2e-5)
+    assert costs[Role(3)].latency_s == pytest.approx(6e-3)
+
+
+def test_a_dry_run_shows_the_groups() -> None:
+    async def scenario(array: Array, model: bytearray) -> None:
+        await load(array, model, 1, writes=0.0)
+        assert array.tuner is not None
+        assert [sorted(group) for group in (await array.tuner.dry_run())["groups"]] == [[1, 2], [0]]
+
+    run(with_array, [("hdd", 24), ("ssd", 24), ("ssd", 24)], scenario)

@@ -10,6 +10,10 @@ the first step of mean value analysis: it meets the N - 1 other requests where d
 request at a time speed alone counts, and the fastest member is best. With many, demands should be
 equal: three members in parallel beat the fastest one alone, and a slow member that is idle helps.
 
+Chunks that were used only once are as many as the accesses that will go to others like them (the
+estimate of Good and Turing). They do not move, but the members serve them: without their demands a
+disk full of cold chunks seems idle, and keeps hot ones.
+
     most frequently used chunks, hottest first; equally hot ones in the order of the image
         chunks that are read in order and lie in order: as one run, into places in order
         the member that shortens the expected time most:
@@ -21,8 +25,10 @@ for itself within a day. The other parts of a stream stay where they are when a 
 each of its chunks costs a seek there and one back. Therefore disks keep a sequential stream that
 they serve well, and an SSD may take it. Two chunks of a bundle never share a member.
 
-The paper groups L disks of like speed and queue, and moves a chunk from group to group. Here the
-model compares members one by one; the groups are shown only.
+The paper groups the disks by speed and queue, L to a group, and moves a chunk to a faster group.
+Here a group is the members of like speed, as many as there are: what was measured of them is taken
+together, because they differ by their requests only. The queues enter by the demands. So a chunk
+moves to a faster group, or within its group to even out the demands.
 """
 
 from __future__ import annotations
@@ -36,7 +42,7 @@ from numpy.typing import NDArray
 
 from raidx_fuse.engine.access_stats import INTERVAL_MAX, RUN_HALF, TICKS_A_SECOND, AccessStats
 from raidx_fuse.jobs.tuner.places import PlannedPlaces
-from raidx_fuse.jobs.tuner.speeds import Costs, MemberLoad, costs_of, use_of
+from raidx_fuse.jobs.tuner.speeds import Costs, MemberLoad, Use, costs_of, mean_costs, use_of
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.planning.allocate import BLOCK_CELLS
@@ -45,6 +51,7 @@ from raidx_fuse.store.chunk_table import Move
 MARGIN = 0.5  # of the time that the moved chunks take; uses are counted, and counts fluctuate
 RESPONSE_STEP_S = 20e-6  # RAM members differ by microseconds and noise, which no move is worth
 MARGIN_MAX = 1e3  # moves were undone again and again: nothing moves any more
+ALIKE = 1.15  # times as long for a random access; equal members differ by a tenth, under load
 FAR = 1.5  # times the usual positioning: a moved chunk lies away from what is used with it
 SEEK_S = 1e-3  # only disks with heads take so long to position
 FASTER = 0.6  # a disk takes chunks only of slower ones: what equal ones gain, longer seeks cost
@@ -67,7 +74,7 @@ class Step:
 class Plan:
     """*steps*, best first; *mean_s*, *after_s*: expected time of a request before and after.
 
-    *groups* of L members, the fastest first; *costs_s* of a random access by role.
+    *groups* of members of like speed, the fastest first; *costs_s* of a random access by role.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -123,6 +130,7 @@ class Planner:
         self.margin = MARGIN
         self.pinned: set[int] = set()
         self._random = random.Random(seed)
+        self._own_s: dict[Role, float] = {}  # of a random access, not of the group
 
     def be_careful(self) -> None:
         """Demand more of a move from now on, because some were undone."""
@@ -133,14 +141,9 @@ class Planner:
         layout, access = self.layout, self.access
         access.digest()
         use = use_of(loads, write_share, layout.chunk_bytes)
-        costs = {Role(load.role): costs_of(load, use) for load in loads}
-        order = sorted(
-            loads, key=lambda load: costs[Role(load.role)].latency_s * (1 + load.queue / load.depth)
-        )
-        plan = Plan(
-            groups=_grouped([Role(load.role) for load in order], layout.length),
-            costs_s={role: cost.latency_s for role, cost in costs.items()},
-        )
+        costs, groups = grouped(loads, use)
+        self._own_s = {Role(load.role): costs_of(load, use).latency_s for load in loads}
+        plan = Plan(groups=groups, costs_s={role: cost.latency_s for role, cost in costs.items()})
         active = _used_twice(layout)
         homes = layout.disk[active]
         known = np.isin(homes, list(costs))
@@ -155,8 +158,19 @@ class Planner:
             runs = float(rates[(homes == role) & in_run].sum())
             busy_s[role] = singles * cost.busy_s + runs * cost.run_s
             latency_s += singles * cost.latency_s + runs * cost.run_s
-        demands = Demands(busy_s, latency_s, sum(load.queue for load in loads))
         total = float(rates.sum())
+        once = access.used_once()
+        unseen = total * len(once) / max(1, access.uses - len(once))
+        ordered = access.runs[once] >= RUN_HALF
+        each = unseen / max(1, len(once))
+        for role, cost in costs.items():
+            here = layout.disk[once] == role
+            runs = each * float(np.count_nonzero(here & ordered))
+            singles = each * float(np.count_nonzero(here & ~ordered))
+            busy_s[role] += singles * cost.busy_s + runs * cost.run_s
+            latency_s += singles * cost.latency_s + runs * cost.run_s
+        total += unseen
+        demands = Demands(busy_s, latency_s, sum(load.queue for load in loads))
         plan.mean_s = plan.after_s = demands.time_s() / total
         if demands.latency_s <= 0:  # the members take no time that could be measured
             return plan
@@ -207,7 +221,7 @@ class Planner:
         found = []
         for target, cost in costs.items():
             if target == source or (
-                cost.seek_s > SEEK_S and cost.latency_s > FASTER * costs[source].latency_s
+                cost.seek_s > SEEK_S and self._own_s[target] > FASTER * self._own_s[source]
             ):
                 continue
             more = _share(cost, rate, runs=runs, moved=True)
@@ -294,9 +308,26 @@ def _used_twice(layout: BundleLayout) -> NDArray[np.int64]:
     return np.concatenate(parts)
 
 
-def _grouped(order: list[Role], length: int) -> list[list[Role]]:
-    """Return the members from the fastest on, *length* to a group; the last may be shorter."""
-    return [order[at : at + length] for at in range(0, len(order), length)]
+def grouped(loads: Sequence[MemberLoad], use: Use) -> tuple[dict[Role, Costs], list[list[Role]]]:
+    """Return the costs by role, the same for a whole group, and the groups, the fastest first.
+
+    A group is members that do as many operations at once, and take at most `ALIKE` times as long
+    for one as the fastest of them.
+    """
+    single = {Role(load.role): costs_of(load, use) for load in loads}
+    depths = {Role(load.role): load.depth for load in loads}
+    groups: list[list[Role]] = []
+    for role in sorted(single, key=lambda role: single[role].latency_s):
+        limit_s = single[role].latency_s / ALIKE
+        for group in groups:
+            if depths[group[0]] == depths[role] and single[group[0]].latency_s >= limit_s:
+                group.append(role)
+                break
+        else:
+            groups.append([role])
+    return {
+        role: mean_costs([single[r] for r in group]) for group in groups for role in group
+    }, groups
 
 
 def _hottest(rates: NDArray[np.float64], cells: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -146,6 +146,15 @@ class Costs:
     seek_s: float
 
 
+def mean_costs(costs: Sequence[Costs]) -> Costs:
+    """Return the means of *costs*, which must not be empty."""
+    sums = [0.0, 0.0, 0.0, 0.0]
+    for cost in costs:
+        for at, value in enumerate((cost.latency_s, cost.busy_s, cost.run_s, cost.seek_s)):
+            sums[at] += value / len(costs)
+    return Costs(*sums)
+
+
 def use_of(loads: Sequence[MemberLoad], write_share: float, chunk_bytes: int) -> Use:
     """Return the use that *loads* show, of all members together; an access is within a chunk."""
 
