@@ -64,7 +64,7 @@ from raidx_fuse.members.simulated.virtual_time import run
 HAD_POWER_CUT_SHARE = 0.35
 AT_CHANGES_SHARE = 0.7  # of the workloads also write when the configuration changes
 # Their own writes fail or must be the only ones.
-WITHOUT_WRITES_AT_CHANGES = ("hangs", "latent", "scrub", "huge", "checkpoints")
+WITHOUT_WRITES_AT_CHANGES = ("hangs", "latent", "scrub", "huge")
 
 
 def record_workload(
