@@ -302,9 +302,12 @@ def test_streams_of_which_only_the_data_is_logged_keep_their_promises(
 
     monkeypatch.setattr(Unsettled, "close", counted)
     cells = [Cell(layout, mode, theme="streams") for mode in ("partial", "full")]
-    tally = matrix.run_cells(cells, STREAMS_STATES, SEED)
-    assert not tally.violations, tally.report()
-    assert tally.total >= STREAMS_STATES
+    for seed in range(SEED, SEED + 9):  # few streams of a small log come to it
+        tally = matrix.run_cells(cells, STREAMS_STATES, seed)
+        assert not tally.violations, tally.report()
+        assert tally.total >= STREAMS_STATES
+        if closed:
+            break
     assert closed, "the theme never came to what it is for"
 
 
