@@ -359,7 +359,8 @@ class _Oracle:
                 member: Member = RamMember(max(size, needed), name=f"new{role}")
                 path = array.member_set.config.record(role).path_hint
                 old = [stale for stale, _ in array.stale if stale.path == path]
-                if old and self.rng.random() < 0.7:  # the member itself
+                # The member itself, unless the role has got more since than it can hold.
+                if old and self.rng.random() < 0.7 and old[0].size_bytes >= needed:
                     member = old[0]
                 job = (await array.replace_disk(role, member))["job"]
                 result = await array.jobs.wait(job)
