@@ -16,6 +16,7 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.format.examine import examine
 from raidx_fuse.format.regions import Region, Regions
 from raidx_fuse.format.superblock import encode_superblock, read_superblock
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
 
@@ -164,8 +165,13 @@ JOBS = [
 def test_impossible_work_is_refused_in_one_line_and_nothing_written(
     jobs: dict[str, Any], layout: str
 ) -> None:
+    def unfinished(config: ArrayConfig) -> ArrayConfig:
+        rebuilt = "rebuild:1" in jobs  # its position counts only while the member is rebuilt
+        state = "rebuilding" if rebuilt else "active"
+        return replace(config.with_record(replace(config.record(Role(1)), state=state)), jobs=jobs)
+
     async def main(members: list[RamMember]) -> None:
-        await change(members, lambda c: replace(c, jobs=jobs))
+        await change(members, unfinished)
         before = [bytes(member.memory) for member in members]
         with pytest.raises(FormatError) as caught:
             async with open_array(members):

@@ -88,8 +88,10 @@ def test_settings_are_saved_and_work_after_a_remount() -> None:
                 assert rig.running.member_set.io_timeout_s == 7.5
                 assert rig.running.jobs.speed_max_bytes == 5 << 20
                 await rig.put(0, noise(3 * CHUNK))
+                await rig.in_place()
                 before = rig.running.stats()["array"]["rcw"]
                 await rig.put(0, noise(512))  # traditional would read fewer: rmw
+                await rig.in_place()  # the parity follows the logged data
                 assert rig.running.stats()["array"]["rcw"] == before + 1
 
     run(main)
