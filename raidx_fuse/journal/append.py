@@ -74,8 +74,7 @@ class LogWriter(ReshapePosition):
         self.capacity = self.ring.capacity
         self.inflight = RecordsInFlight()
         self.unsettled = Unsettled(self, member_set, written, self.capacity)
-        # sequence -> writes for `finish`; the stripe; if they are data without parity, the parts
-        # and their `space_of`
+        # sequence -> writes for `finish`, stripe, and of data without parity: parts, `space_of`
         self.unfinished: dict[int, tuple[Sequence[MemberIO], Stripe, Sequence[Part], int]] = {}
         self.log_members = LogMembers(member_set)
         self.locks: LocksOfStripes | None = None  # of the array
@@ -131,9 +130,8 @@ class LogWriter(ReshapePosition):
 
         Records on any member that may be chosen next will then be found by recovery.
         """
-        await self.ring.believe_also(
-            holder_of(r.member_uuid) for r in self.member_set.config.members
-        )
+        members = self.member_set.config.members
+        await self.ring.believe_also(holder_of(record.member_uuid) for record in members)
         await self.member_set.flush()
 
     def choose_roles(self) -> None:
@@ -253,7 +251,6 @@ class LogWriter(ReshapePosition):
         """Add *writes* to the commit batch, show them to readers and return the batch.
 
         *data_parts* as in `Journal.commit_now`; *space_bytes* is their `Unsettled.space_of`.
-
         Returns None if the writes need a record of their own: they are large, a record is in
         flight, or the ring has no space for a full batch and the parities that follow.
         """

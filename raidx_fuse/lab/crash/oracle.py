@@ -367,9 +367,8 @@ class _Oracle:
                 if result["state"] != "done":
                     raise ViolationError(f"rebuild ended as {result['state']}: {result['error']}")
         if array.member_set.lost:
-            raise ViolationError(
-                f"roles {sorted(array.member_set.lost)} are lost after their rebuild"
-            )
+            lost = sorted(array.member_set.lost)
+            raise ViolationError(f"roles {lost} are lost after their rebuild")
         await self._check_parity(array)
 
     async def _check_degraded_writes(self, array: Array) -> None:
