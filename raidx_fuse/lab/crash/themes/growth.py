@@ -156,11 +156,13 @@ async def lose(player: Player, _job: Job) -> None:
     for _ in range(player.rng.randint(0, 2)):
         await player.step()
     former, begin = player.recording.holder(player.width - 1, player.event), player.event
-    disk = player.new_disk()
-    try:
-        await player.array.replace_disk(role, player.disks[disk])
-    except (BusyError, UsageError):  # the growth has ended: the former parity member is a spare
-        disk = former
+    disk = former
+    if not is_whole(player, role):  # it is if the growth has ended: the former parity member is in
+        disk = player.new_disk()
+        try:
+            await player.array.replace_disk(role, player.disks[disk])
+        except (BusyError, UsageError):  # the same: it is a spare, or its rebuild runs
+            disk = former
     while not is_whole(player, role):
         await trio.sleep(0.3)
         if player.rng.random() < 0.2:
