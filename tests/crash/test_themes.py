@@ -22,6 +22,7 @@ from raidx_fuse.journal.unsettled import Unsettled
 from raidx_fuse.lab.crash import matrix
 from raidx_fuse.lab.crash.state import Cell, State
 from raidx_fuse.lab.crash.walk import Tally, crash_workloads, replay
+from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.store import queue
 from raidx_fuse.store.member_set import MemberSet
@@ -34,11 +35,14 @@ MEMBERS_STATES = int(150 * TIMES)
 GROWTH_STATES = int(250 * TIMES)
 RESTRIPE_STATES = int(100 * TIMES)
 STREAMS_STATES = int(200 * TIMES)
+STREAM_SEEDS = 200  # workloads among which one closes a stripe
+CLOSED_STATES = int(40 * TIMES)  # of that one
 HUGE_STATES = int(100 * TIMES)
 SQUEEZE_STATES = int(150 * TIMES)
 HANGS_STATES = int(100 * TIMES)
 DISCARDS_STATES = int(100 * TIMES)
 BROKEN_STATES = 1000
+FEW_STATES = 8  # of one workload, to meet what only some of them do
 STREAMED = ("raid4", "raid5", "evenodd", "pcode", "upc")
 STREAMED_LATER = ("rdp", "xcode") if TIMES > 1 else ()  # their stripes need large logs, so members
 
@@ -142,9 +146,10 @@ def test_a_log_that_hands_out_what_a_replay_needs_is_found_out(
 
     monkeypatch.setattr(Ring, "has_room", has_room)
     cell = Cell("raid4", "partial", theme="squeeze")
-    tally = crash_workloads(cell, range(100), BROKEN_STATES, stop_after=1)
+    tally = crash_workloads(cell, range(100), BROKEN_STATES, stop_after=5)
     assert tally.violations, "the log was never full"
-    assert "replay needs this space" in tally.violations[0].what
+    # Not in each: a request that meets the array's end may be all that is reported.
+    assert any("replay needs this space" in found.what for found in tally.violations)
 
 
 @pytest.mark.parametrize("cell", ["raid0:none:hangs", "raid5:partial:hangs"])
@@ -278,13 +283,14 @@ def test_a_restripe_keeps_its_promises(cell: str, verb: str) -> None:
     assert verb in {verb for _, verb, _ in tally.states}
 
 
-@pytest.mark.parametrize(("theme", "first"), [("restripe", 1100), ("leave", 0)])
+@pytest.mark.parametrize(("theme", "first"), [("restripe", 200), ("leave", 500)])
 def test_a_restripe_that_does_not_wait_for_its_watermark_is_found_out(
     monkeypatch: pytest.MonkeyPatch, theme: str, first: int
 ) -> None:
     monkeypatch.setattr(Journal, "durable_mark", property(lambda journal: journal.mark))
     cell = Cell("raid5", "partial", theme=theme)
-    tally = crash_workloads(cell, range(first, first + 200), BROKEN_STATES, stop_after=1)
+    seeds = range(first, first + 200)
+    tally = crash_workloads(cell, seeds, BROKEN_STATES, stop_after=1, each=FEW_STATES)
     assert tally.violations, "it overwrites what a crash goes back to"
 
 
@@ -300,15 +306,17 @@ def test_streams_of_which_only_the_data_is_logged_keep_their_promises(
         closed += 1
         close(unsettled, stripe, with_parity)
 
-    monkeypatch.setattr(Unsettled, "close", counted)
     cells = [Cell(layout, mode, theme="streams") for mode in ("partial", "full")]
-    for seed in range(SEED, SEED + 9):  # few streams of a small log come to it
-        tally = matrix.run_cells(cells, STREAMS_STATES, seed)
-        assert not tally.violations, tally.report()
-        assert tally.total >= STREAMS_STATES
+    tally = matrix.run_cells(cells, STREAMS_STATES, SEED)
+    monkeypatch.setattr(Unsettled, "close", counted)
+    for seed in range(SEED * STREAM_SEEDS, (SEED + 1) * STREAM_SEEDS):
+        record_workload(cells[0], seed)  # few streams of a small log come to it
         if closed:
+            tally.add(crash_workloads(cells[0], [seed], CLOSED_STATES))
             break
     assert closed, "the theme never came to what it is for"
+    assert not tally.violations, tally.report()
+    assert tally.total >= STREAMS_STATES + CLOSED_STATES
 
 
 @pytest.mark.parametrize(
@@ -319,8 +327,11 @@ def test_places_written_before_the_parity_of_streams_is_logged_are_found_out(
     cell: str, first: int
 ) -> None:
     seeds = range(first, first + 100)
-    tally = crash_workloads(Cell.parse(f"{cell}:streams!"), seeds, BROKEN_STATES, stop_after=1)
-    assert tally.violations, "a campaign that cannot fail proves nothing"
-    violation = tally.violations[0]
-    assert "content that nobody wrote" in violation.what
+    broken = Cell.parse(f"{cell}:streams!")
+    tally = crash_workloads(broken, seeds, BROKEN_STATES, stop_after=20)
+    # Chains do not hold, or a lost cell was computed by chains that do not.
+    texts = ("parity is not consistent", "content that nobody wrote")
+    found = [v for v in tally.violations if any(text in v.what for text in texts)]
+    assert found, "a campaign that cannot fail proves nothing"
+    violation = found[0]
     assert replay(State.parse(violation.state)) == (violation.verb, violation.what)
