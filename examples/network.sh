@@ -84,7 +84,11 @@ run raidx status "$mnt"
 
 step "It is back: member 1 gets what changed, not its share of all 96 MiB"
 start 1
-run raidx replace-disk "$mnt" 1 "${members[1]}" --wait 2>&1
+for attempt in $(seq 60); do  # the mount sees within seconds that the killed server's writes ended
+    if run raidx replace-disk "$mnt" 1 "${members[1]}" --wait 2>&1; then break; fi
+    [ "$attempt" -lt 60 ] || exit 1
+    sleep 1
+done
 
 step "Nothing is wrong"
 run raidx scrub "$mnt" --wait
