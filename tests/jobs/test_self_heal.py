@@ -75,8 +75,8 @@ def test_a_new_disk_goes_before_a_restoration_and_a_small_spare_does_not() -> No
         assert array.status()["state"] == "restoring"
         moved = array.jobs.running()[0].status()["chunks_moved"]
         assert moved
-        await array.set("speed_max", "0")
         await array.replace_disk(0, disk := rig.disk(40))
+        await array.set("speed_max", "0")  # not before: the restoration would end meanwhile
         rig.members.append(disk)
         await rig.settle()
         assert array.member_set.config.record(0).state == "active"
