@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from importlib.metadata import Distribution, EntryPoint
 
 LAYOUT_GROUP = "raidx.layouts"
 POLICY_GROUP = "raidx.policies"
@@ -96,13 +96,21 @@ def _entries(group: str) -> dict[str, list[tuple[str, str, EntryPoint]]]:
             entries = list(distribution.entry_points.select(group=group))
             if not entries:
                 continue
-            metadata = distribution.metadata
-            package, version = metadata["Name"] or "without a name", metadata["Version"] or "?"
         except Exception:  # metadata of any package on the machine; not readable, so not ours
             continue
+        package, version = _name_of(distribution)
         key = package.lower().replace("_", "-").replace(".", "-")
         if key not in seen:
             seen.add(key)
             for entry in entries:
                 found.setdefault(entry.name, []).append((package, version, entry))
     return found
+
+
+def _name_of(distribution: Distribution) -> tuple[str, str]:
+    """Return the package and its version, for messages, whatever of its metadata is missing."""
+    try:  # the backport importlib_metadata, once imported by anybody, raises if there is none
+        metadata = distribution.metadata
+        return metadata["Name"] or "without a name", metadata["Version"] or "?"
+    except Exception:
+        return "without a name", "?"

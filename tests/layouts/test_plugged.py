@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -151,6 +152,25 @@ def test_torn_metadata_of_any_package_is_passed_over(tmp_path: Path) -> None:
         assert "twins" in LAYOUTS
         with pytest.raises(LayoutError, match=r"of package without a name \? cannot be imported"):
             find_layout("ghost")
+
+
+def test_a_package_without_metadata_is_found_by_a_finder_that_raises_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of importlib_metadata does, which replaces Python's own once it is imported."""
+
+    def missing(_: object) -> None:
+        raise FileNotFoundError("No package metadata was found")
+
+    write_package(tmp_path / "site", "nameless", BODY, layouts={"ghost": "no_such"})
+    other = sys.modules.get("importlib_metadata", importlib.metadata)
+    for module in (importlib.metadata, other):
+        monkeypatch.setattr(module.Distribution, "metadata", property(missing))
+    with (
+        installed(tmp_path / "site"),
+        pytest.raises(LayoutError, match=r"without a name \? cannot"),
+    ):
+        find_layout("ghost")
 
 
 def test_a_name_of_two_packages_is_nobodys(tmp_path: Path) -> None:
