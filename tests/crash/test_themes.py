@@ -71,7 +71,7 @@ def test_members_that_come_and_leave_keep_its_promises(cell: str) -> None:
 @pytest.mark.parametrize("layout", ["raidx-zero", "raidx-parity"])
 def test_places_that_are_counted_before_they_are_durable_are_found_out(layout: str) -> None:
     cell = Cell(layout, "partial", broken=True, theme="members")
-    tally = crash_workloads(cell, range(100), BROKEN_STATES, stop_after=1)
+    tally = crash_workloads(cell, range(100), BROKEN_STATES, stop_after=1, each=FEW_STATES)
     assert tally.violations, "a campaign that cannot fail proves nothing"
     violation = tally.violations[0]
     found = ("share", "claim", "impossible")  # the last: a record names a role that has left
@@ -321,14 +321,14 @@ def test_streams_of_which_only_the_data_is_logged_keep_their_promises(
 
 @pytest.mark.parametrize(
     ("cell", "first"),
-    [("upc:partial", 200), ("evenodd:partial", 400), ("upc:full", 100), ("pcode:full", 100)],
+    [("upc:partial", 200), ("evenodd:partial", 0), ("upc:full", 100), ("pcode:full", 100)],
 )
 def test_places_written_before_the_parity_of_streams_is_logged_are_found_out(
     cell: str, first: int
 ) -> None:
     seeds = range(first, first + 100)
     broken = Cell.parse(f"{cell}:streams!")
-    tally = crash_workloads(broken, seeds, BROKEN_STATES, stop_after=20)
+    tally = crash_workloads(broken, seeds, BROKEN_STATES, stop_after=5)
     # Chains do not hold, or a lost cell was computed by chains that do not.
     texts = ("parity is not consistent", "content that nobody wrote")
     found = [v for v in tally.violations if any(text in v.what for text in texts)]
