@@ -177,3 +177,15 @@ def _check_measure(value: Any) -> None:
         if isinstance(value, dict):
             for key in value:
                 _check_measure(key)
+
+
+def status_of(uuid: str | None) -> dict[str, Any] | None:
+    """Return the status of the array *uuid* from the mount that has it, None without one."""
+    if uuid is None:
+        return None
+    for each in ask_all(check_status):
+        for array in (each.status or {}).get("arrays", [each.status]):
+            if array is not None and array["uuid"] == uuid:
+                found: dict[str, Any] = array
+                return found
+    return None

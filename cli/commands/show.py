@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
-from raidx_fuse.cli.asking import Found, array_named, ask, ask_all, check_status
+from raidx_fuse.cli.asking import Found, array_named, ask, ask_all, status_of
 from raidx_fuse.cli.commands.tune import heat_page
 from raidx_fuse.cli.monitoring import metrics
 from raidx_fuse.cli.monitoring.health_line import health_line
@@ -152,7 +152,7 @@ def _collect(arrays: tuple[str, ...]) -> list[dict[str, Any]]:
     if all(mountpoint.find(p) or os.path.isdir(p) or paths.is_served(p) for p in mounts):
         return [call(path, "status", timeout_s=STATUS_TIMEOUT_S) for path in arrays]
     members = [absolute(path) for path in arrays]
-    running = _of_mount(_at_rest("array_in_use", members[0]))
+    running = status_of(_at_rest("array_in_use", members[0]))
     return [running or _at_rest("status", members)]
 
 
@@ -160,18 +160,6 @@ def _named(text: str) -> str:
     """Return the mount of what *text* names; a member stands for its array alone."""
     outside = mountpoint.find(os.path.dirname(os.path.abspath(text))) is None
     return text if outside and os.path.exists(text) else array_named(text)
-
-
-def _of_mount(uuid: str | None) -> dict[str, Any] | None:
-    """Return the status of the array *uuid* from the mount that has it, None without one."""
-    if uuid is None:
-        return None
-    for each in ask_all(check_status):
-        for array in (each.status or {}).get("arrays", [each.status]):
-            if array is not None and array["uuid"] == uuid:
-                found: dict[str, Any] = array
-                return found
-    return None
 
 
 def _at_rest(question: str, members: Any) -> Any:
