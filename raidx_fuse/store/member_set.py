@@ -4,7 +4,7 @@ Laws:
  1. A member that failed is excluded immediately. Before any write is acknowledged without it, the
     superblocks of the other members record the exclusion with a higher event counter, flushed.
     Writers therefore end with `published()`, and the log waits for it before it takes a record that
-    was planned without the member.
+    was planned without the member. While one that stays (law 2) lacks the record, writes fail.
  2. A member is failed only while the code tolerates its loss. Otherwise the operation fails and the
     member stays: an array with one bad block too many is still readable elsewhere.
  3. A role that is being rebuilt counts as lost from its watermark on, and as present below it.
@@ -87,6 +87,8 @@ class MemberSet(NewestReads):
         self._config_lock = trio.Lock()
         self._flush_rounds = FlushRounds(self._flush_members)
         self.refresh()
+        # Of the last exclusion until all members that stay record it, else 0.
+        self._excluding_events = config.events if self.lost and not read_only else 0
 
     # -- membership ----------------------------------------------------------------------------
 
@@ -278,8 +280,7 @@ class MemberSet(NewestReads):
             return True
         if self.closed:
             return False
-        rebuilding = role in self.watermarks
-        if not rebuilding and not self.tolerates(self.lost | {role}):
+        if role not in self.watermarks and not self.tolerates(self.lost | {role}):
             log.error("%s; role %d cannot be spared, so it stays", reason, role)
             return False
         log.error("role %d failed: %s", role, reason)
@@ -295,6 +296,7 @@ class MemberSet(NewestReads):
         self.config = replace(self.config, members=tuple(members))
         self.refresh()
         self.publish_soon()
+        self._excluding_events = 0 if self.read_only else self.config.events
         return True
 
     def change(self, change: Callable[[ArrayConfig], ArrayConfig]) -> None:
@@ -321,10 +323,18 @@ class MemberSet(NewestReads):
             self.nursery.start_soon(self._publish)
 
     async def published(self) -> None:
-        """Return when the superblocks hold the current configuration.
+        """Return when the superblocks hold the current configuration, or at least all exclusions.
 
-        Raises ArrayFailedError if it does not fit: no write may be acknowledged then.
+        Raises ArrayFailedError if it does not fit, or if a member that stays does not record who is
+        excluded, which is tried again by each call: no write may be acknowledged then.
         """
+        if self._excluding_events:
+            self._publish_now()
+        await self._rounds_ended()
+        if self._excluding_events:
+            raise ArrayFailedError("a member that stays does not record which one is excluded")
+
+    async def _rounds_ended(self) -> None:
         while self._publication is not None:
             await self._publication.wait()
         if self._unwritable is not None:
@@ -343,7 +353,7 @@ class MemberSet(NewestReads):
             self._unwritable = error
         finally:
             event, self._publication = self._publication, None
-            self.unpublished = self._unwritable is not None
+            self.unpublished = self._unwritable is not None or self._excluding_events > 0
             event.set()
 
     async def _write_superblocks(self) -> None:
@@ -352,6 +362,7 @@ class MemberSet(NewestReads):
             events = self.config.events
             patience = Patience(self.io_timeout_s, self.nursery)
             failed = await write_config(self.present(), self.config, patience)
+        everywhere = True
         for uuid in failed:
             if uuid in self.spares:
                 log.error("spare %s cannot be written; dropped", self.spares[uuid].path)
@@ -359,8 +370,10 @@ class MemberSet(NewestReads):
                 continue
             for record in self.config.members:
                 if record.member_uuid == uuid and record.role >= 0:
-                    self.fail(record.role, "its superblock could not be written")
+                    everywhere &= self.fail(record.role, "its superblock could not be written")
         self.published_events = events
+        if everywhere and events >= self._excluding_events:
+            self._excluding_events = 0
 
     async def update(
         self, change: Callable[[ArrayConfig], ArrayConfig], *, asked: bool = False
@@ -374,7 +387,7 @@ class MemberSet(NewestReads):
             raise ArrayFailedError("the array was started read-only")
         self.config = fitted(tended(change(self.config)).bumped(), RESERVE_BYTES if asked else 0)
         self._publish_now()
-        await self.published()
+        await self._rounds_ended()
 
     async def watch(self) -> None:
         """End operations without an answer and fail their members (background watchdog task)."""

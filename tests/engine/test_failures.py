@@ -7,7 +7,7 @@ import errno
 import pytest
 import trio
 
-from raidx_fuse.errors import MemberError
+from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.format.superblock import read_superblock
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import FLUSH, WRITE, Touch, fill, noise, restarted, spying, state_of
@@ -162,6 +162,38 @@ def test_the_event_counter_moves_before_a_degraded_write_is_acknowledged(
                 assert superblock is not None
                 assert superblock.config.events > before
                 assert superblock.config.record(0).state == "failed"
+            await rig.compare()
+
+    run(main)
+
+
+@pytest.mark.parametrize("journal", ["none", "partial"])
+def test_nothing_is_acknowledged_while_a_member_that_stays_does_not_say_who_is_out(
+    journal: str,
+) -> None:
+    """Else a start with it and the excluded member, whole as both believe, gives old content."""
+
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            await rig.in_place()
+            await rig.running.set("journal", journal)
+            superblocks = rig.running.member_set.config.regions.superblock
+            deaf = rig.members[2].error(("write",), offset_bytes=0, length_bytes=superblocks.end)
+            assert rig.running.member_set.fail(1, "told")
+            for chunk in range(4):
+                with pytest.raises(RaidxError, match="does not record"):
+                    await rig.running.write(chunk * CHUNK, noise(CHUNK, chunk))
+                with pytest.raises(RaidxError, match="does not record"):
+                    await rig.running.flush()
+            assert state_of(rig, 2) == "active"
+            assert len(await rig.get(0, 4 * CHUNK)) == 4 * CHUNK
+            deaf.lift()
+            await rig.put(0, noise(4 * CHUNK, 5))
+            await rig.running.flush()
+            superblock = await read_superblock(rig.members[2])
+            assert superblock is not None
+            assert superblock.config.record(1).state == "failed"
             await rig.compare()
 
     run(main)

@@ -88,8 +88,9 @@ FLUSHING = (
     Mutant(
         "failed-member-not-published",
         STORE,
-        "        self.refresh()\n        self.publish_soon()\n        return True",
-        "        self.refresh()\n        return True",
+        "        self.publish_soon()\n        self._excluding_events = 0 if self.read_only "
+        "else self.config.events\n",
+        "",
         "after a crash it rejoins and reads as it was before",
         DISKS,
         FAILURES,
