@@ -172,6 +172,24 @@ def test_a_slow_write_read_back_came_after_quick_ones_that_followed_each_other()
     assert history.newest(0) == content
 
 
+def test_of_two_discards_read_back_the_one_that_ends_later_is_the_last() -> None:
+    """They are alike: what the write between them left is allowed until both are covered."""
+    history = History(0, 1)
+    discards = [history.begin_write("discard", 0, frozenset({0}), frozenset()) for _ in range(2)]
+    write = history.begin_write("write", 0, frozenset({0}), frozenset())
+    for span in discards:
+        history.add_sector(span, 0, 0, 512, zeros=True)
+    content = history.add_sector(write, 0, 0, 512)
+    history.end(discards[0], 1)
+    history.end(write, 1)
+    history.end(history.begin_flush("flush", 1), 2)
+    history.end(discards[1], 3)
+    history.observe(0, bytes(512))
+    assert content in history.at(2).allowed[0]
+    history.end(history.begin_flush("flush", 3), 4)
+    assert history.at(4).allowed[0] == (bytes(512),)
+
+
 def test_a_write_of_half_a_sector_keeps_the_other_half() -> None:
     history = History(0, 1)
     first = history.begin_write("write", 0, frozenset({0}), frozenset())

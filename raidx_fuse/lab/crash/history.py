@@ -272,8 +272,9 @@ class History:
             raise ViolationError(f"read back while running: {self.describe(sector, content)}")
         # The winner came after all other writes, not only its rivals: a write that it overlapped
         # may have ended before the last one began. A refused write is left out: it may still
-        # happen later.
-        known.update((winners[0], w) for w in writes if w is not winners[0] and not w.refused)
+        # happen later. Of discards, which are alike, the one that ended last is covered last.
+        winner = max(winners, key=lambda write: write.end_order)
+        known.update((winner, w) for w in writes if w is not winner and not w.refused)
         self._cached = None
 
     def check(self, sector: int, content: bytes) -> None:
