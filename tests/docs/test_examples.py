@@ -136,8 +136,9 @@ def test_a_server_that_was_killed_is_caught_up_by_what_changed(
         pytest.skip("nbdkit is missing")
     told = run_example("network.sh")
     (copied,) = re.findall(r"rebuild done .* catching up, (\S+) MiB of", told)
-    # A half of 20 MiB, in regions of 1 MiB; not that of 96 MiB.
-    assert 10 <= float(copied) <= 12
+    # A half of 20 MiB, and of what the log might still redo of the 96 MiB: how much that is depends
+    # on when the load paused last. Not a half of 96 MiB.
+    assert 10 <= float(copied) <= 20
     assert told.count("what was written is there") == 2
     assert re.search(r"1 +failed", told)
     assert told.count("state: clean, 1 more loss tolerated") == 1
