@@ -50,13 +50,18 @@ class RecordsInFlight:
         return min(self.open.items())
 
     async def wait_for_earlier(self, sequence: int) -> None:
-        """Note that *sequence* is written; wait for all earlier records (journal.py, law 1)."""
+        """Note that *sequence* is written; wait for all earlier records (journal.py, law 1).
+
+        Not cancellable: recovery redoes the record, so it must take effect here, too. Later records
+        of its stripes are planned from what the array has.
+        """
         if len(self.open) == 1:
             return
         self._landed.add(sequence)
         self._notify()
-        while any(s < sequence and s not in self._landed for s in self.open):
-            await self._moved.wait()
+        with trio.CancelScope(shield=True):  # they wait for members only, which have a timeout
+            while any(s < sequence and s not in self._landed for s in self.open):
+                await self._moved.wait()
 
     async def wait_for_all(self) -> None:
         """Return when no record is in flight."""
