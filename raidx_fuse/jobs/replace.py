@@ -249,7 +249,10 @@ class Replacement:
         return self.array.jobs.start(make).job_id
 
     def note_failed(self, role: Role) -> None:
-        """End the replacement because the member in *role* is failed; its successor is a spare."""
+        """End the replacement because the member in *role* is failed; its successor is a spare.
+
+        Once the successor has been passed on the role, it is the one that failed.
+        """
         queue = self.array.member_set.queues[role]
         if self.twin is not None and role == self.role and queue is not None:
             queue.serve_by(self.twin.inner)
@@ -275,7 +278,7 @@ class Replacement:
     def _forget(self, twin: Twin) -> None:
         """Forget the replacement in memory, and its new member if that has failed."""
         member_set, role, uuid = self.array.member_set, self.role, self.member_uuid
-        broken = self._is_broken(twin)
+        broken = self._is_broken(twin) and not twin.has_passed_on
         self.twin, self.member_uuid, self._job = None, "", None
         member_set.unreadable.spare(-1)
         member_set.change(lambda config: _noted(config, role, "", 0))
@@ -321,7 +324,11 @@ class Replacement:
         member_set.spares.pop(uuid, None)
         await member_set.update(assign)
         if member_set.queues[role] is not queue:  # it failed on the way
-            return
+            await release([twin.inner], self.array.grow_operation.on_release)
+            raise ArrayFailedError(
+                f"{twin.successor.path} failed as it got role {role}, which is lost now",
+                action="replace it by another one",
+            )
         queue.serve_by(twin.successor)
         member_set.unreadable.forget(role)
         member_set.unreadable.spare(-1)

@@ -12,10 +12,12 @@ import trio
 from raidx_fuse.errors import BusyError, MemberError
 from raidx_fuse.format.log_record import holder_of
 from raidx_fuse.jobs.replace import Replace
+from raidx_fuse.lab.crash.durable import SLOTS_BYTES
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.members.twin import Twin
 from tests.support.spy import FLUSH, SpyRig, fill, noise, spying, state_of
 
 CHUNK = 4096
@@ -292,6 +294,39 @@ def test_a_log_that_could_not_move_to_the_new_member_moves_later(
             with trio.fail_after(60):
                 while new not in ring.holders:  # noqa: ASYNC110
                     await trio.sleep(1)
+            await consistent(rig)
+
+    run(main)
+
+
+@pytest.mark.parametrize("fault", ["vanish", "superblock"])
+def test_the_new_member_may_fail_when_it_gets_the_role(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            job = await begin(rig, 1)
+            new = rig.members[-1]
+            assert isinstance(new, FaultMember)
+            pass_on = Twin.pass_on
+
+            def pass_on_and_fail(twin: Twin) -> None:
+                pass_on(twin)
+                if fault == "vanish":
+                    new.vanish()
+                else:  # neither of its superblocks can be written
+                    new.error(("write",), offset_bytes=0, length_bytes=SLOTS_BYTES)
+
+            monkeypatch.setattr(Twin, "pass_on", pass_on_and_fail)
+            await finish(rig, job)
+            assert rig.running.nursery.bug is None
+            assert state_of(rig, 1) == "failed"
+            rig.members.remove(new)
+            await rig.compare()
+            await rig.running.replace_disk(1, rig.new_member(1))
+            for rebuild in rig.running.jobs.running():
+                await rig.running.jobs.wait(rebuild.job_id)
             await consistent(rig)
 
     run(main)
