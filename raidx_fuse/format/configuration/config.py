@@ -321,13 +321,14 @@ def encode_config(config: ArrayConfig) -> bytes:
 
 
 def _checked_text(config: ArrayConfig) -> bytes:
-    problem = config.problem()
-    if problem is not None:
-        raise FormatError(f"the configuration would be impossible: {brief(problem)}")
     try:
         text = _ENCODER.encode(config_to_dict(config)).encode("ascii")
-        same = decode_config(text) == config
-    except (ValueError, TypeError, RecursionError) as error:
+        same = decode_config(text) == config  # so it is possible, too: the same check
+    except (FormatError, ValueError, TypeError, RecursionError) as error:
+        problem = config.problem()
+        if problem is not None:
+            problem = f"the configuration would be impossible: {brief(problem)}"
+            raise FormatError(problem) from None
         raise FormatError(f"the configuration cannot be written ({brief(error)})") from error
     if not same:  # not made of JSON values (tuples, integer keys?)
         raise FormatError("the configuration would not be read as it is written")

@@ -73,8 +73,8 @@ def _with_lost(config: ArrayConfig, lost: dict[str, object]) -> ArrayConfig:
 
 def _with_hints(config: ArrayConfig, characters: int) -> ArrayConfig:
     """Return *config* with cleaned path hints of at most *characters* characters."""
-    members = tuple(
-        replace(record, path_hint=cleaned(record.path_hint)[-characters:] if characters else "")
-        for record in config.members
-    )
-    return config if members == config.members else replace(config, members=members)
+    hints = [cleaned(m.path_hint)[-characters:] if characters else "" for m in config.members]
+    if hints == [record.path_hint for record in config.members]:
+        return config
+    pairs = zip(config.members, hints, strict=True)
+    return replace(config, members=tuple(replace(m, path_hint=hint) for m, hint in pairs))
