@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import trio
@@ -25,6 +26,7 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.model import model_member
 from raidx_fuse.members.simulated.network import Link, NetworkMember, NetworkModel
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.store.queue import MemberQueue
 
 MB = 1_000_000
 MIB = 1 << 20
@@ -33,6 +35,7 @@ PAGE = 4096
 IDLE_S = 600.0
 CLIENTS = 16
 ZEROMQ = NetworkModel(mb_s=60, duplex=False)  # what the paper's Table I gives its ZeroMQ
+IPC = NetworkModel(mb_s=65, duplex=False)  # the same for a device on the same machine
 TOOL_BYTES = 64 << 10  # of a write and a read of the author's tool, by default
 TOOL_PASSES = 3  # each on other places, by default
 PAGE_CACHE = 32  # writes that the kernel sends at a time when it writes back
@@ -40,7 +43,9 @@ PAGE_CACHE = 32  # writes that the kernel sends at a time when it writes back
 Kind = tuple[str, int]  # model, bytes
 SSD, DISK = ("ssd", 250 * MB), ("hdd", 300 * MB)
 DISKS = (("hdd", 1000 * MB), ("old", 300 * MB), ("sas10k", 74 * MB))
-SEVEN = (*(SSD,) * 4, *DISKS, ("ram", 4 * MB))  # RAM: 600 MB in the paper, less does not fit here
+RAM = ("ram", 4 * MB)  # 600 MB in the paper, less does not fit here
+SEVEN = (*(SSD,) * 4, *DISKS, RAM)
+SEVEN_OLD = (*(SSD,) * 4, *(("old", size) for _, size in DISKS), RAM)
 MODELS = {
     # A RAM disk behind a block device takes some time, too.
     "ram": {
@@ -87,7 +92,9 @@ class Load(NamedTuple):
 class Run(NamedTuple):
     """One experiment: *loads* one after the other on *layout* over members of *kinds*.
 
-    *network*: all members are behind one link, or None. *seed*: where the disks' platters stand.
+    *network*: all members are behind one link, or with *own_links* each behind one like it; or
+    None. *seed*: where the disks' platters stand. *shortest*: of copies, that on the member with
+    the fewest waiting operations is read, as md does, whatever its speed. *journal*: of the array.
     """
 
     layout: str
@@ -96,6 +103,9 @@ class Run(NamedTuple):
     tuned: bool = True
     network: NetworkModel | None = None
     seed: int = 0
+    own_links: bool = False
+    shortest: bool = False
+    journal: str = "partial"
 
 
 class Result(NamedTuple):
@@ -253,8 +263,8 @@ async def _measure(order: Run) -> Result:
         for number, (blank, (kind, _)) in enumerate(zip(blanks, order.kinds, strict=True))
     ]
     if order.network is not None:
-        link = Link(order.network, seed=0)
-        members = [NetworkMember(member, link) for member in members]
+        links = [Link(order.network, seed=n) for n in range(len(members) if order.own_links else 1)]
+        members = [NetworkMember(m, links[n % len(links)]) for n, m in enumerate(members)]
     config = await create_array(members, order.layout, chunk_bytes=CHUNK, name="paper", now_s=0)
     for blank in blanks:
         blank.forgotten = config.regions.data
@@ -268,6 +278,8 @@ async def _measure(order: Run) -> Result:
             await array.write(at, bytes(min(MIB, content - at)))
         await array.flush()
         await trio.sleep(IDLE_S)
+        if order.journal != "partial":  # to set it anew would empty the log
+            await array.set("journal", order.journal)
         seconds, firsts = [], []
         for load in order.loads:
             taken_s, after = await _serve(array, load)
@@ -283,6 +295,19 @@ async def _measure(order: Run) -> Result:
         )
 
 
+@contextmanager
+def fewest_waiting(chosen: bool) -> Iterator[None]:
+    """If *chosen*, let the members with the fewest waiting operations answer first."""
+    ours = MemberQueue.answer_s
+    if chosen:
+        MemberQueue.answer_s = MemberQueue.queue_length  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        MemberQueue.answer_s = ours  # type: ignore[method-assign]
+
+
 def measure(order: Run) -> Result:
     """Carry out *order* in virtual time."""
-    return run(_measure, order)
+    with fewest_waiting(order.shortest):
+        return run(_measure, order)
