@@ -15,10 +15,8 @@ import trio
 
 from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.format.log_record import (
-    DATA,
     ENTRY_BYTES,
     RECORD_HEADER_BYTES,
-    UNSETTLED,
     Fields,
     count_entries,
     encode_record,
@@ -237,7 +235,9 @@ class LogWriter(ReshapePosition):
     @property
     def is_filling(self) -> bool:
         """Whether the ring holds so much that a checkpoint is urgent."""
-        return self.ring.must_hurry(self.unsettled.held_bytes - self.unsettled.closed_bytes)
+        ring, unsettled = self.ring, self.unsettled
+        kept = unsettled.held_bytes - unsettled.closed_bytes  # as good as taken
+        return ring.position + kept - ring.noted_tail[1] > ring.hurry_bytes
 
     # -- group commit (group_commit.py) --------------------------------------------------------
 
@@ -254,34 +254,32 @@ class LogWriter(ReshapePosition):
         Returns None if the writes need a record of their own: they are large, a record is in
         flight, or the ring has no space for a full batch and the parities that follow.
         """
-        batch = self.batch
+        batch, unsettled, stripes = self.batch, self.unsettled, self.ring.stripes
+        total = 0
+        for write in writes:
+            total += write[3]
+        if total > self._change_bytes:
+            return None
         if batch is None or batch.body_bytes > self._gather_bytes:
             self.write_batch()
             if self.inflight.open:
                 return None
-            batch = CommitBatch(self.write_batch, self.ring.next_sequence)
-        if not self.ring.has_room(self._batch_bytes, self.kept_bytes(space_bytes)):
-            return None
-        total = sum([length for _, _, _, length in writes])
-        if total > self._change_bytes:
+            room = self.ring.room_beside(self._batch_bytes) - unsettled.reserve_bytes
+            batch = CommitBatch(self.write_batch, self.ring.next_sequence, room)
+        kept = space_bytes
+        if space_bytes and not unsettled.held_bytes:
+            kept = unsettled.more_bytes(space_bytes)
+        if kept > batch.room_bytes:
             return None
         self.batch = batch
-        batch.add(total)
-        fields, parts = batch.fields, batch.parts
-        put = self.overlay.put
+        batch.add(stripe, writes, bool(data_parts), kept, self.overlay)
         if data_parts:
-            fields += (UNSETTLED, 0, len(writes), stripe)
-            self.unsettled.expect(space_bytes)
-            self.unsettled.note(stripe, batch.sequence, data_parts, space_bytes)
+            unsettled.expect(space_bytes)
+            unsettled.note(stripe, batch.sequence, data_parts, space_bytes)
         else:
-            self.unsettled.with_parity.add(stripe)
-        for role, offset, (buffer,), length in writes:
-            fields += (DATA, role, length, offset)
-            parts.append(buffer)
-            put(role, offset, buffer)
-        batch.stripes.append(stripe)
-        self.unsettled.whole_cells.note_parts(stripe, data_parts, self.ring.stripes)
-        self.ring.stripes[stripe] = batch.sequence
+            unsettled.with_parity.add(stripe)
+        unsettled.whole_cells.note_parts(stripe, data_parts, stripes)
+        stripes[stripe] = batch.sequence
         return batch
 
     def write_batch(self) -> None:

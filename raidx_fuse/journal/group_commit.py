@@ -23,7 +23,8 @@ from typing import Protocol
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.format.log_record import ENTRY_BYTES
+from raidx_fuse.format.log_record import DATA, ENTRY_BYTES, UNSETTLED
+from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.member_io import MemberIO
@@ -73,6 +74,9 @@ class LocksOfStripes(Protocol):
 class CommitBatch:
     """Changes of *stripes* that one record will hold: its *fields*, *parts* and *data_bytes*.
 
+    *room_bytes*: of the ring, free
+    beside a full batch and what is kept there, for the parities of the changes that follow.
+
     *write* writes the record. If a log member does not take it synchronously, the batch is *late*:
     the requests *left* are still to be written, and *locked* are the stripes locked until then.
     The event *over* is set when they are written or have failed with *error*. None of the batch's
@@ -87,18 +91,20 @@ class CommitBatch:
         "locked",
         "over",
         "parts",
+        "room_bytes",
         "sequence",
         "stripes",
         "write",
         "written",
     )
 
-    def __init__(self, write: Callable[[], None], sequence: int) -> None:
+    def __init__(self, write: Callable[[], None], sequence: int, room_bytes: int) -> None:
         self.write = write
         self.written = False
         self.fields: list[int] = []
         self.parts: list[ReadBuffer] = []
         self.data_bytes = 0
+        self.room_bytes = room_bytes
         self.stripes: list[Stripe] = []
         self.sequence = sequence
         self.left: Sequence[MemberIO] = ()
@@ -106,9 +112,28 @@ class CommitBatch:
         self.over: trio.Event | None = None
         self.error: RaidxError | None = None
 
-    def add(self, size_bytes: int) -> None:
-        """Count *size_bytes* more of data."""
-        self.data_bytes += size_bytes
+    def add(
+        self,
+        stripe: Stripe,
+        writes: Sequence[MemberIO],
+        is_unsettled: bool,
+        kept_bytes: int,
+        overlay: Overlay,
+    ) -> None:
+        """Take *writes* of *stripe*, and show them in *overlay*.
+
+        *is_unsettled*: their parity follows, for which *kept_bytes* of the ring are kept.
+        """
+        fields, parts, put = self.fields, self.parts, overlay.put
+        if is_unsettled:
+            fields += (UNSETTLED, 0, len(writes), stripe)
+        for role, offset, (buffer,), length in writes:
+            fields += (DATA, role, length, offset)
+            parts.append(buffer)
+            put(role, offset, buffer)
+            self.data_bytes += length
+        self.room_bytes -= kept_bytes
+        self.stripes.append(stripe)
 
     @property
     def body_bytes(self) -> int:

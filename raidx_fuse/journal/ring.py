@@ -264,23 +264,20 @@ class Ring:
 
     # -- space ---------------------------------------------------------------------------------
 
-    def must_hurry(self, kept: int) -> bool:
-        """Return whether the ring holds so much that a checkpoint is urgent.
+    def room_beside(self, size: int) -> int:
+        """Return how many bytes are free beside a record of *size* bytes; negative: it has no room.
 
-        *kept* bytes are as good as taken.
-        """
-        return self.position + kept - self.noted_tail[1] > self.hurry_bytes
-
-    def has_room(self, size: int, kept: int = 0) -> bool:
-        """Return whether a record of *size* bytes fits, even if it must skip the end of a lap.
-
-        *kept* bytes must be free besides.
+        It may have to skip the end of a lap.
         """
         end = self.position + size
         rest = -self.position % self.capacity
         if rest < size:  # it starts the next lap
             end += rest
-        return end + kept - self.durable_tail[1] <= self.capacity
+        return self.capacity - (end - self.durable_tail[1])
+
+    def has_room(self, size: int, kept: int = 0) -> bool:
+        """Return whether a record of *size* bytes fits; *kept* bytes must be free besides."""
+        return self.room_beside(size) >= kept
 
     def hold(self, stripes: Iterable[Stripe], sequence: int) -> None:
         """Note that the record *sequence* is one of *stripes*."""

@@ -45,7 +45,7 @@ class Log:
             return
         batch = self._gathering
         if batch is None:
-            batch = self._gathering = CommitBatch(self.write_batch, len(self.records))
+            batch = self._gathering = CommitBatch(self.write_batch, len(self.records), 0)
         self._requests.append(request)
         await held(batch)
         assert batch.written

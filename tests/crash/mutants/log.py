@@ -210,7 +210,7 @@ COMMITTING = (
     Mutant(
         "stripe-of-a-shared-record-not-held",
         LOG_WRITER,
-        "        self.ring.stripes[stripe] = batch.sequence\n",
+        "        stripes[stripe] = batch.sequence\n",
         "",
         "a write past the log is undone by the older record (law 3)",
         DEFERRAL,
@@ -267,8 +267,8 @@ SPACE = (
     Mutant(
         "space-given-before-the-tail-is-durable",
         RING,
-        "end + kept - self.durable_tail[1] <= self.capacity",
-        "end + kept - self.noted_tail[1] <= self.capacity",
+        "self.capacity - (end - self.durable_tail[1])",
+        "self.capacity - (end - self.noted_tail[1])",
         "records that a replay still needs are overwritten",
         ("raid5:full", *SQUEEZE),
         (*ORDER, *MOMENTS),
