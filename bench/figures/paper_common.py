@@ -21,16 +21,18 @@ import math
 import os
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from multiprocessing import get_context
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
 from raidx_fuse.array.array import Array
+from raidx_fuse.errors import UsageError
+from raidx_fuse.lab.workers import executor
 from raidx_fuse.layouts.numbers import stripe_range
 
 Cell = str | int | float
@@ -94,24 +96,27 @@ def cell_text(cell: Cell) -> str:
 
 
 class Runs(Generic[R, T]):
-    """Measures every run that a table asks for, each run once, on all processors.
+    """Measures every run that a table asks for, each run once, on all processors or a scheduler's.
 
     *measure* is a function of a module, and its runs are plain values (a NamedTuple): both travel
     to other processes. Two tables that ask for one run share it.
     """
 
+    scheduler: ClassVar[str | None] = None  # the address of a Dask scheduler, for `main` to set
+
     def __init__(self, measure: Callable[[R], T]) -> None:
-        self._measure = measure
         self._asked: dict[R, Future[T]] = {}
         self._lock = Lock()
-        self._pool = ProcessPoolExecutor(os.cpu_count() or 1, mp_context=get_context("spawn"))
+        self._ends = ExitStack()
+        self._submit = self._ends.enter_context(
+            executor(measure, os.cpu_count() or 1, self.scheduler)
+        )
 
     def of(self, runs: Iterable[R]) -> list[T]:
         """Return what *runs* gave, in their order; waits for them."""
         with self._lock:
             futures = [
-                self._asked.get(run)
-                or self._asked.setdefault(run, self._pool.submit(self._measure, run))
+                self._asked.get(run) or self._asked.setdefault(run, self._submit(run))
                 for run in runs
             ]
         return [future.result() for future in futures]
@@ -121,7 +126,7 @@ class Runs(Generic[R, T]):
 
         The tables are made concurrently, so no processor is idle while one waits for its last run.
         """
-        with self._pool, ThreadPoolExecutor(len(makers)) as threads:
+        with self._ends, ThreadPoolExecutor(len(makers)) as threads:
             return list(threads.map(lambda maker: maker(), makers))
 
 
@@ -148,18 +153,28 @@ async def marked(array: Array) -> None:
 
 
 def main(tables: Callable[..., list[PaperTable]], doc: str | None, *, trace: bool = False) -> int:
-    """Print the tables of one paper: ``--quick``, ``--json``; with *trace* also ``--trace FILE``.
+    """Print the tables of one paper: ``--quick``, ``--json``, ``--scheduler ADDRESS``; with *trace*
+    also ``--trace FILE``.
 
-    *tables* is called with quick and, if one was given, the keyword *trace*, the file's path.
+    *tables* is called with quick and, if one was given, the keyword *trace*, the file's path. Only
+    tables that are made of `Runs` are spread; what others run is too little for it.
     """
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer requests, wider spread")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--scheduler", metavar="ADDRESS", help="run on the workers of this Dask scheduler"
+    )
     if trace:
         parser.add_argument("--trace", metavar="FILE", help="a real trace, SPC or MSR")
     options = parser.parse_args()
+    Runs.scheduler = options.scheduler
     more = {"trace": options.trace} if trace and options.trace else {}
-    print_tables(tables(options.quick, **more), options.json, Console())
+    try:
+        made = tables(options.quick, **more)
+    except UsageError as error:
+        parser.error(str(error))
+    print_tables(made, options.json, Console())
     return 0
 
 

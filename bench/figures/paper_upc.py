@@ -23,7 +23,7 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 from generated_loads import FOLDER, SLICES
@@ -104,7 +104,6 @@ def mean_ms(run: Run) -> float:
     return float(result["response_ms"]["mean"])
 
 
-@cache
 def generated(seed: int, requests: int, streams: int = 24) -> tuple[Block, ...]:
     """Return requests like Financial1's, in the paper's span."""
     work = variant(FINANCIAL1, span_bytes=SPAN_BYTES, slots=SPAN_BYTES // 512, streams=streams)

@@ -3,6 +3,7 @@
     python bench/figures/report.py --write      all papers; under 20 minutes on 2 idle cores
     python bench/figures/report.py --quick      some minutes, wider spread
     python bench/figures/report.py --only upc --output /tmp/report
+    python bench/figures/report.py --scheduler tcp://192.0.2.7:8786     over Dask's workers
 
 Runs each ``bench/figures/paper_*.py`` in a process of its own, as many at a time as there are
 processors. Writes ``report/README.md``: the paper's number, as in the paper, ours, and the reason
@@ -63,11 +64,13 @@ def title_of(path: Path) -> str:
     return match[1] if match else path.stem
 
 
-def run_program(name: str, path: Path, quick: bool) -> Section:
+def run_program(name: str, path: Path, quick: bool, scheduler: str | None = None) -> Section:
     """Run one program and return its tables."""
     section = Section(name, title_of(path))
     began_s = monotonic()
     words = [sys.executable, str(path), "--json", *(["--quick"] if quick else [])]
+    if scheduler and name not in OTHERS:
+        words += ["--scheduler", scheduler]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), *sys.path[1:]]),
@@ -145,6 +148,9 @@ def main() -> int:
     )
     parser.add_argument("--write", action="store_true", help="write REPORT.md and bench/README.md")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--scheduler", metavar="ADDRESS", help="spread runs over the workers of a Dask scheduler"
+    )
     options = parser.parse_args()
     chosen = programs()
     if options.only:
@@ -160,7 +166,8 @@ def main() -> int:
     order = sorted(chosen, key=lambda name: (name in ON_ALL_PROCESSORS, name))
     with ThreadPoolExecutor(max(1, options.jobs)) as pool:
         running = {
-            name: pool.submit(run_program, name, chosen[name], options.quick) for name in order
+            name: pool.submit(run_program, name, chosen[name], options.quick, options.scheduler)
+            for name in order
         }
         sections = [running[name].result() for name in chosen]
     target = options.output / "README.md"

@@ -7,12 +7,14 @@ that is lost are computed again.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any, TypeVar
 
 from raidx_fuse.errors import RaidxError, UsageError
@@ -67,9 +69,76 @@ def _over_processes(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
+@contextmanager
+def executor(
+    function: Callable[[Part], Result], workers: int, scheduler: str | None = None
+) -> Iterator[Callable[[Part], Future[Result]]]:
+    """Yield what submits *function* for one part, to *workers* processes or to a *scheduler*.
+
+    The workers of a scheduler need this package only, not the program that *function* is from: it
+    goes to them by value, with all that it uses of the program's folder. Raises UsageError.
+    """
+    pool: Executor
+    if scheduler is None:
+        pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+        with pool:
+            yield lambda part: pool.submit(function, part)
+        return
+    with _client(scheduler) as client:
+        pickle: Any = import_module("cloudpickle")  # distributed needs it, too
+        _go_by_value(pickle, function)
+        pool = client.get_executor(pure=False)
+        yield lambda part: _Unpickled(pool.submit(call, pickle.dumps((function, part))))
+
+
+def call(pickled: bytes) -> bytes:
+    """Call the function on its part, both in *pickled*, on a worker; return the pickled result."""
+    pickle: Any = import_module("cloudpickle")
+    function, part = pickle.loads(pickled)
+    result: bytes = pickle.dumps(function(part))
+    return result
+
+
+class _Unpickled(Future[Any]):
+    """The result of a future that `call` gives."""
+
+    def __init__(self, pickled: Future[bytes]) -> None:
+        super().__init__()
+        pickled.add_done_callback(self._done)
+
+    def _done(self, pickled: Future[bytes]) -> None:
+        error = pickled.exception()
+        if error is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(import_module("cloudpickle").loads(pickled.result()))
+
+
+def _go_by_value(pickle: Any, function: Callable[..., Any]) -> None:
+    """Let the modules of the folder of *function* be pickled with their content."""
+    file = sys.modules[function.__module__].__file__
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if path and file and Path(path).parent == Path(file).parent:
+            pickle.register_pickle_by_value(module)
+
+
 def _over_scheduler(
     function: Callable[[Part], Result], parts: Sequence[Part], address: str
 ) -> Iterator[Result]:
+    with _client(address) as client:
+        # Parts are not pure by name: two sweeps of one spec must not share a stale result.
+        futures = client.map(function, parts, pure=False)
+        for future in futures:
+            try:
+                yield future.result()
+            except import_module("distributed").KilledWorker as error:
+                raise RaidxError(f"workers were lost again and again: {error}") from None
+
+
+@contextmanager
+def _client(address: str) -> Iterator[Any]:
+    """Yield a client of the scheduler at *address*, which has workers. Raises UsageError."""
     try:
         distributed: Any = import_module("distributed")  # an extra, and slow to import
     except ImportError:
@@ -85,12 +154,6 @@ def _over_scheduler(
             raise UsageError(
                 f"the scheduler at {address} has no workers", action=f"dask worker {address}"
             )
-        # Parts are not pure by name: two sweeps of one spec must not share a stale result.
-        futures = client.map(function, parts, pure=False)
-        for future in futures:
-            try:
-                yield future.result()
-            except distributed.KilledWorker as error:
-                raise RaidxError(f"workers were lost again and again: {error}") from None
+        yield client
     finally:
         client.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.lab.crash import matrix
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.lab.experiments.sweep import SweepRun, parse_axis, points, runs_of
-from raidx_fuse.lab.workers import compute
+from raidx_fuse.lab.workers import compute, executor
 from tests.support.dying import always_die, compute_or_die
 
 SPEC = """
@@ -153,7 +154,7 @@ def scheduler(tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_sweep_over_three_workers_of_which_one_is_killed(
-    scheduler: str, spec: str, tmp_path: Path
+    scheduler: str, spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The scheduler gives the runs of the lost one to the others; results are the same."""
     distributed = pytest.importorskip("distributed")
@@ -171,6 +172,16 @@ def test_a_sweep_over_three_workers_of_which_one_is_killed(
     assert list(compute(matrix.run_task, tasks, scheduler=scheduler)) == [
         matrix.run_task(task) for task in tasks
     ], "the campaign of power cuts"
+    # A program of the report: its folder is on no worker.
+    monkeypatch.syspath_prepend(ROOT / "bench" / "figures")
+    program = importlib.import_module("raidx_runs")
+    load = program.Load("websearch1", 64 << 20, 100)
+    order = program.Run("raidx-copy", (program.SSD, program.DISK), (load,))
+    with executor(program.measure, 1, scheduler) as submit:
+        assert submit(order).result(timeout=60) == program.measure(order)
+        broken = submit(order._replace(layout="raid9"))
+        with pytest.raises(UsageError, match="raid9"):
+            broken.result(timeout=60)
 
 
 def test_a_scheduler_that_is_not_there_is_said_in_one_line(
