@@ -34,7 +34,9 @@ _COLLECT_AFTER = 10_000  # new objects; Python's own 700 come with every few req
 def few_collections() -> Iterator[None]:
     """Have the garbage collector look seldom, and only at objects made inside of the block.
 
-    What exists now stays; requests make few cycles, but keep many objects for a while.
+    What exists now stays; requests make few cycles, but keep many objects for a while. Writes to
+    exports, 16 deep, take 142 us of CPU instead of 178 (151 with Python's threshold); with members
+    that answer at once it makes no difference.
     """
     before = gc.get_threshold()
     gc.collect()
