@@ -128,32 +128,6 @@ def test_if_the_member_fails_meanwhile_its_role_is_rebuilt_onto_the_new_one(
     run(main)
 
 
-@pytest.mark.parametrize("fault", ["vanish", "hang"])
-def test_if_the_new_member_fails_nothing_else_happens(fault: str) -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-            await fill(rig)
-            job = await begin(rig, 1)
-            new = rig.members[-1]
-            await trio.sleep(1)
-            if fault == "vanish":
-                new.vanish()
-            else:
-                new.hang(("write",))
-            await rig.put(0, noise(9 * CHUNK, 1))
-            await job.finished.wait()
-            assert job.state == "failed"
-            assert "the new member failed" in (job.error or "")
-            assert [state_of(rig, role) for role in range(4)] == ["active"] * 4
-            rig.members.remove(new)
-            await consistent(rig)
-            new.clear()
-            assert (await finish(rig, await begin(rig, 1)))["state"] == "done"
-            await consistent(rig)
-
-    run(main)
-
-
 def test_a_cancelled_one_leaves_a_spare_that_others_can_use() -> None:
     async def main() -> None:
         async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
