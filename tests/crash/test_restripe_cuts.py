@@ -11,7 +11,7 @@ from raidx_fuse.journal.ring import HEAD_BYTES
 from tests.support.arrays import Rig
 from tests.support.growing import ram_of
 from tests.support.load import CHUNK, fill, play
-from tests.support.restriping import SmallRig, create_limited, ended, reach_share, restripe
+from tests.support.restriping import SmallRig, ended, reach_share, restripe
 from tests.support.spy import FLUSH, SpyRig, Touch, restarted
 
 
@@ -130,19 +130,12 @@ def test_a_cut_finds_every_chunk_where_the_durable_watermark_says(back: bool) ->
     play(rig, body)
 
 
-class PartlyUsed(SpyRig):
-    """A rig of raid5, grown from 4 to 6 members, whose last growth is in use in part."""
-
-    async def create(self) -> object:  # type: ignore[override]
-        """Make members and array, as `Rig.create`, with a limit on the image."""
-        return await create_limited(self, 340 * CHUNK)
-
-
 @pytest.mark.parametrize("back", [False, True])
 def test_a_cut_while_stripes_are_made_alike_loses_nothing(back: bool) -> None:
     """The first stripes are as full before as after, and move by the log; the others are not."""
     params = {"history": [4, 6], "rules": [[2, 1]]}
-    rig = PartlyUsed("raid5", 6, chunk_bytes=CHUNK, params=params)
+    rig = SpyRig("raid5", 6, chunk_bytes=CHUNK, params=params)
+    rig.image_bytes = 340 * CHUNK
     rig.member_bytes = 660 << 10
 
     async def body(_rig: Rig) -> None:

@@ -9,7 +9,6 @@ import trio
 
 from raidx_fuse.engine.growth_position import PIGGYBACK
 from raidx_fuse.errors import BusyError, UsageError
-from raidx_fuse.format.create import create_array
 from tests.support.arrays import Rig
 from tests.support.growing import SmallRig, check_after_kill, grow, job_of, write_about
 from tests.support.load import CHUNK, fill, play, scrubbed, under_load
@@ -18,21 +17,7 @@ from tests.support.load import CHUNK, fill, play, scrubbed, under_load
 class SmallImageRig(SmallRig):
     """A rig whose image is smaller than its first members could hold."""
 
-    async def create(self) -> object:  # type: ignore[override]
-        """Make members and array, as `Rig.create`, with a limit on the image."""
-        self.members = [self.new_member(role) for role in range(self.width)]
-        await create_array(
-            self.members,
-            self.layout,
-            chunk_bytes=self.chunk_bytes,
-            name="rig",
-            now_s=0,
-            params=self.params,
-            size_bytes=180 * CHUNK,
-        )
-        array = await self.open()
-        self.model = bytearray(array.size_bytes)
-        return array
+    image_bytes = 180 * CHUNK
 
 
 def rig_of(name: str) -> SmallImageRig:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
-import trio
 
 from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.placements.numbering import OrderedLayout
 from tests.support.arrays import Rig
-from tests.support.growing import ram_of
 from tests.support.load import CHUNK, fill, play, scrubbed, under_load
-from tests.support.restriping import SmallRig, create_limited, ended, job_of, reach_share, restripe
-from tests.support.spy import restarted
+from tests.support.restriping import SmallRig, ended, job_of, kill_often, reach_share, restripe
 
 ALIKE = r"in use in part.*make them alike first: raidx reshape ARRAY --layout raid5$"
 
@@ -25,11 +21,7 @@ class PartRig(SmallRig):
     def __init__(self, granule: int = 2, **options: Any) -> None:
         params = {"history": [4, 6], "rules": [[granule, 1]]}
         super().__init__("raid5", 6, params=params, **options)
-        self.image_bytes: int | None = 340 * CHUNK  # of 3 * 100 and 2 * 100 chunks
-
-    async def create(self) -> object:  # type: ignore[override]
-        """Make members and array, as `Rig.create`, with a limit on the image."""
-        return await create_limited(self, self.image_bytes)
+        self.image_bytes = 340 * CHUNK  # of 3 * 100 and 2 * 100 chunks
 
 
 async def alike(rig: Rig) -> Any:
@@ -95,23 +87,7 @@ def test_a_kill_in_the_first_step_loses_nothing_even_with_a_member() -> None:
         await fill(rig, 0.9)
         job = await alike(rig)
         job.speed_max_bytes = job.speed_min_bytes = 60 * CHUNK
-        rng = random.Random(2)
-        size = len(rig.model)
-        for _ in range(4):
-            at = rng.randrange(size - 9000)
-            data = rng.randbytes(9000)
-            await array.write(at, data)
-            rig.model[at : at + len(data)] = data
-            images = [bytes(ram_of(member).memory) for member in rig.members]
-            for missing in (-1, rng.randrange(6)):
-                held = [image for number, image in enumerate(images) if number != missing]
-                async with restarted(held) as again:
-                    with trio.fail_after(3600):
-                        assert bytes(await again.read(0, size)) == rig.model
-                        for other in again.jobs.running() if missing < 0 else ():
-                            await other.finished.wait()
-                        assert bytes(await again.read(0, size)) == rig.model
-            await trio.sleep(0.5)
+        await kill_often(rig, seed=2, pause_s=0.5)
         assert not job.finished.is_set()
         job.speed_max_bytes = job.speed_min_bytes = 0
         await job.finished.wait()

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
-from raidx_fuse.format.create import create_array, shape
+from raidx_fuse.format.create import shape
 from raidx_fuse.format.shapes import leaving_roles
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
@@ -18,35 +18,13 @@ from raidx_fuse.members.base import Member
 from tests.support.arrays import Rig
 from tests.support.growing import ram_of
 from tests.support.load import CHUNK, fill, play, scrubbed, under_load
-from tests.support.restriping import SmallRig, ended, job_of, reach, restripe
+from tests.support.restriping import SmallRig, ended, job_of, kill_often, reach, restripe
 from tests.support.spy import restarted
 
 
-class RoomyRig(SmallRig):
-    """A rig whose image fits on one member less."""
-
-    image_bytes: int | None = None
-
-    async def create(self) -> object:  # type: ignore[override]
-        """Make members and array, as `Rig.create`, with a limit on the image."""
-        self.members = [self.new_member(role) for role in range(self.width)]
-        await create_array(
-            self.members,
-            self.layout,
-            chunk_bytes=self.chunk_bytes,
-            name="rig",
-            now_s=0,
-            params=self.params,
-            size_bytes=self.image_bytes,
-        )
-        array = await self.open()
-        self.model = bytearray(array.size_bytes)
-        return array
-
-
-def rig_of(name: str, width: int, **options: Any) -> RoomyRig:
+def rig_of(name: str, width: int, **options: Any) -> SmallRig:
     """Return a rig of *name* whose image takes all that one member less can hold."""
-    rig = RoomyRig(name, width, **options)
+    rig = SmallRig(name, width, **options)
     if name in ("rdp", "evenodd"):
         rig.member_bytes = 10 << 20  # for a log that holds what moves at first
     regions, _ = shape(name, [rig.member_bytes] * width, CHUNK, rig.params, None)
@@ -223,24 +201,7 @@ def test_a_kill_at_any_point_loses_nothing_even_with_a_member(role: int) -> None
         await fill(rig, 0.8)
         job = await remove(rig, role, 24 * CHUNK)
         job.speed_max_bytes = job.speed_min_bytes = 60 * CHUNK
-        rng = random.Random(role)
-        size = len(rig.model)
-        for _ in range(4):
-            at = rng.randrange(size - 9000)
-            data = rng.randbytes(9000)
-            await array.write(at, data)
-            rig.model[at : at + len(data)] = data
-            images = [bytes(ram_of(member).memory) for member in rig.members]
-            model = bytes(rig.model)
-            for missing in (-1, rng.randrange(4)):
-                held = [image for number, image in enumerate(images) if number != missing]
-                async with restarted(held) as again:
-                    with trio.fail_after(3600):
-                        assert bytes(await again.read(0, size)) == model
-                        for other in again.jobs.running() if missing < 0 else ():
-                            await other.finished.wait()
-                        assert bytes(await again.read(0, size)) == model
-            await trio.sleep(0.3)
+        await kill_often(rig, seed=role, pause_s=0.3)
         await gone(rig, job, role)
 
     play(rig_of("raid5", 4), body)
@@ -373,7 +334,7 @@ def test_what_cannot_leave_is_refused_with_the_next_step() -> None:
                 await rig.array.remove_disk(again)
         await gone(rig, job_of(rig), 1)
 
-    upc = RoomyRig("upc", 6)
+    upc = SmallRig("upc", 6)
     upc.member_bytes, upc.image_bytes = 24 << 20, 600 * CHUNK
     play(upc, fixed)
     play(SmallRig("raid5", 3), least)

@@ -37,6 +37,8 @@ class Rig:
     *reads_zero* false fills the members with garbage first, as a used disk would be.
     """
 
+    image_bytes: int | None = None  # less than the members can hold
+
     def __init__(
         self,
         layout: str,
@@ -103,6 +105,7 @@ class Rig:
             now_s=0,
             overwrite_signature=not self.reads_zero,
             params=self.params,
+            size_bytes=self.image_bytes,
         )
         array = await self.open()
         self.model = bytearray(array.size_bytes)

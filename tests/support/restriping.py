@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import trio
 import trio.lowlevel
 
-from raidx_fuse.format.create import create_array
 from raidx_fuse.jobs.restripe.job import Restripe
 from tests.support.arrays import Rig
+from tests.support.growing import ram_of
 from tests.support.load import CHUNK, enlarge, eventually, scrubbed
+from tests.support.spy import restarted
 
 
 class SmallRig(Rig):
@@ -19,23 +21,6 @@ class SmallRig(Rig):
     def __init__(self, layout: str, width: int, **options: Any) -> None:
         super().__init__(layout, width, chunk_bytes=CHUNK, **options)
         self.member_bytes = 660 << 10
-
-
-async def create_limited(rig: Rig, image_bytes: int | None) -> object:
-    """Make members and array of *rig*, as `Rig.create`, with a limit on the image."""
-    rig.members = [rig.new_member(role) for role in range(rig.width)]
-    await create_array(
-        rig.members,
-        rig.layout,
-        chunk_bytes=rig.chunk_bytes,
-        name="rig",
-        now_s=0,
-        params=rig.params,
-        size_bytes=image_bytes,
-    )
-    array = await rig.open()
-    rig.model = bytearray(array.size_bytes)
-    return array
 
 
 async def restripe(rig: Rig, name: str, width: int, *, window_bytes: int = 6 * CHUNK) -> Restripe:
@@ -70,6 +55,28 @@ async def reach_share(job: Restripe, share: float) -> None:
     await eventually(lambda: job.total_bytes > 0)  # it counts before its first window
     await reach(job, share * job.total_bytes)
     assert not job.finished.is_set()
+
+
+async def kill_often(rig: Rig, *, seed: int, pause_s: float) -> None:
+    """Write and kill four times: a restart, even without a member, reads all and ends the job."""
+    assert rig.array is not None
+    rng = random.Random(seed)
+    size = len(rig.model)
+    for _ in range(4):
+        at = rng.randrange(size - 9000)
+        data = rng.randbytes(9000)
+        await rig.array.write(at, data)
+        rig.model[at : at + len(data)] = data
+        images = [bytes(ram_of(member).memory) for member in rig.members]
+        for missing in (-1, rng.randrange(rig.width)):
+            held = [image for number, image in enumerate(images) if number != missing]
+            async with restarted(held) as again:
+                with trio.fail_after(3600):
+                    assert bytes(await again.read(0, size)) == rig.model
+                    for other in again.jobs.running() if missing < 0 else ():
+                        await other.finished.wait()
+                    assert bytes(await again.read(0, size)) == rig.model
+        await trio.sleep(pause_s)
 
 
 async def ended(rig: Rig, job: Restripe, state: str = "done") -> None:
