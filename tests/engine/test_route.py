@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -42,14 +44,20 @@ TABLE = (
 CASES = tuple(product(("partial", "full", "none"), *[(True, False)] * 6))
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_case_takes_the_route_of_its_row(case: tuple[object, ...]) -> None:
+def answer(table: Sequence[tuple[Any, ...]], case: Sequence[object]) -> Any:
+    """Return the last item of the one row of *table* that fits *case*; None fits every value."""
     rows = [
         row
-        for row in TABLE
+        for row in table
         if all(want is None or want == have for want, have in zip(row[:-1], case, strict=True))
     ]
     assert len(rows) == 1, "the table has one row for each case"
+    return rows[0][-1]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_case_takes_the_route_of_its_row(case: tuple[object, ...]) -> None:
+    expected = answer(TABLE, case)
     mode, has_parity, in_log, whole, degraded, first, reads_zero = case
     state = StripeState(
         7,
@@ -60,7 +68,7 @@ def test_every_case_takes_the_route_of_its_row(case: tuple[object, ...]) -> None
         reads_zero=bool(reads_zero),
         in_log=bool(in_log),
     )
-    assert route(state, 0b01, bool(whole)) is rows[0][-1]
+    assert route(state, 0b01, bool(whole)) is expected
 
 
 # may follow, degraded, first write, unsettled, from the front, filling, large -> data only;
@@ -79,12 +87,7 @@ FOLLOWS = (
 
 def test_data_alone_is_logged_where_its_row_says_so() -> None:
     for case in product((True, False), repeat=7):
-        rows = [
-            row
-            for row in FOLLOWS
-            if all(want is None or want == have for want, have in zip(row[:-1], case, strict=True))
-        ]
-        assert len(rows) == 1, "the table has one row for each case"
+        expected = answer(FOLLOWS, case)
         follow, degraded, first, unsettled, from_front, filling, large = case
         state = StripeState(
             7,
@@ -96,7 +99,7 @@ def test_data_alone_is_logged_where_its_row_says_so() -> None:
             unsettled=unsettled,
             filling=filling,
         )
-        assert logs_data_only(state, Shape(0b01, from_front, large)) is rows[0][-1], case
+        assert logs_data_only(state, Shape(0b01, from_front, large)) is expected, case
 
 
 def test_a_mark_is_needed_where_a_crash_leaves_work_for_a_resync() -> None:
