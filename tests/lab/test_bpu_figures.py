@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-BENCH = Path(__file__).parents[2] / "bench" / "figures"
-
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def runs(program: Callable[[str], ModuleType]) -> ModuleType:
     """The module of bench/ that carries out the runs."""
-    monkeypatch.syspath_prepend(str(BENCH))
-    return importlib.import_module("bpu_runs")
+    return program("bpu_runs")
 
 
 def better(runs: ModuleType, trace: str, limits: Any, **how: Any) -> float:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
 
-BENCH = Path(__file__).parents[2] / "bench" / "figures"
 MIB = 1 << 20
 
 
 @pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def tables(program: Callable[[str], ModuleType]) -> ModuleType:
     """The module of bench/ that makes the tables."""
-    monkeypatch.syspath_prepend(str(BENCH))
-    return importlib.import_module("growth_tables")
+    return program("growth_tables")
 
 
 def test_raid5_grows_with_the_least_bytes_and_faster_than_by_a_restripe(

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
 
-BENCH = Path(__file__).parents[2] / "bench" / "figures"
 MIB = 1 << 20
 
 
 @pytest.fixture
-def mcpod(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def mcpod(program: Callable[[str], ModuleType]) -> ModuleType:
     """The module of bench/ that makes the tables."""
-    monkeypatch.syspath_prepend(str(BENCH))
-    return importlib.import_module("paper_mcpod")
+    return program("paper_mcpod")
 
 
 def test_under_tpcc_mcpod_ends_sooner_and_serves_users_better(mcpod: ModuleType) -> None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-BENCH = Path(__file__).parents[2] / "bench" / "figures"
 SPAN = 448 << 20
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def runs(program: Callable[[str], ModuleType]) -> ModuleType:
     """The module of bench/ that carries out the runs."""
-    monkeypatch.syspath_prepend(str(BENCH))
-    return importlib.import_module("raidx_runs")
+    return program("raidx_runs")
 
 
 def test_the_tools_places_ascend_from_the_beginning_to_the_end(runs: ModuleType) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -12,14 +11,11 @@ import pytest
 
 from raidx_fuse.layouts.registry import make_code
 
-BENCH = Path(__file__).parents[2] / "bench" / "figures"
-
 
 @pytest.fixture
-def upc(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def upc(program: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module of bench/ that makes the tables."""
-    monkeypatch.syspath_prepend(str(BENCH))
-    module = importlib.import_module("paper_upc")
+    module = program("paper_upc")
     monkeypatch.setattr(module, "DISK_BYTES", 8 << 30)  # the maps of 300 GB take seconds to make
     return module
 
