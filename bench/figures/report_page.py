@@ -72,16 +72,9 @@ def table_of(record: dict[str, Any]) -> PaperTable:
 def commit() -> str:
     """Return the commit that is measured; "+" at its end says that the tree has changes."""
     git = ["git", "-C", str(HERE)]
-    head = subprocess.run(
-        [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-    )
-    changes = subprocess.run(
-        [*git, "status", "--porcelain", "--untracked-files=no", "--", "../../raidx_fuse", "*.py"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return head.stdout.strip() + ("+" if changes.stdout.strip() else "")
+    head = subprocess.check_output([*git, "rev-parse", "--short", "HEAD"], text=True)
+    same = [*git, "diff", "--quiet", "HEAD", "--", "../../raidx_fuse", "*.py"]
+    return head.strip() + "+" * subprocess.call(same)
 
 
 def write(found: Mapping[str, tuple[str, list[PaperTable]]], measured: str, quick: bool) -> None:

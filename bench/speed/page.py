@@ -61,17 +61,9 @@ def write(
 def commit() -> str:
     """Return the commit that is measured; "+" at its end says that the tree has changes."""
     git = ["git", "-C", str(ROOT)]
-    head = subprocess.run(
-        [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-    )
-    changes = subprocess.run(
-        [*git, "status", "--porcelain", "--untracked-files=no", "raidx_fuse", "layouts", "bench"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    changed = [line for line in changes.stdout.splitlines() if not line.endswith("README.md")]
-    return head.stdout.strip() + ("+" if changed else "")
+    head = subprocess.check_output([*git, "rev-parse", "--short", "HEAD"], text=True)
+    parts = ["raidx_fuse", "layouts", "bench", ":!*README.md"]
+    return head.strip() + "+" * subprocess.call([*git, "diff", "--quiet", "HEAD", "--", *parts])
 
 
 def record(line: Line) -> dict[str, Any]:
