@@ -13,6 +13,7 @@ known yet.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -53,10 +54,44 @@ class Noted(Protocol):
         """Look at the list; called at least once for every `SAMPLE_MASK` + 1 chunks noted."""
 
 
-class AccessStats:
+class AccessCounter(ABC):
+    """What those who count accesses share; see `Noted`.
+
+    *queue_means* are the arrival-instant queue lengths by role, of *queues*.
+    """
+
+    __slots__ = ("_queues", "noted", "queue_means")
+
+    def __init__(self, queues: Sequence[MemberQueue | None], roles: int) -> None:
+        self._queues = queues
+        self.noted: list[int] = []
+        self.queue_means = [0.0] * roles
+
+    def note(self, first: int, last: int, *, is_write: bool) -> None:
+        """Note a request of chunks *first*..*last*."""
+        noted = self.noted
+        before = len(noted)
+        noted.extend(range(~first, ~last - 1, -1) if is_write else range(first, last + 1))
+        if (before ^ len(noted)) > SAMPLE_MASK:
+            self.sample()
+
+    @abstractmethod
+    def sample(self) -> None:
+        """As `Noted.sample`."""
+
+    def sample_queues(self) -> None:
+        """Note how many operations a request finds at each member now."""
+        means = self.queue_means
+        for role, queue in enumerate(self._queues):
+            if queue is not None:
+                length = queue.reads_waiting + queue.writes_waiting
+                means[role] += QUEUE_WEIGHT * (length - means[role])
+
+
+class AccessStats(AccessCounter):
     """Notes accesses of logical chunks, as `Noted` says.
 
-    *queue_means* are the arrival-instant queue lengths by role. *write_share* is the fraction of
+    *write_share* is the fraction of
     requests that write. *runs* has, for each cell, the fraction of uses in order, in 1/255;
     *in_order* counts all of them, *uses* all uses of cells.
     """
@@ -67,12 +102,9 @@ class AccessStats:
         "_digested",
         "_layout",
         "_newest",
-        "_queues",
         "_runs",
         "_started_s",
         "in_order",
-        "noted",
-        "queue_means",
         "uses",
         "write_share",
     )
@@ -83,16 +115,14 @@ class AccessStats:
         queues: Sequence[MemberQueue | None],
         clock: Callable[[], float],
     ) -> None:
+        super().__init__(queues, layout.width)
         self._layout = layout
-        self._queues = queues
         self._clock = clock
         self._started_s = clock()
         self._base = -1  # the table is not loaded yet
-        self.noted: list[int] = []
         self._digested = 0
         self._newest = 0  # ticks of the last digest
         self.write_share = 0.0
-        self.queue_means = [0.0] * layout.width
         self._runs = np.zeros(0, np.uint8)
         self.in_order = self.uses = 0
 
@@ -117,21 +147,9 @@ class AccessStats:
         """The number of chunk accesses so far; it changes with every request."""
         return self._digested + len(self.noted)
 
-    def note(self, first: int, last: int, *, is_write: bool) -> None:
-        """Note a request of chunks *first*..*last* (the data path itself notes single chunks)."""
-        noted = self.noted
-        before = len(noted)
-        noted.extend(range(~first, ~last - 1, -1) if is_write else range(first, last + 1))
-        if (before ^ len(noted)) > SAMPLE_MASK:
-            self.sample()
-
     def sample(self) -> None:
         """Sample the queues; called once for every `SAMPLE_MASK` + 1 chunks noted."""
-        means = self.queue_means
-        for role, queue in enumerate(self._queues):
-            if queue is not None:
-                length = queue.reads_waiting + queue.writes_waiting
-                means[role] += QUEUE_WEIGHT * (length - means[role])
+        self.sample_queues()
         if len(self.noted) >= NOTED_MAX:
             self.digest()
 

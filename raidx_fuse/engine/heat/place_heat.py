@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raidx_fuse.engine.access_stats import (
-    QUEUE_WEIGHT,
     SAMPLE_MASK,
+    AccessCounter,
     AccessStats,
     Noted,
     continues_run,
@@ -67,7 +67,7 @@ class Heat:
         return float(self.writes.sum() / (self.total.sum() or 1.0))
 
 
-class PlaceHeat:
+class PlaceHeat(AccessCounter):
     """Counts the accesses of an image of *chunks* chunks; see `engine.access_stats.Noted`.
 
     *queues* of the members by role; *clock* returns seconds.
@@ -79,24 +79,14 @@ class PlaceHeat:
         queues: Sequence[MemberQueue | None],
         clock: Callable[[], float],
     ) -> None:
-        self.noted: list[int] = []
-        self.queue_means = [0.0] * len(queues)
+        super().__init__(queues, len(queues))
         self.arrivals = 0
-        self._queues = queues
         self._clock = clock
         self._began_s = self._faded_s = clock()
         self._bits = max(0, (chunks - 1).bit_length() - (REGIONS_MAX.bit_length() - 1))
         regions = max(1, -(-chunks >> self._bits))
         # Of each half: reads, writes, accesses in order.
         self._counts = np.zeros((2, 3, regions))
-
-    def note(self, first: int, last: int, *, is_write: bool) -> None:
-        """Note a request of chunks *first*..*last*."""
-        noted = self.noted
-        before = len(noted)
-        noted.extend(range(~first, ~last - 1, -1) if is_write else range(first, last + 1))
-        if (before ^ len(noted)) > SAMPLE_MASK:
-            self.sample()
 
     def sample(self) -> None:
         """Sample the queues, every fourth time; called for every `SAMPLE_MASK` + 1 chunks noted."""
@@ -110,10 +100,7 @@ class PlaceHeat:
         means = self.queue_means
         if len(means) < len(self._queues):  # members have joined
             means += [0.0] * (len(self._queues) - len(means))
-        for role, queue in enumerate(self._queues):
-            if queue is not None:
-                length = queue.reads_waiting + queue.writes_waiting
-                means[role] += QUEUE_WEIGHT * (length - means[role])
+        super().sample_queues()
 
     def digest(self) -> None:
         """Bring the noted accesses into the counts."""
