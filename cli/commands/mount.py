@@ -28,7 +28,8 @@ _start_degraded_option = click.option(
     "--start-degraded",
     is_flag=True,
     help="Start a crashed array without a journal that misses a member: blocks that were being "
-    "written may be wrong (write hole).",
+    "written may be wrong (write hole). Or one whose log cannot be read on too many members: what "
+    "was flushed to the log alone may be lost.",
 )
 _tls_option = click.option(
     "--tls",

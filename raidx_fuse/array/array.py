@@ -298,17 +298,17 @@ class Array:
         """Resync one stripe, whose lock is held, before the resync job reaches it."""
         await finish(self._resync(self.context), [stripe])
 
-    async def start(self, head: PageStore) -> None:
+    async def start(self, head: PageStore, start_degraded: bool) -> None:
         """Recover the log, mark the array as running in the superblocks, resume unfinished jobs.
 
-        *head* is the page store with the head of the log. Raises RaidxError.
+        *head* is the page store with the head of the log; *start_degraded*: even if records of it
+        may be lost. Raises RaidxError.
         """
         member_set, changes = self.member_set, self.context.changes
         self.lost_list.load()
         self.warnings += apply_saved(self)
-        found = await read_log(
-            self.context.journal, member_set, head
-        )  # a bad log is refused before anything is written
+        # a bad log is refused before anything is written
+        found = await read_log(self.context.journal, member_set, head, start_degraded)
         member_set.on_fail.append(self.replacement.note_failed)  # the others see the member itself
         member_set.on_fail.append(partial(note_failing, self.context))
         member_set.on_fail.append(self.health.note_failed)

@@ -136,5 +136,5 @@ async def _build(
     journal = Journal(member_set, written, head, ChunkTable(member_set, scan), overlay)
     context = ArrayContext(layout, member_set, written, dirty, journal)
     array = Array(context, assembly, nursery, unix_s)
-    await array.start(head)
+    await array.start(head, start_degraded)
     return array

@@ -1,14 +1,15 @@
-"""Which stripes the records of a log change."""
+"""Which stripes the records of a log change, and which records an array can have written."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from raidx_fuse.format.log_record import Record
-from raidx_fuse.layouts.numbers import Chunk, MemberChunk, Stripe, chunk_range
+from raidx_fuse.layouts.numbers import Chunk, MemberChunk, Stripe, cell_range, chunk_range
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
+from raidx_fuse.store.member_set import MemberSet
 
 CHUNKS_MAX = 1 << 20
 
@@ -46,3 +47,64 @@ def stripes_changed(
         if isinstance(layout, BundleLayout):
             found.update(Stripe(cell // layout.length) for cell, _, _ in record.table)
     return frozenset(found)
+
+
+class Limits:
+    """The limits of a valid record of *member_set*'s array, whose written map holds *chunks* bits.
+
+    The map, not the image, is the limit: a record may name chunks of bundles that are not counted
+    in the superblocks. `replay` then clears their bits again.
+    """
+
+    def __init__(self, member_set: MemberSet, chunks: int) -> None:
+        self._layout = layout = member_set.layout
+        self._chunks = chunks
+        self._data_offset = member_set.data_offset
+        member_chunks = member_set.config.regions.data.length // layout.chunk_bytes
+        self._ends = {
+            role: member_set.data_offset
+            + layout.chunk_bytes
+            * (layout.counts[role] if isinstance(layout, BundleLayout) else member_chunks)
+            for role in member_set.config.roles()
+        }
+
+    def problem(self, record: Record) -> str | None:
+        """Return a text that says what is impossible about *record*, or None if it is valid."""
+        for role, offset, data in record.data:
+            end = offset + len(data)
+            if role not in self._ends or not self._data_offset <= offset < end <= self._ends[role]:
+                return f"{len(data)} bytes at {offset} of role {role}"
+        for first, count in (*record.written, *record.unwritten):
+            if not 0 < count <= self._chunks - first:
+                return f"{count} chunks from {first} of {self._chunks}"
+        for stripe in (*(s for s, _, _ in record.unsettled), *(s for s, _ in record.settled)):
+            if stripe >= self._layout.stripes or not self._layout.code.parity_count:
+                return f"the parity of stripe {stripe}"
+        return self._table_problem(record) or self._parity_problem(record)
+
+    def _table_problem(self, record: Record) -> str | None:
+        layout = self._layout
+        for cell, role, chunk in record.table:
+            if not isinstance(layout, BundleLayout):
+                return "a move of a chunk where there is no look-up table"
+            if cell >= layout.cells or role not in self._ends or chunk >= layout.counts[role]:
+                return f"chunk {chunk} of role {role} for cell {cell}"
+        if record.mark is not None:
+            limit = layout.image_chunks if isinstance(layout, RestripeLayout) else -1
+            if record.mark > limit:
+                return f"a watermark of {record.mark}"
+        return None
+
+    def _parity_problem(self, record: Record) -> str | None:
+        layout = self._layout
+        places = {place[:2] for place in record.data if len(place[2]) == layout.chunk_bytes}
+        for stripe, _complete in record.parity:
+            if stripe >= layout.stripes or not layout.code.parity_count:
+                return f"the parity of stripe {stripe}"
+            cells = (layout.place(stripe, cell) for cell in cell_range(0, layout.code.data_count))
+            offsets = (
+                (role, self._data_offset + chunk * layout.chunk_bytes) for role, chunk in cells
+            )
+            if places.isdisjoint(offsets):
+                return f"the parity of stripe {stripe} without data"
+        return None

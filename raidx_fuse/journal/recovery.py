@@ -38,9 +38,9 @@ from raidx_fuse.format.log_record import (
 from raidx_fuse.format.regions import COUNTER_MAX, SECTOR_BYTES
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.parity_replay import ParityReplay
+from raidx_fuse.journal.record_stripes import Limits
 from raidx_fuse.journal.ring import Tail
-from raidx_fuse.layouts.numbers import by_role, cell_range, chunk_range
-from raidx_fuse.layouts.placements.bundled import BundleLayout
+from raidx_fuse.layouts.numbers import Role, by_role, chunk_range
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.prompt_read import read_promptly
@@ -69,14 +69,16 @@ class _Ring:
     def __init__(
         self, journal: Journal, member_set: MemberSet, epoch: int, holders: Collection[bytes] | None
     ) -> None:
-        self._members = [
-            queue.member
+        self._members = {
+            role: queue.member
             for role, queue in by_role(member_set.queues)
             if queue is not None
             and (
                 holders is None or holder_of(member_set.config.record(role).member_uuid) in holders
             )
-        ]
+        }
+        self._lost, self._tolerance = member_set.lost, member_set.layout.code.tolerance
+        self._unread: dict[Role, MemberError] = {}
         self._limits = Limits(member_set, len(journal.written.bits) * 8)
         self._offset = journal.ring.offset
         self._capacity = journal.capacity
@@ -94,22 +96,34 @@ class _Ring:
         it, which may be acknowledged, must not be dropped because of it.
         """
         wrong: str | None = None
-        for member in self._members:
+        for role, member in self._members.items():
             try:
                 record = await self._read(member, sequence, position)
             except MemberError as error:
                 log.warning("journal: %s", error.message)
+                self._unread[role] = error
                 continue
             if record is None:
                 continue
             problem = self._limits.problem(record[0])
             if problem is None:
+                self._unread.clear()
                 return record
             wrong = f"{member.path}: record {sequence} of the journal is impossible: {problem}"
             log.error("%s", wrong)
         if wrong is not None:
             raise AssemblyError(wrong, action="start without this member, if the others suffice")
         return None
+
+    def doubt(self) -> MemberError | None:
+        """Return why nobody can tell whether the log ends here, None if it does.
+
+        A record that was acknowledged is on one member more than may be lost. So it is on a member
+        that was read, unless more members than may be lost are lost or could not be read.
+        """
+        if len(self._lost | self._unread.keys()) <= self._tolerance:
+            return None
+        return next(iter(self._unread.values()), None)
 
     async def _read(
         self, member: Member, sequence: int, position: int
@@ -145,10 +159,13 @@ class Log:
     copies: list[tuple[int, bytes]]
 
 
-async def read_log(journal: Journal, member_set: MemberSet, head: PageStore) -> Log:
+async def read_log(
+    journal: Journal, member_set: MemberSet, head: PageStore, start_degraded: bool
+) -> Log:
     """Read the log and recover the chunk table with the moves in it; write nothing.
 
-    Raises AssemblyError for a head page or record that no array can have written.
+    Raises AssemblyError for a head page or record that no array can have written; without
+    *start_degraded*, also if it cannot be told whether the log holds more records.
     """
     epoch, sequence, position, mark, held_epoch, count = HEAD.unpack_from(head.payload)
     _check_head(member_set, epoch, sequence, position, mark)
@@ -174,6 +191,12 @@ async def read_log(journal: Journal, member_set: MemberSet, head: PageStore) -> 
         sequence += 1
         position += record.size_bytes
     journal.chunk_table.recover()
+    doubt = None if member_set.config.clean or start_degraded else ring.doubt()
+    if doubt is not None:
+        raise AssemblyError(
+            f"the log cannot be read ({doubt.message}): writes that were flushed may be lost",
+            action="attach all members and try again, or accept the loss with --start-degraded",
+        )
     return Log(epoch, tail, (sequence, position, mark), holders, records, copies)
 
 
@@ -246,67 +269,6 @@ def _check_head(member_set: MemberSet, epoch: int, sequence: int, position: int,
         raise AssemblyError(f"the head of the journal is impossible: {problem}")
 
 
-class Limits:
-    """The limits of a valid record of *member_set*'s array, whose written map holds *chunks* bits.
-
-    The map, not the image, is the limit: a record may name chunks of bundles that are not counted
-    in the superblocks. `replay` then clears their bits again.
-    """
-
-    def __init__(self, member_set: MemberSet, chunks: int) -> None:
-        self._layout = layout = member_set.layout
-        self._chunks = chunks
-        self._data_offset = member_set.data_offset
-        member_chunks = member_set.config.regions.data.length // layout.chunk_bytes
-        self._ends = {
-            role: member_set.data_offset
-            + layout.chunk_bytes
-            * (layout.counts[role] if isinstance(layout, BundleLayout) else member_chunks)
-            for role in member_set.config.roles()
-        }
-
-    def problem(self, record: Record) -> str | None:
-        """Return a text that says what is impossible about *record*, or None if it is valid."""
-        for role, offset, data in record.data:
-            end = offset + len(data)
-            if role not in self._ends or not self._data_offset <= offset < end <= self._ends[role]:
-                return f"{len(data)} bytes at {offset} of role {role}"
-        for first, count in (*record.written, *record.unwritten):
-            if not 0 < count <= self._chunks - first:
-                return f"{count} chunks from {first} of {self._chunks}"
-        for stripe in (*(s for s, _, _ in record.unsettled), *(s for s, _ in record.settled)):
-            if stripe >= self._layout.stripes or not self._layout.code.parity_count:
-                return f"the parity of stripe {stripe}"
-        return self._table_problem(record) or self._parity_problem(record)
-
-    def _table_problem(self, record: Record) -> str | None:
-        layout = self._layout
-        for cell, role, chunk in record.table:
-            if not isinstance(layout, BundleLayout):
-                return "a move of a chunk where there is no look-up table"
-            if cell >= layout.cells or role not in self._ends or chunk >= layout.counts[role]:
-                return f"chunk {chunk} of role {role} for cell {cell}"
-        if record.mark is not None:
-            limit = layout.image_chunks if isinstance(layout, RestripeLayout) else -1
-            if record.mark > limit:
-                return f"a watermark of {record.mark}"
-        return None
-
-    def _parity_problem(self, record: Record) -> str | None:
-        layout = self._layout
-        places = {place[:2] for place in record.data if len(place[2]) == layout.chunk_bytes}
-        for stripe, _complete in record.parity:
-            if stripe >= layout.stripes or not layout.code.parity_count:
-                return f"the parity of stripe {stripe}"
-            cells = (layout.place(stripe, cell) for cell in cell_range(0, layout.code.data_count))
-            offsets = (
-                (role, self._data_offset + chunk * layout.chunk_bytes) for role, chunk in cells
-            )
-            if places.isdisjoint(offsets):
-                return f"the parity of stripe {stripe} without data"
-        return None
-
-
 def _parity_bytes(parities: Sequence[MemberIO]) -> int:
     return record_bytes(len(parities), sum(request[3] for request in parities))
 
@@ -320,7 +282,9 @@ class _End:
     def __init__(self, journal: Journal, epoch: int, sequence: int, position: int) -> None:
         self._journal, self._epoch = journal, epoch
         self.sequence, self.position = sequence, position
-        self._behind: list[int] = []  # the positions behind the records
+        # The positions behind the records; also that of the first one, where a member whose log
+        # could not be read now, but perhaps next time, may have another one.
+        self._behind = [position]
 
     def append(self, parities: Sequence[MemberIO], more: bytes = b"") -> tuple[int, bytes]:
         """Return byte offset and content of the next record: *parities*, and *more* entries."""
@@ -341,7 +305,8 @@ class _End:
         return journal.ring.offset + lap, content
 
     def wiped(self, tail: int) -> list[MemberIO]:
-        """Return writes, for every member, of zeros where a record could follow one of these.
+        """Return writes, for every member, of zeros at the end of the log, and where a record could
+        follow one of these.
 
         *tail* is the position of the first record of the log: nothing lies a lap behind it.
         """
