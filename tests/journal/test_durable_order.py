@@ -18,7 +18,7 @@ from raidx_fuse.lab.crash.requests.held_handlers import through_door
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.gated import gated
-from tests.support.spy import restarted, spying
+from tests.support.spy import FLUSH, Touch, restarted, spying
 
 CHUNK = 4096
 
@@ -317,5 +317,32 @@ def test_what_is_committed_while_a_placement_fails_lies_over_what_was_to_be_plac
             await rig.compare()
             await rig.running.fail_disk(0)
             await rig.compare()
+
+    run(main)
+
+
+def test_a_first_write_is_durable_before_a_record_of_it_though_the_mode_changed_meanwhile() -> None:
+    """A restripe that begins has the log take what `journal=none` has put to its place before."""
+
+    async def main() -> None:
+        async with spying("raid1", 2, chunk_bytes=CHUNK, reads_zero=False) as rig:
+            await rig.running.set("journal", "none")
+            journal, order = rig.running.context.journal, []
+            log = rig.running.member_set.config.regions.log
+
+            def note(touch: Touch) -> None:
+                if touch.offset_bytes >= rig.data.offset:
+                    journal.force(True)
+                if touch.offset_bytes >= log.offset:
+                    flushes = len(rig.log.of(FLUSH, member=touch.member))
+                    order.append((touch.offset_bytes >= rig.data.offset, touch.member, flushes))
+
+            rig.log.hook = note
+            await rig.put(0, b"x" * 512)
+            rig.log.hook = None
+            placed = {member: flushes for is_data, member, flushes in order if is_data}
+            recorded = {member: flushes for is_data, member, flushes in order if not is_data}
+            assert len(recorded) == 2
+            assert all(recorded[member] > placed[member] for member in recorded)
 
     run(main)

@@ -327,11 +327,11 @@ class Writer:
                 return False
             return not has_first_write or epoch[1] == context.member_set.rebuild_epoch
 
+        if fresh and not context.all_read_zero:
+            # If the bit survives a power cut, so must the content: otherwise the chunk would show
+            # what the members held there before. Mode none; or it was, when the route was chosen.
+            await context.member_set.flush()
         if fresh and journal.mode == "none":
-            if not context.all_read_zero:
-                # If the bit survives a power cut, so must the content: otherwise the chunk
-                # would show what the members held there before.
-                await context.member_set.flush()
             if not still_valid():
                 return False
             await context.written.mark(fresh)

@@ -219,8 +219,8 @@ PAGED = (
     Mutant(
         "bit-durable-before-the-data",
         WRITER,
-        "            if not context.all_read_zero:",
-        "            if False:",
+        "        if fresh and not context.all_read_zero:",
+        "        if False:",
         "a chunk becomes written with what lay there before",
         UNLOGGED,
         MOMENTS,
