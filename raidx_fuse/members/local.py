@@ -9,8 +9,8 @@ it would block:
     write   pwritev into the page cache inline, as long as that is quick. One that took longer than
             SLOW_WRITE_S (the kernel throttles writers to slow disks) sends the next
             SLOW_WRITES_SKIPPED to a thread, so that a slow disk does not stop the event loop.
-    flush   fdatasync in a thread (enough, because the size never changes). It does nothing if
-            nothing was written since the last flush.
+    flush   fdatasync in a thread, inline on tmpfs (enough, because the size never changes). It does
+            nothing if nothing was written since the last flush.
 
 Inline calls, `reserve` and `data_extents` have no time limit: the watchdog runs on the event loop
 that a blocked call stops. A write of 4 KiB takes 29 us of CPU through a thread and 1.1 us inline.
@@ -28,7 +28,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import resource
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -54,7 +53,7 @@ def create_file(path: str, size_bytes: int) -> None:
     """
     if size_bytes <= 0 or size_bytes % SECTOR_BYTES:
         raise UsageError(f"{path}: a member's size is a multiple of {SECTOR_BYTES} bytes")
-    _check_file_limit(path, size_bytes)
+    syscalls.check_file_limit(path, size_bytes)
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
@@ -103,7 +102,7 @@ class LocalMember(Member):
         try:
             self.kind, self.size_bytes = _kind_and_size(path, self._fd)
             if self.kind == "file" and not read_only:
-                _check_file_limit(path, self.size_bytes)
+                syscalls.check_file_limit(path, self.size_bytes)
             self.identity = identity_of(os.fstat(self._fd))
             self.rotates = syscalls.rotates(os.fstat(self._fd))
             self._read_flags = self._probe_nowait()
@@ -118,8 +117,7 @@ class LocalMember(Member):
         self._inline_writes_skipped = 0
         # Writes begun or done, and how many of them a flush has covered. It begins with one write
         # not covered: a killed process may have left dirty pages of this file in the page cache.
-        self._writes = 1
-        self._writes_flushed = 0
+        self._writes, self._writes_flushed = 1, 0
         self._flush_failed = False
 
     def _probe_nowait(self) -> int:
@@ -168,6 +166,18 @@ class LocalMember(Member):
         if on_disk and perf_counter() - begin_s > SLOW_WRITE_S:
             self._inline_writes_skipped = SLOW_WRITES_SKIPPED
         return True
+
+    def try_reads(self, reads: Sequence[tuple[int, Sequence[WriteBuffer], int]]) -> int:
+        flags, done = self._read_flags, 0
+        if flags == _NEVER_INLINE:
+            return 0
+        with suppress(OSError):  # the caller repeats the read and gets the error then
+            for offset_bytes, buffers, size_bytes in reads:
+                inside = offset_bytes + size_bytes <= self._readable_bytes and offset_bytes >= 0
+                if not inside or os.preadv(self._fd, buffers, offset_bytes, flags) != size_bytes:
+                    break
+                done += 1
+        return done
 
     def try_writes(self, writes: Sequence[tuple[int, Sequence[ReadBuffer], int]]) -> int:
         if self._inline_writes_skipped:
@@ -223,7 +233,10 @@ class LocalMember(Member):
                 os.fdatasync(self._fd)
 
         try:
-            await self._workers.do(work)
+            if self._read_flags:
+                await self._workers.do(work)
+            else:  # in memory: nothing is written
+                work()
         except MemberError:
             self._flush_failed = True
             raise
@@ -366,19 +379,6 @@ def _kind_and_size(path: str, fd: int) -> tuple[str, int]:
         except OSError as error:
             raise _refusal(path, "open", error) from None
     raise MemberError(path, "open", -1, errno.EINVAL, "changed its kind while it was opened")
-
-
-def _check_file_limit(path: str, size_bytes: int) -> None:
-    """Raise UsageError if this process must not write *size_bytes* into a file (`ulimit -f`).
-
-    Otherwise the writes behind the limit fail, and the array excludes members that are not broken.
-    """
-    limit_bytes, _hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if limit_bytes != resource.RLIM_INFINITY and limit_bytes < size_bytes:
-        raise UsageError(
-            f"{path} has {size_bytes} bytes, and only {limit_bytes} bytes of a file may be written",
-            action="lift the limit on the size of files (`ulimit -f unlimited`)",
-        )
 
 
 def identity_of(status: os.stat_result) -> Identity:

@@ -6,9 +6,12 @@ import ctypes
 import errno
 import fcntl
 import os
+import resource
 import stat
 import struct
 from collections.abc import Iterator, Sequence
+
+from raidx_fuse.errors import UsageError
 
 IOV_MAX = 1024  # buffers that one preadv or pwritev takes
 RW_BYTES_MAX = 0x7FFFF000  # bytes that one read or write call transfers at most
@@ -41,6 +44,19 @@ def lives_in_memory(fd: int) -> bool:
         return False
     (kind,) = struct.unpack_from("@l", answer.raw)
     return (kind & 0xFFFFFFFF) in _MEMORY_FILE_SYSTEMS
+
+
+def check_file_limit(path: str, size_bytes: int) -> None:
+    """Raise UsageError if this process must not write *size_bytes* into a file (`ulimit -f`).
+
+    Otherwise the writes behind the limit fail, and the array excludes members that are not broken.
+    """
+    limit_bytes, _hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit_bytes != resource.RLIM_INFINITY and limit_bytes < size_bytes:
+        raise UsageError(
+            f"{path} has {size_bytes} bytes, and only {limit_bytes} bytes of a file may be written",
+            action="lift the limit on the size of files (`ulimit -f unlimited`)",
+        )
 
 
 def block_device_size(fd: int) -> int:
