@@ -65,8 +65,7 @@ from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.written_map import WrittenMap
 
 STRIPES_AT_ONCE = 256
-RECORD_SHARE = 8  # the parities of a stripe take at most 1/RECORD_SHARE of the ring
-BATCH_SHARE = 16  # and those of a batch of stripes 1/BATCH_SHARE: the end of a lap may waste it
+RECORD_SHARE = 8  # parities take at most 1/RECORD_SHARE of the ring in a record
 PARTS_MAX = 64  # of a stripe, which a record of its parities has twice as many entries for
 ALONE_BYTES = RECORD_HEADER_BYTES + SECTOR_BYTES + 2 * ENTRY_BYTES  # of a stripe's own record
 MEND_BYTES = 4096  # for an empty record, and the header of a record of the largest size
@@ -158,8 +157,8 @@ class Unsettled:
         self._whole_fits = False  # one record can hold all parities of a stripe
         self._parities = 0  # that a data cell affects, at most
         self._code_bytes = self._code_entries_bytes = 0  # of all parities of a stripe, in a record
-        self._record_bytes = capacity // RECORD_SHARE  # the most that a stripe's parities may take
-        self.batch_bytes = min(capacity // BATCH_SHARE, BATCH_BYTES_MAX)
+        self._record_bytes = capacity // RECORD_SHARE  # the most that parities may take in a record
+        self.batch_bytes = min(self._record_bytes, BATCH_BYTES_MAX)
         self.settling = trio.Lock()  # held while stripes are settled, and while layers change
 
     def __bool__(self) -> bool:
