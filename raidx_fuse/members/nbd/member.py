@@ -15,6 +15,7 @@ from raidx_fuse.errors import MemberError, RaidxError, UsageError
 from raidx_fuse.members.base import Identity, Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.nbd.beat import BEAT_BYTES, BEAT_OFFSET, Holder
 from raidx_fuse.members.nbd.connection import Call
+from raidx_fuse.members.nbd.copies import Copies
 from raidx_fuse.members.nbd.keeper import Lock, this_process
 from raidx_fuse.members.nbd.links import Ask, Dial, Links
 from raidx_fuse.members.nbd.protocol.wire import Command, CommandFlag, Flag
@@ -69,6 +70,7 @@ class NbdMember(Member):
         self._links = Links(self, dial, pipe, self._renew)
         self._fua = CommandFlag(0) if self._export.flags & Flag.FLUSH else CommandFlag.FUA
         self._closed = False
+        self._copies = Copies()
         self._edges = trio.Lock()  # writes of parts of blocks
         self._changes = 0
         self._flushed_changes = -1
@@ -141,7 +143,7 @@ class NbdMember(Member):
             return self._links.begin(call, lambda ended: done(self._links.error_of(ended, "read")))
         if self.read_only or not self._is_sure():
             return False
-        data = bytearray().join(buffers)
+        data = self._copies.of(buffers, size_bytes)
         if self._lock is not None:
             self._lock.keep_page(offset_bytes, data)
         call = Call(Command.WRITE, offset_bytes, size_bytes, [data], self._fua)
@@ -160,7 +162,7 @@ class NbdMember(Member):
 
     async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
         # The copy is kept until a flush, see unsettled.py, so the caller's buffers are free.
-        data = bytearray().join(buffers)
+        data = self._copies.of(buffers, sum(map(len, buffers)))
         self._check("write", offset_bytes, len(data))
         if not data:
             return
@@ -178,7 +180,7 @@ class NbdMember(Member):
             whole[offset_bytes - begin : offset_bytes - begin + len(data)] = data
             await self._write(begin, whole)
 
-    async def _write(self, offset_bytes: int, data: bytearray) -> None:
+    async def _write(self, offset_bytes: int, data: bytearray | memoryview) -> None:
         await self._may_write()
         if self._lock is not None:
             self._lock.keep_page(offset_bytes, data)
