@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import trio
@@ -10,6 +10,8 @@ import trio
 from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.base import Member
+from raidx_fuse.members.nbd.beat import Holder
+from raidx_fuse.members.nbd.member import NbdMember
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.hotspots.balancer import watched
@@ -17,22 +19,32 @@ from raidx_fuse.pool.hotspots.mover import JobMover
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume_table import open_volumes
 from raidx_fuse.tasks import tick_after
+from tests.support.nbd_server import MemoryServer
 
 MIB = 1 << 20
 IDLE_S = 60
 
 
 class WakeUps(trio.abc.Instrument):
-    """Notes the times at which tasks run: in virtual time, all of a wake-up have the same."""
+    """Notes the times at which tasks run: in virtual time, all of a wake-up have the same.
 
-    def __init__(self) -> None:
+    *counts* says which tasks count.
+    """
+
+    def __init__(self, counts: Callable[[trio.lowlevel.Task], bool]) -> None:
+        self.counts = counts
         self.at_s: set[float] = set()
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.at_s.add(trio.current_time())
+        if self.counts(task):
+            self.at_s.add(trio.current_time())
 
 
-async def wake_ups_of(members: Sequence[Member], layout: str) -> int:
+async def wake_ups_of(
+    members: Sequence[Member],
+    layout: str,
+    counts: Callable[[trio.lowlevel.Task], bool] = lambda task: True,
+) -> int:
     """Write to a new array of *members*; return how often it wakes in IDLE_S seconds after that."""
     await create_array(members, layout, name="disk", now_s=0)
     await trio.sleep(0.37)
@@ -42,7 +54,7 @@ async def wake_ups_of(members: Sequence[Member], layout: str) -> int:
             await trio.sleep(0.17)
             await array.write(5000, b"x" * 100_000)
             await trio.sleep(20)  # the log is placed, regions are cleaned
-            seen = WakeUps()
+            seen = WakeUps(counts)
             trio.lowlevel.add_instrument(seen)
             await trio.sleep(IDLE_S)
             trio.lowlevel.remove_instrument(seen)
@@ -53,6 +65,27 @@ async def wake_ups_of(members: Sequence[Member], layout: str) -> int:
 def test_an_idle_array_wakes_once_a_second(layout: str) -> None:
     members = [RamMember(16 * MIB, name=f"ram{number}") for number in range(5)]
     assert 5 < run(lambda: wake_ups_of(members, layout)) <= IDLE_S + 1
+
+
+def test_an_idle_array_over_exports_wakes_once_a_second() -> None:
+    """The answers to its beats come a moment later; nothing wakes for them."""
+
+    def process(seen: trio.lowlevel.Task) -> bool:
+        return "MemoryPipe" not in seen.name  # the servers are other processes
+
+    async def main() -> int:
+        servers = [MemoryServer(16 * MIB, delay_s=0.001 * (1 + number)) for number in range(3)]
+        holder = Holder(b"h" * 16, "process 1 on alpha")
+        members = [
+            NbdMember(f"nbd://rig/{number}", server.dial, holder=holder)
+            for number, server in enumerate(servers)
+        ]
+        seen = await wake_ups_of(members, "raid5", process)
+        for member in members:
+            member.close()
+        return seen
+
+    assert 5 < run(main) <= IDLE_S + 1
 
 
 def test_ticks_are_shared_and_short_delays_kept() -> None:

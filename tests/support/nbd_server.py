@@ -163,6 +163,10 @@ class MemoryPipe(Pipe):
             return 0
         return self._take(buffer)
 
+    async def wait_received(self) -> None:
+        if not self.replies and not self.broken:
+            await self.ready.wait()
+
     def _take(self, buffer: memoryview) -> int:
         done = min(len(buffer), len(self.replies))
         buffer[:done] = self.replies[:done]

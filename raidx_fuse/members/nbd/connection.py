@@ -20,6 +20,7 @@ from raidx_fuse.members.nbd.protocol.client import Client
 from raidx_fuse.members.nbd.protocol.exchange import Exchange
 from raidx_fuse.members.nbd.protocol.wire import Command, Errno
 from raidx_fuse.members.threads import ThreadPolicy, current_policy
+from raidx_fuse.tasks import TICK_S, rest
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +31,9 @@ CHANGES = (Command.WRITE, Command.WRITE_ZEROES, Command.TRIM)
 class Call:
     """One request of a task, which may be sent several times, on different connections.
 
-    *buffers* are filled by a read, or hold the content of a write. *sent*: a server may carry it
-    out. *cancelled*: nobody waits for it any more. Results: *error* and *message* as in `Exchange`.
+    *buffers* are filled by a read, or hold the content of a write. *patient*: its end may be
+    noticed up to a tick later. *sent*: a server may carry it out. *cancelled*: nobody waits for it
+    any more. Results: *error* and *message* as in `Exchange`.
     """
 
     __slots__ = (
@@ -43,6 +45,7 @@ class Call:
         "flags",
         "message",
         "offset_bytes",
+        "patient",
         "sent",
         "size_bytes",
         "task",
@@ -64,13 +67,17 @@ class Call:
         self.flags = flags
         self.error = 0
         self.message = ""
-        self.done = self.sent = self.cancelled = False
+        self.done = self.sent = self.cancelled = self.patient = False
         self.task: lowlevel.Task | None = None
         self.then: Callable[[Call], None] | None = None
 
     def call_then(self, then: Callable[[Call], None]) -> None:
         """Have *then* called with this call when it has ended: no task waits for it."""
         self.then = then
+
+    def have_patience(self, patient: bool) -> None:
+        """Let the end be noticed at a tick, if *patient*."""
+        self.patient = patient
 
     def take_answer(self, exchange: Exchange) -> None:
         """Take the result of *exchange*."""
@@ -111,6 +118,9 @@ class Connection:
 
     *leaving*: the server has said that it shuts down. It still answers what is under way, but takes
     no more calls; the connection is cut after the last answer.
+
+    *_idle*: since the last call in a hurry there were only patient ones. Their replies are looked
+    for once a tick, when the process wakes anyway: else each of them would wake it.
     """
 
     def __init__(
@@ -127,6 +137,8 @@ class Connection:
         self._sender: lowlevel.Task | None = None
         self._sending = False
         self._behind = False  # the pipe keeps a rest of what was sent
+        self._idle = False
+        self._rest: trio.CancelScope | None = None  # of the receiver, while it waits idly
         self._started = False
         self._cut = False
         self.leaving = False
@@ -151,6 +163,9 @@ class Connection:
             exchange = link.command(call.command, call.offset_bytes, call.size_bytes, call.flags)
         exchange.belong_to(call)
         self._unsent.append(exchange)
+        self._idle = call.patient
+        if self._rest is not None and (not call.patient or len(link.exchanges) == 1):
+            self._rest.cancel()
         if not self._started:
             self._start()
         elif len(link.exchanges) == 1 and not (self._sending or self._behind):
@@ -219,6 +234,8 @@ class Connection:
         link, pipe = self._link, self.pipe
         buffer = memoryview(bytearray(_RECEIVE_BYTES))
         while True:
+            if self._idle and not await self._rest_until_replies():
+                continue
             target = link.target()
             done = await pipe.receive_into(buffer if target is None else target)
             if not done:
@@ -240,10 +257,20 @@ class Connection:
             if ended:
                 self._hold()
 
+    async def _rest_until_replies(self) -> bool:
+        """Return True when it is time to receive, False if a call was made meanwhile."""
+        with trio.CancelScope() as self._rest:
+            if self._link.exchanges:
+                await rest(TICK_S)
+            else:
+                await self.pipe.wait_received()
+        scope, self._rest = self._rest, None
+        return not scope.cancelled_caught
+
     def _hold(self) -> None:
         """Tell the run whether a real server works for it, as threads do."""
         if self._policy is not None:
-            wanted = bool(self._link.exchanges) and not self._cut
+            wanted = bool(self._link.exchanges) and not (self._cut or self._idle)
             if wanted != self._held:
                 self._held = wanted
                 (self._policy.begin if wanted else self._policy.end)()

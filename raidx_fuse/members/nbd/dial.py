@@ -245,6 +245,11 @@ class SocketPipe(Pipe):
             except ssl.SSLError as error:
                 raise _tls_broken(error) from None
 
+    async def wait_received(self) -> None:
+        self._adopt()
+        if self._tls is None or not self._tls.pending():
+            await lowlevel.wait_readable(self._socket)
+
     def _received(self, data: bytes) -> None:
         """Take encrypted bytes, b"" for the end of the connection."""
         if data:

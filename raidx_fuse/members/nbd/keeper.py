@@ -65,7 +65,7 @@ class Lock:
         self._claimed = False  # our page was written
         self._verified = False  # and was still there after CLAIM_S
         self._beat_s = 0.0  # when the last beat was known to be on the export
-        self._beating = False
+        self._looking = False
         self._lost: MemberError | None = None
         self._one = trio.Lock()
         self._ask: Ask | None = None
@@ -139,33 +139,49 @@ class Lock:
 
     async def _renew(self, ask: Ask) -> None:
         begun_s = trio.current_time()
-        beat = decode_beat(await self._read(ask))
+        await self._look(ask)
+        await self._write(ask)
+        self._beat_s = max(begun_s, self._beat_s)
+
+    async def _look(self, ask: Ask, *, patient: bool = False) -> None:
+        """Raise MemberError if the page is not ours any more."""
+        beat = decode_beat(await self._read(ask, patient=patient))
         if beat is None or beat.holder != self._holder.uid:
             what = "its beat is gone: the export has lost content" if beat is None else beat.text
             self._lose(in_use(self._path, beat) if beat else BusyError(f"{self._path}: {what}"))
-        await self._write(ask)
-        self._beat_s = begun_s
 
     async def beat(self) -> None:
-        """Beat once, unless the last one has not ended yet."""
-        if self._beating or self._ask is None:
-            return
-        self._beating = True
-        try:
-            await self._renew(self._ask)
-        except MemberError:
-            pass  # who writes finds out why (`make_sure`)
-        finally:
-            self._beating = False
+        """Beat once, unless the last look at the page has not ended yet.
 
-    async def _read(self, ask: Ask) -> bytes:
+        While nothing else is asked, each of the two answers is taken at a tick, so that it wakes
+        nobody. What was seen may be a tick old then: that does while the last beat is so young that
+        nobody can have taken over (law 2).
+        """
+        if self._looking or self._ask is None:
+            return
+        ask, begun_s, patient = self._ask, trio.current_time(), self.sure()
+        with suppress(MemberError):  # who writes finds out why (`make_sure`)
+            self._looking = True
+            try:
+                await self._look(ask, patient=patient)
+            finally:
+                self._looking = False
+            if not patient or self.sure():
+                await self._write(ask, patient=patient)
+                self._beat_s = max(begun_s, self._beat_s)
+
+    async def _read(self, ask: Ask, *, patient: bool = False) -> bytes:
         page = bytearray(BEAT_BYTES)
-        await ask(Call(Command.READ, BEAT_OFFSET, BEAT_BYTES, [page]), "read")
+        call = Call(Command.READ, BEAT_OFFSET, BEAT_BYTES, [page])
+        call.have_patience(patient)
+        await ask(call, "read")
         return bytes(page)
 
-    async def _write(self, ask: Ask) -> None:
+    async def _write(self, ask: Ask, *, patient: bool = False) -> None:
         page = self._holder.beat().encode()
-        await ask(Call(Command.WRITE, BEAT_OFFSET, BEAT_BYTES, [page]), "write")
+        call = Call(Command.WRITE, BEAT_OFFSET, BEAT_BYTES, [page])
+        call.have_patience(patient)
+        await ask(call, "write")
 
     def _lose(self, error: BusyError) -> None:
         """Never write again. Raises MemberError."""
@@ -177,7 +193,7 @@ class Lock:
         if self._lost is not None:
             raise self._lost
 
-    def keep_page(self, offset_bytes: int, data: bytearray) -> None:
+    def keep_page(self, offset_bytes: int, data: bytearray | memoryview) -> None:
         """Put our beat into *data* for *offset_bytes*, so that it does not erase the page."""
         at = BEAT_OFFSET - offset_bytes
         if self._claimed and -BEAT_BYTES < at < len(data):

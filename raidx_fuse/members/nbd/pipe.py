@@ -52,6 +52,10 @@ class Pipe(ABC):
         """Fill the beginning of *buffer*; return how many bytes, 0 at the end."""
 
     @abstractmethod
+    async def wait_received(self) -> None:
+        """Return when `receive_into` may have something. It can be cancelled without a loss."""
+
+    @abstractmethod
     def close(self) -> None:
         """Close the connection. Idempotent."""
 
