@@ -185,6 +185,38 @@ def test_a_server_that_errs_now_and_then_costs_no_byte(
     trio.run(under_load, servers(["error", "delay"], [*options, "wdelay=1ms"]), "raid5", 3, story)
 
 
+@pytest.mark.parametrize(
+    ("filters", "options"),
+    [
+        (["retry-request", "error"], ["retry-request-delay=1", "error-rate=100%"]),
+        (["retry", "error"], ["retry-delay=1", "error-rate=100%"]),  # it opens its disk again
+        (["limit", "delay"], ["limit=1", "delay-write=1ms"]),  # of several connections one stays
+        (["fua", "blocksize"], ["fuamode=emulate", "minblock=512", "maxdata=8k"]),
+    ],
+    ids=lambda value: "+".join(value),
+)
+def test_a_server_behind_filters_stays_a_member(
+    servers: Start,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    filters: list[str],
+    options: list[str],
+) -> None:
+    """A server that tries again after an error answers late; nothing of it is seen here."""
+    if "error" in filters:
+        options = [*options, f"error-file={tmp_path}/errs"]
+
+    async def story(array: Array, load: Load) -> None:
+        (tmp_path / "errs").touch()
+        await trio.sleep(0.1)
+        (tmp_path / "errs").unlink()
+        await load.go_on(300)
+        assert states(array) == ["active"] * 3
+        assert "trying once more" not in caplog.text
+
+    trio.run(under_load, servers(filters, options), "raid5", 3, story)
+
+
 def test_a_server_that_says_it_shuts_down_is_asked_again(servers: Start, tmp_path: Path) -> None:
     """ESHUTDOWN is no error of the disk: the request goes to the next connection."""
     options = ["error=ESHUTDOWN", "error-rate=100%", f"error-file={tmp_path}/down"]
