@@ -19,6 +19,7 @@ from raidx_fuse.lab.experiments.simulate import Experiment, simulate
 from raidx_fuse.lab.loads.request import Load
 from raidx_fuse.lab.loads.shape import faster, fit
 from raidx_fuse.lab.loads.workloads import generate, variant
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.store.latency import bucket_top_s
 from raidx_fuse.store.queue import MemberQueue
 
@@ -27,6 +28,7 @@ SSD = "ssd,read_mb_s=445,write_mb_s=135"  # table I: Intel DC S3500
 ONE_AT_A_TIME = SSD + ",channels=1"  # as L = N * A has it, and as in the paper
 STALLING = ONE_AT_A_TIME + ",stall_ms=20,stall_each_mb=16"  # garbage collection
 UNLIKE = f"{SSD};{ONE_AT_A_TIME}"  # in turn
+UNLIKE_BY_HAND = ("12.4us,99.2us", "11.3us,90.3us")  # A_R, A_W of 4 KiB: what one adds to a queue
 WEEK_IN_HALF_AN_HOUR = 336.0  # section VI.A
 # Times that pace: about 57.5 % of the updates then find a mean queue of 0.5 ms or more. prxy_0
 # cannot: at higher speeds its hottest stripe is always locked.
@@ -55,7 +57,8 @@ class Run(NamedTuple):
     """One experiment: a trace by name, or "writes=0.5" for the synthetic one.
 
     *model*: of the members; several between semicolons are taken in turn. *whole_l*: L = N * A of
-    the paper, whatever a member serves at a time.
+    the paper, whatever a member serves at a time. *by_hand*: A_R and A_W of the members in turn, as
+    `raidx set` takes them, instead of the measured ones.
     """
 
     trace: str
@@ -67,6 +70,7 @@ class Run(NamedTuple):
     model: str = SSD
     layout: str = "raid5"
     whole_l: bool = False
+    by_hand: tuple[str, str] = ("", "")
 
 
 class Scope(NamedTuple):
@@ -109,8 +113,8 @@ def papers_length(whole: bool) -> Iterator[None]:
     """If *whole*, let queues in the block be as long as L = N * A says."""
     ours = QueueMonitor._length_s
 
-    def length_s(self: QueueMonitor, queue: MemberQueue) -> float:
-        return ours(self, queue) * max(1, queue.member.depth)
+    def length_s(self: QueueMonitor, role: Role, queue: MemberQueue) -> float:
+        return ours(self, role, queue) * max(1, queue.member.depth)
 
     if whole:
         QueueMonitor._length_s = length_s  # type: ignore[method-assign]
@@ -123,6 +127,9 @@ def papers_length(whole: bool) -> Iterator[None]:
 def measure(run: Run) -> dict[str, Any]:
     """Simulate *run*; return what the tables need."""
     limits = {f"bpu.{key}": value for key, value in run.limits._asdict().items()}
+    for key, times in zip(("bpu.a_read", "bpu.a_write"), run.by_hand, strict=True):
+        if times:
+            limits[key] = ",".join(islice(cycle(times.split(",")), WIDTH))
     experiment = Experiment(
         layout=run.layout,
         members=tuple(islice(cycle(run.model.split(";")), WIDTH)),

@@ -37,6 +37,7 @@ from bpu_runs import (
     STALLING,
     TRADITIONAL,
     UNLIKE,
+    UNLIKE_BY_HAND,
     Laboratory,
     Limits,
     Run,
@@ -249,6 +250,10 @@ TAKES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("and twice that", {"twice": True}),
     ("members in turn of 8 and of one at a time, half the pace", {"model": UNLIKE, "half": True}),
     ("the same, L of the paper", {"model": UNLIKE, "half": True, "whole_l": True}),
+    (
+        "the same, and A of each member by hand",
+        {"model": UNLIKE, "half": True, "whole_l": True, "by_hand": UNLIKE_BY_HAND},
+    ),
     ("chunks of 64 KiB", {"chunk_kib": 64}),
     ("double parity (rdp), a third", {"layout": "rdp", "third": True}),
 )
@@ -298,7 +303,8 @@ def what_it_takes(lab: Laboratory) -> PaperTable:
         "if disks stall. A modelled SSD serves 8 at a time: a queue of a few costs a new request "
         "almost nothing, and where members are alike no L could tell more. Else ours "
         "is better than the paper's: L = N * A takes a member that serves 8 at a time for busy "
-        "where nothing waits; divided by 8 it is right (the two rows of unlike members). prxy_0 "
+        "where nothing waits; divided by 8 it is right (the rows of unlike members), and so it is "
+        "with A of each member by hand (`bpu.a_read`, `bpu.a_write`: an eighth for those). prxy_0 "
         "sends half of its requests to five places, and gains far more than in the paper. "
         "Read-heavy loads have hardly an update to choose for: we do not see the paper's 4 to 10 % "
         "of hm_1, and know of nothing that could give them to 5 % of the requests.",

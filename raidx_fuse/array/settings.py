@@ -145,17 +145,28 @@ def _threshold(name: str, parse: Callable[[str], Any], help: str) -> Setting:
     return Setting(name, None, help, parse, apply, in_force)
 
 
+def _service_times(text: str) -> float | str | None:
+    """Parse a service time of all members, or one for each role between commas ("1ms,4ms,auto")."""
+    if "," not in text:
+        return _queue_time(text)
+    times = [_queue_time(part) for part in text.split(",")]
+    return ",".join("auto" if time is None else repr(time) for time in times)
+
+
 def _service(name: str, kind: str, help: str) -> Setting:
     """Return the setting of A_R or A_W, measured for each member unless set by hand."""
 
     def apply(array: RunningArray, value: Any) -> None:
-        array.context.bpu.set_service(kind, value)
+        times = value.split(",") if isinstance(value, str) else () if value is None else (value,)
+        by_hand = tuple(None if time == "auto" else float(time) for time in times)
+        array.context.bpu.set_service(kind, by_hand)
 
     def in_force(array: RunningArray) -> Any:
-        value = getattr(array.context.bpu.monitor, f"{kind}_s")
+        value = array.member_set.config.settings.get(name)
         return "auto" if value is None else value
 
-    return Setting(name, None, help, _queue_time, apply, in_force)
+    help += "; 1ms,4ms,auto: of each member"
+    return Setting(name, None, help, _service_times, apply, in_force)
 
 
 def _auto(array: RunningArray) -> str:
@@ -383,6 +394,6 @@ def apply_saved(array: RunningArray) -> list[str]:
 def unit_of(key: str) -> str:
     """Return the unit of a setting's number: "seconds", "bytes", or "" for a plain number."""
     parse = SETTINGS[key].parse if key in SETTINGS else None
-    if parse in (_seconds, _queue_time, _slice, _scrub_interval, _restore_after):
+    if parse in (_seconds, _queue_time, _service_times, _slice, _scrub_interval, _restore_after):
         return "seconds"
     return "bytes" if parse in (parse_size, _cache_size) else ""

@@ -66,7 +66,7 @@ TEXTS = {
     "bpu.t_heavy": ["auto", "3600"],
     "bpu.t_pre": ["auto", "0", "255"],
     "bpu.t_skew": ["2.5ms"],
-    "bpu.a_read": ["auto", "100us"],
+    "bpu.a_read": ["auto", "100us", "1ms,auto,2.5us"],
     "bpu.a_write": ["1e-7"],
 }
 

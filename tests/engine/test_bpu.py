@@ -314,6 +314,33 @@ def test_a_queue_is_as_long_as_its_member_takes_for_it_at_so_many_at_a_time() ->
     run(main)
 
 
+def test_service_times_by_hand_are_of_all_members_or_of_each() -> None:
+    """One read waits at each member: its queue is as long as the service time by hand, if any."""
+
+    async def main() -> None:
+        async with modelled("raid0", 4, channels="1") as array:
+            await array.set("parity.policy", "bpu")
+            monitor = array.context.bpu.monitor
+            for text, expected_ms in (("2ms", [2, 2, 2, 2]), ("1ms,4ms,auto", [1, 4, None, None])):
+                await array.set("bpu.a_read", text)
+                measured = [q.read_service_s for q in array.member_set.queues if q is not None]
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(array.read, 0, 4 * CHUNK)
+                    await trio.sleep(1e-6)
+                    assert monitor.lengths_s == [
+                        pytest.approx(then if by_hand is None else by_hand * MS)
+                        for by_hand, then in zip(expected_ms, measured, strict=True)
+                    ]
+                    nursery.cancel_scope.cancel()
+            assert array.get("bpu.a_read") == "0.001,0.004,auto"
+            await array.set("bpu.a_read", "auto")
+            assert array.get("bpu.a_read") == "auto"
+            with pytest.raises(UsageError, match="not a time"):
+                await array.set("bpu.a_read", "1ms,,2ms")
+
+    run(main)
+
+
 def test_members_that_go_and_come_are_followed() -> None:
     async def main() -> None:
         rig = Rig("raid5", 4, slow=True)

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 from raidx_fuse import plugins
 from raidx_fuse.engine.parity_policy import bpu
 from raidx_fuse.engine.parity_policy.bpu import STATES, Decision, Thresholds
-from raidx_fuse.engine.parity_policy.queue_monitor import QueueMonitor
+from raidx_fuse.engine.parity_policy.queue_monitor import ByHand, QueueMonitor
 from raidx_fuse.errors import UsageError
-from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
+from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe, by_role
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan
 from raidx_fuse.store.latency import Latency
 from raidx_fuse.store.queue import MemberQueue
@@ -155,24 +155,22 @@ class BpuPolicy:
             self.by_hand[name] = value
         self.refresh()
 
-    def set_service(self, kind: str, service_s: float | None) -> None:
-        """Set A_R (*kind* "read") or A_W ("write") of all members, in seconds; None: measured."""
-        self.monitor.set_service(kind, service_s)
+    def set_service(self, kind: str, by_hand: ByHand) -> None:
+        """Set A_R (*kind* "read") or A_W ("write"), in seconds: of all members, or by role."""
+        self.monitor.set_service(kind, by_hand)
         self.refresh()
 
     def refresh(self) -> Thresholds:
         """Derive the thresholds again and return those in force."""
         monitor, queues = self.monitor, self._queues()
-        present = [queue for queue in queues if queue is not None]
-        depths = [max(1, q.member.depth) for q in present]  # as in the lengths (queue_monitor.py)
-        reads_s = [
-            (q.read_service_s if monitor.read_s is None else monitor.read_s) / depth
-            for q, depth in zip(present, depths, strict=True)
-        ]
-        writes_s = [
-            (q.write_service_s if monitor.write_s is None else monitor.write_s) / depth
-            for q, depth in zip(present, depths, strict=True)
-        ]
+        reads_s, writes_s = (
+            [
+                monitor.service_s(kind, role, queue) / max(1, queue.member.depth)  # as in lengths_s
+                for role, queue in by_role(queues)
+                if queue is not None
+            ]
+            for kind in ("read", "write")
+        )
         derived = bpu.derive(reads_s, writes_s, len(queues), self._mean_skew_s)
         limits = self.limits = derived._replace(**self.by_hand)  # type: ignore[arg-type]
         if limits != self.monitor.limits:

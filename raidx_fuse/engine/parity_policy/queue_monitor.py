@@ -14,6 +14,8 @@ from raidx_fuse.engine.parity_policy.bpu import LIGHT, STATES, Thresholds, state
 from raidx_fuse.layouts.numbers import Role, by_role
 from raidx_fuse.store.queue import MemberQueue
 
+ByHand = tuple[float | None, ...]
+
 
 class QueueMonitor:
     """Watches queues from `attend` until `leave`.
@@ -22,7 +24,8 @@ class QueueMonitor:
     * *mean_s*: their mean over the present members.
     * *state*: the state of the load.
     * *limits*: the thresholds from which the state follows.
-    * *read_s* and *write_s*: the service times set by hand, None for the measured ones.
+    * *by_hand*: the service times in seconds set by hand, by kind ("read", "write"): one for all
+      members, or one for each role; None, and none for a role, stand for the measured one.
     """
 
     def __init__(self, clock: Callable[[], float], limits: Thresholds) -> None:
@@ -30,8 +33,7 @@ class QueueMonitor:
         self.mean_s = 0.0
         self.state = LIGHT
         self.limits = limits
-        self.read_s: float | None = None
-        self.write_s: float | None = None
+        self.by_hand: dict[str, ByHand] = {"read": (), "write": ()}
         self.active = False
         self._clock = clock
         self._queues: list[MemberQueue | None] = []
@@ -49,7 +51,7 @@ class QueueMonitor:
         self._since_s = self._clock()
         for role, queue in by_role(queues):
             if queue is not None:
-                self.lengths_s[role] = self._length_s(queue)
+                self.lengths_s[role] = self._length_s(role, queue)
                 queue.watch(partial(self._changed, role, queue))
         self.refresh()
 
@@ -65,13 +67,20 @@ class QueueMonitor:
         self.lengths_s = [0.0] * len(self.lengths_s)
         self.mean_s = 0.0
 
-    def set_service(self, kind: str, service_s: float | None) -> None:
-        """Set *read_s* (*kind* "read") or *write_s* ("write") by hand; None: measured."""
-        if kind == "read":
-            self.read_s = service_s
-        else:
-            self.write_s = service_s
+    def set_service(self, kind: str, by_hand: ByHand) -> None:
+        """Set A_R (*kind* "read") or A_W ("write") *by_hand*; (): measured."""
+        self.by_hand[kind] = by_hand
         self.refresh()
+
+    def service_s(self, kind: str, role: Role, queue: MemberQueue) -> float:
+        """Return A_R or A_W of *role*, in seconds, whose member's queue is *queue*."""
+        by_hand = self.by_hand[kind]
+        if by_hand:
+            at = 0 if len(by_hand) == 1 else role
+            value = by_hand[at] if at < len(by_hand) else None
+            if value is not None:
+                return value
+        return queue.read_service_s if kind == "read" else queue.write_service_s
 
     def set_limits(self, limits: Thresholds) -> None:
         """Derive the state from *limits* from now on."""
@@ -80,9 +89,9 @@ class QueueMonitor:
 
     def refresh(self) -> None:
         """Compute every length again, after a change of the service times or the limits."""
-        for role, queue in enumerate(self._queues):
+        for role, queue in by_role(self._queues):
             if queue is not None:
-                self.lengths_s[role] = self._length_s(queue)
+                self.lengths_s[role] = self._length_s(role, queue)
         self._note(self._clock())
 
     def seconds(self) -> dict[str, float]:
@@ -91,23 +100,19 @@ class QueueMonitor:
             self._note(self._clock())
         return dict(self._seconds)
 
-    def _length_s(self, queue: MemberQueue) -> float:
+    def _length_s(self, role: Role, queue: MemberQueue) -> float:
         """Return L = N_R * A_R + N_W * A_W (equation 3), divided by what is served at a time.
 
         The paper's disks serve one request after the other. A member that serves d of them at once
         has the same work done in a d-th of the time, and next to one that does not, L would call
         it busy where nothing waits.
         """
-        reads_s = queue.reads_waiting * (
-            queue.read_service_s if self.read_s is None else self.read_s
-        )
-        writes_s = queue.writes_waiting * (
-            queue.write_service_s if self.write_s is None else self.write_s
-        )
+        reads_s = queue.reads_waiting * self.service_s("read", role, queue)
+        writes_s = queue.writes_waiting * self.service_s("write", role, queue)
         return (reads_s + writes_s) / max(1, queue.member.depth)
 
     def _changed(self, role: Role, queue: MemberQueue, now_s: float) -> None:
-        self.lengths_s[role] = self._length_s(queue)
+        self.lengths_s[role] = self._length_s(role, queue)
         self._note(now_s)
 
     def _note(self, now_s: float) -> None:
