@@ -8,7 +8,6 @@ import pytest
 import trio
 
 from raidx_fuse.array.open import open_array
-from raidx_fuse.errors import RaidxError, UnrecoverableError
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.faulty import FaultMember
@@ -143,31 +142,6 @@ def test_parity_at_the_checkpoint_is_computed_around_it(
     run(main)
 
 
-@PACE
-def test_parity_at_the_checkpoint_that_nothing_gives_is_that_of_what_is_left(slow: bool) -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK, slow=slow) as rig:
-            await fill(rig)
-            await rig.in_place()
-            await rig.put(6 * CHUNK + PAGE_BYTES + 3 * SECTOR_BYTES, noise(512, 1))
-            assert rig.running.context.journal.unsettled
-            lose_page(rig, 6)
-            await rig.running.fail_disk(place_of(rig, 7)[1])
-            await rig.in_place()  # of chunk 6 or 7, the old content is needed for the parity
-            await mended(rig)  # by what was written over it
-            await refused(rig, 7 * CHUNK)
-            for chunk in (6, 8):
-                at = chunk * CHUNK
-                assert await rig.get(at, CHUNK // 4) == rig.model[at : at + CHUNK // 4]
-            at = 6 * CHUNK + PAGE_BYTES + 3 * SECTOR_BYTES
-            assert await rig.get(at, 512) == rig.model[at : at + 512]
-            await rig.put(7 * CHUNK, noise(CHUNK, 2))
-            await rig.in_place()
-            assert await rig.get(7 * CHUNK, CHUNK) == rig.model[7 * CHUNK : 8 * CHUNK]
-
-    run(main)
-
-
 def test_a_scrub_finds_what_nobody_reads() -> None:
     async def main() -> None:
         async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
@@ -224,167 +198,6 @@ def test_a_member_with_too_many_errors_within_an_hour_is_failed() -> None:
 
 
 # -- degraded: nothing gives it back -------------------------------------------------------------
-
-
-async def degraded(rig: SpyRig) -> tuple[int, int]:
-    """Lose a member and a page of another one in one stripe; return (chunk there, lost chunk)."""
-    await fill(rig)
-    await rig.in_place()
-    await trio.sleep(60)  # no region is dirty: a member that leaves lacks nothing
-    layout = rig.running.context.layout
-    chunk, other = 6, 7  # data of one stripe
-    assert layout.locate(chunk)[0] == layout.locate(other)[0]
-    lose_page(rig, chunk)
-    await rig.running.fail_disk(place_of(rig, other)[1])
-    return chunk, other
-
-
-async def refused(rig: SpyRig, offset: int, length: int = PAGE_BYTES) -> None:
-    """Check that a range reads as an error."""
-    with pytest.raises(UnrecoverableError):
-        await rig.get(offset, length)
-
-
-@PACE
-def test_a_place_that_nothing_gives_back_is_an_error_and_its_neighbours_are_not(
-    slow: bool,
-) -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK, slow=slow) as rig:
-            chunk, other = await degraded(rig)
-            for lost in (chunk, other):
-                await refused(rig, lost * CHUNK + PAGE_BYTES)
-                for page in (0, 2, 3):
-                    at = lost * CHUNK + page * PAGE_BYTES
-                    assert await rig.get(at, PAGE_BYTES) == rig.model[at : at + PAGE_BYTES]
-            status = rig.running.status()
-            role, position = rig.running.context.position(*rig.running.context.layout.locate(chunk))
-            assert status["unreadable"]["count"] == 1
-            assert status["unreadable"]["places"] == [
-                {
-                    "role": role,
-                    "path": rig.members[role].path,
-                    "member_offset": position + PAGE_BYTES,
-                    "length": PAGE_BYTES,
-                    "image_offset": chunk * CHUNK + PAGE_BYTES,
-                }
-            ]
-            assert status["lost_chunks"] == 0, "the member that was lost may come back"
-
-    run(main)
-
-
-def test_it_is_healed_when_the_lost_member_is_back() -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-            chunk, other = await degraded(rig)
-            await refused(rig, chunk * CHUNK + PAGE_BYTES)
-            role = place_of(rig, other)[1]
-            answer = await rig.running.replace_disk(role, rig.members[role])
-            assert answer["catches_up"]
-            await rig.running.jobs.wait(answer["job"])
-            await mended(rig)
-            await all_active(rig)
-
-    run(main)
-
-
-@pytest.mark.parametrize("mode", ["none", "partial", "full"])
-@PACE
-def test_it_is_healed_when_it_is_written(mode: str, slow: bool) -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK, slow=slow) as rig:
-            await rig.running.set("journal", mode)
-            chunk, other = await degraded(rig)
-            await refused(rig, chunk * CHUNK + PAGE_BYTES)
-            await rig.put(chunk * CHUNK + PAGE_BYTES, noise(PAGE_BYTES, 1))
-            assert not rig.running.member_set.unreadable
-            at = chunk * CHUNK
-            assert await rig.get(at, CHUNK) == rig.model[at : at + CHUNK]
-            await refused(rig, other * CHUNK + PAGE_BYTES)  # what the old content would have given
-            assert rig.running.status()["lost_chunks"] == 1
-            await rig.put(other * CHUNK, noise(CHUNK, 2))
-            assert rig.running.status()["lost_chunks"] == 0
-            await rig.compare()
-            role = place_of(rig, other)[1]
-            answer = await rig.running.replace_disk(role, rig.new_member())
-            await rig.running.jobs.wait(answer["job"])
-            await all_active(rig)
-
-    run(main)
-
-
-def test_a_rebuild_goes_on_and_lists_what_is_lost() -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-            chunk, other = await degraded(rig)
-            parity = next(
-                s
-                for s in range(4, 12)
-                if rig.running.context.position(Stripe(s), CellIndex(3))[0]
-                not in rig.running.member_set.lost
-            )
-            lose_parity(rig, parity)
-            role = place_of(rig, other)[1]
-            answer = await rig.running.replace_disk(role, rig.new_member())
-            status = await rig.running.jobs.wait(answer["job"])
-            assert status["state"] == "done"
-            assert state_of(rig, role) == "active"
-            layout = rig.running.context.layout
-            behind = next(
-                layout.logical(Stripe(parity), CellIndex(cell))
-                for cell in range(3)
-                if layout.place(Stripe(parity), CellIndex(cell))[0] == role
-            )
-            lost = sorted(rig.running.context.bad_chunks.first(10))
-            assert lost == sorted({chunk, other, behind})
-            for number in lost:
-                await refused(rig, number * CHUNK)
-                await rig.put(number * CHUNK, noise(CHUNK, number))
-            await all_active(rig)
-
-    run(main)
-
-
-def test_without_redundancy_a_write_heals_it() -> None:
-    async def main() -> None:
-        for slow in (False, True):
-            async with spying("raid0", 2, chunk_bytes=CHUNK, slow=slow) as rig:
-                await fill(rig)
-                await rig.in_place()
-                lose_page(rig, 5)
-                await refused(rig, 5 * CHUNK + PAGE_BYTES)
-                at = 5 * CHUNK + 2 * PAGE_BYTES
-                assert await rig.get(at, PAGE_BYTES) == rig.model[at : at + PAGE_BYTES]
-                await rig.put(5 * CHUNK + PAGE_BYTES, noise(PAGE_BYTES, 1))
-                await rig.in_place()
-                await rig.compare()
-                assert not rig.running.member_set.unreadable
-
-    run(main)
-
-
-def test_a_place_that_takes_no_write_either_stays_an_error() -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-            await fill(rig)
-            await rig.in_place()
-            member, _, position = place_of(rig, 6)
-            bad = position + PAGE_BYTES
-            fault = member.error(("read", "write"), offset_bytes=bad, length_bytes=512)
-            await rig.running.fail_disk(place_of(rig, 7)[1])
-            await refused(rig, 6 * CHUNK + PAGE_BYTES)
-            with pytest.raises(RaidxError):
-                await rig.put(6 * CHUNK + PAGE_BYTES, noise(PAGE_BYTES, 1))
-            await rig.put(9 * CHUNK, noise(CHUNK, 2))  # elsewhere all goes on, the log too
-            await rig.in_place()
-            fault.lift()
-            await rig.put(6 * CHUNK + PAGE_BYTES, noise(PAGE_BYTES, 1))
-            await rig.in_place()
-            at = 6 * CHUNK
-            assert await rig.get(at, CHUNK) == rig.model[at : at + CHUNK]
-
-    run(main)
 
 
 def test_random_latent_errors_under_load_lose_nothing() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import random
 
 import pytest
 import trio
@@ -23,17 +22,13 @@ from tests.support.spy import (
     SpyRig,
     Touch,
     members_from,
+    noise,
     restarted,
     spying,
 )
 
 CHUNK = 4096
 STRIPES = 2000
-
-
-def noise(length: int, seed: int = 0) -> bytes:
-    """Return bytes that no mistake produces."""
-    return random.Random(seed).randbytes(length)
 
 
 class Crash:

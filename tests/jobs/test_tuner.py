@@ -9,15 +9,13 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.engine.access_stats import RUN_HALF, AccessStats
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import create_array
-from raidx_fuse.jobs.tuner.plan import Step, grouped
-from raidx_fuse.jobs.tuner.speeds import MemberLoad, Speed, use_of
+from raidx_fuse.jobs.tuner.plan import Step
+from raidx_fuse.jobs.tuner.speeds import MemberLoad, Speed
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.simulated.model import model_member
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.tuning import CHUNK, MIB, with_array
 
@@ -272,69 +270,6 @@ def test_all_that_is_used_may_go_to_a_member_that_answers_at_once() -> None:
     run(with_array, [("hdd", 16), ("ssd", 16)], scenario, "raidx-zero", 4 * MIB)
 
 
-def test_streams_and_random_uses_are_told_apart() -> None:
-    async def scenario(array: Array, model: bytearray) -> None:
-        access = array.context.access
-        assert isinstance(access, AccessStats)
-        chunks = len(model) // CHUNK
-        rng = random.Random(3)
-        for _ in range(2):
-            for at in range(0, len(model) // 2, 4096 * 4):
-                await array.read(at, 4096 * 4)
-        for _ in range(chunks * 4):  # a small set: most chunks have a neighbour that was just used
-            await array.read(rng.randrange(chunks // 2, chunks // 2 + 24) * CHUNK, 4096)
-        access.digest()
-        assert (access.runs[1 : chunks // 2] >= RUN_HALF).all()
-        # The last one of the set has nothing behind it, so it may look like the end of a stream.
-        assert (access.runs[chunks // 2 : chunks // 2 + 23] < RUN_HALF).all()
-
-    run(with_array, [("ssd", 16), ("ssd", 16)], scenario)
-
-
-def test_hot_chunks_beside_each_other_are_no_stream() -> None:
-    """They stayed on the disk: a neighbour had been used among the last 32 requests."""
-
-    async def scenario(array: Array, model: bytearray) -> None:
-        access = array.context.access
-        assert isinstance(access, AccessStats)
-        rng = random.Random(3)
-        hot = [chunk + beside for chunk in range(0, 160, 10) for beside in (0, 1)]
-        for _ in range(500):
-            await array.read(rng.choice(hot) * CHUNK, 4096)
-        access.digest()
-        assert (access.runs[hot] < RUN_HALF).all()
-
-    run(with_array, [("ssd", 16), ("ssd", 16)], scenario)
-
-
-def test_access_times_survive_in_the_table() -> None:
-    async def scenario() -> None:
-        members = [
-            model_member(RamMember(size, name=kind), kind)
-            for kind, size in (("hdd", 20 * MIB), ("ssd", 8 * MIB))
-        ]
-        await create_array(members, "raidx-zero", chunk_bytes=CHUNK, name="kept", now_s=0)
-        async with open_array(members) as array:
-            model = bytearray(16 * MIB)
-            for at in range(0, len(model), MIB):
-                await array.write(at, model[at : at + MIB])
-            await load(array, model, 1)
-            await trio.sleep(30)
-            table = layout_of(array)
-            hottest = int(table.interval.astype(int).argsort()[(table.interval == 0).sum()])
-            interval, last = int(table.interval[hottest]), int(table.last[hottest])
-            assert array.tuner is not None
-            assert array.tuner.moved
-        async with open_array(members) as array:
-            table = layout_of(array)
-            assert int(table.interval[hottest]) == interval
-            assert int(table.last[hottest]) == last
-            assert isinstance(array.context.access, AccessStats)
-            assert array.context.access.ticks() > last, "time goes on from there"
-
-    run(scenario)
-
-
 def test_a_layout_with_fixed_places_has_no_tuner() -> None:
     async def scenario() -> None:
         members = [RamMember(4 * MIB, name=f"ram{n}") for n in range(3)]
@@ -366,55 +301,3 @@ def test_a_balanced_array_moves_chunks_that_are_used_otherwise_than_before() -> 
         assert all(layout_of(array).disk[chunk] == 1 for chunk in cold)
 
     run(with_array, [("hdd", 40), ("ssd", 16)], scenario)
-
-
-def test_a_copy_that_once_answered_late_is_asked_again() -> None:
-    """Its moving average said so for ever: nobody read it, so nothing else was measured."""
-
-    async def scenario(array: Array, model: bytearray) -> None:
-        await load(array, model, 1)
-        await trio.sleep(100)
-        late, other = array.member_set.queues[:2]
-        assert late is not None
-        assert other is not None
-        late.read_service_s = 0.002
-        before = late.reads
-        await load(array, model, 2, 50, writes=0.0)
-        assert late.reads == before, "copies are read where the answer comes first"
-        await trio.sleep(100)
-        await load(array, model, 3, 50, writes=0.0)
-        await trio.sleep(100)
-        assert late.read_service_s < 2 * other.read_service_s
-
-    run(with_array, [("ssd", 16), ("ssd", 16)], scenario, "raidx-copy", 8 * MIB)
-
-
-def _load(role: int, latency_s: float, busy_s: float, depth: int = 8) -> MemberLoad:
-    speed = Speed()
-    for _ in range(16):
-        speed.latency_s.add(latency_s)
-        speed.busy_s.add(busy_s)
-        speed.bytes.add(4096)
-    return MemberLoad(role, speed, speed.copy(), 0.0, depth)
-
-
-def test_members_of_like_speed_are_a_group_with_one_cost() -> None:
-    """What two equal SSDs were asked for differed: 49 chunks went from one to the other (0.97)."""
-    loads = [
-        *(_load(0, 9e-3, 9e-3, 1), _load(1, 1.18e-4, 0.9e-5), _load(2, 1.08e-4, 1.5e-5)),
-        *(_load(3, 6e-3, 6e-3, 1), _load(4, 1.1e-4, 1.1e-4, 1)),
-    ]
-    costs, groups = grouped(loads, use_of(loads, 0.0, CHUNK))
-    assert groups == [[2, 1], [4], [3], [0]]
-    assert costs[Role(1)] == costs[Role(2)]
-    assert costs[Role(1)].busy_s == pytest.approx(1.2e-5)
-    assert costs[Role(3)].latency_s == pytest.approx(6e-3)
-
-
-def test_a_dry_run_shows_the_groups() -> None:
-    async def scenario(array: Array, model: bytearray) -> None:
-        await load(array, model, 1, writes=0.0)
-        assert array.tuner is not None
-        assert [sorted(group) for group in (await array.tuner.dry_run())["groups"]] == [[1, 2], [0]]
-
-    run(with_array, [("hdd", 24), ("ssd", 24), ("ssd", 24)], scenario)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.crash.mutants.mutant import LATENT, Mutant
 
 MEND = "raidx_fuse/engine/write/mend.py"
-TESTS = ("tests/engine/test_latent_errors.py",)
+TESTS = ("tests/engine/test_latent_errors.py", "tests/engine/test_latent_losses.py")
 GIVEN_UP = ("tests/crash/test_given_up.py",)
 
 MUTANTS = (

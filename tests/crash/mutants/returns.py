@@ -9,7 +9,7 @@ REBUILD = "raidx_fuse/jobs/rebuild.py"
 CHECKPOINT = "raidx_fuse/journal/checkpoint.py"
 WRITER = "raidx_fuse/engine/write/write.py"
 RETURNING = "raidx_fuse/array/returning.py"
-TESTS = ("tests/jobs/test_catching_up.py",)
+TESTS = ("tests/jobs/test_catching_up.py", "tests/jobs/test_catching_up_limits.py")
 
 MUTANTS = (
     Mutant(

@@ -12,7 +12,11 @@ RESHAPE = "raidx_fuse/jobs/rebundle/operation.py"
 CHECKPOINT = "raidx_fuse/journal/checkpoint.py"
 WRITER = "raidx_fuse/engine/write/write.py"
 READER = "raidx_fuse/engine/read.py"
-SHARE_TESTS = ("tests/store/test_chunk_table.py", "tests/engine/test_raidx.py")
+SHARE_TESTS = (
+    "tests/store/test_chunk_table.py",
+    "tests/store/test_chunk_places.py",
+    "tests/engine/test_raidx.py",
+)
 MOVE_TESTS = ("tests/engine/test_raidx.py", "tests/jobs/test_rebundle.py")
 
 TABLES = (

@@ -1,0 +1,163 @@
+"""Clients of a door that leave, are many or send garbage; which addresses a door takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from raidx_fuse.errors import UsageError
+from raidx_fuse.members.nbd.protocol.wire import (
+    OPTION,
+    OPTION_MAGIC,
+    REQUEST,
+    REQUEST_MAGIC,
+    Command,
+    Option,
+)
+from raidx_fuse.nbd import client as client_module
+from raidx_fuse.nbd import door as door_module
+from raidx_fuse.nbd.address import parse_address
+from raidx_fuse.nbd.door import Door
+from tests.nbd.test_door import PAGE, SIZE, Backing, Guest, dialed, play
+
+
+def test_what_a_client_began_is_carried_out_when_it_leaves(tmp_path: Path) -> None:
+    async def scene(door: Door, backing: Backing) -> None:
+        guest = await Guest.connect(door)
+        backing.gates[0] = trio.Event()
+        guest.link.write(0, [b"kept"], 4)
+        guest.link.write(PAGE, [b"too"], 3)
+        await guest.send()
+        await trio.testing.wait_all_tasks_blocked()
+        await guest.stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert door.clients == 1
+        backing.gates[0].set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not door.clients
+        assert backing.content[:4] == b"kept"
+        assert backing.content[PAGE : PAGE + 3] == b"too"
+
+    play(tmp_path, scene)
+
+
+def test_the_end_of_the_door_waits_for_what_is_under_way(tmp_path: Path) -> None:
+    async def scene(door: Door, backing: Backing) -> None:
+        guest = await Guest.connect(door)
+        gate = backing.gates[0] = trio.Event()
+        guest.link.write(0, [b"kept"], 4)
+        await guest.send()
+        await trio.testing.wait_all_tasks_blocked()
+        trio.lowlevel.spawn_system_task(_set_later, gate)
+
+    async def _set_later(gate: trio.Event) -> None:
+        await trio.sleep(0.05)
+        gate.set()
+
+    assert play(tmp_path, scene).content[:4] == b"kept"
+
+
+def test_a_client_that_takes_no_replies_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "SEND_S", 0.05)
+    monkeypatch.setattr(client_module, "UNSENT_BYTES_MAX", 1 << 20)
+
+    async def scene(door: Door, backing: Backing) -> None:
+        guest = await Guest.connect(door)
+        for _ in range(64):
+            guest.link.read(0, [bytearray(SIZE)], SIZE)
+        await guest.send()
+        await trio.sleep(0.2)
+        assert not door.clients
+        assert backing.log.count("read") < 8
+
+    play(tmp_path, scene)
+
+
+def test_half_requests_and_garbage_harm_nobody(tmp_path: Path) -> None:
+    request = REQUEST.pack(REQUEST_MAGIC, 0, Command.WRITE, 1, 0, 8) + b"whatever"
+    option = OPTION.pack(OPTION_MAGIC, Option.GO, 1 << 30)
+
+    async def scene(door: Door, backing: Backing) -> None:
+        for cut in range(0, len(request), 5):
+            guest = await Guest.connect(door)
+            await guest.stream.send_all(request[:cut])
+            await guest.stream.aclose()
+        for garbage in (b"", b"GET / HTTP/1.0\r\n\r\n", b"\0" * 100, b"\0\0\0\1" + option):
+            stream = await dialed(door)
+            await stream.send_all(garbage)
+            if garbage:
+                while await stream.receive_some():
+                    pass
+            await stream.aclose()
+        guest = await Guest.connect(door)
+        await guest.stream.send_all(b"\xff" * 64)
+        assert not await guest.stream.receive_some()
+        assert await (await Guest.connect(door)).read(0, 8) == bytes(8)
+
+    play(tmp_path, scene)
+
+
+def test_more_clients_than_allowed_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door_module, "CLIENTS_MAX", 3)
+
+    async def scene(door: Door, backing: Backing) -> None:
+        guests = [await Guest.connect(door) for _ in range(3)]
+        for _ in range(5):
+            stream = await dialed(door)
+            assert not await stream.receive_some()
+        assert door.refused == 5
+        await guests[0].stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert await (await Guest.connect(door)).read(0, 1) == b"\0"
+
+    play(tmp_path, scene)
+
+
+def test_who_does_not_end_the_handshake_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door_module, "HANDSHAKE_S", 0.05)
+
+    async def scene(door: Door, backing: Backing) -> None:
+        stream = await dialed(door)
+        while await stream.receive_some():
+            pass
+        assert not door.clients
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("9999", "127.0.0.1:9999"),
+        (":9999", "127.0.0.1:9999"),
+        ("127.0.0.1", "127.0.0.1:10809"),
+        ("[::1]:5", "[::1]:5"),
+        ("[::1]", "[::1]:10809"),
+        ("localhost:7", "localhost:7"),
+        ("unix:/a/b", "unix:/a/b"),
+    ],
+)
+def test_addresses_on_this_machine(text: str, shown: str) -> None:
+    assert str(parse_address(text, tls=False)) == shown
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0:9", "store", "192.168.0.1:7", "[::]:7"])
+def test_addresses_for_others_need_tls(text: str) -> None:
+    with pytest.raises(UsageError, match="needs TLS; give --tls DIR"):
+        parse_address(text, tls=False)
+    assert parse_address(text, tls=True).host
+
+
+@pytest.mark.parametrize("text", ["unix:", "host:port", "a/b:1", "host:0", "host:70000"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_address(text, tls=True)
