@@ -127,7 +127,7 @@ def run_fio(
 ) -> Result:
     """Run one row on one candidate, for *seconds*, or until so many *operations* are done."""
     command = ["fio", "--name=row", *target_options(candidate, row.depth), f"--rw={row.mode}"]
-    command += [f"--bs={row.block}", f"--size={size}", "--time_based"]
+    command += [f"--bs={row.block}", f"--size={size}"]
     command += [
         f"--runtime={round(seconds * 1000)}ms",
         "--randrepeat=1",
@@ -135,8 +135,8 @@ def run_fio(
         "--thread",
         "--output-format=json",
     ]
-    if operations:
-        command.append(f"--number_ios={operations}")
+    # A run that is time based begins anew after so many operations.
+    command.append(f"--number_ios={operations}" if operations else "--time_based")
     before_s, busy_s, own_s, start_s = (
         candidate.cpu_s(),
         all_busy_s(),
