@@ -26,7 +26,6 @@ from typing import Any
 
 from numpy import bitwise_xor, frombuffer, uint8
 
-from raidx_fuse.engine.chunk_cache import address_of
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.parity_policy.own import OwnPolicy
 from raidx_fuse.engine.parity_policy.policy import BpuPolicy, Policy
@@ -34,7 +33,7 @@ from raidx_fuse.engine.write.pending import Done
 from raidx_fuse.engine.write.route import healthy_routes, may_follow
 from raidx_fuse.errors import MemberError
 from raidx_fuse.layouts.numbers import CellIndex, Stripe, cell_range
-from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
+from raidx_fuse.layouts.planning.stripe_plan import BandPlan, write_plans
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.member_io import MemberIO
@@ -272,17 +271,3 @@ def _changed_by(cell: CellIndex, rmw: BandPlan | None) -> tuple[CellIndex, ...] 
     if any(set(output.old) != {cell, output.cell} for output in rmw.outputs):
         return None
     return tuple(output.cell for output in rmw.outputs)
-
-
-def may_pass_cache(context: ArrayContext, offset: int, length: int) -> bool:
-    """Return True if the cache holds nothing that a write inside one chunk reads or changes."""
-    cache, layout, code = context.cache, context.layout, context.code
-    if cache is None or code.is_copies or not code.parity_count:
-        return True  # no pre-reads
-    stripe, cell = layout.locate(offset >> context.shift)
-    low = offset & context.inner_mask
-    rmw, rcw = write_plans(code, 1 << cell, 0, 0)
-    cells = (rmw.read_mask if rmw else 0) | (rcw.read_mask if rcw else 0)
-    return not any(
-        cache.touches(address_of(layout, stripe, cell) + low, length) for cell in cells_of(cells)
-    )
