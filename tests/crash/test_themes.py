@@ -335,3 +335,12 @@ def test_places_written_before_the_parity_of_streams_is_logged_are_found_out(
     assert found, "a campaign that cannot fail proves nothing"
     violation = found[0]
     assert replay(State.parse(violation.state)) == (violation.verb, violation.what)
+
+
+def test_rewrites_find_a_recovery_that_leaves_older_records_behind_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cell = Cell("raid5", "partial", theme="rewrites")
+    assert not crash_workloads(cell, range(8), 120).violations
+    monkeypatch.setattr("raidx_fuse.journal.recovery._End.wiped", lambda _end, _tail: [])
+    assert crash_workloads(cell, range(8), 400, stop_after=1).violations

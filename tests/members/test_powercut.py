@@ -18,6 +18,7 @@ from raidx_fuse.members.simulated.powercut import (
     choices,
     count_cuts,
     enumerate_cuts,
+    keep_last,
 )
 from raidx_fuse.members.simulated.sparse import SparseImage
 from raidx_fuse.members.simulated.virtual_time import run
@@ -226,3 +227,14 @@ def test_a_punch_can_be_torn() -> None:
         assert member.crash([0b10])[:1024] == b"x" * 512 + bytes(512)
 
     run(main)
+
+
+def test_a_cut_may_leave_the_copies_of_what_was_written_last_alone() -> None:
+    disks = [DiskState(bytearray(2048)) for _ in range(2)]
+    for disk in disks:
+        disk.write(0, b"a" * 512)
+        disk.write(512, b"b" * 1024)
+    disks[0].write(0, b"c" * 512)
+    assert keep_last(disks, 1) == [[0, 3, 1], [0, 3]]
+    assert keep_last(disks[1:], 1) == [[0, 3]]
+    assert keep_last(disks[:1], 1) == [[0, 0, 1]]

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from raidx_fuse.lab.crash.disks import is_member
+from raidx_fuse.lab.crash.recording import TEMPTING
 from raidx_fuse.lab.crash.state import DROPPED, KEPT, Cell, Cut, State, ViolationError
 from raidx_fuse.members.simulated.powercut import CutRecord, DiskState, count_cuts
 from raidx_fuse.members.simulated.sparse import Image
@@ -27,6 +28,7 @@ BACK_SHARE = 0.3  # of the members that the first cut took: they are there after
 UNREAD_SHARE = 0.15  # of the members that a cut would take: only their log cannot be read then
 AGAIN_MOMENTS, AGAIN_LATER = 8, 2  # how many moments of a recovery; of those: after the mount
 LEVELS_MAX, THIRD_SHARE = 2, 0.04  # recoveries in a row that are cut
+LAST_KEPT = "l1"  # where a theme tempts: all but the last record is dropped, and recovery is cut
 
 
 class Recorded(Protocol):
@@ -157,7 +159,10 @@ async def _crash_at_moments(
         ahead -= here
         if not visit or (focus and not here):
             continue
-        for decision in _decisions(disks, generator):
+        decisions = _decisions(disks, generator)
+        if here == TEMPTING:
+            decisions = [LAST_KEPT, generator.choice(decisions)]
+        for decision in decisions:
             lost: tuple[int, ...] = ()
             unread: tuple[int, ...] = ()
             if generator.random() < LOST_SHARE:
@@ -169,7 +174,7 @@ async def _crash_at_moments(
             verb = recorded.verb_at(index)
             counts.count(state, verb, await _what_breaks(kind, recorded, disks, state))
             budget -= 1
-            if generator.random() < AGAIN_SHARE:
+            if generator.random() < AGAIN_SHARE or decision == LAST_KEPT:
                 left = _left(kind, recorded, disks, state.cut)
                 budget -= await _crash_recovery(recorded, disks, left, state, generator, counts)
 

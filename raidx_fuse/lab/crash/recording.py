@@ -17,6 +17,7 @@ from raidx_fuse.members.simulated.sparse import Image
 
 PROMISED = 4  # weight of a moment at which a flush has just returned; other moments have 1
 CHANGED = 12  # weight of the moments right after members or the layout have changed
+TEMPTING = 40  # weight of the moments that a theme has made for a cut
 AFTER_CHANGE = 6  # so many moments
 NO_DISK = -1
 """The disk number of a role that was given up."""
@@ -32,6 +33,7 @@ class Recording:
     - *successors*: (from event, to event, role, other role that its disk may hold by then);
     - *limits*: (event, most), ascending: from this event on, so many members may be lost, at most;
     - *has_poison*: disks may have sectors that cannot be read (disks.py);
+    - *tempting*: moments that the theme has made for caches that store the last write first;
     - *memory*, *lent*: by disk number, the images and RAM members of the state that was checked
       last. The next state uses them again, because new memory costs more than filling it.
     """
@@ -50,6 +52,7 @@ class Recording:
     limits: list[tuple[int, int]] = field(default_factory=list)
     zeroed: bool = False
     has_poison: bool = False
+    tempting: list[int] = field(default_factory=list)
     memory: dict[int, Image] = field(default_factory=dict)
     is_one_array: bool = True
     lent: dict[int, RamMember] = field(default_factory=dict)
@@ -66,6 +69,8 @@ class Recording:
         for event in changes(self.record):
             for moment in moments[event : event + AFTER_CHANGE]:
                 weights[moment] = CHANGED
+        for moment in self.tempting:
+            weights[moment] = TEMPTING
         return weights
 
     def tolerance(self, moment: int) -> int:

@@ -5,7 +5,8 @@
 
 - The decision of a cut says what becomes of every unflushed write: ``d`` all dropped, ``k`` all
   kept, ``e7`` the seventh combination of whole writes, ``s5`` drawn from seed 5, ``t5`` all torn,
-  drawn from seed 5, ``c5`` drawn from seed 5, but most copies of one content share their fate.
+  drawn from seed 5, ``c5`` drawn from seed 5, but most copies of one content share their fate,
+  ``l2`` all dropped but the copies of the last two contents.
 - The lost disks are numbers, in the order in which the disks were made; ``-`` for none. ``+2``:
   disk 2, which the first cut took, is back. ``~2``: the log of disk 2 cannot be read in the
   recovery that follows, and can be read again later.
@@ -24,7 +25,12 @@ from itertools import islice
 import trio
 
 from raidx_fuse.errors import RaidxError, UsageError
-from raidx_fuse.members.simulated.powercut import DiskState, enumerate_cuts, sample_copies
+from raidx_fuse.members.simulated.powercut import (
+    DiskState,
+    enumerate_cuts,
+    keep_last,
+    sample_copies,
+)
 from raidx_fuse.members.simulated.virtual_time import DeadlockError
 
 PROGRAM = "python -m raidx_fuse.lab.crash"
@@ -82,7 +88,7 @@ class Cut:
     def parse(moment: str, decision: str, lost: str) -> Cut:
         """Return the cut that three parts of a state's name stand for. Raises UsageError."""
         good = moment[:1] == "m" and (
-            decision in (DROPPED, KEPT) or decision[:1] in ("e", "s", "t", "c")
+            decision in (DROPPED, KEPT) or decision[:1] in ("e", "s", "t", "c", "l")
         )
         try:
             disks: dict[str, list[int]] = {"": [], "+": [], "~": []}
@@ -106,6 +112,8 @@ class Cut:
         number = int(self.decision[1:])
         if self.decision[0] == "e":
             return next(islice(enumerate_cuts(disks, torn=False), number, None))
+        if self.decision[0] == "l":
+            return keep_last(disks, number)
         generator = random.Random(f"{self.moment}/{self.decision}")
         if self.decision[0] == "t":
             return [disk.tear(generator) for disk in disks]

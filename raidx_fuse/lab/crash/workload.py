@@ -25,6 +25,8 @@ Only on request by name:
     door       requests that share a commit batch (requests/held_handlers.py); every other theme has
                some of them, too
     checkpoints  small writes, whose parity follows at the checkpoint, with checkpoints under way
+    rewrites   logged data is written again and settled; the cut leaves of that the last record
+               alone, and recovery is cut as well
     hangs      writes that hang and reach the disk late (themes/hangs.py)
     discards   ranges are discarded and written again (requests/discards.py); many workloads of the
                other themes have some of that, too
@@ -126,6 +128,7 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         themes["door"] = (theme_door, 0)
     if cell.journal != "none" and find_layout(cell.layout).tolerance(3):
         themes["checkpoints"] = (theme_checkpoints, 0)
+        themes["rewrites"] = (theme_rewrites, 0)
     return themes
 
 
@@ -211,8 +214,19 @@ async def theme_checkpoints(player: Player) -> None:
         await lose_and_rebuild(player, role, spare=False, fail_first=True, look=True)
 
 
-async def _settle_behind_a_rewrite(player: Player) -> None:
-    """Log data, the same range again, and its parity: a cut may take the second record alone."""
+async def theme_rewrites(player: Player) -> None:
+    """Overwrite what is flushed, and settle it; cuts come before the next flush, and again."""
+    await player.write(0, player.stripes * player.stripe_bytes)
+    await player.flush()
+    for _ in range(player.rng.randint(2, 4)):
+        player.recording.tempting += await _settle_behind_a_rewrite(player)
+
+
+async def _settle_behind_a_rewrite(player: Player) -> range:
+    """Log data, the same range again, and its parity: a cut may take the second record alone.
+
+    Returns the moments at which it may.
+    """
     rng, journal = player.rng, player.array.context.journal
     await journal.drain()
     stripe = rng.randrange(player.stripes)
@@ -222,9 +236,12 @@ async def _settle_behind_a_rewrite(player: Player) -> None:
     await player.write(offset, SECTOR_BYTES)
     locks = player.array.context.locks
     held = await locks.acquire_all([Stripe(stripe)])
+    begin = player.event
     await journal.settle(held)
+    settled = range(begin + 1, player.event + 2)
     locks.release_all(held)
     await player.tidy()
+    return settled
 
 
 async def _write_piece(player: Player, stripe: int) -> None:

@@ -155,6 +155,23 @@ def sample_copies(disks: Sequence[DiskState], generator: random.Random) -> list[
     return decided
 
 
+def keep_last(disks: Sequence[DiskState], count: int) -> list[list[int]]:
+    """Return the cut that drops all but the copies of the last *count* contents of any disk.
+
+    That is what caches leave that store what came last first.
+    """
+    last = {
+        (write.offset_bytes, write.data) for disk in disks for write in disk.open_writes[-count:]
+    }
+    return [
+        [
+            write.kept if (write.offset_bytes, write.data) in last else 0
+            for write in disk.open_writes
+        ]
+        for disk in disks
+    ]
+
+
 def choices(write: OpenWrite, *, torn: bool = True) -> Iterator[int]:
     """Yield the decisions worth enumerating: dropped, kept, and (if *torn*) every prefix."""
     yield 0

@@ -144,7 +144,7 @@ REPLAYING = (
         "        await member_set.write(end.wiped(tail))\n",
         "",
         "cut again, a record behind one that the first cut took is redone over home places",
-        ("raid5:partial:checkpoints", "raid4:full:checkpoints", "evenodd:partial:checkpoints"),
+        ("raid5:partial:rewrites", "raid4:partial:rewrites"),
         ("tests/journal/test_recovery_cut.py",),
     ),
 )
