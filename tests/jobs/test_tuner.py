@@ -11,7 +11,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import create_array
-from raidx_fuse.jobs.tuner.plan import Step
+from raidx_fuse.jobs.tuner.plan import Plan, Step
 from raidx_fuse.jobs.tuner.speeds import MemberLoad, Speed
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.placements.bundled import BundleLayout
@@ -175,6 +175,42 @@ def test_a_request_ends_the_round_and_waits_for_one_move_at_most() -> None:
         assert tuner.moved == moved, "one second after the last request, not before"
         await trio.sleep(10)
         assert tuner.moved > moved
+
+    run(with_array, [("hdd", 40), ("ssd", 16)], scenario)
+
+
+def test_a_plan_that_a_request_interrupts_is_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of a run on another member costs both members positionings; it was left there."""
+
+    async def scenario(array: Array, model: bytearray) -> None:
+        tuner = array.tuner
+        assert tuner is not None
+        plans: list[list[Step]] = []
+        done: list[Step] = []
+        plan, step = tuner.plan, tuner.step
+
+        def noted_plan() -> Plan:
+            made = plan()
+            plans.append(list(made.steps))
+            return made
+
+        third = trio.Event()
+
+        async def noted_step(which: Step) -> int:
+            done.append(which)
+            if len(done) == 3:
+                third.set()
+            return await step(which)
+
+        monkeypatch.setattr(tuner, "plan", noted_plan)
+        monkeypatch.setattr(tuner, "step", noted_step)
+        await load(array, model, 1)
+        await third.wait()
+        await array.read(0, 4096)
+        await trio.sleep(60)
+        first = plans[0]
+        assert len(first) > 10
+        assert done[: len(first)] == first
 
     run(with_array, [("hdd", 40), ("ssd", 16)], scenario)
 

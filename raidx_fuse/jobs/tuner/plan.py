@@ -19,6 +19,10 @@ disk full of cold chunks seems idle, and keeps hot ones.
         the member that shortens the expected time most:
             free chunks there?          move
             else, in a sample of its chunks, those used half as often or less?   exchange
+    nothing found: what is read in order goes to one disk where that is sooner (gather.py)
+
+An exchange is judged with what the other chunk costs where it goes. A chunk in a run costs a disk
+the transfer, and its share of the positionings that its file needs there.
 
 A move must shorten the time by at least `MARGIN` of the part that its chunks have in it, and pay
 for itself within a day. The other parts of a stream stay where they are when a run moves, so that
@@ -41,6 +45,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raidx_fuse.engine.access_stats import INTERVAL_MAX, RUN_HALF, TICKS_A_SECOND, AccessStats
+from raidx_fuse.jobs.tuner.demands import PAID_BACK_S, SEEK_S, Demands, Share
+from raidx_fuse.jobs.tuner.gather import Used, gather, positionings
 from raidx_fuse.jobs.tuner.places import PlannedPlaces
 from raidx_fuse.jobs.tuner.speeds import Costs, MemberLoad, Use, costs_of, mean_costs, use_of
 from raidx_fuse.layouts.numbers import Role
@@ -53,9 +59,7 @@ RESPONSE_STEP_S = 20e-6  # RAM members differ by microseconds and noise, which n
 MARGIN_MAX = 1e3  # moves were undone again and again: nothing moves any more
 ALIKE = 1.15  # times as long for a random access; equal members differ by a tenth, under load
 FAR = 1.5  # times the usual positioning: a moved chunk lies away from what is used with it
-SEEK_S = 1e-3  # only disks with heads take so long to position
 FASTER = 0.6  # a disk takes chunks only of slower ones: what equal ones gain, longer seeks cost
-PAID_BACK_S = 86400.0  # a move, made in idle time, must save its own cost within a day
 MISSES_MAX = 32  # failed attempts from one member; later candidates are used less themselves
 HOTTEST_MAX = 4096  # cells considered in one plan
 RUN_MAX = 32  # chunks that move as one run
@@ -87,34 +91,6 @@ class Plan:
     def chunks(self) -> int:
         """The number of chunks that move."""
         return sum(len(step.moves) for step in self.steps)
-
-
-@dataclass(slots=True)
-class Demands:
-    """The model: seconds of service per second: *busy_s* by role; *latency_s* of all.
-
-    *others* = N - 1, the requests that are under way besides one.
-    """
-
-    busy_s: dict[Role, float]
-    latency_s: float
-    others: float
-
-    def time_s(self) -> float:
-        """Return the expected time of all accesses of a second."""
-        total = sum(self.busy_s.values())
-        squares = sum(busy * busy for busy in self.busy_s.values())
-        return self.latency_s + (self.others * squares / total if total > 0 else 0.0)
-
-    def moved(self, source: Role, target: Role, less: _Share, more: _Share) -> Demands:
-        """Return the demands when *source* has *less* and *target* *more* to do."""
-        busy_s = dict(self.busy_s)
-        busy_s[source] = max(0.0, busy_s[source] - less[1])
-        busy_s[target] += more[1]
-        return Demands(busy_s, self.latency_s - less[0] + more[0], self.others)
-
-
-_Share = tuple[float, float]  # latency, busy time: seconds a second
 
 
 class Planner:
@@ -152,21 +128,24 @@ class Planner:
             return plan
         rates = TICKS_A_SECOND / access.intervals(active)
         in_run = self._in_runs(active)
+        used = Used(active, rates, access.runs[active] >= RUN_HALF)
+        finding = positionings(used, homes, layout.offset[active].astype(np.int64))
         busy_s, latency_s = dict.fromkeys(costs, 0.0), 0.0
         for role, cost in costs.items():
             singles = float(rates[(homes == role) & ~in_run].sum())
-            runs = float(rates[(homes == role) & in_run].sum())
-            busy_s[role] = singles * cost.busy_s + runs * cost.run_s
-            latency_s += singles * cost.latency_s + runs * cost.run_s
+            ordered = (homes == role) & in_run
+            runs_s = float((rates * (cost.run_s + finding * cost.seek_s))[ordered].sum())
+            busy_s[role] = singles * cost.busy_s + runs_s
+            latency_s += singles * cost.latency_s + runs_s
         total = float(rates.sum())
         once = access.used_once()
         unseen = total * len(once) / max(1, access.uses - len(once))
-        ordered = access.runs[once] >= RUN_HALF
+        once_ordered = access.runs[once] >= RUN_HALF
         each = unseen / max(1, len(once))
         for role, cost in costs.items():
             here = layout.disk[once] == role
-            runs = each * float(np.count_nonzero(here & ordered))
-            singles = each * float(np.count_nonzero(here & ~ordered))
+            runs = each * float(np.count_nonzero(here & once_ordered))
+            singles = each * float(np.count_nonzero(here & ~once_ordered))
             busy_s[role] += singles * cost.busy_s + runs * cost.run_s
             latency_s += singles * cost.latency_s + runs * cost.run_s
         total += unseen
@@ -174,7 +153,7 @@ class Planner:
         plan.mean_s = plan.after_s = demands.time_s() / total
         if demands.latency_s <= 0:  # the members take no time that could be measured
             return plan
-        places = PlannedPlaces(layout, access, self.pinned, self._random)
+        places = PlannedPlaces(layout, access, self.pinned, self._random, each)
         misses: dict[tuple[Role, bool], int] = {}
         hottest = _hottest(rates, active)
         for position, at in enumerate(hottest.tolist()):
@@ -189,7 +168,11 @@ class Planner:
                 rest = hottest[position + 1 : position + RUN_MAX * layout.width * 2]
                 unit += self._run(at, rest, active, homes, in_run, places)
             cells, rate = active[unit].tolist(), float(rates[unit].sum())
-            found = self._best(cells, rate, source, costs, demands, places, total, runs=runs_here)
+            less = _share(costs[source], rate, runs=runs_here, moved=False)
+            if runs_here:
+                found_s = float((rates * finding)[unit].sum()) * costs[source].seek_s
+                less = less[0] + found_s, less[1] + found_s
+            found = self._best(cells, rate, source, less, costs, demands, places, runs=runs_here)
             if found is None:
                 misses[key] = misses.get(key, 0) + 1
                 continue
@@ -198,6 +181,12 @@ class Planner:
             plan.steps += [Step(pair, source, target) for pair in moves]
             misses.clear()
         plan.after_s = demands.time_s() / total
+        if layout.length == 1 and not plan.steps:  # else a bundle must keep its members apart
+            sides = [grouped(loads, use.with_writes(share))[0] for share in (0.0, 1.0)]
+            passes = gather(used, costs, demands, places, limit, self.margin, sides)
+            for moves, target, saved_s in passes:
+                plan.steps += [Step(m, Role(int(layout.disk[m[0][0]])), target) for m in moves]
+                plan.after_s -= saved_s / total
         return plan
 
     def _best(
@@ -205,19 +194,17 @@ class Planner:
         cells: list[int],
         rate: float,
         source: Role,
+        less: Share,
         costs: dict[Role, Costs],
         demands: Demands,
         places: PlannedPlaces,
-        total: float,
         *,
         runs: bool,
     ) -> tuple[Role, list[tuple[Move, ...]], Demands] | None:
         """Return the best target for *cells*, their moves and the demands then; None if none pays.
 
-        *rate*: their accesses a second, of *total*.
+        *rate*: their accesses a second; *less*: what the source will not have to do any more.
         """
-        less = _share(costs[source], rate, runs=runs, moved=False)
-        now_s = demands.time_s()
         found = []
         for target, cost in costs.items():
             if target == source or (
@@ -225,30 +212,43 @@ class Planner:
             ):
                 continue
             more = _share(cost, rate, runs=runs, moved=True)
-            then = demands.moved(source, target, less, more)
-            found.append((now_s - then.time_s(), target, then))
-        work_s = len(cells) * costs[source].latency_s
-        for gain_s, target, then in sorted(found, key=lambda each: -each[0]):
-            if (
-                # Without a division: earlier steps may have left no latency that could be measured.
-                gain_s * demands.latency_s <= self.margin * now_s * less[0]
-                or gain_s < RESPONSE_STEP_S * rate
-                or gain_s * PAID_BACK_S < work_s + len(cells) * costs[target].latency_s
-            ):
+            found.append((target, demands.moved(source, target, less, more)))
+        for target, then in sorted(found, key=lambda each: each[1].time_s()):
+            work_s = len(cells) * (costs[source].latency_s + costs[target].latency_s)
+            if not self._pays(demands, then, less[0], rate, work_s):
                 break
             moves = places.moves(cells, target, rate / len(cells))
             if moves is None:
                 continue
-            back = sum(
-                places.rate_of(pair[1][0]) for pair in moves if len(pair) > 1
-            )  # victims are used, too
-            if back:
-                away, here = (
-                    _share(costs[role], back, runs=False, moved=True) for role in (target, source)
-                )
-                then = then.moved(target, source, away, here)
+            victims = [pair[1][0] for pair in moves if len(pair) > 1]
+            if victims:  # they are used, too
+                for in_order in (False, True):
+                    back = sum(
+                        places.rate_of(cell)
+                        for cell in victims
+                        if (self.access.runs[cell] >= RUN_HALF) is in_order
+                    )
+                    away = _share(costs[target], back, runs=in_order, moved=False)
+                    here = _share(costs[source], back, runs=in_order, moved=True)
+                    then = then.moved(target, source, away, here)
+                if not self._pays(demands, then, less[0], rate, 2 * work_s):
+                    continue
             return target, moves, then
         return None
+
+    def _pays(self, now: Demands, then: Demands, part_s: float, rate: float, work_s: float) -> bool:
+        """Return whether a step of *work_s* from *now* to *then* pays.
+
+        *part_s*: the part that its chunks, used *rate* times a second, have in the latencies now.
+        """
+        now_s = now.time_s()
+        gain_s = now_s - then.time_s()
+        return (
+            # Without a division: earlier steps may have left no latency that could be measured.
+            gain_s * now.latency_s > self.margin * now_s * part_s
+            and gain_s >= RESPONSE_STEP_S * rate
+            and gain_s * PAID_BACK_S >= work_s
+        )
 
     def _in_runs(self, active: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of *active* are read in order, and lie in order beside such a neighbour."""
@@ -289,7 +289,7 @@ class Planner:
         return unit
 
 
-def _share(cost: Costs, rate: float, *, runs: bool, moved: bool) -> _Share:
+def _share(cost: Costs, rate: float, *, runs: bool, moved: bool) -> Share:
     """Return what *rate* accesses a second take, of chunks in *runs* that stay or have *moved*."""
     if not runs:
         far_s = (FAR - 1) * cost.seek_s if moved else 0.0

@@ -62,6 +62,8 @@ class Tuner:
         self.loads, self.measure = self.measured.loads, self.measured.measure
         self.verdicts = Verdicts(array.context, access)
         self._undo: list[tuple[Move, ...]] = []  # still to be done
+        self._plan: Plan | None = None  # its steps are still to be done: half a run is worse
+        self._plan_for: object = None  # members and bundles when it was made
         self.enabled = True
         self.slice_s = 0.05
         self.idle_s = 1.0
@@ -190,7 +192,13 @@ class Tuner:
         if self._is_wanted():
             self.state, self.why = "waiting", "a request came"
             return
-        self._undo += self.verdicts.judge()
+        if self._plan is not None and self._plan_for == self._shape():
+            await self._carry_out(self._plan)
+            return
+        if not self._undo:
+            self._undo = self.verdicts.judge()
+            if self._undo:
+                self.planner.be_careful()
         if self._undo:
             await self._undo_steps()
             return
@@ -204,25 +212,30 @@ class Tuner:
         self.state, self.why = "balanced", "no move would gain anything"
 
     async def _carry_out(self, plan: Plan) -> None:
-        """Do the steps of *plan* until a request comes."""
+        """Do the steps of *plan* until a request comes; the next round goes on."""
         clock = self.context.member_set.clock
         gain = f"{plan.mean_s * 1e3:.3g} to {plan.after_s * 1e3:.3g} ms per request"
         self.state, self.why = "moving", f"{plan.chunks} chunks, {gain}"
         slice_end_s = clock() + self.slice_s
-        for step in plan.steps:
-            if self._is_wanted():
-                self.state, self.why = "waiting", "a request came"
-                return
-            await self.step(step)
+        self._plan, self._plan_for = plan, self._shape()
+        while plan.steps and not self._is_wanted():
+            await self.step(plan.steps.pop(0))
             if clock() >= slice_end_s:
                 await trio.lowlevel.checkpoint()
                 slice_end_s = clock() + self.slice_s
         self.work_s += clock() - self._began_s
+        if plan.steps:
+            self.state, self.why = "waiting", "a request came"
+        else:
+            self._plan = None
+
+    def _shape(self) -> object:
+        layout = self.layout
+        return self.context.member_set.role_epoch, tuple(layout.counts), layout.cells
 
     async def _undo_steps(self) -> None:
-        """Undo what made the last load slower, until a request comes; be more careful then."""
+        """Undo what made the last load slower, until a request comes."""
         self.state, self.why = "undoing", "the last load was slower than before the moves"
-        self.planner.be_careful()
         while self._undo and not self._is_wanted():
             moves = self._undo.pop(0)
             if await self.mover.move(moves):
