@@ -65,7 +65,7 @@ def carry_out(plan: BandPlan, cells: list[int], new: dict[int, int], lost: int) 
     return after
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.sampled_from(sorted(CODES)), st.integers(0, 2**32))
 def test_every_plan_leaves_a_true_stripe(name: str, seed: int) -> None:
     code = CODES[name]
@@ -93,7 +93,7 @@ def test_every_plan_leaves_a_true_stripe(name: str, seed: int) -> None:
                 assert after[cell] == value, f"{plan.kind}: cell {cell}"
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.sampled_from(sorted(CODES)), st.integers(0, 2**32))
 def test_reading_and_rebuilding_give_the_true_cells(name: str, seed: int) -> None:
     code = CODES[name]
