@@ -20,10 +20,7 @@ from tests.support.spy import SpyRig
     ("layout", "slow", "reads_zero"),
     [
         ("raid4", False, True),
-        ("raid4", True, False),
-        ("raid0", False, False),
         ("raid0", True, True),
-        ("raid5", False, True),
         ("raid5", True, False),
         ("rdp", False, False),
         ("evenodd", True, False),
