@@ -9,8 +9,8 @@ it would block:
     write   pwritev into the page cache inline, as long as that is quick. One that took longer than
             SLOW_WRITE_S (the kernel throttles writers to slow disks) sends the next
             SLOW_WRITES_SKIPPED to a thread, so that a slow disk does not stop the event loop.
-    flush   fdatasync in a thread, inline on tmpfs (enough, because the size never changes). It does
-            nothing if nothing was written since the last flush.
+    flush   fdatasync in a thread (enough, because the size never changes). It does nothing if
+            nothing was written since the last flush.
 
 Inline calls, `reserve` and `data_extents` have no time limit: the watchdog runs on the event loop
 that a blocked call stops. A write of 4 KiB takes 29 us of CPU through a thread and 1.1 us inline.
@@ -233,10 +233,7 @@ class LocalMember(Member):
                 os.fdatasync(self._fd)
 
         try:
-            if self._read_flags:
-                await self._workers.do(work)
-            else:  # in memory: nothing is written
-                work()
+            await self._workers.do(work)
         except MemberError:
             self._flush_failed = True
             raise

@@ -67,7 +67,6 @@ def test_a_second_flush_does_not_overtake_the_first(
         gate.wait(10)
 
     monkeypatch.setattr(os, "fdatasync", fdatasync)
-    monkeypatch.setattr(member, "_read_flags", os.RWF_NOWAIT)  # on a disk, wherever the test runs
 
     async def main() -> None:
         returned: list[int] = []
@@ -86,23 +85,8 @@ def test_a_second_flush_does_not_overtake_the_first(
     trio.run(main)
 
 
-def test_a_flush_of_a_file_in_memory_takes_no_thread(
-    member: LocalMember, syncs: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(member, "_read_flags", 0)
-        patched.setattr(member, "_workers", None)
-        with pytest.raises(StopIteration):  # it ends without having suspended
-            member.flush().send(None)
-    assert len(syncs) == 1
-
-
-@pytest.mark.parametrize("in_memory", [False, True])
-def test_a_failed_flush_stays_failed(
-    in_memory: bool, member: LocalMember, syncs: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_flush_stays_failed(member: LocalMember, syncs: list[int]) -> None:
     syncs.append(-1)
-    monkeypatch.setattr(member, "_read_flags", 0 if in_memory else os.RWF_NOWAIT)
 
     async def main() -> None:
         member.try_writev(0, [b"x"])
