@@ -219,7 +219,7 @@ async def theme_rewrites(player: Player) -> None:
     await player.write(0, player.stripes * player.stripe_bytes)
     await player.flush()
     for _ in range(player.rng.randint(2, 4)):
-        player.recording.tempting += await _settle_behind_a_rewrite(player)
+        player.recording.tempting.extend(await _settle_behind_a_rewrite(player))
 
 
 async def _settle_behind_a_rewrite(player: Player) -> range:
