@@ -146,7 +146,7 @@ def _threshold(name: str, parse: Callable[[str], Any], help: str) -> Setting:
 
 
 def _service_times(text: str) -> float | str | None:
-    """Parse a service time of all members, or one for each role between commas ("1ms,4ms,auto")."""
+    """Parse a service time of all members, or of each role, between commas ("0.001,auto")."""
     if "," not in text:
         return _queue_time(text)
     times = [_queue_time(part) for part in text.split(",")]
@@ -165,7 +165,7 @@ def _service(name: str, kind: str, help: str) -> Setting:
         value = array.member_set.config.settings.get(name)
         return "auto" if value is None else value
 
-    help += "; 1ms,4ms,auto: of each member"
+    help += "; 0.001,0.004,auto: of each member"
     return Setting(name, None, help, _service_times, apply, in_force)
 
 
