@@ -50,7 +50,7 @@ def test_fig_9_takes_a_connection_to_each_device(runs: ModuleType) -> None:
     assert second_s > link_s
     assert 1.2 < first_s / second_s < first_s / link_s < 7.7
     each = runs.measure(linked._replace(network=runs.IPC, own_links=True)).seconds
-    assert 3 < each[0] / each[1] < 9
+    assert 3 < each[0] / each[1] < 15
 
 
 def test_a_mirror_of_unlike_members_is_read_by_speed_or_as_md_by_queue(runs: ModuleType) -> None:
