@@ -154,6 +154,7 @@ class Planner:
         if demands.latency_s <= 0:  # the members take no time that could be measured
             return plan
         places = PlannedPlaces(layout, access, self.pinned, self._random, each)
+        reading = grouped(loads, use.with_writes(0.0))[0]
         misses: dict[tuple[Role, bool], int] = {}
         hottest = _hottest(rates, active)
         for position, at in enumerate(hottest.tolist()):
@@ -169,10 +170,21 @@ class Planner:
                 unit += self._run(at, rest, active, homes, in_run, places)
             cells, rate = active[unit].tolist(), float(rates[unit].sum())
             less = _share(costs[source], rate, runs=runs_here, moved=False)
+            targets = self._targets(source, costs)
             if runs_here:
-                found_s = float((rates * finding)[unit].sum()) * costs[source].seek_s
+                found_rate = float((rates * finding)[unit].sum())
+                found_s = found_rate * costs[source].seek_s
                 less = less[0] + found_s, less[1] + found_s
-            found = self._best(cells, rate, source, less, costs, demands, places, runs=runs_here)
+                # What is written once may be read often: reading it must not take longer.
+                read_s = rate * reading[source].run_s + found_rate * reading[source].seek_s
+                targets = [
+                    role
+                    for role in targets
+                    if _share(reading[role], rate, runs=True, moved=True)[1] <= read_s
+                ]
+            found = self._best(
+                cells, rate, source, less, costs, targets, demands, places, runs=runs_here
+            )
             if found is None:
                 misses[key] = misses.get(key, 0) + 1
                 continue
@@ -189,6 +201,15 @@ class Planner:
                 plan.after_s -= saved_s / total
         return plan
 
+    def _targets(self, source: Role, costs: dict[Role, Costs]) -> list[Role]:
+        """Return the members that may take chunks of *source*."""
+        limit_s = FASTER * self._own_s[source]
+        return [
+            role
+            for role, cost in costs.items()
+            if role != source and (cost.seek_s <= SEEK_S or self._own_s[role] <= limit_s)
+        ]
+
     def _best(
         self,
         cells: list[int],
@@ -196,22 +217,19 @@ class Planner:
         source: Role,
         less: Share,
         costs: dict[Role, Costs],
+        targets: Sequence[Role],
         demands: Demands,
         places: PlannedPlaces,
         *,
         runs: bool,
     ) -> tuple[Role, list[tuple[Move, ...]], Demands] | None:
-        """Return the best target for *cells*, their moves and the demands then; None if none pays.
+        """Return the best of *targets* for *cells*, moves and the demands then; None if none pays.
 
         *rate*: their accesses a second; *less*: what the source will not have to do any more.
         """
         found = []
-        for target, cost in costs.items():
-            if target == source or (
-                cost.seek_s > SEEK_S and self._own_s[target] > FASTER * self._own_s[source]
-            ):
-                continue
-            more = _share(cost, rate, runs=runs, moved=True)
+        for target in targets:
+            more = _share(costs[target], rate, runs=runs, moved=True)
             found.append((target, demands.moved(source, target, less, more)))
         for target, then in sorted(found, key=lambda each: each[1].time_s()):
             work_s = len(cells) * (costs[source].latency_s + costs[target].latency_s)
