@@ -89,6 +89,7 @@ class MemberSet(NewestReads):
         self.refresh()
         # Of the last exclusion until all members that stay record it, else 0.
         self._excluding_events = config.events if self.lost and not read_only else 0
+        self._deaf = ""  # a member that stays and did not take the last superblock
 
     # -- membership ----------------------------------------------------------------------------
 
@@ -110,11 +111,7 @@ class MemberSet(NewestReads):
         """Return the roles that cannot be read in *stripe*."""
         if not self.watermarks:
             return self.lost
-        return frozenset(
-            role
-            for role in self.lost
-            if role not in self.watermarks or stripe >= self.watermarks[role]
-        )
+        return frozenset(role for role in self.lost if stripe >= self.watermarks.get(role, 0))
 
     def lost_cells(self, stripe: Stripe, low: int = 0, high: int = 0) -> int:
         """Return the mask of the cells of *stripe* that cannot be read.
@@ -332,7 +329,8 @@ class MemberSet(NewestReads):
             self._publish_now()
         await self._rounds_ended()
         if self._excluding_events:
-            raise ArrayFailedError("a member that stays does not record which one is excluded")
+            told = f"the superblock of {self._deaf or 'a member'} does not record who is excluded"
+            raise ArrayFailedError(told, action="to read what is there, mount with --read-only")
 
     async def _rounds_ended(self) -> None:
         while self._publication is not None:
@@ -362,17 +360,19 @@ class MemberSet(NewestReads):
             events = self.config.events
             patience = Patience(self.io_timeout_s, self.nursery)
             failed = await write_config(self.present(), self.config, patience)
-        everywhere = True
+        deaf = ""
         for uuid in failed:
             if uuid in self.spares:
                 log.error("spare %s cannot be written; dropped", self.spares[uuid].path)
                 del self.spares[uuid]
                 continue
             for record in self.config.members:
-                if record.member_uuid == uuid and record.role >= 0:
-                    everywhere &= self.fail(record.role, "its superblock could not be written")
+                lacks_it = record.member_uuid == uuid and record.role >= 0
+                if lacks_it and not self.fail(record.role, "its superblock could not be written"):
+                    deaf = record.path_hint
         self.published_events = events
-        if everywhere and events >= self._excluding_events:
+        self._deaf = deaf
+        if not deaf and events >= self._excluding_events:
             self._excluding_events = 0
 
     async def update(
