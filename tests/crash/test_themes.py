@@ -204,12 +204,13 @@ def _data_only(growth: GrowthPosition, stripe: int, cells: int) -> bool:
 
 
 async def _save_at_once(growth: GrowthPosition) -> None:
-    """Save the position before the copies are durable."""
-    flush, growth._member_set.flush = growth._member_set.flush, _no_flush  # type: ignore[method-assign]
+    """Save the position before the copies are durable. Two saves may overlap."""
+    member_set = growth._member_set
+    member_set.flush = _no_flush  # type: ignore[method-assign]
     try:
         await _SAVE(growth)
     finally:
-        growth._member_set.flush = flush  # type: ignore[method-assign]
+        vars(member_set).pop("flush", None)
 
 
 async def _no_flush() -> None:
