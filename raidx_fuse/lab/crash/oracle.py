@@ -89,7 +89,6 @@ def lost_matters(journal: str) -> bool:
 
 
 MOUNT_LIMIT_S = 3600.0  # of virtual time: a mount that takes longer counts as hanging
-
 POLL_S = 0.25
 
 READ_BYTES = (1 << 20, 4096, 16384)
@@ -359,8 +358,9 @@ class _Oracle:
                 member: Member = RamMember(max(size, needed), name=f"new{role}")
                 path = array.member_set.config.record(role).path_hint
                 old = [stale for stale, _ in array.stale if stale.path == path]
-                # The member itself, unless the role has got more since than it can hold.
-                if old and self.rng.random() < 0.7 and old[0].size_bytes >= needed:
+                # The member itself, unless it cannot be read, or the role needs more than it holds.
+                usable = old and not self.left.unread
+                if usable and self.rng.random() < 0.7 and old[0].size_bytes >= needed:
                     member = old[0]
                 job = (await array.replace_disk(role, member))["job"]
                 result = await array.jobs.wait(job)
