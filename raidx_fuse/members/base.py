@@ -62,7 +62,6 @@ class Member(ABC):
     * *identity*: the same for all paths of one file or device, and different for different ones;
       None if the kind has none.
     * *rotates*: whether it is a rotating disk, where seeks cost; None if that is not known.
-    * *never_hangs*: whether every read ends soon, for there is only memory behind it.
     * *begins*: whether `begin` may be called: the kind needs no task for an operation.
     * *overdue*: (begin, end) in bytes of each abandoned write that may still take effect
       (members/overdue.py).
@@ -77,7 +76,6 @@ class Member(ABC):
     identity: Identity | None = None
     rotates: bool | None = None
     overdue: tuple[tuple[int, int], ...] = ()
-    never_hangs: bool = False
     begins: bool = False
 
     def note_overdue(self, begin: int, end: int) -> None:

@@ -19,7 +19,7 @@ async def read_promptly(member: Member, offset_bytes: int, buffers: Sequence[Wri
 
     A read that was given up may still fill its buffers later: they must not be used again.
     """
-    if member.never_hangs or has_no_loop():  # without a loop its members have the limit
+    if has_no_loop():  # its members have the limit
         return await member.readv(offset_bytes, buffers)
     with trio.move_on_after(LIMIT_S):
         await member.readv(offset_bytes, buffers)

@@ -22,7 +22,6 @@ class RamMember(Member):
     """*size_bytes* of zeroed memory. *name* is its name in messages."""
 
     kind = "ram"
-    never_hangs = True
 
     def __init__(
         self,

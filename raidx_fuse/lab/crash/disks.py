@@ -43,8 +43,6 @@ class SectorDisk(WrapperMember):
     that drops what was written there.
     """
 
-    never_hangs = True  # only its writes may
-
     def __init__(
         self,
         image: Image,
