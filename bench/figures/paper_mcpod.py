@@ -124,6 +124,19 @@ def _with(constants: dict[str, int], member_bytes: int, each_window: bool = Fals
         return grown(4, 1, member_bytes, each_window)
 
 
+def on_four(trace: str, requests: int, member_bytes: int, section_s: float) -> partial[Experiment]:
+    """Return the experiment of *trace* on four disks, but for its events."""
+    return partial(
+        Experiment,
+        layout="raid4",
+        members=(DISK,) * 4,
+        member_bytes=member_bytes,
+        load=load_of(trace, requests),
+        section_s=section_s,
+        seed=SEED,
+    )
+
+
 @cache
 def during(trace: str, requests: int, member_bytes: int, how: Habits | str) -> dict[str, Any]:
     """Return the result of *trace* on four disks while a fifth joins: a restripe, or McPod.
@@ -131,15 +144,7 @@ def during(trace: str, requests: int, member_bytes: int, how: Habits | str) -> d
     At the paper's rates (section 5.2): KB a second of every disk that the redistribution passes,
     all of which a restripe moves, McPod a quarter; a surrogate takes a third in parity besides.
     """
-    load = partial(
-        Experiment,
-        layout="raid4",
-        members=(DISK,) * 4,
-        member_bytes=member_bytes,
-        load=load_of(trace, requests),
-        section_s=SECTION_S,
-        seed=SEED,
-    )
+    load = on_four(trace, requests, member_bytes, SECTION_S)
     if isinstance(how, str):
         passed = 3 * PAPER_MCPOD_KIB_S[trace] << 10
         result = under_load(load, how, passed * (7 if how == SURROGATE else 3) // 12)
@@ -216,15 +221,7 @@ def same_requests(requests: int, member_bytes: int) -> PaperTable:
     rows: list[list[Cell]] = []
     for trace in ("financial1", "tpcc"):
         lasts_s = during(trace, requests, member_bytes, LIVE)["events"][0]["job_ended_s"]
-        load = partial(
-            Experiment,
-            layout="raid4",
-            members=(DISK,) * 4,
-            member_bytes=member_bytes,
-            load=load_of(trace, requests),
-            section_s=lasts_s,
-            seed=SEED,
-        )
+        load = on_four(trace, requests, member_bytes, lasts_s)
         slow = {"journal": "partial", "speed_max": str(SLOW_BYTES)}
         grow = [Event(at_s=0.0, do="add", count=1, value=LIVE)]
         rate = 3 * PAPER_MCPOD_KIB_S[trace] << 10

@@ -326,7 +326,7 @@ class Array:
                 config.started_with(member_set.present()), self.base_events, stripes
             )
         )
-        await member_set.published()  # else nothing is written
+        await member_set.published()  # raises before anything is redone
         member_set.refresh()
         for pages in member_set.page_stores:
             await pages.heal()

@@ -91,9 +91,8 @@ class AccessCounter(ABC):
 class AccessStats(AccessCounter):
     """Notes accesses of logical chunks, as `Noted` says.
 
-    *write_share* is the fraction of
-    requests that write. *runs* has, for each cell, the fraction of uses in order, in 1/255;
-    *in_order* counts all of them, *uses* all uses of cells.
+    *write_share* is the fraction of requests that write. *runs* has, for each cell, the fraction of
+    uses in order, in 1/255; *in_order* counts all of them, *uses* all uses of cells.
     """
 
     __slots__ = (

@@ -74,8 +74,8 @@ class LocksOfStripes(Protocol):
 class CommitBatch:
     """Changes of *stripes* that one record will hold: its *fields*, *parts* and *data_bytes*.
 
-    *room_bytes*: of the ring, free
-    beside a full batch and what is kept there, for the parities of the changes that follow.
+    *room_bytes*: what is free in the ring beside a full batch and what is kept there already. The
+    parities that follow the changes of this batch must fit into it.
 
     *write* writes the record. If a log member does not take it synchronously, the batch is *late*:
     the requests *left* are still to be written, and *locked* are the stripes locked until then.

@@ -194,7 +194,7 @@ class Planner:
             misses.clear()
         plan.after_s = demands.time_s() / total
         if layout.length == 1 and not plan.steps:  # else a bundle must keep its members apart
-            sides = [grouped(loads, use.with_writes(share))[0] for share in (0.0, 1.0)]
+            sides = (reading, grouped(loads, use.with_writes(1.0))[0])
             passes = gather(used, costs, demands, places, limit, self.margin, sides)
             for moves, target, saved_s in passes:
                 plan.steps += [Step(m, Role(int(layout.disk[m[0][0]])), target) for m in moves]
