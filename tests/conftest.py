@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 
 from hypothesis import settings
@@ -16,3 +17,8 @@ if "RAIDX_STATE" not in os.environ:
 # Hypothesis fails an example that takes 200 ms of real time, as any may on a machine that is busy.
 settings.register_profile("raidx", deadline=None)
 settings.load_profile("raidx")
+
+# A shell that starts the tests in its background ignores interrupts, and so would the programs that
+# the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
