@@ -119,8 +119,8 @@ class Connection:
     *leaving*: the server has said that it shuts down. It still answers what is under way, but takes
     no more calls; the connection is cut after the last answer.
 
-    *_idle*: since the last call in a hurry there were only patient ones. Their replies are looked
-    for once a tick, when the process wakes anyway: else each of them would wake it.
+    *_idle*: only patient calls are under way. Their replies are looked for once a tick, when the
+    process wakes anyway: else each of them would wake it.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Connection:
             exchange = link.command(call.command, call.offset_bytes, call.size_bytes, call.flags)
         exchange.belong_to(call)
         self._unsent.append(exchange)
-        self._idle = call.patient
+        self._idle = call.patient and (self._idle or len(link.exchanges) == 1)
         if self._rest is not None and (not call.patient or len(link.exchanges) == 1):
             self._rest.cancel()
         if not self._started:

@@ -185,6 +185,24 @@ def test_who_reads_does_not_wait_for_the_answer_to_a_beat(slept: list[float]) ->
     run(main)
 
 
+def test_a_read_under_way_does_not_wait_for_the_tick_that_takes_the_answer_to_a_beat(
+    slept: list[float],
+) -> None:
+    async def main() -> None:
+        server = made()
+        server.delay_s = 0.03
+        member = opened(server, A)
+        await member.writev(4096, [b"x"])
+        end_s = trio.current_time() + 5 * BEAT_S
+        while trio.current_time() < end_s:  # one is under way at each beat
+            begun_s = trio.current_time()
+            await member.readv(0, [bytearray(SIZE_BYTES // 2)])
+            assert trio.current_time() - begun_s < 0.04
+        member.close()
+
+    run(main)
+
+
 def test_a_look_at_the_page_that_is_old_is_not_followed_by_a_beat(slept: list[float]) -> None:
     """Another one may have taken over since; the next look is not patient."""
 
