@@ -71,8 +71,15 @@ class Replace(Job):
         super().cancel()
 
     async def prepare(self) -> None:
-        """Count the written stripes."""
+        """Wait for the writes that have reached the member alone; count the written stripes.
+
+        Those are under way since before the role writes to both. The stripe of a first write counts
+        as unwritten until it ends.
+        """
         context = self.context
+        for stripe in list(context.locks.held):
+            await context.locks.take(stripe)
+            context.locks.release(stripe)
         strip_bytes = context.layout.cells_on((self.operation.role,)) * context.chunk_bytes
         live = context.written.count_live(context.layout, 0, context.layout.stripes)
         self.total_bytes = round(live * strip_bytes)

@@ -178,6 +178,31 @@ def test_it_goes_on_after_a_remount(clean: bool) -> None:
     run(main)
 
 
+@pytest.mark.parametrize("mode", ["partial", "none"])
+@pytest.mark.parametrize("reads_zero", [True, False])
+@pytest.mark.parametrize(("layout", "width"), [("raid0", 2), ("raid1", 2), ("raid5", 3)])
+def test_a_first_write_that_was_under_way_when_it_began_is_not_left_out(
+    layout: str, width: int, reads_zero: bool, mode: str
+) -> None:
+    """It reached the member alone, in a stripe that the copy took for unwritten."""
+
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, reads_zero=reads_zero) as rig:
+            await rig.running.set("journal", mode)
+            await rig.put(0, noise(CHUNK, 1))
+            async with trio.open_nursery() as nursery:
+                data_offset = rig.running.member_set.data_offset
+                rig.members[1].slow(1.0, ("write",), offset_bytes=data_offset, count=1)
+                nursery.start_soon(rig.put, 4 * CHUNK, noise(4 * CHUNK, 2))
+                await trio.sleep(0.1)
+                job = await begin(rig, 1)
+                assert (await finish(rig, job))["state"] == "done"
+            rig.members[1].vanish()
+            await consistent(rig)
+
+    run(main)
+
+
 def test_a_flush_makes_the_copies_durable() -> None:
     """A clean end flushes, then saves the position: what lies below it must not be taken back."""
 
