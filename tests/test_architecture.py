@@ -17,7 +17,7 @@ MODULE_LINES_MAX = 400
 # The layers, from the ground up: a module imports only from its own package and from those before
 # it, annotations included. A name is a package of raidx_fuse, or a module of its top folder.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "late", "units", "tasks", "plugins"),
+    ("errors", "late", "units", "tasks", "plugins", "cpu_latency", "busy_poll"),
     ("layouts",),
     ("members",),
     ("format",),
@@ -52,7 +52,8 @@ MAY_TOUCH_THE_SYSTEM = {
     "fuse.operations",  # errno, stat
     "fuse.session_loop",  # the FUSE descriptor
     "fuse.workers",  # the same
-    "fuse.cpu_latency",  # the latency promise of the kernel
+    "busy_poll",  # epoll
+    "cpu_latency",  # the latency promise of the kernel
     "daemon.mount",  # user ids, pid
     "daemon.scan",  # which files and devices there are
     "daemon.events.store",  # its files

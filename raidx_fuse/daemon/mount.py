@@ -28,6 +28,7 @@ from typing import Any
 import pyfuse3
 import trio
 
+from raidx_fuse.busy_poll import Sources
 from raidx_fuse.daemon import control_server, paths
 from raidx_fuse.daemon.memory_protection import Protection, Protections, few_collections, protect
 from raidx_fuse.errors import RaidxError
@@ -55,7 +56,7 @@ class MountOptions:
     and SIGHUP (main thread only). *protect*: ask for the `protections` against memory pressure.
     *mode* are the permissions of the images.
     *nbd* describes the door for NBD clients beside the mount, if there is one. *deferral* is that
-    of the volumes' journals.
+    of the volumes' journals, *sources* those of all front ends.
     """
 
     source: str = "raidx"
@@ -67,6 +68,7 @@ class MountOptions:
     protect: bool = True
     nbd: Callable[[], dict[str, Any]] | None = None
     deferral: Deferral = field(default_factory=Deferral)
+    sources: Sources | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class MountReport:
 
     *device* is the device number of all files of this mount. *tuning* tells whether the kernel's
     queue depth and read-ahead were raised, *cpu_latency* whether idle processors can be kept awake
-    for a caller with one request at a time (fuse/cpu_latency.py).
+    for a caller with one request at a time (cpu_latency.py).
     """
 
     mountpoint: str
@@ -135,7 +137,9 @@ async def serve(
     try:
         with few_collections(), _mounted(operations, path, options) as device_fd:
             async with trio.open_nursery() as nursery:
-                with session_loop.installed(device_fd, options.deferral) as readers:
+                with session_loop.installed(
+                    device_fd, options.deferral, options.sources
+                ) as readers:
                     if options.signals:
                         nursery.start_soon(_end_on_signal, path)
 

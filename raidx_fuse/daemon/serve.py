@@ -21,6 +21,7 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
+from raidx_fuse.busy_poll import Sources
 from raidx_fuse.daemon import control_socket, daemonize, stand
 from raidx_fuse.daemon.commands.balance import BalanceCommands
 from raidx_fuse.daemon.commands.commands import Commands
@@ -97,7 +98,7 @@ async def _serve(request: MountRequest, ready: daemonize.Ready) -> None:
 async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Ready) -> None:
     parts: list[Part] = []
     watches: list[Watch] = []
-    deferral = Deferral()
+    deferral, sources = Deferral(), Sources()
     async with AsyncExitStack() as stack:
         delivery = Delivery(EventStore(state_directory()))
         await stack.enter_async_context(delivering(delivery))
@@ -150,14 +151,16 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
             balance_commands.handle,
         )
 
-        door = stand.make_door(request.nbd, request.tls, deferral) if request.nbd else None
+        door = None
+        if request.nbd:
+            door = stand.make_door(request.nbd, request.tls, deferral, sources)
         if door is not None:
             for part in parts:
                 for volume in part.volumes.volumes:
                     door.show(volume)
                 part.volumes.attach(door)
         report = volume_commands.report
-        serving = _Serving(request, disks, parts, commands.handle, report, ready, deferral)
+        serving = _Serving(request, disks, parts, commands.handle, report, ready, deferral, sources)
         if request.mountpoint:
             await serving.mount(door)
         else:
@@ -176,6 +179,7 @@ class _Serving:
     report: Callable[[], dict[str, Any]]
     ready: daemonize.Ready
     deferral: Deferral
+    sources: Sources
 
     async def stand(self, door: Door) -> None:
         """Serve NBD clients alone until a signal comes."""
@@ -206,6 +210,7 @@ class _Serving:
             mode=request.mode,
             nbd=None if door is None else partial(stand.described, door),
             deferral=self.deferral,
+            sources=self.sources,
         )
         shown = [volume for part in self.parts for volume in part.volumes.volumes]
         async with stand.opened(door):

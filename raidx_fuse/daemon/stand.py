@@ -22,6 +22,7 @@ from raidx_fuse.daemon.memory_protection import Protections, few_collections, pr
 from raidx_fuse.errors import single
 
 if TYPE_CHECKING:
+    from raidx_fuse.busy_poll import Sources
     from raidx_fuse.journal.group_commit import Deferral
     from raidx_fuse.nbd.door import Door
 
@@ -57,10 +58,10 @@ def described(door: Door) -> dict[str, Any]:
     }
 
 
-def make_door(address: str, tls: str, deferral: Deferral) -> Door:
+def make_door(address: str, tls: str, deferral: Deferral, sources: Sources) -> Door:
     """Listen on *address* (raidx_fuse/nbd/address.py), with the certificates in *tls* if given.
 
-    *deferral* is that of the journals.
+    *deferral* is that of the journals, *sources* those of all front ends.
 
     Raises UsageError, RaidxError.
     """
@@ -68,7 +69,7 @@ def make_door(address: str, tls: str, deferral: Deferral) -> Door:
     from raidx_fuse.nbd.door import Door
 
     context = tls_context(tls) if tls else None
-    return Door(parse_address(address, tls=bool(tls)), context, deferral)
+    return Door(parse_address(address, tls=bool(tls)), context, deferral, sources)
 
 
 @contextlib.asynccontextmanager

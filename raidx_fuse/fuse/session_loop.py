@@ -10,10 +10,8 @@ needs neither, since the next request is already in the queue. Here a worker pol
                                      `---- no ---> busy-poll for 50 us, if that paid lately; then
                                                    become the watcher: trio's wait_readable
 
-The *watcher* is the only worker that sleeps on the device. A caller that waits for each answer
-sends its next request after 5 to 20 us, while sleeping and waking cost 30 us. Busy polling doubles
-its speed if it runs on another processor, and cpu_latency.py doubles it again. Where polling does
-not pay (a slow caller, no free processor), the pauses between two attempts double. The laws:
+The *watcher* is the only worker that sleeps on the device; busy_poll.py says when it pays to poll
+before. The laws:
 
 1. No await comes between the poll and the receive, so that the request seen is the one received. 2.
 **Hand-over.** If a worker's handler suspends, no worker would read the queue. `_drive` steps the
@@ -46,7 +44,8 @@ from typing import Any
 import pyfuse3
 import trio
 
-from raidx_fuse.fuse.cpu_latency import CpuLatencyRequest
+from raidx_fuse.busy_poll import Sources
+from raidx_fuse.cpu_latency import CpuLatencyRequest
 from raidx_fuse.fuse.deferred_replies import RELEASE, SPARE, Loop
 from raidx_fuse.fuse.workers import SessionWorkers
 from raidx_fuse.journal.group_commit import CommitBatch, Deferral
@@ -161,11 +160,13 @@ def reason_against() -> str | None:
 
 
 @contextlib.contextmanager
-def installed(device_fd: int, deferral: Deferral | None = None) -> Iterator[SessionWorkers | None]:
+def installed(
+    device_fd: int, deferral: Deferral | None = None, sources: Sources | None = None
+) -> Iterator[SessionWorkers | None]:
     """Make ``pyfuse3.main()`` poll first inside this context; yield None where it cannot.
 
-    *device_fd* is the FUSE device that ``pyfuse3.init`` opened, *deferral* that of the journals.
-    Call inside trio.
+    *device_fd* is the FUSE device that ``pyfuse3.init`` opened, *deferral* that of the journals,
+    *sources* those of all front ends. Call inside trio.
     """
     reason = reason_against()
     if reason is not None:
@@ -200,7 +201,7 @@ def installed(device_fd: int, deferral: Deferral | None = None) -> Iterator[Sess
         start_task(functools.partial(_finish, loop, workers))
 
     workers = SessionWorkers(
-        device_fd, start_worker, finish, CpuLatencyRequest(start_task), deferral
+        device_fd, start_worker, finish, CpuLatencyRequest(start_task), deferral, sources
     )
 
     def terminate() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import os
 import select
 from collections.abc import Callable
 
 import trio
 
-from raidx_fuse.fuse.cpu_latency import CpuLatencyRequest
+from raidx_fuse.busy_poll import BusyPoll, Sources
+from raidx_fuse.cpu_latency import CpuLatencyRequest
 from raidx_fuse.fuse.deferred_replies import HELD_MAX, DeferredReplies, Loop, idle, release
 from raidx_fuse.journal.group_commit import Deferral
 
@@ -19,8 +19,6 @@ TURNS_MAX = 48
 TURNS_MAX_IN_COMPANY = 8
 TURN_TIME_MAX_S = 0.001
 WORKERS_MAX = 64
-SPIN_LOOKS = 150  # 50 us
-SPIN_PAUSE_MAX = 255
 
 
 class SessionWorkers:
@@ -28,7 +26,8 @@ class SessionWorkers:
 
     *device_fd* is the open FUSE device. *start_worker* starts one more worker; *finish* starts a
     task that finishes a held loop. *cpu_latency*, if set, is told whether busy polling pays.
-    *deferral* tells the journals of the handlers whether replies may be deferred.
+    *deferral* tells the journals of the handlers whether replies may be deferred. *sources* are
+    those of all front ends.
     *turns* counts the requests taken since trio last ran, *passes* the waits for trio, *suspended*
     the handlers that are waiting now, *workers* the workers that exist.
     """
@@ -40,6 +39,7 @@ class SessionWorkers:
         finish: Callable[[Loop], None],
         cpu_latency: CpuLatencyRequest | None = None,
         deferral: Deferral | None = None,
+        sources: Sources | None = None,
     ) -> None:
         self.device_fd = device_fd
         self.cpu_latency = cpu_latency
@@ -63,10 +63,9 @@ class SessionWorkers:
         self._taken = False
         self._resumed = False
         self._left_trio_s = trio.current_time()
-        # How many empty queues to skip without busy polling, now and after the next failure.
-        self._spin_pause = 0
-        self._spin_backoff = 0
-        self._spin_allowed = len(os.sched_getaffinity(0)) > 1
+        sources = sources or Sources()
+        sources.add(device_fd)
+        self.busy_poll = BusyPoll(sources, cpu_latency)
 
     def close(self) -> None:
         self.ended = True
@@ -160,24 +159,8 @@ class SessionWorkers:
         self._left_trio_s = trio.current_time()
 
     def _spin(self) -> bool:
-        """Poll the queue for some 50 us, if that may pay; return whether a request came."""
-        if not self._spin_allowed or self.suspended:
-            return False
-        if self._spin_pause:
-            self._spin_pause -= 1
-            return False
-        look = self._look
-        for _ in range(SPIN_LOOKS):
-            if look(0, 1):
-                self._spin_backoff >>= 1
-                if self.cpu_latency is not None:
-                    self.cpu_latency.hit()
-                return True
-        if self.cpu_latency is not None:
-            self.cpu_latency.miss()
-        self._spin_backoff = min(2 * self._spin_backoff + 1, SPIN_PAUSE_MAX)
-        self._spin_pause = self._spin_backoff
-        return False
+        """Poll, unless a handler waits for trio; return whether a request came."""
+        return not self.suspended and self.busy_poll.sees(self.device_fd)
 
     async def _watch(self) -> None:
         self._watched = True

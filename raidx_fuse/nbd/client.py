@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import trio
 
+from raidx_fuse.busy_poll import BusyPoll
 from raidx_fuse.journal.group_commit import CommitBatch, Deferral
 from raidx_fuse.members.nbd.protocol.server import Pieces, Request, Server
 from raidx_fuse.members.nbd.protocol.wire import Command, ProtocolError
@@ -47,12 +48,15 @@ Task = Coroutine[Any, Any, None]
 class Client:
     """Serves *volume* to the client at the other end of *pipe* until it leaves or `stop`.
 
-    *deferral* is that of the volume's journals.
+    *deferral* is that of the volume's journals, *busy_poll* looks for requests of all clients.
     """
 
-    def __init__(self, pipe: ClientPipe, volume: Volume, deferral: Deferral) -> None:
+    def __init__(
+        self, pipe: ClientPipe, volume: Volume, deferral: Deferral, busy_poll: BusyPoll
+    ) -> None:
         self._pipe = pipe
         self._deferral = deferral
+        self._busy_poll = busy_poll
         self._link = Server(pipe.export, _memory)
         self.handler = Handler(volume, self._link)
         self._nursery: trio.Nursery | None = None
@@ -217,6 +221,8 @@ class Client:
             target = self._link.target()
             buffer = self._buffer if target is None else target
             count = self._pipe.try_receive(buffer)
+            if count < 0 and not self._running and self._busy_poll.sees(self._pipe.fd):
+                count = self._pipe.try_receive(buffer)
             now_s = trio.current_time()
             if count >= 0:
                 if now_s - self._left_loop_s > TURN_S:

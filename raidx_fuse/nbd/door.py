@@ -9,6 +9,8 @@ from contextlib import suppress
 
 import trio
 
+from raidx_fuse.busy_poll import BusyPoll, Sources
+from raidx_fuse.cpu_latency import CpuLatencyRequest
 from raidx_fuse.journal.group_commit import Deferral
 from raidx_fuse.members.nbd.protocol.server_handshake import ServerHandshake
 from raidx_fuse.members.nbd.protocol.wire import ProtocolError
@@ -32,7 +34,8 @@ class Door:
     """Serves volumes on *address* until cancelled; with *tls*, only to clients that use it.
 
     It is a front end: `show` and `hide` say which volumes are exports. The constructor listens;
-    `close` stops that. *bugs* counts requests that met a bug, *refused* the clients turned away.
+    `close` stops that. *deferral* is that of the volumes' journals, *sources* those of all front
+    ends. *bugs* counts requests that met a bug, *refused* the clients turned away.
     """
 
     def __init__(
@@ -40,11 +43,14 @@ class Door:
         address: Address,
         tls: ssl.SSLContext | None = None,
         deferral: Deferral | None = None,
+        sources: Sources | None = None,
     ) -> None:
         self.address = address
         self.refused = 0
         self._tls = tls
         self._deferral = deferral or Deferral()
+        self._sources = sources or Sources()
+        self._busy_poll: BusyPoll | None = None  # while it runs
         self._volumes: list[Volume] = []
         self._clients: set[Client] = set()
         self._connected = 0
@@ -85,6 +91,8 @@ class Door:
         """Serve clients until cancelled; what they began is carried out then."""
         sock = trio.socket.from_stdlib_socket(self._listener)
         async with trio.open_nursery() as nursery:
+            cpu_latency = CpuLatencyRequest(nursery.start_soon)
+            self._busy_poll = BusyPoll(self._sources, cpu_latency)
             try:
                 while True:
                     try:
@@ -101,6 +109,7 @@ class Door:
                     self._connected += 1
                     nursery.start_soon(self._serve, ClientPipe(_stdlib(client)))
             finally:
+                cpu_latency.close()
                 for served in self._clients:
                     served.stop()
 
@@ -116,7 +125,9 @@ class Door:
             pipe.close()
 
     async def _serve_volume(self, pipe: ClientPipe, volume: Volume, first: bytes) -> None:
-        client = Client(pipe, volume, self._deferral)
+        assert self._busy_poll is not None
+        self._sources.add(pipe.fd)
+        client = Client(pipe, volume, self._deferral, self._busy_poll)
         self._clients.add(client)
         volume.note_opened()
         try:

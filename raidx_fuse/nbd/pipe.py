@@ -27,6 +27,11 @@ class ClientPipe(SocketPipe):
         """Note the export that the client has opened."""
         self.export = export
 
+    @property
+    def fd(self) -> int:
+        """The file descriptor of the socket."""
+        return self._socket.fileno()
+
     def try_receive(self, buffer: memoryview) -> int:
         """Fill the beginning of *buffer* without blocking; return how many bytes, -1 for none yet.
 

@@ -18,10 +18,11 @@ from typing import Any
 
 import trio
 
+from raidx_fuse.busy_poll import Sources
+from raidx_fuse.cpu_latency import CpuLatencyRequest
 from raidx_fuse.daemon import daemonize, mount
 from raidx_fuse.errors import NoSpaceError, RaidxError, UnrecoverableError
 from raidx_fuse.fuse import session_loop
-from raidx_fuse.fuse.cpu_latency import CpuLatencyRequest
 from raidx_fuse.fuse.deferred_replies import Loop
 from raidx_fuse.fuse.workers import SessionWorkers
 from raidx_fuse.journal.group_commit import Deferral
@@ -96,11 +97,16 @@ def see_phantoms(every: int) -> None:
         finish: Callable[[Loop], None],
         cpu_latency: CpuLatencyRequest | None = None,
         deferral: Deferral | None = None,
+        sources: Sources | None = None,
     ) -> None:
-        construct(self, device_fd, start_worker, finish, cpu_latency, deferral)
-        look = self._look
+        construct(self, device_fd, start_worker, finish, cpu_latency, deferral, sources)
         looks = itertools.count(1)
-        self._look = lambda *a: look(*a) or ([(device_fd, 1)] if next(looks) % every == 0 else [])
+
+        def with_phantoms(look: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda *a: look(*a) or ([(device_fd, 1)] if next(looks) % every == 0 else [])
+
+        self._look = with_phantoms(self._look)
+        self.busy_poll._look = with_phantoms(self.busy_poll._look)
 
     SessionWorkers.__init__ = construct_with_phantoms  # type: ignore[method-assign]
 

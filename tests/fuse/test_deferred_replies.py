@@ -252,12 +252,17 @@ def test_a_request_withdrawn_after_the_look_while_others_are_held() -> None:
     log = Log()
 
     async def use(made: Model) -> None:
-        look = made.readers._look
-        lies = iter([True, False, True, True])
-        made.readers._look = lambda *a: look(*a) or ([(0, 1)] if next(lies, False) else [])
+        readers, busy = made.readers, made.readers.busy_poll
+        look, look_at_all = readers._look, busy._look
+        lies, more_lies = iter([True, False]), iter([True])
+        readers._look = lambda *a: look(*a) or ([(0, 1)] if next(lies, False) else [])
+        phantom = [(readers.device_fd, 1)]
+        busy._look = lambda *a: look_at_all(*a) or (phantom if next(more_lies, False) else [])
+        busy._allowed = True
         made.ask(1, 2, 3)
         await until(lambda: len(made.done) == 3)
-        made.buffers -= 3  # those lies' loops end where pyfuse3 cannot free its buffer either
+        assert next(more_lies, None) is None
+        made.buffers -= 2  # those lies' loops end where pyfuse3 cannot free its buffer either
 
     made = run_watched(log.write, use)
     assert made.done == [1, 2, 3]

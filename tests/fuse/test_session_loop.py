@@ -212,39 +212,6 @@ def test_another_error_of_the_device_is_not_swallowed() -> None:
         run_model(handle, workers=2, use=use)
 
 
-def test_spinning_that_does_not_pay_backs_off() -> None:
-    async def handle(request: int) -> None:
-        pass
-
-    async def main() -> list[int]:
-        made = Model(handle)
-        workers = made.readers
-        workers._spin_allowed = True
-        looked: list[int] = []
-        look = workers._look
-        counts = [0]
-
-        def counting(*arguments: Any) -> Any:
-            counts[0] += 1
-            return look(*arguments)
-
-        workers._look = counting  # type: ignore[assignment]
-        for _ in range(40):
-            counts[0] = 0
-            assert not workers._spin()
-            looked.append(counts[0])
-        made.ask(1)
-        workers._spin_pause = 0
-        assert workers._spin()
-        made.close()
-        return looked
-
-    looked = trio.run(main)
-    tries = [index for index, count in enumerate(looked) if count]
-    assert tries == [0, 2, 6, 14, 30]  # pauses of 1, 3, 7, 15
-    assert set(looked) == {0, workers.SPIN_LOOKS}
-
-
 def test_an_unknown_pyfuse3_gets_its_own_loop(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

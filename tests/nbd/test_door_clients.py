@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
+from raidx_fuse.busy_poll import BusyPoll
 from raidx_fuse.errors import UsageError
+from raidx_fuse.members.nbd.protocol.exchange import Exchange
 from raidx_fuse.members.nbd.protocol.wire import (
     OPTION,
     OPTION_MAGIC,
@@ -21,6 +25,7 @@ from raidx_fuse.nbd import client as client_module
 from raidx_fuse.nbd import door as door_module
 from raidx_fuse.nbd.address import parse_address
 from raidx_fuse.nbd.door import Door
+from raidx_fuse.nbd.pipe import ClientPipe
 from tests.nbd.test_door import PAGE, SIZE, Backing, Guest, dialed, play
 
 
@@ -42,6 +47,44 @@ def test_what_a_client_began_is_carried_out_when_it_leaves(tmp_path: Path) -> No
         assert backing.content[PAGE : PAGE + 3] == b"too"
 
     play(tmp_path, scene)
+
+
+def test_a_client_whose_next_request_comes_at_once_is_served_without_sleep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[int] = []
+    receive = ClientPipe.receive_into
+
+    async def noted(pipe: ClientPipe, buffer: memoryview) -> int:
+        slept.append(len(answered))
+        return await receive(pipe, buffer)
+
+    answered: list[Exchange] = []
+
+    async def scene(door: Door, backing: Backing) -> None:
+        guest = await Guest.connect(door, "disk")
+        sock = socket.socket(fileno=os.dup(guest.stream.socket.fileno()))
+
+        def sees(_: BusyPoll, fd: int) -> bool:
+            """Be a quick client: take the answer, and make the next request, 100 times."""
+            answered.extend(guest.link.receive(sock.recv(4096)))
+            if len(answered) == 100:
+                return False
+            guest.link.read(0, [bytearray(1)], 1)
+            sock.sendall(b"".join(map(bytes, guest.link.output())))
+            return True
+
+        monkeypatch.setattr(BusyPoll, "sees", sees)
+        monkeypatch.setattr(ClientPipe, "receive_into", noted)
+        guest.link.read(0, [bytearray(1)], 1)
+        await guest.send()
+        while len(answered) < 100:
+            await trio.lowlevel.checkpoint()
+        monkeypatch.undo()
+        sock.close()
+
+    play(tmp_path, scene)
+    assert slept == [100]
 
 
 def test_the_end_of_the_door_waits_for_what_is_under_way(tmp_path: Path) -> None:

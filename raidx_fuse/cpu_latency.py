@@ -7,7 +7,7 @@ us here, more than the request itself. Linux has an interface against that (PM Q
 43 k random reads of 4 KiB per second, one at a time, become 96 k.
 
 The price is that an idle processor looks busy to the host. The request is therefore made only while
-it pays: after `HITS_MIN` requests that arrived during busy polling (session_loop.py), until fewer
+it pays: after `HITS_MIN` requests that arrived during busy polling (busy_poll.py), until fewer
 than `HITS_KEPT` arrived in `LOOK_S`. It is not made on machines with more than `PROCESSORS_MAX`
 processors, where it would keep all of them awake for one caller.
 """
