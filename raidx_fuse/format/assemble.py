@@ -1,28 +1,6 @@
 """Assembly: which of the given members form an array, decided by their superblocks.
 
-A *round* is one call of `write_config`. These rules hold while an array runs:
-
-* The engine acknowledges nothing that depends on a configuration before the round of the
-  configuration has reached every member that has a role in it and is not excluded.
-* A member that missed a round is excluded (failed) by the next one.
-* A start excludes absent members (missing) and increments `starts`.
-* Whenever a member that the last round reached is excluded, `lineage` gets a new, unique entry.
-
-So for a member with a role, `starts` and `lineage` only grow. W *extends* S if the lineage of S is
-a prefix of that of W and W has at least as many starts. Which configuration is valid, W or S?
-
- 1. W extends S: W is valid. Every acknowledged round of S reached the members from which W
-    continued, and W names the members that it excluded. If lineage and starts are equal, the
-    higher event counter wins: the rounds followed each other, and a crash interrupted the last one.
- 2. Neither extends the other: they diverged. If S counts on a member with a role that holds W, then
-    no round of S reached all of its members: otherwise the configuration of that member would
-    extend S. So a crash interrupted S, nothing was acknowledged on it, and W is valid. (Event
-    counters do not help here: a round that reached a single member may have the higher one.)
- 3. They diverged and neither counts on a holder of the other (a split brain): both may have
-    acknowledged writes, as two halves of a mirror that were mounted one at a time. No choice is
-    right, so the assembly is refused.
-
-Then the valid configuration W decides about each member:
+ruling.py has the rules by which one configuration is valid, W. It decides about each member:
 
   * W does not name the member, names it failed, or names it missing in a role: it is stale and is
     not used.
@@ -36,13 +14,11 @@ Then the valid configuration W decides about each member:
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from raidx_fuse.errors import AssemblyError, FormatError, MemberError, UsageError
 from raidx_fuse.format.configuration.config import (
-    ACTIVE,
     FAILED,
     MISSING,
     NO_ROLE,
@@ -53,9 +29,10 @@ from raidx_fuse.format.configuration.config import (
 )
 from raidx_fuse.format.configuration.names import brief
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
+from raidx_fuse.format.ruling import Given, paths_of, ruling_config
 from raidx_fuse.format.shapes import RESTRIPE, can_lose, shapes_of
 from raidx_fuse.format.signature import describe, find_signatures
-from raidx_fuse.format.superblock import Superblock, newest, read_slots
+from raidx_fuse.format.superblock import newest, read_slots
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.plugged import require_origin
@@ -89,40 +66,6 @@ class Assembly:
         """Return the configuration of a start with these members, with a new event counter."""
         roles = {self.config.record(role).member_uuid for role in self.by_role}
         return self.config.started_with(roles | set(self.spares)).bumped()
-
-
-@dataclass(frozen=True, slots=True)
-class _Given:
-    member: Member
-    superblock: Superblock
-
-    @property
-    def uuid(self) -> str:
-        return self.superblock.member_uuid
-
-
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """All given members that hold one and the same configuration."""
-
-    config: ArrayConfig
-    holders: tuple[_Given, ...]
-
-    def diverged(self, other: _Side) -> bool:
-        """Return whether neither side extends the other."""
-        return not self.config.extends(other.config) and not other.config.extends(self.config)
-
-    def is_void_beside(self, other: _Side) -> bool:
-        """Return whether this side diverged from *other* and counts on a member that holds *other*.
-
-        Then this side is not valid (rule 2).
-        """
-        counted_on = {r.member_uuid for r in self.config.members if r.state in (ACTIVE, REBUILDING)}
-        return self.diverged(other) and any(g.uuid in counted_on for g in other.holders)
-
-    def rank(self) -> tuple[int, int, int]:
-        """Return a key that orders sides of which one extends the other."""
-        return len(self.config.lineage), self.config.starts, self.config.events
 
 
 def tolerates_by_layout(config: ArrayConfig, lost: frozenset[Role]) -> bool:
@@ -169,7 +112,7 @@ async def assemble(
         raise AssemblyError("; ".join(warnings))
     _refuse_foreign(given)
     _refuse_duplicates(given)
-    config = _ruling(given)
+    config = ruling_config(given)
     _refuse_truncated(given, config)
     assembly = _judge(given, config, warnings)
     _refuse_failed(assembly, tolerates)
@@ -179,12 +122,12 @@ async def assemble(
 # -- what was given ------------------------------------------------------------------------------
 
 
-async def _look_at(members: Sequence[Member]) -> tuple[list[_Given], list[str]]:
+async def _look_at(members: Sequence[Member]) -> tuple[list[Given], list[str]]:
     """Return the members with their superblocks, and warnings.
 
     A member that cannot be read is left out with a warning.
     """
-    given: list[_Given] = []
+    given: list[Given] = []
     warnings: list[str] = []
     for member in members:
         try:
@@ -195,7 +138,7 @@ async def _look_at(members: Sequence[Member]) -> tuple[list[_Given], list[str]]:
             continue
         if superblock is None:
             raise AssemblyError(await _why_not_a_member(member))
-        given.append(_Given(member, superblock))
+        given.append(Given(member, superblock))
         warnings.extend(
             f"{member.path}: superblock slot {slot.number} is damaged ({slot.problem}), "
             "the other one is used"
@@ -214,19 +157,15 @@ async def _why_not_a_member(member: Member) -> str:
     return f"{member.path} is no member of an array: {what}"
 
 
-def _paths(given: Sequence[_Given]) -> str:
-    return ", ".join(sorted(one.member.path for one in given))
-
-
-def _refuse_foreign(given: Sequence[_Given]) -> None:
-    arrays: dict[str, list[_Given]] = {}
+def _refuse_foreign(given: Sequence[Given]) -> None:
+    arrays: dict[str, list[Given]] = {}
     for one in given:
         arrays.setdefault(one.superblock.array_uuid, []).append(one)
     if len(arrays) == 1:
         return
     groups = sorted(arrays.values(), key=len, reverse=True)
     parts = [
-        f"{_paths(group)} of array {group[0].superblock.config.name!r} "
+        f"{paths_of(group)} of array {group[0].superblock.config.name!r} "
         f"({group[0].superblock.array_uuid[:8]})"
         for group in groups
     ]
@@ -236,8 +175,8 @@ def _refuse_foreign(given: Sequence[_Given]) -> None:
     )
 
 
-def _refuse_duplicates(given: Sequence[_Given]) -> None:
-    seen: dict[str, _Given] = {}
+def _refuse_duplicates(given: Sequence[Given]) -> None:
+    seen: dict[str, Given] = {}
     for one in given:
         if one.uuid in seen:
             first, second = sorted((seen[one.uuid].member.path, one.member.path))
@@ -249,7 +188,7 @@ def _refuse_duplicates(given: Sequence[_Given]) -> None:
         seen[one.uuid] = one
 
 
-def _refuse_truncated(given: Sequence[_Given], config: ArrayConfig) -> None:
+def _refuse_truncated(given: Sequence[Given], config: ArrayConfig) -> None:
     for one in given:
         record = config.find(one.uuid)
         needed = bytes_needed(config, record.role if record and record.role >= 0 else None)
@@ -263,60 +202,10 @@ def _refuse_truncated(given: Sequence[_Given], config: ArrayConfig) -> None:
             )
 
 
-# -- the valid configuration ---------------------------------------------------------------------
-
-
-def _ruling(given: Sequence[_Given]) -> ArrayConfig:
-    """Return the valid configuration. Raises AssemblyError if there is none (a split brain)."""
-    sides = _sides(given)
-    valid = [side for side in sides if not any(side.is_void_beside(other) for other in sides)]
-    for one, other in itertools.combinations(valid, 2):
-        if one.diverged(other):
-            raise _split(valid)
-    if not valid:
-        raise _split(sides)
-    best = max(side.rank() for side in valid)
-    rulers = [side for side in valid if side.rank() == best]
-    if len(rulers) > 1:
-        raise AssemblyError(
-            f"{' and '.join(_paths(side.holders) for side in rulers)} contradict each other at "
-            f"event {rulers[0].config.events}",
-            action="start with one side alone, then replace the other's members",
-        )
-    return rulers[0].config
-
-
-def _sides(given: Sequence[_Given]) -> list[_Side]:
-    """Group the members by the configuration that they hold."""
-    sides: list[_Side] = []
-    for one in given:
-        config = one.superblock.config
-        for index, side in enumerate(sides):
-            if side.config == config:
-                sides[index] = _Side(config, (*side.holders, one))
-                break
-        else:
-            sides.append(_Side(config, (one,)))
-    return sides
-
-
-def _split(sides: Sequence[_Side]) -> AssemblyError:
-    ways: dict[tuple[str, ...], list[_Given]] = {}
-    for side in sides:
-        if not any(o is not side and o.config.extends(side.config) for o in sides):
-            ways.setdefault(side.config.lineage, []).extend(side.holders)
-    named = " and ".join(f"[{_paths(holders)}]" for holders in ways.values())
-    return AssemblyError(
-        f"array {sides[0].config.name!r} was split: {named} each went on without the other, and "
-        "both may hold writes that the other lacks",
-        action="start with one side alone, then replace the other's members",
-    )
-
-
 # -- the members to use --------------------------------------------------------------------------
 
 
-def _judge(given: Sequence[_Given], config: ArrayConfig, warnings: list[str]) -> Assembly:
+def _judge(given: Sequence[Given], config: ArrayConfig, warnings: list[str]) -> Assembly:
     """Return the assembly of the members that *config* allows, with a reason for each other one."""
     base = max(g.superblock.base_events for g in given if g.superblock.config == config)
     by_role: dict[Role, Member] = {}
@@ -349,7 +238,7 @@ def _named(record: MemberRecord) -> str:
 
 
 def _why_stale(
-    one: _Given, record: MemberRecord | None, config: ArrayConfig, base_events: int
+    one: Given, record: MemberRecord | None, config: ArrayConfig, base_events: int
 ) -> str | None:
     """Return why a member must not be used under *config*, or None if it may."""
     events = one.superblock.events

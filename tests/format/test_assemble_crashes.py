@@ -74,6 +74,36 @@ def test_a_failure_that_reached_one_member_is_void_when_the_others_go_on() -> No
     assert "was split: [d0] and [d1]" in life.refused(0, 1)
 
 
+def test_of_two_interrupted_rounds_the_one_with_more_members_is_valid() -> None:
+    """d1 alone learned that d3 failed; d3 alone that d0 and d3 had started without the others."""
+    life = Scenario("rdp", 4)
+    life.start().note("acknowledged").fail(3, only=[1])
+    life.start(0, 3, only=[3])
+    assembly = life.assemble()
+    assert assembly.config.settings["note"] == "acknowledged"
+    assert roles(assembly) == {0: "d0", 1: "d1", 2: "d2"}
+    assert list(stale(assembly)) == ["d3"]
+    life.start().note("went on")
+    assert life.assemble().config.settings["note"] == "went on"
+    # Without d0 and d2, nobody can tell that the rounds were interrupted.
+    life = Scenario("rdp", 4)
+    life.start().fail(3, only=[1])
+    life.start(0, 3, only=[3])
+    assert "was split: [d1] and [d3]" in life.refused(1, 3)
+
+
+def test_old_copies_do_not_make_sides_interrupted() -> None:
+    life = Scenario("raid1", 4)
+    life.start().note("old")
+    copies = [bytes(disk.memory) for disk in life.disks]
+    life.start().note("newer")
+    life.start(0, 1).note("left")
+    life.start(2, 3).note("right")
+    for number in (1, 3):
+        life.disks[number].memory[:] = copies[number]
+    assert "was split: [d0] and [d2]" in life.refused()
+
+
 def test_a_crash_while_a_spare_joins_or_leaves() -> None:
     life = Scenario()
     life.start().spare(only=[4])  # the spare alone was told

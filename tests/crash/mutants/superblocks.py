@@ -7,6 +7,7 @@ from tests.crash.mutants.mutant import DISKS, GROWTH, REMOUNTS, TWO_LOSSES, Muta
 ROUND = "raidx_fuse/format/superblock_round.py"
 SUPERBLOCK = "raidx_fuse/format/superblock.py"
 ASSEMBLE = "raidx_fuse/format/assemble.py"
+RULING = "raidx_fuse/format/ruling.py"
 CONFIG = "raidx_fuse/format/configuration/config.py"
 ARRAY = "raidx_fuse/array/array.py"
 FAILURES = (
@@ -105,7 +106,7 @@ MEMBERSHIP = (
     ),
     Mutant(
         "older-side-rules",
-        ASSEMBLE,
+        RULING,
         "    best = max(side.rank() for side in valid)",
         "    best = min(side.rank() for side in valid)",
         "members are judged by what was true before the last round",
@@ -114,8 +115,8 @@ MEMBERSHIP = (
     ),
     Mutant(
         "split-not-refused",
-        ASSEMBLE,
-        "        if one.diverged(other):",
+        RULING,
+        "        if not all(side.is_interrupted(given) for side in diverged):",
         "        if False:",
         "two halves that both acknowledged writes are joined",
         DISKS,
