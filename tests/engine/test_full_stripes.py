@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from raidx_fuse.engine.write.full_stripe import FullStripeWrite, GrownFullStripeWrite
+from raidx_fuse.engine.write.full_stripe import FullStripeWrite
 from raidx_fuse.engine.write.pending import PendingWrite
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.members.simulated.virtual_time import run
@@ -35,11 +35,9 @@ async def filled(layout: str, width: int, rows: int, mode: str, *, slow: bool = 
     return rig
 
 
-@pytest.mark.parametrize("mode", ["partial", "full", "none"])
-@pytest.mark.parametrize(("layout", "width", "rows"), LAYOUTS)
-def test_large_writes_of_every_alignment(
-    layout: str, width: int, rows: int, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Return the list of what full-stripe writes have written: first byte, end."""
     taken: list[tuple[int, int]] = []
     write = FullStripeWrite.write
 
@@ -52,7 +50,14 @@ def test_large_writes_of_every_alignment(
         return done
 
     monkeypatch.setattr(FullStripeWrite, "write", noting)
+    return taken
 
+
+@pytest.mark.parametrize("mode", ["partial", "full", "none"])
+@pytest.mark.parametrize(("layout", "width", "rows"), LAYOUTS)
+def test_large_writes_of_every_alignment(
+    layout: str, width: int, rows: int, mode: str, taken: list[tuple[int, int]]
+) -> None:
     async def main() -> None:
         rig = await filled(layout, width, rows, mode)
         assert rig.array is not None
@@ -121,21 +126,8 @@ def test_inline_operations_are_counted_one_by_one_though_few_are_timed() -> None
 @pytest.mark.parametrize("mode", ["partial", "full", "none"])
 @pytest.mark.parametrize(("layout", "history"), [("raid0", [3, 5]), ("raid4", [4, 5, 7])])
 def test_large_writes_to_a_grown_array(
-    layout: str, history: list[int], mode: str, monkeypatch: pytest.MonkeyPatch
+    layout: str, history: list[int], mode: str, taken: list[tuple[int, int]]
 ) -> None:
-    taken: list[tuple[int, int]] = []
-    write = GrownFullStripeWrite.write
-
-    def noting(
-        self: GrownFullStripeWrite, offset: int, view: memoryview, length: int
-    ) -> tuple[int, int, PendingWrite | None] | None:
-        done = write(self, offset, view, length)
-        if done is not None:
-            taken.append(done[:2])
-        return done
-
-    monkeypatch.setattr(GrownFullStripeWrite, "write", noting)
-
     async def main() -> None:
         rig = Rig(layout, history[-1], chunk_bytes=CHUNK, stripes=12, params={"history": history})
         array = await rig.create()

@@ -206,7 +206,7 @@ def is_whole(context: ArrayContext, state: StripeState, piece: Piece) -> bool:
     """Return whether *piece* overwrites every written chunk of its stripe.
 
     That is the full stripe, or in an array that has grown one generation of blocks without written
-    blocks of other generations (see `GrownFullStripeWrite`).
+    blocks of other generations (see full_stripe.py).
     """
     layout, every = context.layout, context.code.data_mask
     whole = piece.whole_cells(context.chunk_bytes)

@@ -19,7 +19,7 @@ import logging
 from raidx_fuse.engine.access_stats import SAMPLE_MASK
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.write.data_only import LogNow, is_cached, log_data
-from raidx_fuse.engine.write.full_stripe import FullStripeWrite, GrownFullStripeWrite
+from raidx_fuse.engine.write.full_stripe import FullStripeWrite
 from raidx_fuse.engine.write.pending import Completion
 from raidx_fuse.engine.write.prepare import Preparer, Work
 from raidx_fuse.engine.write.route import (
@@ -36,7 +36,6 @@ from raidx_fuse.engine.write.split import Piece, split
 from raidx_fuse.engine.write.stripe_end import StripeEnd
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.layouts.numbers import Stripe
-from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.member_io import MemberIO, MemberLostError, join
@@ -62,10 +61,9 @@ class Writer:
     def _prepare_fast(self) -> None:
         """Build the fast paths for the current layout."""
         self._small_write = SmallWrite(self.context)
-        grown = isinstance(self.context.layout, ElasticLayout)
         self._stripe_end = StripeEnd(self.context)
         self._log_now = LogNow(self.context)
-        self._full_stripe = (GrownFullStripeWrite if grown else FullStripeWrite)(self.context)
+        self._full_stripe = FullStripeWrite(self.context)
 
     async def write(self, offset: int, data: ReadBuffer) -> None:
         """Write all of *data* at *offset*; return when it is acknowledged (not yet durable).
