@@ -1,9 +1,9 @@
 """Rebuild: restore the content of roles whose members were replaced (by a hot spare or by hand).
 
 A rebuilding role is present below its watermark and lost from there on, so that reads and writes
-already use the rebuilt stripes. Unwritten stripes are skipped. If a skipped stripe is first written
-while the watermark passes it, two things keep it consistent: the write notices the move and repeats
-with the member included (engine/write/write.py), and the watermark stops before the stripe.
+already use the rebuilt stripes. Unwritten stripes are skipped, but for those whose lock is held:
+the first write may be under way, planned without the member. The watermark stops before such a
+stripe, and the next window waits for its lock. So no record of the log lacks a rebuilt member.
 
 The member of a role may have been away, and hold all that did not change meanwhile. Then stripes
 that did not change are skipped, too (engine/changed_regions.py). A write to such a stripe notes it
@@ -101,7 +101,15 @@ class Rebuild(Job):
 
     def next_window(self) -> list[Stripe] | None:
         """Return the next stripes to rebuild, starting at the watermark."""
-        return self._to_visit(self.watermark, self._window, self.context.layout.stripes) or None
+        end = self.context.layout.stripes
+        found = self._to_visit(self.watermark, self._window, end)
+        if len(found) == self._window:
+            end = found[-1]
+        return sorted({*found, *self._held(self.watermark, end)}) or None
+
+    def _held(self, start: int, end: int) -> list[Stripe]:
+        """Return the stripes of *start* .. *end* - 1 whose lock is held."""
+        return [stripe for stripe in self.context.locks.held if start <= stripe < end]
 
     @property
     def catches_up(self) -> bool:
@@ -152,14 +160,13 @@ class Rebuild(Job):
                 self._equations.clear()  # another member failed: solve without it, if possible
         end = stripes[-1] + 1
         if end - start > len(stripes):  # stripes were skipped: unwritten, or not changed
-            first_written = set(self._to_visit(start, len(stripes) + 1, end))
+            first_written = {*self._to_visit(start, len(stripes) + 1, end), *self._held(start, end)}
             first_written -= set(stripes)
             if first_written:
                 end = min(first_written)
         for role in self.roles:
             if role in member_set.watermarks:
                 member_set.watermarks[role] = Stripe(max(end, start))
-        member_set.note_watermark()
         roles = frozenset(self.roles)
         done = [stripe for stripe in stripes if stripe < end]
         return sum(context.layout.lost_cells(s, roles).bit_count() for s in done) << context.shift
@@ -236,23 +243,13 @@ class Rebuild(Job):
         return requests
 
     async def checkpoint(self) -> None:
-        """Save the watermark in the superblocks, after everything below it is durable.
-
-        A stripe that was skipped as unwritten may be in the middle of its first write, which began
-        before the watermark passed. The record of that write lacks the rebuilt role; the write
-        repairs this with a second record. Therefore wait until every write that holds a stripe
-        below the watermark has ended.
-        """
-        member_set, locks = self.context.member_set, self.context.locks
+        """Save the watermark in the superblocks, after everything below it is durable."""
+        member_set = self.context.member_set
         marks = {
             role: (member_set.watermarks[role], member_set.queues[role])
             for role in self.roles
             if role in member_set.watermarks
         }
-        passed = max((stripe for stripe, _queue in marks.values()), default=0)
-        for stripe in [stripe for stripe in locks.held if stripe < passed]:
-            await locks.take(stripe)
-            locks.release(stripe)
         if self.context.growth is not None:
             # Cells were skipped as unwritten under the current growth position. It must be durable,
             # so that a crash does not bring an earlier one back.
@@ -274,11 +271,10 @@ class Rebuild(Job):
         member_set = self.context.member_set
         done = [role for role in self.roles if role in member_set.watermarks]
         if completed:
-            # From here on writes include the roles everywhere. There was no await since the last
-            # window.
+            # From here on writes include the roles everywhere. There was no await since
+            # `next_window` found no stripe, so no write that lacks them is under way.
             for role in done:
                 member_set.watermarks[role] = Stripe(self.context.layout.stripes)
-            member_set.note_watermark()
         rebuilt = {role: member_set.queues[role] for role in done}
         await self.checkpoint()
         if not completed:

@@ -99,11 +99,12 @@ class Journal(Checkpoint):
         * *moves*: new places of cells of bundles (*writes* has the content for them);
         * *mark*: a new watermark of a restripe.
 
-        *still_valid* is called twice: before the record is written, because another member may have
-        taken a role while the commit waited for space, and must not get what was planned for the
-        old one; and afterwards, because a rebuild may have passed the stripe. If it returns False,
-        nothing takes effect and False is returned. The caller then plans and commits again; replay
-        would redo both records, in order. Raises what the members raise.
+        *still_valid* is called before the record is written: another member may have taken a role
+        while the commit waited for space, and must not get what was planned for the old one. If it
+        returns False, nothing is done and False is returned; the caller plans again. A record that
+        is written takes effect in any case, as recovery redoes it. It stays valid: roles change
+        hands only with no record in flight, and a rebuild passes no stripe whose lock is held
+        (jobs/rebuild.py). Raises what the members raise.
         """
         assert not any(stripe in self.unsettled for stripe in stripes), "settled before planning"
         fields, parts, total = entry_fields(writes)
@@ -113,14 +114,14 @@ class Journal(Checkpoint):
         if self.member_set.unpublished:
             await self.member_set.published()  # law 4
         await self._make_room(record_bytes(len(fields) // 4, total))
+        role_epoch = self.member_set.role_epoch
         if not still_valid():
             return False
         self.unsettled.whole_cells.note_others(stripes)
         sequence, record = await self.append(stripes, fields, parts, total)
         try:
             await self.wait_for_earlier(sequence)
-            if not still_valid():
-                return False
+            assert role_epoch == self.member_set.role_epoch, "a role was taken under a record"
             self.take_effect(record, len(fields) // 4, writes)
             self.unsettled.note_parity(stripes)
             self.unsettled.drop_closed(stripes)

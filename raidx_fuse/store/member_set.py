@@ -73,7 +73,6 @@ class MemberSet(NewestReads):
         self.watermarks: dict[Role, Stripe] = {}
         self.readable: list[MemberQueue | None] = []
         self.lost: frozenset[Role] = frozenset()
-        self.rebuild_epoch = 0  # increases with every watermark: writers check whether one moved
         self.published_events = config.events  # of the last round that ended
         self.closed = False  # no superblock is written any more
         self.io_timeout_s = 30.0
@@ -243,10 +242,6 @@ class MemberSet(NewestReads):
     def note_role_taken(self) -> None:
         """Note that another member has taken a role: what was planned for the old one is void."""
         self.role_epoch += 1
-
-    def note_watermark(self) -> None:
-        """Note that the watermark of a rebuild has moved: writers look whether they missed it."""
-        self.rebuild_epoch += 1
 
     # -- failure -------------------------------------------------------------------------------
 

@@ -1,8 +1,6 @@
-"""Writes to stripes while a rebuild passes them: done once, or repeated where that is needed.
+"""Writes to stripes while a rebuild comes to them, and while another member takes a role.
 
-A rebuild passes unwritten stripes without taking their locks. Therefore the first write to such a
-stripe is repeated when the watermark has moved. In a written stripe it must not be: the
-parity has taken up the new chunk, which counts as zero until its bit is set.
+A rebuild waits for the first write to a stripe, as for every other one.
 """
 
 from __future__ import annotations
@@ -94,9 +92,9 @@ async def write_past_a_watermark(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(rig.put, at, noise(at, size))
         await until(lambda: fault.hits)
-        epoch = member_set.rebuild_epoch
+        mark = member_set.watermarks[ROLE]
         await rig.running.set("speed_max", "0")
-        await until(lambda: member_set.rebuild_epoch != epoch)
+        await until(lambda: member_set.watermarks[ROLE] != mark)
         fault.lift()
     assert (await rig.running.jobs.wait(job))["state"] == "done"
 

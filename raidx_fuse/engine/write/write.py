@@ -214,7 +214,7 @@ class Writer:
     ) -> None:
         """Carry the pieces out under their locks: plan, read, XOR, then write or commit.
 
-        A rebuild may pass a piece's stripe meanwhile (see `_write_content`). Pieces that are
+        Another member may take a role meanwhile (see `_write_content`). Pieces that are
         already written in stripes with written chunks stay as they are: a rebuild waits for the
         locks of those stripes. Writing such a piece again would be wrong: the parity already
         includes it, but it counts as zero until its bits in the written map are set.
@@ -255,8 +255,8 @@ class Writer:
 
     async def _prepare(
         self, direct: list[Piece], placed: list[Piece], logged: list[Piece], view: memoryview
-    ) -> tuple[list[Work], tuple[int, int]]:
-        """Plan, read and XOR; return the work past the log, that of each record, and the epochs.
+    ) -> tuple[list[Work], int]:
+        """Plan, read and XOR; return the work past the log, that of each record, and the epoch.
 
         The pieces in *placed* need no further work; the chunks that they write for the first time
         are listed in the work past the log, the first item of the list.
@@ -264,7 +264,7 @@ class Writer:
         context = self.context
         member_set = context.member_set
         while True:
-            epoch = (member_set.role_epoch, member_set.rebuild_epoch)
+            epoch = member_set.role_epoch
             context.changes.note_degraded(piece.stripe for piece in (*direct, *placed, *logged))
             work = Work()
             for piece in direct:
@@ -308,22 +308,18 @@ class Writer:
             context.unflushed_writes.add()
 
     async def _write_content(
-        self, work: Work, logged: list[Piece], records: list[Work], epoch: tuple[int, int]
+        self, work: Work, logged: list[Piece], records: list[Work], epoch: int
     ) -> bool:
-        """Commit logged pieces and first writes; return False if a rebuild passed their stripes.
+        """Commit logged pieces and first writes; return False if a role was taken meanwhile.
 
-        A rebuild skips unwritten stripes without taking their locks. If it skipped one of these
-        meanwhile, everything is written again, now also to the member that is rebuilt.
+        What was planned for the former member must not reach the new one: the caller plans again.
         """
         context = self.context
         journal = context.journal
         fresh = list(work.fresh)
-        has_first_write = bool(fresh) or any(record.fresh for record in records)
 
         def still_valid() -> bool:
-            if epoch[0] != context.member_set.role_epoch:
-                return False
-            return not has_first_write or epoch[1] == context.member_set.rebuild_epoch
+            return epoch == context.member_set.role_epoch
 
         if fresh and not context.all_read_zero:
             # If the bit survives a power cut, so must the content: otherwise the chunk would show
