@@ -217,10 +217,11 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
     def answer_s(self) -> float:
         """Return the expected response time, in seconds, of a read that is submitted now.
 
-        While the member's first reads are under way, nothing is known: *UNKNOWN_S* for each.
+        Longer than any while the member's first reads are under way, by what its writes take.
         """
         if not self.reads:
-            return UNKNOWN_S * (1 + self.reads_waiting)
+            service_s = self.write_service_s or UNKNOWN_S
+            return UNKNOWN_S + service_s * (1 + self.reads_waiting / self._depth)
         wait_s = self.reads_waiting * self.read_service_s
         wait_s += self.writes_waiting * self.write_service_s
         return self.read_service_s + wait_s / self._depth

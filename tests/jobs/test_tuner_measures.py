@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 import trio
 
@@ -54,6 +55,30 @@ def test_hot_chunks_beside_each_other_are_no_stream() -> None:
         assert (access.runs[hot] < RUN_HALF).all()
 
     run(with_array, [("ssd", 16), ("ssd", 16)], scenario)
+
+
+def test_the_end_of_a_request_that_a_member_has_alone_is_no_run() -> None:
+    """It is used in order in the image. On its disk, nothing beside it is: heads must find it."""
+
+    async def scenario(array: Array, model: bytearray) -> None:
+        assert array.tuner is not None
+        planner, chunks = array.tuner.planner, len(model) // CHUNK
+        apart, stream = range(0, chunks // 2 - 10, 10), range(chunks // 2, chunks // 2 + 32)
+        for _ in range(2):
+            for chunk in apart:
+                await array.read(chunk * CHUNK + CHUNK // 2, CHUNK)
+            for chunk in stream:
+                await array.read(chunk * CHUNK, CHUNK)
+        planner.access.digest()
+        ends = np.array([chunk + 1 for chunk in apart])
+        in_order = np.array(stream[1:])
+        assert (planner.access.runs[np.append(ends, in_order)] >= RUN_HALF).all()
+        used = np.array(sorted([*apart, *ends.tolist(), *stream]))
+        in_runs = planner.in_runs(used)
+        assert not in_runs[used < stream[0]].any()
+        assert in_runs[np.isin(used, in_order)].all()
+
+    run(with_array, [("ssd", 16)] * 3, scenario)
 
 
 def test_access_times_survive_in_the_table() -> None:

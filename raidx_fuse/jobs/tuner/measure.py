@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.heat.place_heat import PlaceHeat
-from raidx_fuse.jobs.tuner.speeds import MemberLoad, ServiceMeter
+from raidx_fuse.jobs.tuner.speeds import SAMPLES_MIN, MemberLoad, ServiceMeter
 from raidx_fuse.layouts.numbers import Role, by_role
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
@@ -65,7 +65,7 @@ class Measurements:
             if not queue.reads:
                 continue
             read, write = meter.read.copy(), meter.write.copy()
-            if not read.latency_s.count:  # answers came at once, from memory
+            if not read.latency_s.count:  # from memory, or many at once and not measured yet
                 read.note(PROBE_BYTES, queue.read_service_s, 1, sequential=False)
                 if queue.writes:
                     write.note(PROBE_BYTES, queue.write_service_s, 1, sequential=False)
@@ -93,7 +93,7 @@ class Measurements:
             if again and queue.reads == self._reads_seen.get(role):
                 enough = queue.reads + PROBE_READS
             room = self._room_chunks(role) * context.chunk_bytes - PROBE_BYTES
-            while queue.reads < enough or not meter.read.latency_s.count:
+            while queue.reads < enough or meter.read.latency_s.count < SAMPLES_MIN:
                 if self._is_wanted() and not patiently:
                     return
                 place = self._random.randrange(room // PROBE_BYTES + 1) * PROBE_BYTES

@@ -15,7 +15,7 @@ estimate of Good and Turing). They do not move, but the members serve them: with
 disk full of cold chunks seems idle, and keeps hot ones.
 
     most frequently used chunks, hottest first; equally hot ones in the order of the image
-        chunks that are read in order and lie in order: as one run, into places in order
+        chunks that are read in order beside each other: as one run, into places in order
         the member that shortens the expected time most:
             free chunks there?          move
             else, in a sample of its chunks, those used half as often or less?   exchange
@@ -127,7 +127,7 @@ class Planner:
         if len(costs) < 2 or not len(active):
             return plan
         rates = TICKS_A_SECOND / access.intervals(active)
-        in_run = self._in_runs(active)
+        in_run = self.in_runs(active)
         used = Used(active, rates, access.runs[active] >= RUN_HALF)
         finding = positionings(used, homes, layout.offset[active].astype(np.int64))
         busy_s, latency_s = dict.fromkeys(costs, 0.0), 0.0
@@ -268,18 +268,24 @@ class Planner:
             and gain_s * PAID_BACK_S >= work_s
         )
 
-    def _in_runs(self, active: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of *active* are read in order, and lie in order beside such a neighbour."""
+    def in_runs(self, active: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of *active* are read in order, and follow or precede such a neighbour there.
+
+        The neighbour on the member must be used, too: the end of a request for two chunks is read
+        in order, but the disk that has it alone must find it.
+        """
         layout = self.layout
-        found = self.access.runs[active] >= RUN_HALF
+        ordered = self.access.runs[active] >= RUN_HALF
+        found = np.zeros(len(active), bool)
         near = 2 * layout.width * layout.length
-        for role in np.unique(layout.disk[active[found]]).tolist():
-            mine = np.flatnonzero(found & (layout.disk[active] == role))
-            cells, index = active[mine], layout.cells_of(Role(role))
-            at = layout.offset[cells].astype(np.int64)
-            before = cells - index[np.maximum(at - 1, 0)]
-            behind = index[np.minimum(at + 1, len(index) - 1)] - cells
-            found[mine] = ((before > 0) & (before <= near)) | ((behind > 0) & (behind <= near))
+        for role in np.unique(layout.disk[active[ordered]]).tolist():
+            mine = np.flatnonzero(layout.disk[active] == role)
+            mine = mine[np.argsort(layout.offset[active[mine]])]
+            gap = np.diff(active[mine])
+            beside = (np.diff(layout.offset[active[mine]].astype(np.int64)) == 1) & (gap > 0)
+            joins = beside & (gap <= near) & ordered[mine[1:]]
+            found[mine[1:]] |= joins
+            found[mine[:-1]] |= joins & ordered[mine[:-1]]
         return found
 
     def _run(

@@ -4,7 +4,9 @@ Reads and writes are told apart, random and sequential operations too: an operat
 it begins where the last one on its member ended. Two times are kept. The *latency* is what one
 operation takes. The *busy* time is what it costs the member: its share of the time if the member
 serves several at once. So three disks are known to do more together than the fastest one alone, and
-an SSD more than one operation at a time.
+an SSD more than one operation at a time. Latencies are of operations that were alone on the member:
+behind a network, or in a queue of its own, one of many waits for the others, and the model that
+judges plans (demands.py) adds that wait itself.
 
 All are moving means. A sample counts as at most `OUTLIER` times the mean: an answer that took a
 thousand times as long, because the host was busy, says nothing about the member.
@@ -17,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 WEIGHT = 1 / 32  # of the newest operation in a moving mean
 OUTLIER = 4.0
-SAMPLES_MIN = 8  # of writes: before, they are taken to be as fast as reads
+SAMPLES_MIN = 8  # of reads alone, else the member is probed; of writes, else they count like reads
 
 
 @dataclass(slots=True)
@@ -41,9 +43,10 @@ class Mean:
 class Speed:
     """The speed of one member for reads, or for writes.
 
-    *latency_s*, *busy_s*, *bytes* of random operations; *byte_s*, the busy time for each byte, and
-    *run_bytes* of sequential ones. *at_once_s* is the busy time of many operations at once: users
-    may never have sent so many that the member shows what it can do.
+    *busy_s*, *bytes* of random operations; *latency_s*, *alone_bytes* of those that were alone;
+    *byte_s*, the busy time for each byte, and *run_bytes* of sequential ones. *at_once_s* is the
+    busy time of many operations at once: users may never have sent so many that the member shows
+    what it can do.
     """
 
     latency_s: Mean = field(default_factory=Mean)
@@ -52,6 +55,7 @@ class Speed:
     byte_s: Mean = field(default_factory=Mean)
     run_bytes: Mean = field(default_factory=Mean)
     at_once_s: Mean = field(default_factory=Mean)
+    alone_bytes: Mean = field(default_factory=Mean)
 
     def note(self, size_bytes: int, taken_s: float, at_once: int, *, sequential: bool) -> None:
         """Note an operation that took *taken_s* while the member served *at_once* of them."""
@@ -59,7 +63,9 @@ class Speed:
             self.byte_s.add(taken_s / at_once / size_bytes)
             self.run_bytes.add(size_bytes)
         else:
-            self.latency_s.add(taken_s)
+            if at_once == 1:
+                self.latency_s.add(taken_s)
+                self.alone_bytes.add(size_bytes)
             self.busy_s.add(taken_s / at_once)
             self.bytes.add(size_bytes)
 
@@ -69,7 +75,7 @@ class Speed:
 
     def _means(self) -> tuple[Mean, ...]:
         means = self.latency_s, self.busy_s, self.bytes, self.byte_s, self.run_bytes
-        return *means, self.at_once_s
+        return *means, self.at_once_s, self.alone_bytes
 
     @property
     def positioning_s(self) -> float:
@@ -177,9 +183,9 @@ def costs_of(load: MemberLoad, use: Use) -> Costs:
     Writes count like reads where few were seen.
     """
     read = load.read
-    write = load.write if load.write.latency_s.count >= SAMPLES_MIN else read
+    write = load.write if load.write.busy_s.count >= SAMPLES_MIN else read
     write_run = load.write if load.write.byte_s.count >= SAMPLES_MIN else read
-    if write is not read and read.at_once_s.count:  # writes overlap like reads
+    if write.latency_s.count and write is not read and read.at_once_s.count:  # they overlap alike
         write = write.copy()
         gain = min(1.0, read.least_busy_s / (read.latency_s.value or 1.0))
         write.at_once_s.add(write.latency_s.value * gain)
@@ -188,7 +194,9 @@ def costs_of(load: MemberLoad, use: Use) -> Costs:
     for share, single, run in parts:
         transfer_s = run.byte_s.value
         more_s = (use.random_bytes - single.bytes.value) * transfer_s
-        latency_s += share * max(single.latency_s.value + more_s, single.positioning_s)
+        alone = single if single.latency_s.count else read  # which is probed
+        alone_s = alone.latency_s.value + (use.random_bytes - alone.alone_bytes.value) * transfer_s
+        latency_s += share * max(alone_s, single.positioning_s)
         busy_s += share * max(single.least_busy_s + more_s, single.positioning_s)
         run_s += share * use.run_bytes * transfer_s
         seek_s += share * single.positioning_s
