@@ -58,7 +58,7 @@ class Run(NamedTuple):
 
     *model*: of the members; several between semicolons are taken in turn. *whole_l*: L = N * A of
     the paper, whatever a member serves at a time. *by_hand*: A_R and A_W of the members in turn, as
-    `raidx set` takes them, instead of the measured ones.
+    `raidx set` takes them, instead of the measured ones. *changes*: other numbers of the load.
     """
 
     trace: str
@@ -71,6 +71,7 @@ class Run(NamedTuple):
     layout: str = "raid5"
     whole_l: bool = False
     by_hand: tuple[str, str] = ("", "")
+    changes: tuple[tuple[str, float], ...] = ()
 
 
 class Scope(NamedTuple):
@@ -91,7 +92,8 @@ def load_of(run: Run, size_bytes: int) -> Load:
         work = variant("uniform", read_share=1 - share, span_bytes=size_bytes)
         return generate(work, seed=run.seed, requests=run.requests)
     pace = WEEK_IN_HALF_AN_HOUR * run.pace
-    return fit(faster(generate(run.trace, seed=run.seed, requests=run.requests), pace), size_bytes)
+    work = variant(run.trace, **dict(run.changes))
+    return fit(faster(generate(work, seed=run.seed, requests=run.requests), pace), size_bytes)
 
 
 def skews(array: Array) -> dict[str, float]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from growth_runs import CHUNK_BYTES, DISK, MIB, SEED, Watched, disk, grown, quiet
 from growth_tables import every_code, grown_beside_made
-from mcpod_after import after_growth, load_of
+from mcpod_after import after_growth, cached, load_of
 from paper_common import Cell, Chart, PaperTable, main
 from restripe_runs import LARGE_WINDOWS, MD, MD_FLUSHES, Habits, restriped, under_load
 
@@ -336,6 +336,7 @@ def tables(quick: bool) -> list[PaperTable]:
         same_requests(requests, member_bytes),
         over_time(requests, member_bytes),
         after_growth(requests, member_bytes),
+        cached(requests, member_bytes),
         every_code(member_bytes),
         grown_beside_made(member_bytes),
     ]

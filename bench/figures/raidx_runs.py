@@ -27,6 +27,7 @@ from raidx_fuse.members.simulated.model import model_member
 from raidx_fuse.members.simulated.network import Link, NetworkMember, NetworkModel
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.store.queue import MemberQueue
+from raidx_fuse.tasks import TICK_S, rest
 
 MB = 1_000_000
 MIB = 1 << 20
@@ -52,6 +53,10 @@ MODELS = {
         **{"read_access_ms": "0.005", "write_access_ms": "0.005"},
         **{"read_mb_s": "3000", "write_mb_s": "3000"},
     },
+    "hdd, ncq": {"order": "ncq"},
+    "sas10k, ncq": {"order": "ncq"},
+    "old, ncq": {"seek_ms": "12", "rpm": "5400", "read_mb_s": "90", "write_mb_s": "90"}
+    | {"order": "ncq"},
     "old": {"seek_ms": "12", "rpm": "5400", "read_mb_s": "90", "write_mb_s": "90"},
 }
 
@@ -72,7 +77,8 @@ class Load(NamedTuple):
     (the author's own tool: three passes, each with *amount* other places in ascending order that
     are written through the page cache and synced, then read one at a time, 64 KiB each),
     "hotspot" (reads, nine of ten in *share* of the chunks, which *hot_seed* draws), "files" (a file
-    system is made and files are copied into it), "read files", "sequential" (all of the span, read
+    system is made and files are copied into it), "read files", "read packed" (as many bytes of
+    files that lie behind each other from the beginning), "sequential" (all of the span, read
     in order, then written), "mixed" (two small requests to a hot tenth, then a chunk in order), or
     the name of a generated trace.
     *burst*: after so many requests a lull of *lull_s*.
@@ -135,6 +141,8 @@ def operations(load: Load) -> Iterator[Operation]:
             yield False, chunk * CHUNK + rng.randrange(CHUNK // PAGE) * PAGE, PAGE
     elif load.kind in ("files", "read files"):
         yield from _files(load)
+    elif load.kind == "read packed":
+        yield from ((False, at, CHUNK) for at in range(0, load.amount, CHUNK))
     elif load.kind == "sequential":
         for is_write in (False, True):
             yield from ((is_write, at, CHUNK) for at in range(0, load.span, CHUNK))
@@ -249,6 +257,16 @@ async def _serve(array: Array, load: Load) -> tuple[float, list[float]]:
     return trio.current_time() - started_s - rested_s, firsts
 
 
+async def _idle() -> None:
+    """Wait for IDLE_S, then until the middle of a tick of the background tasks.
+
+    A load that began just before a tick had its first checkpoint at once, another one only when
+    the log was half full: a tenth of the time of 6000 small requests, in either direction.
+    """
+    await rest(IDLE_S)
+    await trio.sleep(TICK_S / 2)
+
+
 async def _measure(order: Run) -> Result:
     blanks = [
         BlankMember(size // PAGE * PAGE, name=f"m{n}") for n, (_, size) in enumerate(order.kinds)
@@ -256,7 +274,7 @@ async def _measure(order: Run) -> Result:
     members: list[Member] = [
         model_member(
             blank,
-            {"old": "hdd"}.get(kind, kind),
+            kind.replace("old", "hdd").partition(",")[0],
             seed=number + 100 * order.seed,
             **MODELS.get(kind, {}),
         )
@@ -277,7 +295,7 @@ async def _measure(order: Run) -> Result:
         for at in range(0, content, MIB):
             await array.write(at, bytes(min(MIB, content - at)))
         await array.flush()
-        await trio.sleep(IDLE_S)
+        await _idle()
         if order.journal != "partial":  # to set it anew would empty the log
             await array.set("journal", order.journal)
         seconds, firsts = [], []
@@ -286,7 +304,7 @@ async def _measure(order: Run) -> Result:
             seconds.append(taken_s)
             firsts += after
             await array.flush()
-            await trio.sleep(IDLE_S)
+            await _idle()
         return Result(
             tuple(seconds),
             1e3 * sum(firsts) / len(firsts) if firsts else 0.0,

@@ -66,6 +66,9 @@ HEADLINES = (
 ONE = "As in the paper and ours are one here: "
 ONE_SETTING = {  # tables with the paper's figures and no column as in the paper: why not
     ("bpu", "Section VI"): "The rows name the setting; the first ones are as in the paper.",
+    ("mcpod", "Why, 2"): "The rows name the cache; the first one has none.",
+    ("raidx_disks", "Section V.E.3, disks only"): "The rows name the setting; the first one is as "
+    "in the paper.",
     ("dswap", "Fig. 3(b)"): f"{ONE}planners from scratch are the paper's own.",
     ("dswap", "Fig. 5(b)"): "The rows name the planner; the two differ for Dswap alone.",
     **{

@@ -13,7 +13,7 @@ import pytest
 from tests.docs.pages import ROOT, TEXTS
 
 AGAIN = "differ: python bench/figures/report.py --write"
-PAPERS = {"upc", "bpu", "mcpod", "raidx", "dswap", "dswap_prototype"}
+PAPERS = {"upc", "bpu", "mcpod", "raidx", "raidx_disks", "dswap", "dswap_prototype"}
 
 
 @pytest.fixture

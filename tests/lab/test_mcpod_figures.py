@@ -29,3 +29,22 @@ def test_under_tpcc_mcpod_ends_sooner_and_serves_users_better(mcpod: ModuleType)
 def test_less_is_positive_when_it_takes_less(mcpod: ModuleType) -> None:
     assert mcpod.less(50.0, 100.0) == "+50.0 %"
     assert mcpod.less(110.0, 100.0) == "-10.0 %"
+
+
+def test_a_cache_of_the_controller_passes_the_papers_milliseconds(
+    program: Callable[[str], ModuleType],
+) -> None:
+    """1.18 ms is between the disks' time and the cache's; McPod stays beside round robin."""
+    after = program("mcpod_after")
+    means = {
+        (share, bool(params)): after.behind_cache(share, params, 32 * MIB, 400, 1)["response_ms"][
+            "mean"
+        ]
+        for share in (0.0, 0.8, 1.0)
+        for params in ({}, {"history": [4, 5]})
+    }
+    for grown in (False, True):
+        assert means[0.0, grown] > 4.2  # half a turn
+        assert means[1.0, grown] < 1.18 < means[0.0, grown]
+        assert means[1.0, grown] < means[0.8, grown] < means[0.0, grown] / 4
+    assert 0.8 < means[0.0, True] / means[0.0, False] < 1.2

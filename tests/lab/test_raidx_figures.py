@@ -53,6 +53,22 @@ def test_fig_9_takes_a_connection_to_each_device(runs: ModuleType) -> None:
     assert 3 < each[0] / each[1] < 15
 
 
+def test_fig_9_behind_one_link_is_near_its_bound_after_two_idle_times(runs: ModuleType) -> None:
+    """2.24: ends of requests for two chunks counted as a stream, and stayed on the disks."""
+    loads = (runs.Load("diskSpotcheck", SPAN, 25),) * 3
+    linked = runs.Run("raidx-zero", runs.SEVEN, loads, network=runs.ZEROMQ)
+    first_s, _second_s, third_s = runs.measure(linked).seconds
+    assert first_s / third_s > 3.3
+
+
+def test_waits_behind_a_link_are_not_taken_for_the_speed_of_a_disk(runs: ModuleType) -> None:
+    """1.9: 16 reads that waited for one another made the disk seem 14 times as slow, 179 ms."""
+    loads = (runs.Load("spotcheck", SPAN, 375),) * 2
+    linked = runs.Run("raidx-zero", (runs.DISK, runs.SSD), loads, network=runs.ZEROMQ)
+    first_s, second_s = runs.measure(linked).seconds
+    assert first_s / second_s > 20
+
+
 def test_a_mirror_of_unlike_members_is_read_by_speed_or_as_md_by_queue(runs: ModuleType) -> None:
     loads = (runs.Load("websearch1", 64 << 20, 1500),)
     order = runs.Run("raid1", (runs.SSD, runs.DISK), loads, False)
@@ -68,3 +84,24 @@ def test_what_is_only_written_so_far_is_not_put_where_reading_takes_longer(
     linked = runs.Run("raidx-zero", runs.DISKS, loads, network=runs.IPC, own_links=True)
     tuned, untuned = (runs.measure(linked._replace(tuned=on)).seconds[1] for on in (True, False))
     assert tuned < 1.05 * untuned
+
+
+def test_reading_back_from_disks_is_bounded_by_positioning_before_the_link(
+    program: Callable[[str], ModuleType],
+) -> None:
+    disks = program("paper_raidx_disks")
+    measure = program("raidx_runs").measure
+    linked, _, free, *_ = disks.CASES
+    link_s = disks.FILES / (linked.network.mb_s * 1e6)
+    orders = {
+        (case.words, packed): case.order(False, 0, packed=packed)
+        for case in (linked, free)
+        for packed in (False, True)
+    }
+    seconds = {
+        key: measure(order._replace(loads=order.loads[3:])).seconds[0]  # the last, of reading
+        for key, order in orders.items()
+    }
+    assert link_s < seconds[linked.words, True] < 1.1 * link_s
+    assert 1.43 < seconds[linked.words, False] / seconds[linked.words, True] < 2
+    assert 3 < seconds[free.words, False] / seconds[free.words, True] < 7

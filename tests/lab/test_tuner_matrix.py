@@ -91,12 +91,19 @@ def test_a_hot_spot_comes_near_to_the_bound_of_the_disk() -> None:
     assert 2250 <= after <= 2750
 
 
-def test_copies_of_which_nobody_knows_the_speed_are_asked_once_first() -> None:
-    """Every second copy lies on the disk first: it got half of the first reads (0.91 of raid1)."""
-    load = (Load("websearch1", 16 * MIB, 600),)
+@pytest.mark.parametrize(
+    ("load", "most_s"),
+    [(Load("websearch1", 16 * MIB, 600), 0.02), (Load("financial1", 64 * MIB, 1500), 0.7)],
+    ids=lambda value: value.kind if isinstance(value, Load) else "",
+)
+def test_copies_are_chosen_as_well_in_a_table_as_in_raid1(load: Load, most_s: float) -> None:
+    """Until both were read, half of the first reads went to the disk: 0.055 s, not 0.016.
+
+    And a run that began just before a tick had its first checkpoint at once: 0.92 s, not 0.57.
+    """
     raid1, copies = (
-        measure(Run(layout, (SSD, DISK), load, False)).seconds[0]
+        measure(Run(layout, (SSD, DISK), (load,), False, seed=1)).seconds[0]
         for layout in ("raid1", "raidx-copy")
     )
-    assert copies < 1.03 * raid1
-    assert copies < 0.06, "a second read of the disk would take 13 ms more"
+    assert copies == pytest.approx(raid1, rel=0.03)
+    assert copies < most_s

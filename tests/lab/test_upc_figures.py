@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from raidx_fuse.lab.loads.request import requests_of
 from raidx_fuse.layouts.registry import make_code
 
 
 @pytest.fixture
 def upc(program: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module of bench/ that makes the tables."""
-    module = program("paper_upc")
+    """The module of bench/ that carries out the runs."""
+    module = program("upc_runs")
     monkeypatch.setattr(module, "DISK_BYTES", 8 << 30)  # the maps of 300 GB take seconds to make
     return module
 
@@ -38,9 +39,12 @@ def test_each_write_works_on_the_same_disks_in_both_codes(p: int) -> None:
     assert all(len(disks) == 3 for _, disks in seen[0])
 
 
-def test_neighbours_share_fewer_disks_in_upc_and_all_pairs_as_many(upc: ModuleType) -> None:
-    rows = {(row[0], row[1]): row[2:] for row in upc.overlaps(None).rows}
-    for p in upc.PAPER_BETTER:
+def test_neighbours_share_fewer_disks_in_upc_and_all_pairs_as_many(
+    program: Callable[[str], ModuleType],
+) -> None:
+    paper = program("paper_upc")
+    rows = {(row[0], row[1]): row[2:] for row in paper.overlaps(None).rows}
+    for p in paper.PAPER_BETTER:
         theirs, ours = rows[p, "pcode"], rows[p, "upc"]
         assert ours[0] < theirs[0]
         assert ours[-1] == pytest.approx(theirs[-1])
@@ -71,3 +75,20 @@ def test_the_load_as_in_the_paper_has_one_address_space_and_the_rate(upc: Module
     assert end <= upc.FACTOR * upc.SPAN_BYTES + (1 << 20)
     log = [o for block in blocks for o in block.offset_bytes.tolist() if o % (28 << 10) == 0]
     assert len(log) > 200  # the log goes on in steps of 28 KiB
+
+
+def test_a_shift_moves_each_address_and_changes_nothing_else(upc: ModuleType) -> None:
+    run = upc.Run("upc", 13, 1, 200, upc.LOG)
+    plain, moved = (
+        list(requests_of(upc.load_of(one, 300 * 10**9))) for one in (run, run._replace(shift=3))
+    )
+    assert [(at, write, place + 3 * upc.UNIT, size) for at, write, place, size in plain] == moved
+
+
+def test_at_p_13_the_cells_decide_much_of_a_single_gain(upc: ModuleType) -> None:
+    """One load, as in the paper, shifted by ten chunks: only the cells of its places change."""
+    run = upc.Run("upc", 13, 1, 400, upc.LOG)
+    plain, moved = (pairs(upc, one, 1) for one in (run, run._replace(shift=10)))
+    assert abs(plain - moved) > 5
+    assert -30 < plain < 30
+    assert -30 < moved < 30
