@@ -4,7 +4,9 @@
 
 A slice is not its trace: the first minutes of a week are quieter or busier than the week. The
 generated load follows the whole trace (published statistics), so the columns of arrivals and
-directions differ where the slice does; sizes, sequence and skew are the ones to compare.
+directions differ where the slice does; sizes, sequence, skew and what shares a time stamp are the
+ones to compare: the mean size of such a group, the share of writes in it, the requests like the one
+before (twins: the second ones of pairs), and the writes that go again to a place just written.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ SLICES = {
 }
 COLUMNS = (
     *("load", "requests", "reads %", "read B", "write B", "per s", "cv", "together %"),
+    *("group size", "writes in groups %", "twins %", "rewritten %"),
     *("sequential %", "distinct %", "footprint MiB", "top fifth %"),
 )
 
@@ -50,6 +53,10 @@ def row(name: str, seen: Statistics) -> list[str | int | float]:
         seen.rate_s,
         seen.cv,
         100 * seen.together_share,
+        seen.group_size,
+        100 * seen.group_write_share,
+        100 * seen.twin_share,
+        100 * seen.rewrite_share,
         100 * seen.sequential_share,
         100 * seen.distinct_share,
         seen.footprint_bytes / (1 << 20),

@@ -87,10 +87,17 @@ def mean_ms(run: Run) -> float:
     return float(result["response_ms"]["mean"])
 
 
-def generated(seed: int, requests: int, streams: int = 24) -> tuple[Block, ...]:
+def generated(seed: int, requests: int) -> tuple[Block, ...]:
     """Return requests like Financial1's, in the paper's span."""
-    work = variant(FINANCIAL1, span_bytes=SPAN_BYTES, slots=SPAN_BYTES // 512, streams=streams)
+    work = variant(FINANCIAL1, span_bytes=SPAN_BYTES, slots=SPAN_BYTES // 512)
     return tuple(generate(work, seed=seed, requests=requests))
+
+
+def overlaid(seed: int, requests: int) -> Iterator[Block]:
+    """Return requests like Financial1's, each ASU as long as the paper's span, all at address 0."""
+    asus = workload_named(FINANCIAL1).streams
+    work = variant(FINANCIAL1, span_bytes=asus * SPAN_BYTES)
+    return fold(generate(work, seed=seed, requests=requests), SPAN_BYTES)
 
 
 def load_of(run: Run, size_bytes: int) -> Load:
@@ -99,10 +106,10 @@ def load_of(run: Run, size_bytes: int) -> Load:
         return bursts(run, size_bytes)
     speed = run.iops / workload_named(FINANCIAL1).rate_s
     if run.load == FINANCIAL1:
-        load = generated(run.seed, run.requests)
+        load: Load = generated(run.seed, run.requests)
         return faster(scale(load, int(run.reach * size_bytes), SPAN_BYTES), speed)
     if run.load == LOG:
-        load = generated(run.seed, run.requests, streams=1)
+        load = overlaid(run.seed, run.requests)
         moved = shifted(times(load, run.factor), run.shift * run.unit)
         return faster(fold(moved, size_bytes), speed)
     source = Source(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -76,7 +78,7 @@ def test_sequential_requests_continue_on_their_device() -> None:
 
 def test_financial1_has_a_log_and_fixed_places_among_its_writes() -> None:
     log, places, end, count = [], [], 0, 0
-    flat = variant("financial1", zipf=0.0)  # no other places are hot
+    flat = variant("financial1", zipf=0.0, rewrite_share=0.0)  # no other places are hot
     for request in requests_of(generate(flat, seed=1, requests=20_000, block_requests=900)):
         if request.is_write:
             count += 1
@@ -87,7 +89,65 @@ def test_financial1_has_a_log_and_fixed_places_among_its_writes() -> None:
     assert len(log) / count == pytest.approx(0.17, abs=0.01)
     assert {request.length_bytes for request in log} == {7 * 512}  # 7 sectors a step
     uses = np.sort(np.unique(places, return_counts=True)[1])[::-1]
-    assert uses[:8].sum() / count == pytest.approx(0.10, abs=0.01)
+    assert uses[:16].sum() / count == pytest.approx(0.10, abs=0.01)  # 8, and what is paired with it
+
+
+def test_what_shares_a_time_stamp_in_financial1_is_as_in_the_slice() -> None:
+    seen = statistics_of(generate("financial1", seed=1, requests=20_000))
+    assert 2.4 <= seen.group_size <= 2.75  # the slice: 2.69
+    assert 0.25 <= seen.twin_share <= 0.32  # the slice: 0.27
+    assert 0.20 <= seen.rewrite_share <= 0.30  # the slice: 0.27
+    # Reads come rather alone: in the slice 65 % of the groups' requests are writes, of all 59 %.
+    assert 0.03 <= seen.group_write_share - (1 - seen.read_share) <= 0.08
+
+
+def test_the_second_request_of_a_pair_lies_on_the_next_device_at_one_distance() -> None:
+    mib, devices = 1 << 20, 4
+    work = variant(
+        "uniform",
+        pair_share=0.4,
+        pair_bytes=((3 * mib, 1.0), (-mib, 1.0)),
+        batch_share=0.2,
+        streams=devices,
+        span_bytes=devices * 64 * mib,
+    )
+    distances: dict[int, set[int]] = {}
+    rows = list(requests_of(generate(work, seed=2, requests=8000)))
+    pairs = [pair for pair in pairwise(rows) if pair[0].at_s == pair[1].at_s]
+    assert 2 * len(pairs) / len(rows) == pytest.approx(0.4, abs=0.03)
+    for one, two in pairs:
+        assert (one.is_write, one.length_bytes) == (two.is_write, two.length_bytes)
+        (first, at), (second, there) = (divmod(r.offset_bytes, 64 * mib) for r in (one, two))
+        assert second == (first + 1) % devices
+        if there < 64 * mib - 4096:  # not moved before the span's end
+            distances.setdefault(first, set()).add((there - at) % (64 * mib))
+    assert all(len(found) == 1 for found in distances.values())
+    assert set.union(*distances.values()) <= {3 * mib, 63 * mib}
+
+
+def test_appends_bring_company_and_reads_come_alone() -> None:
+    rows = list(requests_of(generate("financial1", seed=3, requests=30_000)))
+    after_log, after_write, others = [], [], []
+    for one, two in pairwise(rows):
+        together = one.at_s == two.at_s
+        if one.is_write and one.length_bytes == 7 * 512 and one.offset_bytes < 20 << 20:
+            after_log.append(together)
+        elif one.is_write and two.is_write:
+            after_write.append(together)
+        elif one.is_write != two.is_write:
+            others.append(together)
+    assert np.mean(after_log) == pytest.approx(0.91, abs=0.03)
+    assert np.mean(others) < 0.15 < 0.35 < np.mean(after_write)
+
+
+def test_statistics_of_groups_are_counted() -> None:
+    three = block_of([(0, True, 0, 512), (0, True, 9216, 512), (0, False, 0, 512)])
+    alone = block_of([(1, True, 9216, 1024)])
+    two = block_of([(2, False, 0, 512), (2, False, 4096, 512)])
+    seen = statistics_of([three, alone, two])
+    assert (seen.group_size, seen.group_write_share) == (2.5, 2 / 5)
+    assert seen.twin_share == pytest.approx(2 / 5)
+    assert seen.rewrite_share == pytest.approx(1 / 3)
 
 
 def test_websearch_reuses_no_place_soon() -> None:
@@ -143,6 +203,8 @@ def test_tilted_mixes_have_the_mean_and_keep_their_sizes() -> None:
         ("uniform", {"length_bytes": 1 << 40}, "longer than the span"),
         ("websearch1", {"slots": 1000}, "twice as many slots"),
         ("uniform", {"batch_share": 1.0}, "0.99"),
+        ("financial1", {"batch_share": 0.3}, "batch_share includes the second requests of pairs"),
+        ("uniform", {"pair_share": 0.1, "batch_share": 0.2}, "needs pair_bytes"),
     ],
 )
 def test_impossible_loads_are_refused(name: str, numbers: dict[str, float], words: str) -> None:

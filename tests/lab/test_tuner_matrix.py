@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -100,9 +101,13 @@ def test_copies_are_chosen_as_well_in_a_table_as_in_raid1(load: Load, most_s: fl
     """Until both were read, half of the first reads went to the disk: 0.055 s, not 0.016.
 
     And a run that began just before a tick had its first checkpoint at once: 0.92 s, not 0.57.
+    The mean of three loads: in one of financial1 the ratio is anything from 0.98 to 1.06.
     """
     raid1, copies = (
-        measure(Run(layout, (SSD, DISK), (load,), False, seed=1)).seconds[0]
+        fmean(
+            measure(Run(layout, (SSD, DISK), (one,), False, seed=1)).seconds[0]
+            for one in (load._replace(seed=seed) for seed in (1, 2, 3))
+        )
         for layout in ("raid1", "raidx-copy")
     )
     assert copies == pytest.approx(raid1, rel=0.03)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 
 from raidx_fuse.lab.loads.request import Load
 
 PAGE_BYTES = 4096
+RECENT_WRITES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,9 @@ class Statistics:
 
     - *seconds*: from the first to the last arrival; *cv*: coefficient of variation of the times
       between arrivals; *together_share*: arrivals at the same time as the one before.
+    - *group_size*: mean size of the groups that share one time, single requests left out;
+      *group_write_share*: share of writes in them; *twin_share*: requests that have time, direction
+      and size of the one before; *rewrite_share*: writes that begin where one of the last 16 began.
     - *footprint_bytes*: distinct 4 KiB pages, in bytes; *top_share*: share of the page accesses
       that go to the most used fifth of these pages.
     - *sequential_share*: requests that begin where the one before ended; *distinct_share*: distinct
@@ -32,6 +36,10 @@ class Statistics:
     rate_s: float
     cv: float
     together_share: float
+    group_size: float
+    group_write_share: float
+    twin_share: float
+    rewrite_share: float
     span_bytes: int
     footprint_bytes: int
     top_share: float
@@ -47,7 +55,7 @@ def statistics_of(load: Load) -> Statistics:
     """Return the statistics of *load*. They need memory for one number per page access."""
     blocks = [block for block in load if len(block)]
     if not blocks:
-        return Statistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        return Statistics(*(0,) * len(fields(Statistics)))
     at_s = np.concatenate([block.at_s for block in blocks])
     is_write = np.concatenate([block.is_write for block in blocks])
     offset = np.concatenate([block.offset_bytes for block in blocks])
@@ -63,6 +71,14 @@ def statistics_of(load: Load) -> Statistics:
     uses = np.sort(np.unique(pages, return_counts=True)[1])[::-1]
     reads = int(count - is_write.sum())
     ends = offset + length
+    joins = gaps <= 0
+    sizes = np.diff(np.flatnonzero(np.concatenate([[True], ~joins, [True]])))
+    grouped = np.repeat(sizes > 1, sizes)
+    twins = joins & (is_write[1:] == is_write[:-1]) & (length[1:] == length[:-1])
+    written = offset[is_write]
+    again = np.zeros(len(written), dtype=np.bool_)
+    for back in range(1, min(RECENT_WRITES + 1, len(written))):
+        again[back:] |= written[back:] == written[:-back]
     return Statistics(
         requests=count,
         read_share=reads / count,
@@ -72,7 +88,11 @@ def statistics_of(load: Load) -> Statistics:
         seconds=float(at_s[-1] - at_s[0]),
         rate_s=1 / mean_gap if mean_gap else 0.0,
         cv=float(gaps.std()) / mean_gap if mean_gap else 0.0,
-        together_share=float((gaps <= 0).mean()) if count > 1 else 0.0,
+        together_share=float(joins.mean()) if count > 1 else 0.0,
+        group_size=float(sizes[sizes > 1].mean()) if grouped.any() else 0.0,
+        group_write_share=float(is_write[grouped].mean()) if grouped.any() else 0.0,
+        twin_share=float(twins.mean()) if count > 1 else 0.0,
+        rewrite_share=float(again.mean()) if len(written) else 0.0,
         span_bytes=int(ends.max()),
         footprint_bytes=len(uses) * PAGE_BYTES,
         top_share=float(uses[: max(1, len(uses) // 5)].sum() / uses.sum()),

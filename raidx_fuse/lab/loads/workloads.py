@@ -10,7 +10,8 @@
 `raidx_fuse.lab.loads.shape` fits any load to an array, a length and a speed. No load depends on a
 layout. The model, whose numbers are in published.py:
 
-- arrivals: batches, and a hyperexponential distribution of two branches between them;
+- arrivals: batches, and a hyperexponential distribution of two branches between them; in batches
+  pairs, one request to each of two devices;
 - directions: a Markov chain of two states;
 - sizes: a weighted mix;
 - addresses: Zipf's law or a hot spot over scattered slots, and sequential runs, in which a request
@@ -30,6 +31,8 @@ import numpy as np
 from raidx_fuse.errors import UsageError
 from raidx_fuse.lab.loads.published import WORKLOADS, Sizes, Workload
 from raidx_fuse.lab.loads.request import BLOCK_REQUESTS, Block, Bools, Floats, Ints
+
+RECENT = 8  # writes, of which one may be repeated
 
 
 def workload_named(name: str) -> Workload:
@@ -71,7 +74,9 @@ def variant(name: str | Workload, **numbers: Any) -> Workload:
 
 def _check(work: Workload) -> None:
     shares = [work.read_share, work.batch_share, work.op_memory, work.sequential, work.hot_share]
-    shares += [work.log_share, work.fixed_share]
+    shares += [work.log_share, work.fixed_share, work.pair_share, work.batch_mixed, work.log_batch]
+    shares += [work.write_sequential or 0.0, work.rewrite_share]
+    together = work.pair_share / 2 + (1 - work.read_share) * work.log_share * work.log_batch
     wrong = (
         "a share is outside 0 to 1"
         if not all(0 <= share <= 1 for share in shares)
@@ -81,8 +86,12 @@ def _check(work: Workload) -> None:
         if work.batch_share > 0.99
         else "a request is not empty, and not longer than the span"
         if not all(0 < size <= work.span_bytes for size, _ in work.read_sizes + work.write_sizes)
+        else "batch_share includes the second requests of pairs and what comes with the log"
+        if together > work.batch_share
+        else "pair_share needs pair_bytes"
+        if work.pair_share and not work.pair_bytes
         else "log_share and fixed_share are one at most, and need log_bytes and fixed_places"
-        if work.log_share + work.fixed_share > 1
+        if work.log_share / (1 - work.pair_share or 1) + work.fixed_share > 1
         or (work.log_share and not 0 < work.log_bytes <= work.span_bytes // work.streams)
         or (work.fixed_share and not 0 < work.fixed_places <= work.slots)
         else "unused_for needs more than twice as many slots"
@@ -114,10 +123,12 @@ class _Generator:
     def __init__(self, work: Workload, seed: int) -> None:
         self.work = work
         # One generator for each property: another share of reads does not change the addresses.
-        children = np.random.SeedSequence(seed).spawn(6)
-        self._arrivals, self._ops, self._sizes, self._places, scatter, self._kinds = map(
-            np.random.default_rng, children
-        )
+        drawing = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(7))
+        self._arrivals, self._ops, self._sizes, self._places, scatter, *more = drawing
+        self._kinds, self._groups = more
+        apart = work.pair_bytes or ((0, 1.0),)
+        self._beside = _draw(apart, self._groups.random(work.streams))
+        self._device_bytes = -(-work.span_bytes // work.streams)
         self._log_end = 0
         self._time_s = 0.0
         self._last_is_write = bool(self._ops.random() >= work.read_share)
@@ -130,30 +141,92 @@ class _Generator:
 
     def blocks(self, requests: int, block_requests: int) -> Iterator[Block]:
         """Yield the load."""
+        work = self.work
         while requests > 0:
             count = min(requests, block_requests)
             requests -= count
-            is_write = self._directions(count)
+            which = self._whose(count)  # below: columns of what is single or the first of a pair
+            second = np.diff(which, prepend=-1) == 0
+            paired = np.bincount(which) > 1
+            is_write = self._directions(len(paired))
             length = self._lengths(is_write)
-            offset = self._offsets(length)
-            if self.work.log_share or self.work.fixed_share:
-                self._apart(is_write, offset, length)
-            yield Block(self._times(count), is_write, offset, length)
-            self._done += count
+            logged, fixed = self._kinds_of(is_write, paired)
+            length[logged] = work.log_bytes
+            places = np.flatnonzero(is_write & ~logged)
+            source = self._rewritten(places, fixed)
+            free = ~(logged | fixed)
+            free[places[source != places]] = False
+            offset = self._offsets(is_write, length, free)
+            if work.log_share or work.fixed_share:
+                self._apart(offset, length, logged, fixed)
+            offset[places], length[places] = offset[source], length[source]
+            together = np.where(second, 1.0, self._together(is_write, logged)[which])
+            offset, length = offset[which], length[which]
+            if work.pair_share:
+                offset[second] = self._second_places(offset[second], length[second])
+            yield Block(self._times(together), is_write[which], offset, length)
+            self._done += len(paired)
 
-    def _times(self, count: int) -> Floats:
-        """Return arrival times. Gaps are zero (batches) or drawn from a balanced hyperexponential
-        distribution that yields the workload's mean and cv.
+    def _whose(self, count: int) -> Ints:
+        """Return for each request which it belongs to of the single requests and pairs."""
+        half = self.work.pair_share / 2
+        twice = self._groups.random(count) < half / (1 - half)
+        return np.repeat(np.arange(count), 1 + twice)[:count]
+
+    def _rewritten(self, places: Ints, fixed: Bools) -> Ints:
+        """Return for the writes at *places* which of them each repeats: most repeat themselves."""
+        count, share = len(places), self.work.rewrite_share
+        source = np.arange(count)
+        if share:
+            again, back = self._groups.random((2, count))
+            # The square prefers the newest, as the trace does.
+            before = source - 1 - (RECENT * back**2).astype(np.int64)
+            source = np.where((again < share) & ~fixed[places] & (before >= 0), before, source)
+            while not np.array_equal(source, source[source]):  # what repeats a repetition
+                source = source[source]
+        return places[source]
+
+    def _second_places(self, first: Ints, length: Ints) -> Ints:
+        """Return where the second requests of pairs lie: on the next device."""
+        work, device_bytes = self.work, self._device_bytes
+        device, at = np.divmod(first, device_bytes)
+        at = (at + self._beside[device]) % device_bytes
+        place: Ints = (device + 1) % work.streams * device_bytes + at
+        place = place // work.align_bytes * work.align_bytes
+        return np.minimum(place, work.span_bytes - length)
+
+    def _together(self, is_write: Bools, logged: Bools) -> Floats:
+        """Return the probability that a single request or a pair arrives with the one before."""
+        work = self.work
+        seconds = work.pair_share / 2
+        writes = 1 - work.read_share
+        after = writes + work.read_share * work.op_memory  # probability of a write after a write
+        both = writes * after
+        log = writes * work.log_share / (1 - seconds) if work.log_batch else 0.0
+        wanted = (work.batch_share - seconds) / (1 - seconds) - log * work.log_batch
+        mixed = work.batch_mixed
+        weight = both + (1 - both) * mixed - log * (after + (1 - after) * mixed)
+        # What begins a block counts as one after a read: once in many thousands.
+        was_write, was_log = np.roll(is_write, 1), np.roll(logged, 1)
+        was_write[0] = was_log[0] = False
+        chance = wanted / weight * np.where(is_write & was_write, 1.0, mixed)
+        if work.log_batch:
+            chance[was_log] = work.log_batch
+        return chance
+
+    def _times(self, together: Floats) -> Floats:
+        """Return arrival times. Gaps are zero (batches), with the probabilities *together*, or
+        drawn from a balanced hyperexponential distribution that yields the workload's mean and cv.
         """
         work = self.work
         alone = 1 - work.batch_share
         mean_s = 1 / work.rate_s / alone
         square = max(1.0, (work.cv**2 + 1) * alone - 1)  # squared cv of the gaps that are not zero
         short = (1 + sqrt((square - 1) / (square + 1))) / 2
-        chance = self._arrivals.random((3, count))
+        chance = self._arrivals.random((3, len(together)))
         means = np.where(chance[0] < short, mean_s / (2 * short), mean_s / (2 * (1 - short) or 1))
         gaps = -np.log1p(-chance[1]) * means
-        gaps[chance[2] < work.batch_share] = 0.0
+        gaps[chance[2] < together] = 0.0
         times: Floats = self._time_s + np.cumsum(gaps)
         self._time_s = float(times[-1])
         return times
@@ -175,14 +248,16 @@ class _Generator:
         )
         return lengths
 
-    def _offsets(self, length: Ints) -> Ints:
+    def _offsets(self, is_write: Bools, length: Ints, free: Bools) -> Ints:
         work = self.work
         slots = self._fresh_slots(len(length)) if work.unused_for else self._slots(len(length))
         offsets: Ints = slots * self._stride * work.align_bytes
         offsets = np.minimum(offsets, work.span_bytes - length)
-        if work.sequential:
-            runs_on = self._places.random(len(length)) < work.sequential
-            self._continue_runs(offsets, length, runs_on)
+        if work.sequential or work.write_sequential:
+            of_writes = work.sequential if work.write_sequential is None else work.write_sequential
+            share = np.where(is_write, of_writes, work.sequential)
+            runs_on = self._places.random(len(length)) < share
+            self._continue_runs(offsets, length, runs_on, free)
         return offsets
 
     def _slots(self, count: int) -> Ints:
@@ -216,13 +291,17 @@ class _Generator:
             self._last_used[part] = numbers
         return slots
 
-    def _continue_runs(self, offsets: Ints, length: Ints, runs_on: Bools) -> None:
-        """Move the requests selected by *runs_on* to the end of the last one on their device."""
-        work = self.work
-        device_bytes = -(-work.span_bytes // work.streams)
+    def _continue_runs(self, offsets: Ints, length: Ints, runs_on: Bools, free: Bools) -> None:
+        """Move the requests selected by *runs_on* to the end of the last one on their device.
+
+        Only those that are *free* count: a run goes on beside a log.
+        """
+        work, device_bytes = self.work, self._device_bytes
         device = offsets // device_bytes
         for number in np.unique(device).tolist():
-            mine = np.flatnonzero(device == number)
+            mine = np.flatnonzero((device == number) & free)
+            if not len(mine):
+                continue
             size, on = length[mine], runs_on[mine]
             # A run begins at a request that is not sequential, or at the end of the last block.
             head = np.maximum.accumulate(np.where(on, -1, np.arange(len(mine))))
@@ -237,21 +316,26 @@ class _Generator:
             offsets[mine] = at
             self._ends[number] = at[-1] + size[-1]
 
-    def _apart(self, is_write: Bools, offset: Ints, length: Ints) -> None:
-        """Turn some writes into appends to the log, and some into writes of the fixed places."""
+    def _kinds_of(self, is_write: Bools, paired: Bools) -> tuple[Bools, Bools]:
+        """Return which requests append to the log, and which write one of the fixed places."""
         work = self.work
-        chance = np.where(is_write, self._kinds.random(len(offset)), 1.0)
-        logged = chance < work.log_share
-        length[logged] = work.log_bytes
+        chance = np.where(is_write, self._kinds.random(len(is_write)), 1.0)
+        # No append is one of a pair: among single writes the log's share is larger.
+        log = np.where(paired, 0.0, work.log_share / (1 - work.pair_share))
+        logged = chance < log
+        return logged, ~logged & (chance < log + work.fixed_share)
+
+    def _apart(self, offset: Ints, length: Ints, logged: Bools, fixed: Bools) -> None:
+        """Move the requests that are *logged* to the log's end, *fixed* ones to fixed places."""
+        work = self.work
         appended = self._log_end + work.log_bytes * np.arange(int(logged.sum()), dtype=np.int64)
         room = work.span_bytes // work.streams // max(1, work.log_bytes) * work.log_bytes
         offset[logged] = appended % room if len(appended) else appended
         self._log_end += work.log_bytes * len(appended)
-        fixed = np.flatnonzero(~logged & (chance < work.log_share + work.fixed_share))
-        if len(fixed):
+        if fixed.any():
             # The last ranks: the first ones are Zipf's own hot places.
-            ranks = work.slots - 1 - self._kinds.integers(0, work.fixed_places, len(fixed))
-            places = self._order[ranks]
+            drawn = self._kinds.integers(0, work.fixed_places, int(fixed.sum()))
+            places = self._order[work.slots - 1 - drawn]
             at = places * self._stride * work.align_bytes
             offset[fixed] = np.minimum(at, work.span_bytes - length[fixed])
 
