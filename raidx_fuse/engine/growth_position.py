@@ -18,6 +18,9 @@ parity, because the parity of a stripe is the same in both shapes. Laws:
    resync, which fills unwritten places with zeros, ends before the next block moves.
 4. A copy goes to its place past the log only in stripes of which no record may be redone
    (journal/journal.py, law 3): an older record of the same place would undo the copy.
+5. Data without its parity is logged only where its places are durable: not in stripes of *unsaved*.
+   The window of a growth settles its stripes before it moves them (jobs/job.py), so recovery finds
+   every unsettled stripe where the record has its data, in whichever shape it starts.
 """
 
 from __future__ import annotations
@@ -98,6 +101,10 @@ class GrowthPosition:
             moved >> code.data_count + parity & 1 and support & cells
             for parity, support in enumerate(code.support)
         )
+
+    def lets_parity_follow(self, stripe: Stripe) -> bool:
+        """Return whether the log may get data of *stripe* without its parity (law 5)."""
+        return self.parity == LIVE and stripe not in self.unsaved
 
     async def save(self) -> None:
         """Make the position durable, together with the copies before it. Raises RaidxError."""

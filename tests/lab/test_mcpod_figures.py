@@ -21,7 +21,7 @@ def test_under_tpcc_mcpod_ends_sooner_and_serves_users_better(mcpod: ModuleType)
     taken = [result["events"][0]["job_ended_s"] for result in (ours, theirs)]
     assert taken[0] < 0.35 * taken[1]  # the paper: 79.64 % less
     whole = [result["response_ms"]["mean"] for result in (ours, theirs)]
-    assert 0.5 < whole[0] / whole[1] < 0.98  # the paper: 27.16 % less
+    assert 0.4 < whole[0] / whole[1] < 0.98  # the paper: 27.16 % less
     meanwhile = [result["events"][0]["during"]["requests"] for result in (ours, theirs)]
     assert 0 < meanwhile[0] < meanwhile[1] <= 300
 

@@ -117,15 +117,15 @@ def whole_state_of(context: ArrayContext, stripe: Stripe) -> StripeState:
 def may_follow(context: ArrayContext, stripe: Stripe) -> bool:
     """Return whether parity of *stripe* may follow its data now.
 
-    A growth changes the stripes, and the list of lost chunks follows each write. Beside what the
-    chunk cache has, parity does not follow either (data_only.py).
+    The list of lost chunks follows each write. Beside what the chunk cache has, parity does not
+    follow either (data_only.py).
     """
-    journal = context.journal
+    journal, growth = context.journal, context.growth
     return (
         journal.unsettled.admits(stripe)
         and not journal.forced
         and not journal.unsettled.paused
-        and context.growth is None
+        and (growth is None or growth.lets_parity_follow(stripe))
         and not context.bad_chunks
     )
 

@@ -64,16 +64,24 @@ async def take_in(
 
 @asynccontextmanager
 async def undisturbed(array: ArrayServices) -> AsyncIterator[None]:
-    """Run the block with all stripe locks, and while no other job than a growth runs."""
+    """Run the block with all stripe locks, and while no other job than a growth runs.
+
+    No parity is awaited then: what the log has of a stripe is counted by its cells, which change.
+    """
+    journal = array.context.journal
     while True:
         for job in array.jobs.running():  # those jobs rely on the current shape
             if job.kind != Grow.kind:
                 await job.finished.wait()
-        await array.context.journal.drain()
-        async with array.context.locks.alone():
-            if all(job.kind == Grow.kind for job in array.jobs.running()):
-                yield
-                return
+        journal.unsettled.pause(True)
+        try:
+            await journal.drain()
+            async with array.context.locks.alone():
+                if all(job.kind == Grow.kind for job in array.jobs.running()):
+                    yield
+                    return
+        finally:
+            journal.unsettled.pause(False)
 
 
 async def drain_for_new_roles(context: ArrayContext) -> None:

@@ -1,0 +1,133 @@
+"""Power cuts while an array grows and the log gets data without its parity (growth_position.py).
+
+A stripe is written as data alone before its blocks move and after their new places are durable. In
+between, its parity goes with the data. Each moment is crashed with each of the first members lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import trio
+
+from raidx_fuse.engine.growth_position import GrowthPosition
+from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
+from raidx_fuse.lab.crash.oracle import Left
+from raidx_fuse.lab.crash.player import Player
+from raidx_fuse.lab.crash.recording import Recording
+from raidx_fuse.lab.crash.state import Cell, Cut, State
+from raidx_fuse.lab.crash.themes.growth import growth_of
+from raidx_fuse.lab.crash.workload import record_workload
+from raidx_fuse.layouts.numbers import Stripe
+from tests.crash.test_streams import DECISIONS, flush, left_by, place, what_breaks
+
+WIDTH, STRIPES = 5, 6  # four data cells: two are no large piece
+SLOW_BYTES = 1024  # a second, so that each window is looked at
+
+
+class Growing:
+    """Grows the array by a disk; writes a part of two chunks of each stripe whenever it moves.
+
+    *alone*: how often data went to the log without its parity while the growth was under way, by
+    what the stripe was: as before, moved, and moved durably.
+    """
+
+    def __init__(self, turns: bool) -> None:
+        self.turns = turns
+        self.begin = 0
+        self.alone = {"before": 0, "unsaved": 0, "saved": 0}
+
+    async def script(self, player: Player) -> None:
+        """Fill the array and let it grow; with *turns* the growth is cancelled half way."""
+        await player.write(0, player.stripes * player.stripe_bytes)
+        await player.flush()
+        await place(player)
+        array = player.array
+        array.grow_operation.set_granule(1)
+        disk = player.new_disk()
+        player.recording.holders.append((player.event, WIDTH, disk))
+        self.begin = player.event
+        span = player.history.begin("grow live", player.event)
+        await array.grow([player.disks[disk]], "live")
+        seen = -1
+        while (job := growth_of(player)) is not None:
+            job.set_window(1)
+            job.limit(None, SLOW_BYTES)
+            migrated = job.layout.migrated
+            if migrated == seen:
+                await trio.sleep(0.05)
+                continue
+            seen = migrated
+            await self._write_around(player, migrated)
+            if migrated % 3 == 2:
+                await job.growth.save()
+                await self._write_around(player, migrated)
+            if migrated % 2:
+                await flush(player)
+            if migrated == STRIPES // 2:
+                await place(player)
+                if self.turns:
+                    job.cancel()
+        player.history.end(span, player.event)
+        await flush(player)
+        await player.compare()
+
+    async def _write_around(self, player: Player, migrated: int) -> None:
+        """Write to both chunks of the stripes beside the position."""
+        growth, unsettled = player.array.context.growth, player.array.context.journal.unsettled
+        for stripe in map(Stripe, range(max(0, migrated - 2), min(STRIPES, migrated + 2))):
+            if growth is None or player.array.context.growth is None:
+                return
+            await player.write(((WIDTH - 1) * stripe + 1) * CHUNK_BYTES - 700, 1400)
+            if stripe in unsettled:
+                is_saved = stripe < min(growth.saved, growth.layout.migrated)
+                was = "unsaved" if stripe in growth.unsaved else "saved" if is_saved else "before"
+                self.alone[was] += 1
+
+
+def grown(layout: str, turns: bool) -> tuple[Recording, Growing]:
+    """Return the record of a growth, and what was done meanwhile."""
+    growing = Growing(turns)
+    shape = Shape(WIDTH, stripes=STRIPES, pace="inline")
+    cell = Cell(layout, "partial", theme="growth")
+    return record_workload(cell, 0, growing.script, shape), growing
+
+
+def crashed(recording: Recording, begin: int, each: int) -> Iterator[str | None]:
+    """Crash every *each*-th moment, with and without a loss; yield what broke, None if nothing."""
+    for index, disks, _event in recording.record.moments():
+        if index < begin or index % each:
+            continue
+        expected = recording.history.at(index)
+        for turn, lost in enumerate([(), *((role,) for role in range(WIDTH))]):
+            state = State(recording.cell, 0, Cut(index, DECISIONS[(index + turn) % 4], lost))
+            images = left_by(list(disks), state, range(len(disks)))
+            left = Left(recording, index, images, frozenset(lost), expected)
+            yield what_breaks(left, state)
+
+
+@pytest.mark.parametrize(
+    ("layout", "turns"), [("raid4", False), ("raid5", True)], ids=["to its end", "cancelled"]
+)
+def test_data_alone_is_safe_before_blocks_move_and_once_that_is_durable(
+    layout: str, turns: bool
+) -> None:
+    recording, growing = grown(layout, turns)
+    found = list(crashed(recording, growing.begin, 7))
+    assert [what for what in found if what is not None] == []
+    assert growing.alone["before"]
+    assert growing.alone["saved"]
+    assert not growing.alone["unsaved"]
+    assert len(found) > 50
+
+
+def test_data_alone_at_places_that_are_not_durable_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def always(_growth: GrowthPosition, _stripe: Stripe) -> bool:
+        return True
+
+    monkeypatch.setattr(GrowthPosition, "lets_parity_follow", always)
+    recording, growing = grown("raid5", turns=False)
+    assert any(crashed(recording, growing.begin, 3))
