@@ -48,6 +48,8 @@ from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
 
+READ_AHEAD_BYTES = 256 << 10  # two waits for a thread for each record cost 0.5 ms
+
 log = logging.getLogger(__name__)
 
 
@@ -84,6 +86,9 @@ class _Ring:
         self._capacity = journal.capacity
         self._array = journal.ring.array
         self._epoch = epoch
+        self._ahead: dict[Role, tuple[int, bytes]] = {}  # from which byte of the ring; content
+        self._found = False  # a record: there may be more, which are worth reading ahead
+        self._exact: set[Role] = set()  # where reading ahead has failed
 
     def offset(self, position: int) -> int:
         """Return the byte offset on the members of ring *position*."""
@@ -98,7 +103,7 @@ class _Ring:
         wrong: str | None = None
         for role, member in self._members.items():
             try:
-                record = await self._read(member, sequence, position)
+                record = await self._read(role, member, sequence, position)
             except MemberError as error:
                 log.warning("journal: %s", error.message)
                 self._unread[role] = error
@@ -108,6 +113,7 @@ class _Ring:
             problem = self._limits.problem(record[0])
             if problem is None:
                 self._unread.clear()
+                self._found = True
                 return record
             wrong = f"{member.path}: record {sequence} of the journal is impossible: {problem}"
             log.error("%s", wrong)
@@ -126,21 +132,41 @@ class _Ring:
         return next(iter(self._unread.values()), None)
 
     async def _read(
-        self, member: Member, sequence: int, position: int
+        self, role: Role, member: Member, sequence: int, position: int
     ) -> tuple[Record, bytes] | None:
         lap = position % self._capacity
         room = self._capacity - lap
         if room < RECORD_HEADER_BYTES:
             return None
-        header = bytearray(RECORD_HEADER_BYTES)
-        await read_promptly(member, self._offset + lap, [header])
-        size = header_fits(bytes(header), self._epoch, sequence, position, self._array, room)
+        header = await self._bytes(role, member, lap, RECORD_HEADER_BYTES)
+        size = header_fits(header, self._epoch, sequence, position, self._array, room)
         if size is None:
             return None
-        content = bytearray(size)
-        await read_promptly(member, self._offset + lap, [content])
-        record = decode_record(bytes(content))
-        return None if record is None else (record, bytes(content))
+        content = await self._bytes(role, member, lap, size)
+        record = decode_record(content)
+        return None if record is None else (record, content)
+
+    async def _bytes(self, role: Role, member: Member, lap: int, size: int) -> bytes:
+        """Return *size* bytes of the ring of *member* from byte *lap* on. Raises MemberError."""
+        begin, content = self._ahead.get(role, (0, b""))
+        if begin <= lap and lap + size <= begin + len(content):
+            return content[lap - begin : lap - begin + size]
+        if self._found and size < READ_AHEAD_BYTES and role not in self._exact:
+            length = min(READ_AHEAD_BYTES, self._capacity - lap)
+            try:
+                content = await _read_exactly(member, self._offset + lap, length)
+            except MemberError:  # perhaps of what lies behind the record
+                self._exact.add(role)
+            else:
+                self._ahead[role] = lap, content
+                return content[:size]
+        return await _read_exactly(member, self._offset + lap, size)
+
+
+async def _read_exactly(member: Member, offset: int, size: int) -> bytes:
+    content = bytearray(size)
+    await read_promptly(member, offset, [content])
+    return bytes(content)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,13 @@ from tests.support.spy import Log, SpyMember, members_from, noise, restarted, sp
 PAGE = 4096
 
 
-async def _logged(layout: str, width: int) -> tuple[list[bytes], Region, bytes]:
+async def _logged(layout: str, width: int, records: int = 4) -> tuple[list[bytes], Region, bytes]:
     """Return the members of an array that lost power, its log, and the content, flushed to it."""
     async with spying(layout, width, chunk_bytes=PAGE) as rig:
         await rig.running.set("journal", "full")
         await rig.put(0, noise(len(rig.model), 1))
         await rig.in_place()
-        for number in range(4):
+        for number in range(records):
             await rig.put(number * PAGE, noise(600, number))
         await rig.running.flush()
         assert rig.running.context.journal.ring.open, "nothing is in the log alone"
@@ -110,6 +110,32 @@ def test_a_log_that_nothing_was_written_to_since_a_clean_end_may_be_unreadable()
             await rig.close()
             images = rig.images()
         async with _started(images, log, [0, 1]) as array:
+            assert bytes(await array.read(0, len(content))) == content
+
+    run(main)
+
+
+def test_records_are_read_many_at_a_time() -> None:
+    async def main() -> None:
+        images, log, content = await _logged("raid0", 2, records=16)
+        seen = Log()
+        members = [SpyMember(ram, seen) for ram in members_from(images)]
+        async with open_array(members) as array:
+            reads = seen.of("read", log)
+            assert bytes(await array.read(0, len(content))) == content
+        assert len(reads) < 16, "one read for each record, or more"
+
+    run(main)
+
+
+@pytest.mark.parametrize("bad_bytes", [512, PAGE])
+def test_what_cannot_be_read_behind_the_records_hides_none_of_them(bad_bytes: int) -> None:
+    async def main() -> None:
+        images, log, content = await _logged("raid0", 2, records=16)
+        members = [FaultMember(ram) for ram in members_from(images)]
+        for member in members:
+            member.error(("read",), offset_bytes=log.end - bad_bytes, length_bytes=bad_bytes)
+        async with open_array(members) as array:
             assert bytes(await array.read(0, len(content))) == content
 
     run(main)
