@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 import trio
-from paper_common import marked
+from paper_common import log_bytes, marked
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.lab.experiments.modelled import Hardware, modelled_array
@@ -142,6 +142,7 @@ async def _open(stack: AsyncExitStack, scene: Scene, number: int) -> ArrayVolume
         members=(DISK,) * 4,
         name=f"array {number}",
         member_bytes=MEMBER_BYTES,
+        log_bytes=log_bytes(MEMBER_BYTES),
         chunk_bytes=CHUNK,
         size_bytes=SLOTS * UNIT,
         with_volume=False,

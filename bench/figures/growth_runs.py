@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import trio
+from paper_common import log_bytes
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.engine.growth_position import LIVE, SURROGATE
@@ -14,6 +15,8 @@ from raidx_fuse.lab.experiments.blank import BlankMember
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
 from raidx_fuse.lab.loads.request import Load
 from raidx_fuse.lab.loads.workloads import generate, variant
+from raidx_fuse.layouts.growth_room import width_max
+from raidx_fuse.layouts.registry import code_for
 from raidx_fuse.members.simulated.model import ModelMember
 from raidx_fuse.members.simulated.service import make_model
 from raidx_fuse.store.queue import MemberQueue
@@ -100,12 +103,15 @@ def grown(
 ) -> Watched:
     """Return the cost of growing a full array without other load."""
     watched = Watched(added, each_window, parity)
+    rows = code_for(layout, width, params or {}).rows
+    stripe_bytes = rows * width_max(layout, width, params or {}) * CHUNK_BYTES
     simulate(
         Experiment(
             layout=layout,
             params=params or {},
             members=(DISK,) * width,
             member_bytes=member_bytes,
+            log_bytes=log_bytes(member_bytes, stripe_bytes),
             load=quiet,
             settings={"journal": journal},
             prepare=watched.grow,

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from growth_runs import CHUNK_BYTES, DISK, MIB, SEED, disk, grown, quiet
-from paper_common import Cell, PaperTable
+from paper_common import Cell, PaperTable, log_bytes
 from restripe_runs import LARGE_WINDOWS, MD_FLUSHES, restriped
 
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
@@ -110,6 +110,7 @@ def every_code(member_bytes: int) -> PaperTable:
             params=params,
             members=(DISK,) * width,
             member_bytes=size,
+            log_bytes=log_bytes(size),
             load=quiet,
             seed=SEED,
         )
@@ -191,6 +192,7 @@ def rate(
             params=params,
             members=(model,) * width,
             member_bytes=member_bytes,
+            log_bytes=log_bytes(member_bytes),
             load=random_load(load == LOADS[1], requests) if small else large,
             depth=DEEP if small or load == DEEP_READ else LARGE_DEPTH,
             seed=SEED,

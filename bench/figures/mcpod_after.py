@@ -13,7 +13,7 @@ from typing import Any
 
 from growth_runs import DISK, MIB, SEED
 from growth_tables import history_of
-from paper_common import Cell, PaperTable, marked
+from paper_common import Cell, PaperTable, log_bytes, marked
 
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
 from raidx_fuse.lab.loads.request import Block, Load, block_of
@@ -157,6 +157,7 @@ def behind_cache(
             layout="raid4",
             members=(DISK,) * 5,
             member_bytes=member_bytes,
+            log_bytes=log_bytes(member_bytes),
             params=params,
             load=make,
             settings={"journal": "none"},
@@ -181,6 +182,7 @@ def after(
             layout="raid4",
             members=(DISK,) * width,
             member_bytes=member_bytes,
+            log_bytes=log_bytes(member_bytes),
             params=params,
             load=load,
             depth=depth,

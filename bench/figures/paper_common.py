@@ -32,12 +32,21 @@ from rich.table import Table
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.errors import UsageError
+from raidx_fuse.format.regions import log_bytes as log_region_bytes
 from raidx_fuse.lab.workers import executor
 from raidx_fuse.layouts.numbers import stripe_range
 
 Cell = str | int | float
 R = TypeVar("R", bound=Hashable)
 T = TypeVar("T")
+
+
+def log_bytes(member_bytes: int, stripe_bytes: int = 128 << 10) -> int:
+    """Return the size of the log in the arrays of the report, whatever `create` makes it.
+
+    It is 1/32 of a member, at most 64 MiB, at least what stripes of *stripe_bytes* need.
+    """
+    return max(min(member_bytes // 32, 64 << 20), log_region_bytes(0, stripe_bytes))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import Any
 from growth_runs import CHUNK_BYTES, DISK, MIB, SEED, Watched, disk, grown, quiet
 from growth_tables import every_code, grown_beside_made
 from mcpod_after import after_growth, cached, load_of
-from paper_common import Cell, Chart, PaperTable, main
+from paper_common import Cell, Chart, PaperTable, log_bytes, main
 from restripe_runs import LARGE_WINDOWS, MD, MD_FLUSHES, Habits, restriped, under_load
 
 from raidx_fuse.engine.growth_position import LIVE, PIGGYBACK, SURROGATE
@@ -63,6 +63,7 @@ def bytes_and_time(member_bytes: int) -> PaperTable:
             layout="raid4",
             members=(DISK,) * width,
             member_bytes=member_bytes,
+            log_bytes=log_bytes(member_bytes),
             load=quiet,
             seed=SEED,
         )
@@ -131,6 +132,7 @@ def on_four(trace: str, requests: int, member_bytes: int, section_s: float) -> p
         layout="raid4",
         members=(DISK,) * 4,
         member_bytes=member_bytes,
+        log_bytes=log_bytes(member_bytes),
         load=load_of(trace, requests),
         section_s=section_s,
         seed=SEED,

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import trio
+from paper_common import log_bytes
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
@@ -283,7 +284,14 @@ async def _measure(order: Run) -> Result:
     if order.network is not None:
         links = [Link(order.network, seed=n) for n in range(len(members) if order.own_links else 1)]
         members = [NetworkMember(m, links[n % len(links)]) for n, m in enumerate(members)]
-    config = await create_array(members, order.layout, chunk_bytes=CHUNK, name="paper", now_s=0)
+    config = await create_array(
+        members,
+        order.layout,
+        chunk_bytes=CHUNK,
+        log_bytes=log_bytes(min(blank.size_bytes for blank in blanks)),
+        name="paper",
+        now_s=0,
+    )
     for blank in blanks:
         blank.forgotten = config.regions.data
     async with open_array(members) as array:

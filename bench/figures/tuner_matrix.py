@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import trio
-from paper_common import PaperTable, Runs, print_tables
+from paper_common import PaperTable, Runs, log_bytes, print_tables
 from raidx_runs import (
     CHUNK,
     CLIENTS,
@@ -164,7 +164,14 @@ async def _hot_spot(requests: int, size: int) -> tuple[float, float]:
         model_member(blanks[0], "ssd", seed=0, **ssd),
         model_member(blanks[1], "hdd", seed=1, **disk),
     ]
-    config = await create_array(members, "raidx-zero", chunk_bytes=CHUNK, name="hot", now_s=0)
+    config = await create_array(
+        members,
+        "raidx-zero",
+        chunk_bytes=CHUNK,
+        log_bytes=log_bytes(size),
+        name="hot",
+        now_s=0,
+    )
     for blank in blanks:
         blank.forgotten = config.regions.data
     async with open_array(members) as array:

@@ -22,11 +22,13 @@ name = "red"
 layout = "raid1"
 disks = 2
 disk_size = "32MiB"
+log_size = "1MiB"
 [[arrays]]
 name = "blue"
 layout = "raid5"
 members = ["hdd", "hdd", "sas10k"]
 disk_size = "24MiB"
+log_size = "768KiB"
 settings = { "hot.tau" = "90%", journal = "none" }
 [[volumes]]
 name = "r"

@@ -33,7 +33,8 @@ class Hardware:
     """The members of an array and how it is created.
 
     *members*: models, perhaps with own numbers, as behind ``model=`` in a member's spec. *size*:
-    bytes of the image, None: all that fits. *with_volume*: it has one volume, the whole image.
+    bytes of the image, None: all that fits. *log_bytes*: of the log, None: as `raidx create` makes
+    it. *with_volume*: it has one volume, the whole image.
     *seed*: of the first member's rotation; those of the others follow.
     """
 
@@ -44,6 +45,7 @@ class Hardware:
     chunk_bytes: int = 64 << 10
     params: Mapping[str, Any] = field(default_factory=dict)
     size_bytes: int | None = None
+    log_bytes: int | None = None
     with_volume: bool = True
     keeps_content: bool = False
     seed: int = 0
@@ -107,6 +109,7 @@ async def modelled_array(
         name=hardware.name,
         now_s=0,
         size_bytes=hardware.size_bytes,
+        log_bytes=hardware.log_bytes,
         with_volume=hardware.with_volume,
         uuid_source=lambda: str(uuid.UUID(int=chance.getrandbits(128), version=4)),
     )

@@ -60,6 +60,7 @@ class Experiment:
 
     - *members*: models, perhaps with own numbers, as behind ``model=`` in a member's spec: "hdd",
       "ssd,read_mb_s=445,write_mb_s=135".
+    - *log_bytes*: of the log on each member; None: as `raidx create` makes it.
     - *network*: the members are on servers behind it; "network" in the result has the bytes that it
       carried since the array was made, and the seconds for which it was busy.
     - *load*: called with the size of the image in bytes, returns the load.
@@ -83,6 +84,7 @@ class Experiment:
     name: str = "experiment"
     member_bytes: int = MEMBER_BYTES
     chunk_bytes: int = 64 << 10
+    log_bytes: int | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     depth: int | None = None
@@ -144,6 +146,7 @@ async def measure(experiment: Experiment, recorder: Recorder) -> dict[str, Any]:
         members=experiment.members,
         member_bytes=experiment.member_bytes,
         chunk_bytes=experiment.chunk_bytes,
+        log_bytes=experiment.log_bytes,
         params=experiment.params,
         keeps_content=experiment.content or experiment.verify,
         seed=experiment.seed * 1000,

@@ -9,6 +9,7 @@ disks = 5                        # or members = ["hdd", "hdd", "ssd"]
 model = "hdd,seek_ms=4"          # a preset, with numbers by hand
 disk_size = "1GiB"
 chunk = "64KiB"
+log_size = "64MiB"               # of the log on each disk; default: as of raidx create
 prefilled = true                 # every chunk counts as written
 settings = { journal = "none", "parity.policy" = "rmw" }
 params = {}                      # parameters of the layout
@@ -261,6 +262,7 @@ def _hardware(array: Table) -> dict[str, Any]:
         "members": own_members or [model] * disks,
         "member_bytes": array.size("disk_size", MEMBER_BYTES),
         "chunk_bytes": array.size("chunk", 64 << 10),
+        "log_bytes": array.size("log_size", 0) or None,
         "params": array.take("params", dict, {}),
     }
     array.end()
