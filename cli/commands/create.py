@@ -30,7 +30,7 @@ from raidx_fuse.members.spec import absolute
 @click.option("--size", type=SIZE, help="Create missing member files (sparse), each of this size.")
 @click.option("--image-size", type=SIZE, help="Size of the image, if smaller than possible.")
 @click.option(
-    "--log-size", type=SIZE, help="Of the log, on each member (default: 1/32, up to 64MiB)."
+    "--log-size", type=SIZE, help="Of the log, on each member (default: 1/8, up to 64MiB)."
 )
 @click.option("--name", default="disk", help="Name of the array and of its image (default: disk).")
 @click.option(

@@ -37,7 +37,7 @@ COUNTER_MAX = 1 << 62
 BITMAP_UNIT_BYTES = 1 << 20  # the least member space for each bit of the dirty bitmap
 GROWTH_FACTOR = 4
 GROWTH_WIDTH_MIN = 64
-LOG_BYTES_MIN = 256 << 10
+LOG_SHARE = 8  # of a member; a larger log is emptied less often, at less cost for each write
 LOG_BYTES_MAX = 64 << 20  # unless the user asks for more
 LOG_BYTES_LIMIT = 128 << 20  # a checkpoint begins at 32 MiB of overlay: a larger log stays empty
 LOG_SLACK_BYTES = 64 << 10  # head page, headers and entries of two records
@@ -140,7 +140,7 @@ def data_alignment(member_bytes: int) -> int:
 
 
 def log_bytes(member_bytes: int, stripe_bytes: int, wanted_bytes: int | None = None) -> int:
-    """Return the size of the log region: 1/32 of the member within limits, 1/8 of a tiny member.
+    """Return the size of the log region: 1/LOG_SHARE of the member, at most LOG_BYTES_MAX.
 
     *wanted_bytes*, the user's choice, comes instead.
 
@@ -150,8 +150,7 @@ def log_bytes(member_bytes: int, stripe_bytes: int, wanted_bytes: int | None = N
     """
     least = _up(2 * stripe_bytes + LOG_SLACK_BYTES, PAGE_BYTES)
     if wanted_bytes is None:
-        share = max(member_bytes // 32, min(member_bytes // 8, LOG_BYTES_MIN))
-        return _up(max(min(share, LOG_BYTES_MAX), least), PAGE_BYTES)
+        return _up(max(min(member_bytes // LOG_SHARE, LOG_BYTES_MAX), least), PAGE_BYTES)
     most = max(least, min(LOG_BYTES_LIMIT, member_bytes // 2))
     if not least <= wanted_bytes <= most:
         raise UsageError(

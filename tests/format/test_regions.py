@@ -67,6 +67,14 @@ def test_metadata_takes_little_of_a_large_member() -> None:
     assert regions.data.offset < TIB / 1000
 
 
+@pytest.mark.parametrize(
+    ("member_bytes", "log_bytes"),
+    [(MIB, 128 * KIB), (96 * MIB, 12 * MIB), (512 * MIB, 64 * MIB), (GIB, LOG_BYTES_MAX)],
+)
+def test_the_log_takes_an_eighth_of_a_member(member_bytes: int, log_bytes: int) -> None:
+    assert plan_regions(member_bytes, 4 * KIB, 4).log.length == log_bytes
+
+
 def test_the_user_may_choose_the_size_of_the_log() -> None:
     region = plan_regions(96 * MIB, 64 * KIB, 4, log_bytes_wanted=5 * MIB + 1).log
     assert region.length == 5 * MIB + 4096

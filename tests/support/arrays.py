@@ -16,8 +16,8 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.errors import BusyError, RaidxError
-from raidx_fuse.format.create import create_array
+from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.format.create import create_array, shape
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.model import model_member
@@ -25,7 +25,24 @@ from raidx_fuse.store.member_io import MemberLostError
 
 MEMBER_OVERHEAD_BYTES = 2 << 20
 UNLIKE_OVERHEAD_BYTES = 296 << 10  # little, so that members really differ
+LOG_BYTES = 256 << 10
 STEP_TIMEOUT_S = 3600.0
+
+
+def small_log(
+    layout: str, member_bytes: int, width: int, chunk_bytes: int, params: Mapping[str, Any]
+) -> int:
+    """Return the size of a log that tests fill in little time: LOG_BYTES where that is possible.
+
+    Tiny members have less, large ones and those with large stripes more.
+    """
+    wanted = max(min(LOG_BYTES, member_bytes // 8), member_bytes // 32)
+    sizes = [member_bytes] * width
+    try:
+        regions, _ = shape(layout, sizes, chunk_bytes, params, log_bytes=wanted)
+    except UsageError:
+        regions, _ = shape(layout, sizes, chunk_bytes, params)
+    return regions.log.length
 
 
 class Rig:
@@ -106,6 +123,13 @@ class Rig:
             overwrite_signature=not self.reads_zero,
             params=self.params,
             size_bytes=self.image_bytes,
+            log_bytes=small_log(
+                self.layout,
+                min(member.size_bytes for member in self.members),
+                self.width,
+                self.chunk_bytes,
+                self.params,
+            ),
         )
         array = await self.open()
         self.model = bytearray(array.size_bytes)
