@@ -7,14 +7,16 @@
 
 Each row mounts its two images, writes all of both, and runs fio on them in turn; the ratio is taken
 within the round. Members are in the page cache: a flush costs little, processor time counts. A
-*burst* is as many writes as the log takes before a checkpoint is urgent, after a rest in which it
-was emptied. With ``--tree`` the arrays of that checkout run in the same rounds, as ``before``.
-fsyncs are counted in virtual time, on modelled disks.
+*burst* is as many writes as the smallest log of the row takes before a checkpoint is urgent (when a
+third of it is full), after a rest in which it was emptied. With ``--tree`` the arrays of that
+checkout run in the same rounds, as ``before``. fsyncs are counted in virtual time, on modelled
+disks.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import subprocess
 import sys
@@ -35,7 +37,7 @@ from raidx_fuse.members.simulated.virtual_time import run as run_virtual
 
 SIZE_BYTES = 256 * MIB  # of each image
 REST_S = 2.5  # a checkpoint comes a second after the last one
-BURST_WRITES = 600  # with the parity to come, less than a third of the log of a member of 600 MiB
+BURST_BYTES = 11 << 10  # of the log for each write of a burst: its record, and the parity to come
 FSYNC_S = 2.0  # virtual
 CPU_BAR_US = 40.0
 
@@ -62,7 +64,7 @@ class Setup:
 class Pair:
     """One row: fio's *mode*, *block* and *depth* on *ours*, as a multiple of *other*.
 
-    *writes*: of a burst; 0 for a sustained load.
+    *burst*: as many writes as fit into the log, not a sustained load.
     """
 
     key: str
@@ -73,7 +75,7 @@ class Pair:
     mode: str = "randwrite"
     block: str = "4k"
     depth: int = 16
-    writes: int = 0
+    burst: bool = False
 
 
 STOCK = Setup()
@@ -84,11 +86,11 @@ PLAIN0 = Setup("raid0", journal="none", member_mib=96)
 LARGE0 = Setup("raid0", journal="none")
 WIDE, WIDE_PLAIN = Setup("raid5", 5), Setup("raid5", 5, "none")
 PAIRS = (
-    Pair("burst", "4 KiB write, burst", RAID5, PLAIN5, 1.3, writes=BURST_WRITES),
+    Pair("burst", "4 KiB write, burst", RAID5, PLAIN5, 1.3, burst=True),
     Pair("sustained", "4 KiB write, sustained", RAID5, PLAIN5, 0.8),
     Pair("small", "  members of 96 MiB", SMALL, SMALL_PLAIN, 0.6),
     Pair("full", "  journal=full, 96 MiB", FULL0, PLAIN0, 0.6),
-    Pair("deep1", "  1 deep, burst", RAID5, PLAIN5, 1.0, depth=1, writes=BURST_WRITES),
+    Pair("deep1", "  1 deep, burst", RAID5, PLAIN5, 1.0, depth=1, burst=True),
     Pair("deep1", "  1 deep, sustained", RAID5, PLAIN5, 0.75, depth=1),
     Pair("stock", "  against stock", RAID5, STOCK, 0.75),
     Pair("upc", "  upc against raid5", Setup("upc", 6), RAID5, 0.9),
@@ -148,13 +150,21 @@ def size_of(candidate: Candidate) -> int:
     return min(SIZE_BYTES, candidate.image.stat().st_size // MIB * MIB)
 
 
-def run_once(pair: Pair, candidate: Candidate, seconds: float) -> Result:
-    """Run the row of *pair* on *candidate*."""
+def log_bytes(member: Path, tree: Path | None) -> int:
+    """Return the size of the log of the array of *member*."""
+    command = [*raidx(tree), "examine", "--json", str(member)]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    size: int = found["members"][0]["regions"]["log"][1]
+    return size
+
+
+def run_once(pair: Pair, candidate: Candidate, seconds: float, burst: int) -> Result:
+    """Run the row of *pair* on *candidate*; a burst has *burst* writes."""
     row = Row(pair.title, pair.mode, pair.block, pair.depth, {})
-    if not pair.writes:
+    if not pair.burst:
         return run_fio(candidate, row, size_of(candidate), seconds)
     time.sleep(REST_S)
-    return run_fio(candidate, row, size_of(candidate), seconds, operations=pair.writes)
+    return run_fio(candidate, row, size_of(candidate), seconds, operations=burst)
 
 
 def compare(pair: Pair, rounds: int, seconds: float, home: Path, tree: Path | None) -> list[Line]:
@@ -166,14 +176,19 @@ def compare(pair: Pair, rounds: int, seconds: float, home: Path, tree: Path | No
     if tree is not None:
         wanted += [("other before", pair.other, tree), ("before", pair.ours, tree)]
     candidates: dict[str, Candidate] = {}
+    logs: list[int] = []
     results: dict[str, list[Result]] = {name: [] for name, _, _ in wanted}
     try:
         for name, setup, of_tree in wanted:
-            candidates[name] = start(setup, home / name.replace(" ", "-"), of_tree)
+            folder = home / name.replace(" ", "-")
+            candidates[name] = start(setup, folder, of_tree)
+            if pair.burst:
+                logs.append(log_bytes(folder / "0.img", of_tree))
+        burst = min(logs, default=0) // 3 // BURST_BYTES
         for number in range(rounds):
             turn = number % len(wanted)
             for name, _, _ in wanted[turn:] + wanted[:turn]:
-                results[name].append(run_once(pair, candidates[name], seconds))
+                results[name].append(run_once(pair, candidates[name], seconds, burst))
     finally:
         for candidate in candidates.values():
             candidate.stop()
