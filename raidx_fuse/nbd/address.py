@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -104,13 +106,17 @@ def listener(address: Address, backlog: int) -> socket.socket:
 
 
 def remove(address: Address) -> None:
-    """Remove the socket of *address* from the file system."""
-    if address.path and os.path.exists(address.path):
-        os.unlink(address.path)
+    """Remove the socket of *address* from the file system, unless another server listens on it."""
+    if address.path:
+        with suppress(OSError, RaidxError):
+            _remove_stale(address.path)
 
 
 def _remove_stale(path: str) -> None:
     """Remove a socket that nobody listens on. Raises OSError, RaidxError."""
+    with suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(os.stat(path).st_mode):  # connecting to any file is "refused"
+            raise RaidxError(f"{path} is no socket but a file", action="choose another path")
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1)
         try:

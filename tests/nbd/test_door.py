@@ -305,6 +305,25 @@ def test_a_unix_socket_is_for_its_owner_and_replaces_a_stale_one(tmp_path: Path)
         play(tmp_path, scene)
 
 
+def test_only_a_socket_of_its_own_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    path.write_text("the user's")
+    with pytest.raises(RaidxError, match="is no socket but a file; choose another path"):
+        Door(parse_address(f"unix:{path}", tls=False))
+    assert path.read_text() == "the user's"
+    path.unlink()
+
+    door = Door(parse_address(f"unix:{path}", tls=False))
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        door.close()
+        assert path.exists(), "another server listens on it"
+    door.close()
+    assert not path.exists()
+
+
 @contextmanager
 def _left(path: Path) -> Iterator[None]:
     """Leave a socket at *path* that nobody listens on."""
