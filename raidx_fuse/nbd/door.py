@@ -126,6 +126,8 @@ class Door:
 
     async def _serve_volume(self, pipe: ClientPipe, volume: Volume, first: bytes) -> None:
         assert self._busy_poll is not None
+        if volume not in self._volumes:
+            return  # deleted during the handshake: its places may be those of another one
         self._sources.add(pipe.fd)
         client = Client(pipe, volume, self._deferral, self._busy_poll)
         self._clients.add(client)

@@ -6,7 +6,7 @@ import errno
 import socket
 import stat
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -290,6 +290,30 @@ def test_exports_come_and_go_with_the_volumes(tmp_path: Path) -> None:
         with pytest.raises(RaidxError):
             await Guest.connect(door, "second")
         assert await (await Guest.connect(door)).read(0, 1) == b"\0"
+
+    play(tmp_path, scene)
+
+
+def test_a_volume_that_is_deleted_during_a_handshake_is_not_opened(tmp_path: Path) -> None:
+    async def scene(door: Door, backing: Backing) -> None:
+        volume = Backing().volume(name="second")
+        door.show(volume)
+        stream = await dialed(door)
+        handshake = ClientHandshake("second")
+        handshake.receive(await stream.receive_some())
+        await stream.send_all(handshake.output())  # an option; the export is not opened yet
+        await trio.testing.wait_all_tasks_blocked()
+        door.hide(volume)
+        while handshake.export is None and (data := await stream.receive_some()):
+            handshake.receive(data)
+            await stream.send_all(handshake.output())
+        link = Client(handshake.export) if handshake.export else None
+        if link is not None:
+            link.command(Command.FLUSH)
+            with suppress(trio.BrokenResourceError):
+                await stream.send_all(b"".join(map(bytes, link.output())))
+                assert not await stream.receive_some()
+        assert not volume.opened
 
     play(tmp_path, scene)
 
