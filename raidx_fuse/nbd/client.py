@@ -263,8 +263,12 @@ class Client:
 
     async def _drain(self) -> None:
         """Send what the client did not take at once; one that takes nothing is gone."""
-        with suppress(OSError), self._until_stop(SEND_S):
-            await self._pipe.drain()
+        with suppress(OSError):
+            while self._pipe.waiting_bytes:
+                with self._until_stop(SEND_S) as wait:
+                    await self._pipe.drain_some()
+                if wait.cancelled_caught:
+                    break
         self._sends = False
         self._sent.set()
         if self._pipe.waiting_bytes:
@@ -273,12 +277,12 @@ class Client:
             self._requests.clear()
 
     @contextmanager
-    def _until_stop(self, limit_s: float = inf) -> Iterator[None]:
+    def _until_stop(self, limit_s: float = inf) -> Iterator[trio.CancelScope]:
         """Leave the block after *limit_s*, or when `stop` is called."""
         with trio.move_on_after(limit_s) as wait:
             self._waits.add(wait)
             try:
-                yield
+                yield wait
             finally:
                 self._waits.discard(wait)
 

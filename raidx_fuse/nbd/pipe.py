@@ -69,10 +69,14 @@ class ClientPipe(SocketPipe):
     async def drain(self) -> None:
         """Send what `put` kept. Raises OSError."""
         while self._rest:
-            try:
-                self._send_some()
-            except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._socket)
+            await self.drain_some()
+
+    async def drain_some(self) -> None:
+        """Send a part of what `put` kept, when the client takes it. Raises OSError."""
+        try:
+            self._send_some()
+        except BlockingIOError:
+            await trio.lowlevel.wait_writable(self._socket)
 
     async def start_tls(self, context: ssl.SSLContext) -> None:
         """Carry out the server's side of the TLS handshake. Raises OSError."""

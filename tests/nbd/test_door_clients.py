@@ -12,7 +12,9 @@ import trio.testing
 
 from raidx_fuse.busy_poll import BusyPoll
 from raidx_fuse.errors import UsageError
+from raidx_fuse.members.nbd import dial as dial_module
 from raidx_fuse.members.nbd.protocol.exchange import Exchange
+from raidx_fuse.members.nbd.protocol.server_handshake import ServerHandshake
 from raidx_fuse.members.nbd.protocol.wire import (
     OPTION,
     OPTION_MAGIC,
@@ -117,6 +119,62 @@ def test_a_client_that_takes_no_replies_is_dropped(
         await trio.sleep(0.2)
         assert not door.clients
         assert backing.log.count("read") < 8
+
+    play(tmp_path, scene)
+
+
+def test_a_client_that_takes_replies_slowly_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes 64 KiB in 25 ms, so that 1 MiB and more wait for it all the time."""
+    monkeypatch.setattr(client_module, "SEND_S", 0.2)
+    monkeypatch.setattr(door_module, "_SEND_BUFFER_BYTES", 1 << 16)
+
+    async def scene(door: Door, backing: Backing) -> None:
+        guest = await Guest.connect(door)
+        for _ in range(3):
+            guest.link.read(0, [bytearray(SIZE)], SIZE)
+        await guest.send()
+        ended = 0
+        while ended < 3:
+            data = await guest.stream.receive_some(1 << 16)
+            assert data, "the door has closed the connection"
+            ended += len(guest.link.receive(data))
+            await trio.sleep(0.025)
+
+    play(tmp_path, scene)
+
+
+def test_a_client_that_sends_options_on_and_on_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits in the socket is taken in parts, and others have their turns in between."""
+    monkeypatch.setattr(dial_module, "TURN_S", 0.0)
+    turns: list[int] = []
+    received: list[int] = []
+    receive = ServerHandshake.receive
+
+    def noted(handshake: ServerHandshake, data: memoryview) -> None:
+        received.append(len(turns))
+        receive(handshake, data)
+
+    async def others() -> None:
+        while True:
+            turns.append(0)
+            await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(ServerHandshake, "receive", noted)
+    monkeypatch.setattr(door_module, "_RECEIVE_BYTES", 64)
+
+    async def scene(door: Door, backing: Backing) -> None:
+        stream = await dialed(door)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(others)
+            await stream.send_all(b"\0\0\0\3" + OPTION.pack(OPTION_MAGIC, Option.LIST, 0) * 400)
+            await trio.sleep(0.2)
+            nursery.cancel_scope.cancel()
+        assert len(received) >= 100
+        assert len(set(received)) > len(received) / 2
 
     play(tmp_path, scene)
 
