@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+import trio
 from trio import lowlevel
 
 from raidx_fuse.errors import MemberError, RaidxError, UsageError
@@ -31,6 +32,7 @@ from raidx_fuse.members.nbd.protocol.wire import Export
 from raidx_fuse.members.nbd.uri import NbdUri
 
 DIAL_S = 10.0  # timeout of each step of connecting
+TURN_S = 0.001  # of one peer that sends on and on; then the event loop runs once
 
 _UCRED = struct.Struct("=iII")  # pid, uid, gid
 _TLS_PIECE_BYTES = 1 << 16
@@ -110,6 +112,7 @@ class SocketPipe(Pipe):
         self._pidfd = -1
         self._blocking = True
         self._drained = False  # whether the last read took all that there was
+        self._left_loop_s = 0.0
 
     # -- blocking ------------------------------------------------------------------------------
 
@@ -221,6 +224,9 @@ class SocketPipe(Pipe):
 
     async def receive_into(self, buffer: memoryview) -> int:
         self._adopt()
+        if not self._drained and trio.current_time() - self._left_loop_s > TURN_S:
+            await lowlevel.checkpoint()  # else who sends faster than we read would stop all others
+            self._left_loop_s = trio.current_time()
         if self._tls is None:
             while True:
                 if self._drained:  # then a try would only cost a system call

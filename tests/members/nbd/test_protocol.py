@@ -19,6 +19,11 @@ from raidx_fuse.members.nbd.protocol.server_handshake import ServerHandshake
 from raidx_fuse.members.nbd.protocol.wire import (
     STATE_HOLE,
     STATE_ZERO,
+    STRUCTURED_REPLY,
+    STRUCTURED_REPLY_MAGIC,
+    U16,
+    U32,
+    Chunk,
     Command,
     CommandFlag,
     Errno,
@@ -293,6 +298,11 @@ def test_a_server_that_lies_is_found_out() -> None:
     client, server, request = asked(Command.BLOCK_STATUS)
     with pytest.raises(ProtocolError, match="empty extent"):
         client.receive(b"".join(server.extents(request, [(0, 0)])))
+    client, server, request = asked(Command.READ)
+    body = U32.pack(Errno.EIO) + U16.pack(0)
+    error = STRUCTURED_REPLY.pack(STRUCTURED_REPLY_MAGIC, 0, Chunk.ERROR, request.cookie, len(body))
+    with pytest.raises(ProtocolError, match="errors without end"):
+        client.receive((error + body) * 2000)
 
 
 def test_the_protocol_does_no_io() -> None:

@@ -15,6 +15,8 @@ from raidx_fuse.members.nbd.protocol.wire import (
     ProtocolError,
 )
 
+FAILURES_MAX = 1000  # error chunks in one reply
+
 _ZEROS = bytes(1 << 16)
 
 
@@ -27,6 +29,7 @@ class Exchange:
     """
 
     __slots__ = (
+        "_failures",
         "_starts",
         "_stops",
         "buffers",
@@ -55,7 +58,7 @@ class Exchange:
         self.size_bytes = size_bytes
         self.buffers = buffers
         self.cookie = 0
-        self.error = 0
+        self.error = self._failures = 0
         self.message = ""
         self.extents: list[tuple[int, int]] = []
         self.owner: object = None
@@ -71,7 +74,10 @@ class Exchange:
         self.owner = owner
 
     def fail(self, number: int, message: str = "") -> None:
-        """Note an error; the first one counts."""
+        """Note an error; the first one counts. Raises ProtocolError: there is no end of them."""
+        self._failures += 1
+        if self._failures > FAILURES_MAX:
+            raise ProtocolError("the server sent errors without end in one reply")
         if not self.error:
             self.error, self.message = number, message
 
