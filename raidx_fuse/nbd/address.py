@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.members.nbd.dial import SOCKET_PATH_BYTES_MAX
 from raidx_fuse.members.nbd.uri import PORT
 
 LOOPBACK = "127.0.0.1"
 _FORM = "write unix:PATH, PORT or HOST:PORT"
-_PATH_BYTES_MAX = 107
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def parse_address(text: str, *, tls: bool) -> Address:
         if not path:
             raise UsageError(f"{text} names no socket", action=_FORM)
         path = os.path.realpath(path)
-        if len(os.fsencode(path)) > _PATH_BYTES_MAX:
+        if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
             raise UsageError(f"the path {path[:40]}... is longer than a socket's may be")
         return Address(path)
     host, colon, port = text.rpartition(":")

@@ -32,6 +32,7 @@ from raidx_fuse.members.nbd.protocol.wire import Export
 from raidx_fuse.members.nbd.uri import NbdUri
 
 DIAL_S = 10.0  # timeout of each step of connecting
+SOCKET_PATH_BYTES_MAX = 107
 TURN_S = 0.001  # of one peer that sends on and on; then the event loop runs once
 
 _UCRED = struct.Struct("=iII")  # pid, uid, gid
@@ -90,6 +91,8 @@ def _connected(uri: NbdUri, timeout_s: float) -> socket.socket:
 def _told(uri: NbdUri, error: OSError) -> str:
     """Return in words why no connection was made."""
     place = uri.socket or f"{uri.host}:{uri.port}"
+    if len(os.fsencode(uri.socket)) > SOCKET_PATH_BYTES_MAX:
+        return f"the path of its socket is longer than {SOCKET_PATH_BYTES_MAX} bytes: make a link"
     if isinstance(error, ConnectionRefusedError):
         return f"no server listens on {place}: start it"
     if isinstance(error, TimeoutError):

@@ -18,7 +18,7 @@ from raidx_fuse.members.nbd.connection import Call
 from raidx_fuse.members.nbd.copies import Copies
 from raidx_fuse.members.nbd.keeper import Lock, this_process
 from raidx_fuse.members.nbd.links import Ask, Dial, Links
-from raidx_fuse.members.nbd.protocol.wire import Command, CommandFlag, Flag
+from raidx_fuse.members.nbd.protocol.wire import Command, CommandFlag, Flag, ProtocolError
 
 DEPTH = 16  # requests under way for a queue
 BLOCK_BYTES_MAX = 4096
@@ -65,7 +65,10 @@ class NbdMember(Member):
             pipe.forget()
             if isinstance(error, OSError):
                 number = error.errno or errno.EIO
-                raise MemberError(path, "open", -1, number, str(error)) from None
+                why = "no answer" if isinstance(error, TimeoutError) else error.strerror
+                raise MemberError(path, "open", -1, number, why or str(error)) from None
+            if isinstance(error, ProtocolError):
+                raise MemberError(path, "open", -1, errno.EIO, error.message) from None
             raise
         self._links = Links(self, dial, pipe, self._renew)
         self._fua = CommandFlag(0) if self._export.flags & Flag.FLUSH else CommandFlag.FUA

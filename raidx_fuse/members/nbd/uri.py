@@ -66,16 +66,16 @@ class NbdUri:
 
 
 def is_uri(text: str) -> bool:
-    """Return whether *text* begins as the URI of an export."""
+    """Return whether *text* is meant as the URI of an export: also with a scheme of others."""
     scheme, mark, _ = text.partition("://")
-    return bool(mark) and scheme.lower() in SCHEMES
+    return bool(mark) and scheme.lower().startswith("nbd")
 
 
 def parse_uri(text: str) -> NbdUri:
     """Return the export that *text* names. Raises UsageError, which shows the right form."""
     try:
         parts = urlsplit(text)
-        port = parts.port or PORT
+        port = PORT if parts.port is None else parts.port
         query = parts.query.replace("+", "%2B")  # no form: a plus sign means itself
         queries = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError as error:
@@ -89,13 +89,21 @@ def parse_uri(text: str) -> NbdUri:
             raise _wrong(text, f"{key}= is given twice or empty")
         options[key] = value
     if scheme not in SCHEMES:
-        raise _wrong(text, "it does not begin with nbd:// or another scheme of NBD")
+        known = ", ".join(f"{each}://" for each in SCHEMES)
+        raise _wrong(text, f"it does not begin with one of {known}")
     if parts.username is not None or parts.password is not None or parts.fragment:
         raise _wrong(text, "it has a user, a password or a fragment")
     tls, unix = scheme.startswith("nbds"), scheme.endswith("+unix")
     if unix != ("socket" in options) or unix == bool(parts.hostname):
         need = "socket=PATH and no host" if unix else "a host and no socket="
         raise _wrong(text, f"{scheme}:// needs {need}")
+    if not port:
+        raise _wrong(text, "there is no port 0")
+    for host in (parts.hostname or "", options.get("tls-hostname", "")):
+        try:
+            host.encode("idna")
+        except UnicodeError:
+            raise _wrong(text[:100], f"{host[:70]!r} cannot be the name of a host") from None
     if not tls and any(key.startswith("tls") for key in options):
         raise _wrong(text, "options of TLS need nbds://")
     export = unquote(parts.path.removeprefix("/"))

@@ -12,6 +12,8 @@ import trio
 
 from raidx_fuse.errors import MemberError, ungrouped
 from raidx_fuse.members.nbd.member import NbdMember
+from raidx_fuse.members.nbd.pipe import Piece
+from raidx_fuse.members.nbd.protocol.server import Request, Server
 from raidx_fuse.members.nbd.protocol.wire import Command, Errno, Flag
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.nbd_server import CHANGES, FLAGS, MemoryServer
@@ -192,6 +194,15 @@ def test_another_export_in_its_place_is_refused() -> None:
         member.close()
 
     run(main)
+
+
+def test_a_server_that_lies_when_a_member_is_opened_is_named() -> None:
+    class Liar(MemoryServer):
+        def carry_out(self, link: Server, request: Request) -> list[Piece]:
+            return super().carry_out(link, request._replace(cookie=99))
+
+    with pytest.raises(MemberError, match=r"nbd://rig/disk: open failed: .* request that was not"):
+        NbdMember("nbd://rig/disk", Liar(SIZE_BYTES).dial)
 
 
 def test_errors_of_the_server_have_their_number_and_words() -> None:

@@ -158,11 +158,13 @@ def test_an_unknown_export_and_a_missing_server_are_named(tmp_path: Path) -> Non
     other = uri.replace("disk?", "other?")
     with (
         running(command, tmp_path / "qemu-nbd.sock"),
-        pytest.raises(RaidxError, match="has no export 'other'"),
+        pytest.raises(RaidxError, match=r"has no export 'other'.*; name one that 'nbdinfo --list'"),
     ):
         open_export(other)
     with pytest.raises(RaidxError, match=r"there is no socket .*: start its server"):
         open_export(uri)
+    with pytest.raises(RaidxError, match=r"longer than 107 bytes: make a link"):
+        open_export(f"nbd+unix:///x?socket={tmp_path}/{'s' * 108}")
     with pytest.raises(RaidxError, match=r"no server listens on 127.0.0.1:1: start it"):
         open_export("nbd://127.0.0.1:1/x")
 
@@ -252,7 +254,7 @@ def test_tls_with_certificates_of_both_sides(tmp_path: Path, certificates: Path)
     command, plain = nbdkit(tmp_path, "memory", "4M")
     with (
         running(command, tmp_path / "n.sock"),
-        pytest.raises(RaidxError, match="the server cannot do TLS"),
+        pytest.raises(RaidxError, match="the server cannot do TLS; switch it on there, or"),
     ):
         open_export(plain.replace("nbd+", "nbds+"))
     with suppress(FileNotFoundError):

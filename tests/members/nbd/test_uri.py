@@ -39,6 +39,12 @@ BAD = [
     ("nbd+unix:///x?socket=", "empty"),
     ("nbd://host/x?tls-certificates=/c", "need nbds://"),
     ("nbd://host/" + "x" * 5000, "longer than 4096"),
+    ("nbd+tcp://host/x", "does not begin with one of nbd://, nbds://"),
+    ("nbd+vsock://1/x", "does not begin with one of nbd://, nbds://"),
+    ("nbd://host:0/x", "there is no port 0"),
+    ("nbd://a..b/x", "'a..b' cannot be the name of a host"),
+    ("nbd://" + "a" * 70 + "/x", "cannot be the name of a host"),
+    ("nbds://host/x?tls-hostname=.host", "'.host' cannot be the name of a host"),
 ]
 
 

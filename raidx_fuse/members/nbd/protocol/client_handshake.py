@@ -49,6 +49,7 @@ from raidx_fuse.members.nbd.protocol.wire import (
     shown,
 )
 
+_NO_TLS = "switch it on there, or name the export as nbd://... without encryption"
 _REPLIES_MAX = 1000  # to one option: a server cannot keep a client busy for ever
 
 _Answers = Generator[int, bytes, tuple[int, list[tuple[int, bytes]]]]
@@ -121,13 +122,13 @@ class ClientHandshake:
         name = self.name.encode()
         if not fixed:
             if self._tls:
-                raise RefusedError(Reply.ERR_UNSUP, "the server cannot do TLS")
+                raise RefusedError(Reply.ERR_UNSUP, "the server cannot do TLS", _NO_TLS)
             yield from self._export_name(name, no_zeros)
             return
         if self._tls:
             reply, _ = yield from self._ask(Option.STARTTLS)
             if reply & REPLY_IS_ERROR:
-                raise RefusedError(reply, "the server cannot do TLS")
+                raise RefusedError(reply, "the server cannot do TLS", _NO_TLS)
             yield Incremental.PAUSE
         extended = structured = False
         if self._extended:
@@ -206,7 +207,8 @@ def _refusal(name: str, reply: int, answers: list[tuple[int, bytes]]) -> Refused
     told = f" ({said})" if said else ""
     match reply:
         case Reply.ERR_UNKNOWN:
-            return RefusedError(reply, f"the server has no export {name!r}{told}")
+            why = f"the server has no export {name!r}{told}"
+            return RefusedError(reply, why, "name one that 'nbdinfo --list' shows there")
         case Reply.ERR_TLS_REQD:
             return RefusedError(reply, f"the server wants TLS{told}", "name it as nbds://...")
         case Reply.ERR_SHUTDOWN:
