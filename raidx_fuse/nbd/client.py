@@ -10,7 +10,8 @@ request suspends, its task stays with it, and another task reads on:
 
 A client may have so much under way that memory is bounded; beyond it, nobody reads its socket until
 a request has ended. It also waits while it does not take its replies. What was begun is carried out
-to its end, whatever becomes of the client.
+to its end, whatever becomes of the client; only what has no bound, zeros and reads ahead of any
+length, ends early when nobody waits for it.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Client:
         self._deferral = deferral
         self._busy_poll = busy_poll
         self._link = Server(pipe.export, _memory)
-        self.handler = Handler(volume, self._link)
+        self.handler = Handler(volume, self._link, self._is_abandoned)
         self._nursery: trio.Nursery | None = None
         self._requests: deque[Request] = deque()
         self._output: Pieces = []
@@ -67,7 +68,7 @@ class Client:
         self._reads = True  # whether a task reads
         self._sends = False  # whether a task waits for the client to take replies...
         self._sent = trio.Event()  # ...and when it has ended
-        self._ended = False
+        self._ended = self._stopped = False
         self._waits: set[trio.CancelScope] = set()  # for the client, to be ended by `stop`
         self._left_loop_s = 0.0
 
@@ -81,9 +82,17 @@ class Client:
 
     def stop(self) -> None:
         """Take no more requests, and end when those under way are answered."""
-        self._ended = True
+        self._ended = self._stopped = True
+        self._requests.clear()
         for wait in self._waits:
             wait.cancel()
+
+    def _is_abandoned(self) -> bool:
+        """Return whether nobody waits for answers: `stop`, or the client left without a good-bye.
+
+        One that says good-bye wants what it asked for before.
+        """
+        return self._stopped or (self._ended and not self._link.ended)
 
     # -- the reader ----------------------------------------------------------------------------
 
@@ -267,7 +276,7 @@ class Client:
             while self._pipe.waiting_bytes:
                 with self._until_stop(SEND_S) as wait:
                     await self._pipe.drain_some()
-                if wait.cancelled_caught:
+                if wait.cancelled_caught or self._stopped:
                     break
         self._sends = False
         self._sent.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 EXTENTS_MAX = 1024  # of one answer; a client asks again from their end on
 _STATUS_BYTES_MAX = (1 << 32) - (1 << 16)  # of one extent in an answer without extended headers
-CACHE_BYTES = 1 << 20  # of one read for a request to cache
+PART_BYTES = 1 << 20  # of a request that may have any length
 _OFFERS = Flag.FLUSH | Flag.FUA | Flag.MULTI_CONN | Flag.CACHE
 _CHANGES = Flag.TRIM | Flag.WRITE_ZEROES | Flag.FAST_ZERO
 _FAILURES_LOGGED = 64  # after so many, only at powers of two (as fuse/operations.py)
@@ -47,19 +47,31 @@ def exports_of(volumes: Sequence[Volume]) -> dict[str, Export]:
     return exports
 
 
-class Handler:
-    """Carries out the requests of one client on *volume*; *failures* and *bugs* are counted."""
+class GoneError(RaidxError):
+    """The client, or the server, left before a long request ended."""
 
-    def __init__(self, volume: Volume, link: Server) -> None:
+    errno = errno.ESHUTDOWN
+
+
+class Handler:
+    """Carries out the requests of one client on *volume*; *failures* and *bugs* are counted.
+
+    *is_abandoned* says whether nobody waits for the answers any more.
+    """
+
+    def __init__(
+        self, volume: Volume, link: Server, is_abandoned: Callable[[], bool] = lambda: False
+    ) -> None:
         self.failures = self.bugs = 0
         self._volume = volume
         self._link = link
+        self._is_abandoned = is_abandoned
 
     async def answer(self, request: Request) -> Pieces:
         """Carry *request* out; return the reply. Never raises for what went wrong."""
         try:
             return await self._carried_out(request)
-        except NotFastError as error:
+        except (NotFastError, GoneError) as error:
             return self._link.failed(request, error.errno, error.message)
         except RaidxError as error:
             self.failures += 1
@@ -98,18 +110,27 @@ class Handler:
             elif fast_only:
                 return link.failed(request, errno.EOPNOTSUPP, "places are kept by writing zeros")
             else:
-                await volume.write_zeros(offset, size)
+                await self._in_parts(volume.write_zeros, offset, size)
         elif command is Command.CACHE:
-            await self._cache(offset, size)
+            await self._in_parts(volume.read, offset, size)
         if command is Command.FLUSH or (request.flags and request.flags & CommandFlag.FUA):
             await volume.flush()
         return link.done(request)
 
-    async def _cache(self, offset: int, size: int) -> None:
-        """Read a range, so that what it needs is in memory: the members', or the chunk cache."""
-        for at in range(offset, offset + size, CACHE_BYTES):
-            await self._volume.read(at, min(CACHE_BYTES, offset + size - at))
-            await trio.lowlevel.checkpoint()  # others are served in between
+    async def _in_parts(
+        self, do: Callable[[int, int], Awaitable[object]], offset: int, size: int
+    ) -> None:
+        """Do a request of any length in parts, as long as somebody waits for it.
+
+        To cache a range is to read it: then what it needs is in memory, that of the members'
+        system, or the chunk cache.
+        """
+        for at in range(offset, offset + size, PART_BYTES):
+            if at > offset:
+                await trio.lowlevel.checkpoint()  # others are served in between
+            if self._is_abandoned():
+                raise GoneError("nobody waits for this request any more")
+            await do(at, min(PART_BYTES, offset + size - at))
 
     def _extents(self, offset: int, size: int) -> list[tuple[int, int]]:
         """Return the (length, state) of a range by the written map: holes read as zeros."""

@@ -21,10 +21,12 @@ from raidx_fuse.members.nbd.protocol.wire import (
     REQUEST,
     REQUEST_MAGIC,
     Command,
+    CommandFlag,
     Option,
 )
 from raidx_fuse.nbd import client as client_module
 from raidx_fuse.nbd import door as door_module
+from raidx_fuse.nbd import exports as exports_module
 from raidx_fuse.nbd.address import parse_address
 from raidx_fuse.nbd.door import Door
 from raidx_fuse.nbd.pipe import ClientPipe
@@ -98,11 +100,43 @@ def test_the_end_of_the_door_waits_for_what_is_under_way(tmp_path: Path) -> None
         await trio.testing.wait_all_tasks_blocked()
         trio.lowlevel.spawn_system_task(_set_later, gate)
 
-    async def _set_later(gate: trio.Event) -> None:
-        await trio.sleep(0.05)
-        gate.set()
-
     assert play(tmp_path, scene).content[:4] == b"kept"
+
+
+@pytest.mark.parametrize("end", ["leaves", "says good-bye", "the door ends"])
+@pytest.mark.parametrize("command", [Command.CACHE, Command.WRITE_ZEROES])
+def test_a_request_of_any_length_ends_when_nobody_waits_for_it(
+    command: Command, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exports_module, "PART_BYTES", PAGE)
+    gate = trio.Event()
+
+    async def scene(door: Door, backing: Backing) -> None:
+        guest = await Guest.connect(door)
+        backing.gates[PAGE] = gate
+        zeros = command is Command.WRITE_ZEROES
+        for _ in range(50):
+            guest.link.command(command, 0, SIZE, CommandFlag.NO_HOLE if zeros else 0)
+        if end == "says good-bye":
+            guest.link.disconnect()
+        await guest.send()
+        await trio.testing.wait_all_tasks_blocked()
+        if end == "leaves":
+            await guest.stream.aclose()
+            await trio.testing.wait_all_tasks_blocked()
+        if end == "the door ends":
+            trio.lowlevel.spawn_system_task(_set_later, gate)
+        else:
+            gate.set()
+            await trio.testing.wait_all_tasks_blocked()
+
+    done = len(play(tmp_path, scene).log)
+    assert done == 50 * SIZE // PAGE if end == "says good-bye" else done <= 2 * 50
+
+
+async def _set_later(gate: trio.Event) -> None:
+    await trio.sleep(0.05)
+    gate.set()
 
 
 def test_a_client_that_takes_no_replies_is_dropped(
