@@ -40,6 +40,7 @@ class Call:
         "buffers",
         "cancelled",
         "command",
+        "cut_s",
         "done",
         "error",
         "flags",
@@ -65,6 +66,7 @@ class Call:
         self.size_bytes = size_bytes
         self.buffers = buffers
         self.flags = flags
+        self.cut_s = 0.0
         self.error = 0
         self.message = ""
         self.done = self.sent = self.cancelled = self.patient = False
@@ -86,6 +88,11 @@ class Call:
     def note_sent(self, sent: bool) -> None:
         """Note that a server may carry the call out, if *sent*."""
         self.sent = self.sent or sent
+
+    def age_s(self, now_s: float) -> float:
+        """Note that a connection was lost under it; return how long ago that was the first time."""
+        self.cut_s = self.cut_s or now_s
+        return now_s - self.cut_s
 
     async def wait(self) -> None:
         """Suspend until the call has ended."""

@@ -2,8 +2,9 @@
 
 Calls that find no connection wait until there is one. Meanwhile connecting is tried again and again
 (RETRY_S, doubled up to RETRY_MAX_S). The limit is that of the queue (``io.timeout_s``), which
-excludes a member that does not answer, or PATIENCE_S where there is no queue. What may be sent
-again, and why order is kept, is in unsettled.py.
+excludes a member that does not answer, or PATIENCE_S where there is no queue; a call under which
+connections were lost for so long is not sent again. What may be sent again, and why order is kept,
+is in unsettled.py.
 """
 
 from __future__ import annotations
@@ -184,11 +185,14 @@ class Links:
     def _end_waiting(self, number: int, message: str) -> None:
         """End all calls without a connection by an error; writes among them may still land."""
         waiting, self._waiting = self._waiting, []
-        for call in waiting:
+        self._end_all(waiting, number, message)
+        self._open_gates(number, message)
+
+    def _end_all(self, calls: Sequence[Call], number: int, message: str) -> None:
+        for call in calls:
             if call.sent and call.command in CHANGES and not _is_beat(call):
                 give_up(self._member, call.offset_bytes, call.size_bytes)
             call.end(number, message)
-        self._open_gates(number, message)
 
     def _open_gates(self, number: int = 0, message: str = "") -> None:
         gates, self._gates = self._gates, []
@@ -207,6 +211,10 @@ class Links:
             self._unsettled.add(connection.pipe, _sent_ranges(back))
             if reason:
                 log.warning("%s: connection lost (%s), %d requests", self._path, reason, len(again))
+            now_s = trio.current_time()
+            old = [call for call in again if call.age_s(now_s) > PATIENCE_S]
+            again = [call for call in again if call not in old]
+            self._end_all(old, errno.ETIMEDOUT, f"no answer over many connections: {reason}")
             if self._connections:
                 for call in again:
                     self._submit(call)

@@ -226,6 +226,27 @@ def test_errors_of_the_server_have_their_number_and_words() -> None:
     run(main)
 
 
+def test_a_request_that_kills_every_connection_is_an_error_in_the_end() -> None:
+    """A server may crash at each write and be there again: nothing else ends `raidx create`."""
+
+    class Crashing(MemoryServer):
+        def carry_out(self, link: Server, request: Request) -> list[Piece]:
+            if request.command == Command.WRITE:
+                self.cut()
+            return super().carry_out(link, request)
+
+    async def main() -> None:
+        member = made(Crashing(SIZE_BYTES))
+        with trio.fail_after(200), pytest.raises(MemberError, match="over many connections") as no:
+            await member.writev(0, [b"x" * PAGE])
+        assert no.value.errno == errno.ETIMEDOUT
+        assert trio.current_time() >= 60
+        assert member.overdue, "it may still land"
+        member.close()
+
+    run(main)
+
+
 def test_a_server_that_shuts_down_is_waited_for() -> None:
     async def main() -> None:
         server = MemoryServer(SIZE_BYTES)
