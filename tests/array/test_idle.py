@@ -44,8 +44,12 @@ async def wake_ups_of(
     members: Sequence[Member],
     layout: str,
     counts: Callable[[trio.lowlevel.Task], bool] = lambda task: True,
+    then: Callable[[], None] = lambda: None,
 ) -> int:
-    """Write to a new array of *members*; return how often it wakes in IDLE_S seconds after that."""
+    """Write to a new array of *members*; return how often it wakes in IDLE_S seconds after that.
+
+    *then* is called before they begin.
+    """
     await create_array(members, layout, name="disk", now_s=0)
     await trio.sleep(0.37)
     async with open_array(members) as array, open_volumes(array) as volumes:
@@ -54,6 +58,8 @@ async def wake_ups_of(
             await trio.sleep(0.17)
             await array.write(5000, b"x" * 100_000)
             await trio.sleep(20)  # the log is placed, regions are cleaned
+            then()
+            await trio.sleep(5)
             seen = WakeUps(counts)
             trio.lowlevel.add_instrument(seen)
             await trio.sleep(IDLE_S)
@@ -67,8 +73,12 @@ def test_an_idle_array_wakes_once_a_second(layout: str) -> None:
     assert 5 < run(lambda: wake_ups_of(members, layout)) <= IDLE_S + 1
 
 
-def test_an_idle_array_over_exports_wakes_once_a_second() -> None:
-    """The answers to its beats come a moment later; nothing wakes for them."""
+@pytest.mark.parametrize("all_there", [True, False])
+def test_an_idle_array_over_exports_wakes_once_a_second(all_there: bool) -> None:
+    """The answers to its beats come a moment later; nothing wakes for them.
+
+    While a server is gone, connecting again is tried when the process wakes anyway.
+    """
 
     def process(seen: trio.lowlevel.Task) -> bool:
         return "MemoryPipe" not in seen.name  # the servers are other processes
@@ -80,7 +90,8 @@ def test_an_idle_array_over_exports_wakes_once_a_second() -> None:
             NbdMember(f"nbd://rig/{number}", server.dial, holder=holder)
             for number, server in enumerate(servers)
         ]
-        seen = await wake_ups_of(members, "raid5", process)
+        gone = (lambda: None) if all_there else servers[2].kill
+        seen = await wake_ups_of(members, "raid5", process, gone)
         for member in members:
             member.close()
         return seen

@@ -25,6 +25,7 @@ from raidx_fuse.members.nbd.protocol.wire import Command, CommandFlag, Export, F
 from raidx_fuse.members.nbd.unsettled import Unflushed, Unsettled
 from raidx_fuse.members.overdue import give_up
 from raidx_fuse.members.threads import in_thread
+from raidx_fuse.tasks import rest
 
 log = logging.getLogger(__name__)
 
@@ -234,7 +235,7 @@ class Links:
         try:
             while not self._closed:
                 if self._delay_s:
-                    await trio.sleep(self._delay_s)
+                    await rest(self._delay_s)  # the process wakes at ticks anyway
                 self._delay_s = min(max(RETRY_S, 2 * self._delay_s), RETRY_MAX_S)
                 try:
                     if await self._dial_once():
