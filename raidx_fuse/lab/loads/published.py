@@ -162,7 +162,7 @@ WORKLOADS: dict[str, Workload] = {
         # [raidx] 2715.67 MiB in 1,235,633 reads, 14918.69 MiB in 4,099,354 writes, 122.05 a second,
         # disk of 29.319 GB. [fit] 3.4 million places, exponent 1.09. [slice] cv, batches:
         # 17 % of the writes append 7 sectors to a log, 91 % of them with what follows; 10 % go to
-        # eight places; 32 % go where one of the last eight went (3 % by chance); of the others 20 %
+        # eight places; 32 % go where one of the last eight went; of the others 20 %
         # continue, of reads 62 %. Half the requests are in pairs,
         # counted once below: a write arrives with the write before in 48 %, others in 9 %.
         Workload(
