@@ -19,6 +19,7 @@ from raidx_fuse.pool.move_job import MoveVolumes
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume import Volume
 from raidx_fuse.pool.volume_table import ArrayVolumes, open_volumes
+from tests.support.arrays import small_log
 
 PAGE = 4096
 OVERHEAD_BYTES = 2 << 20
@@ -51,8 +52,8 @@ class Arrays:
         """Make the arrays, without volumes."""
         for spec in self.specs:
             members = []
+            size = OVERHEAD_BYTES + spec.data_pages * PAGE
             for number in range(spec.width):
-                size = OVERHEAD_BYTES + spec.data_pages * PAGE
                 ram = RamMember(size, name=f"{spec.name}{number}")
                 disk = model_member(ram, "ssd", seed=number) if self.slow else ram
                 members.append(FaultMember(disk))
@@ -63,6 +64,7 @@ class Arrays:
                 name=spec.name,
                 now_s=0,
                 with_volume=False,
+                log_bytes=small_log(spec.layout, size, spec.width, spec.chunk_bytes, {}),
             )
             self.shelf[spec.name] = members
 
