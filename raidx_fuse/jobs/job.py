@@ -76,6 +76,11 @@ class Job(ABC):
     async def ready(self) -> None:  # noqa: B027  # optional: most jobs never wait
         """Return when the next window may begin. The loop holds no locks here."""
 
+    async def settle(self, stripes: list[Stripe]) -> bool:
+        """Make the chains of a window hold; return whether its work may be done."""
+        await self.context.journal.settle(stripes)
+        return True
+
     async def checkpoint(self) -> None:  # noqa: B027  # optional: most jobs keep no position
         """Save the position, so that the job continues from it after a remount."""
 
@@ -196,8 +201,7 @@ class Job(ABC):
             start_s = clock()
             await locks.acquire_all(stripes)
             try:
-                await self.context.journal.settle(stripes)
-                progress = await self.work(stripes)
+                progress = await self.work(stripes) if await self.settle(stripes) else 0
             finally:
                 locks.release_all(stripes)
             self.done_bytes += progress
@@ -277,6 +281,16 @@ class StallableJob(Job):
                 self.note_wait(error)
             await trio.sleep(TRY_AGAIN_S)
         self.error = None
+
+    async def settle(self, stripes: list[Stripe]) -> bool:
+        """Make the chains of a window hold; return False if the job has to wait before that."""
+        try:
+            return await super().settle(stripes)
+        except NoSpaceError as error:
+            self.note_wait(error)
+        except RaidxError as error:
+            self.stall(f"stripe {stripes[0]}", error)
+        return False
 
     def stall(self, where: str, error: RaidxError) -> None:
         """Pause the job because *error* prevents its work at *where*, until the user resumes it."""

@@ -12,6 +12,7 @@ import trio
 from raidx_fuse.array.array import Array
 from raidx_fuse.errors import MemberError
 from raidx_fuse.jobs.grow.job import Grow
+from raidx_fuse.layouts.numbers import Stripe
 from tests.support.arrays import Rig
 from tests.support.growing import (
     SmallRig,
@@ -333,6 +334,39 @@ def test_it_pauses_at_a_block_that_nobody_can_give_back(cancelled: bool) -> None
             assert array.size_bytes == size
         else:
             enlarge(rig)
+        await rig.compare()
+
+    play(SmallRig(), body)
+
+
+def test_it_pauses_where_the_parity_that_a_stripe_lacks_cannot_be_computed() -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig)
+        (other,) = (m for m in rig.members if m.path == "ram0")
+        job = await grow(rig, 1)
+        job.pause()
+        await array.write(0, b"alone" * 100)
+        rig.model[:500] = b"alone" * 100
+        assert Stripe(0) in array.context.journal.unsettled
+        await array.fail_disk(1)  # a second loss is too much: the member that fails stays
+        fault = other.error(
+            ("read",),
+            number=errno.ENXIO,
+            offset_bytes=array.member_set.config.regions.data.offset,
+        )
+        job.resume()
+        await eventually(lambda: job.state != "running")
+        assert job.state == "paused", job.error
+        assert "resume" in job.status()["error"]
+        assert not job.layout.migrated
+        fault.lift()
+        array.jobs.resume(job.job_id)
+        with trio.fail_after(600):
+            await job.finished.wait()
+        assert job.state == "done", job.error
+        enlarge(rig)
         await rig.compare()
 
     play(SmallRig(), body)

@@ -346,6 +346,32 @@ def test_a_move_that_a_member_refuses_waits_and_the_array_goes_on(
     play(scenario)
 
 
+def test_moves_of_bundles_that_could_not_be_settled_are_done_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        rig = UnlikeRig("raidx-copy", 2, (40, 34, 38), room=0.5)
+        array = await rig.create()
+        await rig.fill(0.1)  # one window moves all of it
+
+        async def settle(_stripes: object) -> None:
+            raise RaidxError("no parity")
+
+        with monkeypatch.context() as refusing:
+            refusing.setattr(array.context.journal, "settle", settle)
+            await array.remove_disk(1)
+            (job,) = array.jobs.running()
+            await trio.sleep(1)
+            assert job.state == "paused", job.status()
+        job.resume()
+        await job.finished.wait()
+        assert job.state == "done", job.status()
+        assert array.member_set.config.roles() == [0, 2]
+        await rig.check()
+
+    play(scenario)
+
+
 def test_the_tuner_forgets_who_left() -> None:
     async def scenario() -> None:
         rig = UnlikeRig("raidx-copy", 2, (40, 34, 38, 36), room=0.6, slow=True)

@@ -193,6 +193,12 @@ class RebundleJob(StallableJob):
                     return cell
         return None
 
+    async def settle(self, stripes: list[Stripe]) -> bool:
+        """As every job that waits at errors; the moves that are left out are planned again."""
+        settled = await super().settle(stripes)
+        self._stale = self._stale or not settled
+        return settled
+
     async def work(self, stripes: list[Stripe]) -> int:
         """Do the moves of one window concurrently; return the bytes moved."""
         records, self._records = self._records, []

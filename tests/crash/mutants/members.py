@@ -164,8 +164,7 @@ REBUILDING = (
         "raidx_fuse/jobs/job.py",
         "            await locks.acquire_all(stripes)\n"
         "            try:\n"
-        "                await self.context.journal.settle(stripes)\n"
-        "                progress = await self.work(stripes)\n"
+        "                progress = await self.work(stripes) if await self.settle(stripes) else 0\n"
         "            finally:\n"
         "                locks.release_all(stripes)",
         "            progress = await self.work(stripes)",

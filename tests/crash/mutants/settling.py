@@ -71,7 +71,7 @@ MUTANTS = (
     Mutant(
         "job-in-unsettled-stripes",
         "raidx_fuse/jobs/job.py",
-        "                await self.context.journal.settle(stripes)\n",
+        "        await self.context.journal.settle(stripes)\n",
         "",
         "a rebuild writes what chains give that do not hold (law 3)",
         CELLS,
