@@ -175,6 +175,12 @@ class Member(ABC):
         """
         return None
 
+    def note_watched(self) -> None:  # noqa: B027  # few kinds have a limit of their own
+        """Note that from now on the caller limits the time of every operation (``io.timeout_s``).
+
+        Until then a kind whose operations may wait without end has to limit them itself.
+        """
+
     def is_settled(self) -> bool:
         """Return whether no write that was begun can take effect later."""
         return not self.overdue

@@ -111,6 +111,10 @@ class Twin(WrapperMember):
             except MemberError as error:
                 self._give_up(error)
 
+    def note_watched(self) -> None:
+        super().note_watched()
+        self.successor.note_watched()
+
     def is_settled(self) -> bool:
         return super().is_settled() and self.successor.is_settled()
 

@@ -51,6 +51,9 @@ class WrapperMember(Member):
     def view(self, offset_bytes: int, length_bytes: int) -> memoryview | None:
         return self.inner.view(offset_bytes, length_bytes)
 
+    def note_watched(self) -> None:
+        self.inner.note_watched()
+
     def is_settled(self) -> bool:
         return not self.overdue and self.inner.is_settled()
 

@@ -61,13 +61,12 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
     """
 
     def __init__(self, member: Member, nursery: Starter, clock: Callable[[], float]) -> None:
-        self.member = member
+        self.serve_by(member)
         self._depth = max(1, member.depth)
         self.clock = clock
         self.closed = False
         self.reads = self.writes = self.flushes = 0
-        self.read_bytes = self.write_bytes = 0
-        self.errors = 0
+        self.read_bytes = self.write_bytes = self.errors = 0
         self.read_latency, self.write_latency = Latency(), Latency()
         self.read_service_s = self.write_service_s = 0.0
         self.reads_waiting = self.writes_waiting = 0
@@ -90,6 +89,7 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
     def serve_by(self, member: Member) -> None:
         """Let *member*, which has the same content, do every operation from now on."""
         self.member = member
+        member.note_watched()
 
     def watch(self, on_change: Callable[[float], None] | None) -> None:
         """Call *on_change* from now on; None: call nobody."""

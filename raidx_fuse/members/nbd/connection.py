@@ -24,6 +24,8 @@ from raidx_fuse.tasks import TICK_S, rest
 
 log = logging.getLogger(__name__)
 
+PATIENCE_S = 60.0
+_LOOK_S = 5.0  # between two looks whether anything has arrived
 _RECEIVE_BYTES = 1 << 18
 CHANGES = (Command.WRITE, Command.WRITE_ZEROES, Command.TRIM)
 
@@ -128,6 +130,10 @@ class Connection:
 
     *_idle*: only patient calls are under way. Their replies are looked for once a tick, when the
     process wakes anyway: else each of them would wake it.
+
+    *is_watched* returns whether callers limit the time of their calls. As long as it does not, the
+    connection is cut when calls are under way and nothing has arrived for PATIENCE_S; it is
+    *silent* then.
     """
 
     def __init__(
@@ -135,8 +141,12 @@ class Connection:
         pipe: Pipe,
         on_end: Callable[[Call], None],
         on_cut: Callable[[Connection, str], None],
+        is_watched: Callable[[], bool] = lambda: True,
     ) -> None:
         self.pipe = pipe
+        self.silent = False
+        self._is_watched = is_watched
+        self._arrivals = 0  # how often something was received
         self._link = Client(pipe.export)
         self.on_end = on_end
         self.on_cut = on_cut
@@ -208,6 +218,7 @@ class Connection:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._send_all)
+                nursery.start_soon(self._limit_silence)
                 await self._receive_all()
                 reason = "the server closed the connection"
                 nursery.cancel_scope.cancel()
@@ -237,6 +248,20 @@ class Connection:
             self._sender = lowlevel.current_task()
             await lowlevel.wait_task_rescheduled(abort)
 
+    async def _limit_silence(self) -> None:
+        """End the connection when nothing arrives any more, until others limit that."""
+        seen, since_s = -1, 0.0
+        while not self._is_watched():
+            now_s = trio.current_time()
+            if not self._link.exchanges:
+                seen = -1
+            elif self._arrivals != seen:
+                seen, since_s = self._arrivals, now_s
+            elif now_s - since_s >= PATIENCE_S:
+                self.silent = True
+                raise TimeoutError(f"no answer within {PATIENCE_S:g} s: look at its server")
+            await rest(_LOOK_S)
+
     async def _receive_all(self) -> None:
         link, pipe = self._link, self.pipe
         buffer = memoryview(bytearray(_RECEIVE_BYTES))
@@ -247,6 +272,7 @@ class Connection:
             done = await pipe.receive_into(buffer if target is None else target)
             if not done:
                 return
+            self._arrivals += 1
             ended = link.receive(buffer[:done]) if target is None else link.filled(done)
             for exchange in ended:
                 call = exchange.owner

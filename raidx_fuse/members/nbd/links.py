@@ -3,8 +3,8 @@
 Calls that find no connection wait until there is one. Meanwhile connecting is tried again and again
 (RETRY_S, doubled up to RETRY_MAX_S). The limit is that of the queue (``io.timeout_s``), which
 excludes a member that does not answer, or PATIENCE_S where there is no queue; a call under which
-connections were lost for so long is not sent again. What may be sent again, and why order is kept,
-is in unsettled.py.
+connections were lost, or nothing at all arrived, for so long is not sent again. What may be sent
+again, and why order is kept, is in unsettled.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import trio
 from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.nbd.beat import BEAT_BYTES, BEAT_OFFSET
-from raidx_fuse.members.nbd.connection import CHANGES, Call, Connection
+from raidx_fuse.members.nbd.connection import CHANGES, PATIENCE_S, Call, Connection
 from raidx_fuse.members.nbd.pipe import Pipe
 from raidx_fuse.members.nbd.protocol.wire import Command, CommandFlag, Export, Flag
 from raidx_fuse.members.nbd.unsettled import Unflushed, Unsettled
@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 CONNECTIONS_MAX = 4  # where the server allows several
 CALLS_FOR_ANOTHER = 8  # under way on each connection before another one is made
 RETRY_S, RETRY_MAX_S = 0.05, 2.0
-PATIENCE_S = 60.0
 
 Dial = Callable[[], Pipe]
 Ask = Callable[[Call, str], Awaitable[None]]
@@ -56,7 +55,8 @@ class Links:
         self._export = pipe.export
         self._several = bool(pipe.export.flags & Flag.MULTI_CONN)
         self._renew = renew
-        self._connections = [Connection(pipe, self._ended, self._cut)]
+        self._watched = False  # whether callers limit the time of their calls
+        self._connections = [Connection(pipe, self._ended, self._cut, lambda: self._watched)]
         self._waiting: list[Call] = []  # for a connection, in order
         self._gates: list[Call] = []  # changes that have not begun, for a connection
         self._unsettled = Unsettled()
@@ -64,6 +64,10 @@ class Links:
         self._delay_s = 0.0  # before the next try, 0 again once a call was answered
         self._closed = False
         self._token: trio.lowlevel.TrioToken | None = None  # of the event loop that uses them
+
+    def note_watched(self) -> None:
+        """Note that callers limit the time of their calls from now on."""
+        self._watched = True
 
     @property
     def unsettled(self) -> bool:
@@ -210,12 +214,16 @@ class Links:
         again = [call for call in back if not call.cancelled]
         with suppress(RuntimeError):  # the event loop has ended: nothing is sent any more
             self._unsettled.add(connection.pipe, _sent_ranges(back))
-            if reason:
-                log.warning("%s: connection lost (%s), %d requests", self._path, reason, len(again))
+            silent = connection.silent
+            if reason:  # if silent, the calls' errors say it
+                level = logging.INFO if silent else logging.WARNING
+                told = "%s: connection lost (%s), %d requests"
+                log.log(level, told, self._path, reason, len(again))
             now_s = trio.current_time()
-            old = [call for call in again if call.age_s(now_s) > PATIENCE_S]
+            old = [call for call in again if call.age_s(now_s) > PATIENCE_S or silent]
             again = [call for call in again if call not in old]
-            self._end_all(old, errno.ETIMEDOUT, f"no answer over many connections: {reason}")
+            why = reason if silent else f"no answer over many connections: {reason}"
+            self._end_all(old, errno.ETIMEDOUT, why)
             if self._connections:
                 for call in again:
                     self._submit(call)
@@ -238,9 +246,8 @@ class Links:
                     await rest(self._delay_s)  # the process wakes at ticks anyway
                 self._delay_s = min(max(RETRY_S, 2 * self._delay_s), RETRY_MAX_S)
                 try:
-                    if await self._dial_once():
-                        return
-                    error = "the connection was lost at once"
+                    await self._dial_once()
+                    return
                 except RaidxError as refusal:
                     error = refusal.message
                 if self._connections:
@@ -251,13 +258,13 @@ class Links:
         finally:
             self._dialling = False
 
-    async def _dial_once(self) -> bool:
-        """Connect; return whether the calls that waited are under way. Raises RaidxError."""
+    async def _dial_once(self) -> None:
+        """Connect, and give the connection the calls that wait. Raises RaidxError."""
         pipe = await in_thread(self._path, self._dial, discard=lambda late: late.close())
-        connection = Connection(pipe, lambda call: None, self._cut_again)
+        connection = Connection(pipe, lambda call: None, self._cut_again, lambda: self._watched)
         if self._closed:
             connection.end_now()
-            return True
+            return
         try:
             self._check_same(pipe.export)
             if not self._connections:
@@ -265,16 +272,15 @@ class Links:
         except MemberError as error:
             connection.end_now()
             if error.errno == errno.ECONNRESET:
-                return False
+                raise
             self._refuse(error)
-            return True
+            return
         connection.on_end, connection.on_cut = self._ended, self._cut
         self._connections.append(connection)
         waiting, self._waiting = self._waiting, []
         for call in waiting:
             self._submit(call)
         self._open_gates()
-        return True
 
     async def _recover(self, connection: Connection) -> None:
         """Renew the lock, and write again what no flush has covered. Raises MemberError."""

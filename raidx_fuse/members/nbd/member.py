@@ -254,6 +254,9 @@ class NbdMember(Member):
             size_bytes = min(ZEROES_BYTES_MAX, end - at)
             await self._change(Call(Command.WRITE_ZEROES, at, size_bytes, (), self._fua))
 
+    def note_watched(self) -> None:
+        self._links.note_watched()
+
     def is_settled(self) -> bool:
         return not self.overdue and not self._links.unsettled
 
