@@ -9,9 +9,11 @@ request suspends, its task stays with it, and another task reads on:
                                `-- suspends: a new task becomes the reader, this one answers later
 
 A client may have so much under way that memory is bounded; beyond it, nobody reads its socket until
-a request has ended. It also waits while it does not take its replies. What was begun is carried out
-to its end, whatever becomes of the client; only what has no bound, zeros and reads ahead of any
-length, ends early when nobody waits for it.
+a request has ended. It also waits while it does not take its replies. One that stops for STALLED_S
+in the middle of a request or of a reply is cut off, so nobody keeps the payload of half a write, up
+to 32 MiB, without sending: any byte is progress. What was begun is carried out to its end, whatever
+becomes of the client; only what has no bound, zeros and reads ahead of any length, ends early when
+nobody waits for it.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from raidx_fuse.pool.volume import Volume
 RUNNING_MAX = 64
 RUNNING_BYTES_MAX = 64 << 20
 UNSENT_BYTES_MAX = 4 << 20
-SEND_S = 30.0  # a client that takes nothing for so long is gone
+STALLED_S = 30.0  # a client that sends or takes nothing for so long, in between, is gone
 HELD_MAX = 8  # as in fuse/deferred_replies.py
 RECEIVE_BYTES = 1 << 18
 KEPT_BYTES = 32 << 10  # longer replies are sent at once, shorter ones copied to go together
@@ -238,7 +240,7 @@ class Client:
                     await trio.lowlevel.checkpoint()
                     self._left_loop_s = trio.current_time()
             else:
-                with self._until_stop():
+                with self._until_stop(STALLED_S if self._link.is_amid else inf):
                     count = await self._pipe.receive_into(buffer)
                 self._left_loop_s = trio.current_time()
         except OSError:
@@ -274,7 +276,7 @@ class Client:
         """Send what the client did not take at once; one that takes nothing is gone."""
         with suppress(OSError):
             while self._pipe.waiting_bytes:
-                with self._until_stop(SEND_S) as wait:
+                with self._until_stop(STALLED_S) as wait:
                     await self._pipe.drain_some()
                 if wait.cancelled_caught or self._stopped:
                     break
@@ -286,7 +288,7 @@ class Client:
             self._requests.clear()
 
     @contextmanager
-    def _until_stop(self, limit_s: float = inf) -> Iterator[trio.CancelScope]:
+    def _until_stop(self, limit_s: float) -> Iterator[trio.CancelScope]:
         """Leave the block after *limit_s*, or when `stop` is called."""
         with trio.move_on_after(limit_s) as wait:
             self._waits.add(wait)

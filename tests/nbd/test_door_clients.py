@@ -142,7 +142,7 @@ async def _set_later(gate: trio.Event) -> None:
 def test_a_client_that_takes_no_replies_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "SEND_S", 0.05)
+    monkeypatch.setattr(client_module, "STALLED_S", 0.05)
     monkeypatch.setattr(client_module, "UNSENT_BYTES_MAX", 1 << 20)
 
     async def scene(door: Door, backing: Backing) -> None:
@@ -161,7 +161,7 @@ def test_a_client_that_takes_replies_slowly_is_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes 64 KiB in 25 ms, so that 1 MiB and more wait for it all the time."""
-    monkeypatch.setattr(client_module, "SEND_S", 0.2)
+    monkeypatch.setattr(client_module, "STALLED_S", 0.2)
     monkeypatch.setattr(door_module, "_SEND_BUFFER_BYTES", 1 << 16)
 
     async def scene(door: Door, backing: Backing) -> None:
@@ -175,6 +175,44 @@ def test_a_client_that_takes_replies_slowly_is_served(
             assert data, "the door has closed the connection"
             ended += len(guest.link.receive(data))
             await trio.sleep(0.025)
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("cut", [1, 100, 100_000])
+def test_a_client_that_stops_in_the_middle_of_a_request_is_dropped(
+    cut: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would keep the memory of the payload as long as it liked."""
+    monkeypatch.setattr(client_module, "STALLED_S", 0.05)
+
+    async def scene(door: Door, backing: Backing) -> None:
+        idle = await Guest.connect(door)
+        guest = await Guest.connect(door)
+        guest.link.write(0, [b"x" * SIZE], SIZE)
+        await guest.stream.send_all(b"".join(map(bytes, guest.link.output()))[:cut])
+        assert not await guest.stream.receive_some()
+        assert not backing.log
+        assert await idle.read(0, 1) == b"\0", "between requests there is no limit"
+        assert door.clients == 1
+
+    play(tmp_path, scene)
+
+
+def test_a_client_that_sends_a_write_slowly_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "STALLED_S", 0.2)
+
+    async def scene(door: Door, backing: Backing) -> None:
+        guest = await Guest.connect(door)
+        guest.link.write(0, [b"x" * SIZE], SIZE)
+        data = b"".join(map(bytes, guest.link.output()))
+        for at in range(0, len(data), 1 << 16):
+            await guest.stream.send_all(data[at : at + (1 << 16)])
+            await trio.sleep(0.025)
+        assert [done.error for done in await guest.answers()] == [0]
+        assert backing.content == b"x" * SIZE
 
     play(tmp_path, scene)
 

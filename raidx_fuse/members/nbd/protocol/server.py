@@ -153,6 +153,11 @@ class Server:
         del kept[:at]
         return requests
 
+    @property
+    def is_amid(self) -> bool:
+        """Whether a part of a request has come, and the rest has not."""
+        return self._incomplete is not None or bool(self._kept)
+
     def target(self) -> memoryview | None:
         """Return the memory for the next bytes of the client, None: `receive` takes them.
 
