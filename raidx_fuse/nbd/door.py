@@ -23,6 +23,7 @@ from raidx_fuse.pool.volume import Volume
 log = logging.getLogger(__name__)
 
 CLIENTS_MAX = 128
+HANDSHAKES_MAX = 128  # beside them: one client may open that many connections at once
 HANDSHAKE_S = 10.0
 ACCEPT_AGAIN_S = 1.0
 _RECEIVE_BYTES = 1 << 16
@@ -36,6 +37,8 @@ class Door:
     It is a front end: `show` and `hide` say which volumes are exports. The constructor listens;
     `close` stops that. *deferral* is that of the volumes' journals, *sources* those of all front
     ends. *bugs* counts requests that met a bug, *refused* the clients turned away.
+
+    Who is in the handshake takes no place of a client: one too many there ends the oldest one.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Door:
         self._volumes: list[Volume] = []
         self._clients: set[Client] = set()
         self._connected = 0
+        self._handshakes: list[trio.CancelScope] = []  # the oldest first
         self._bugs = 0
         self._listener = listener(address, CLIENTS_MAX)
 
@@ -64,7 +68,7 @@ class Door:
 
     @property
     def clients(self) -> int:
-        """How many clients are connected."""
+        """How many clients have opened a volume."""
         return self._connected
 
     def uris(self) -> dict[str, str]:
@@ -106,7 +110,9 @@ class Door:
                         self.refused += 1
                         client.close()
                         continue
-                    self._connected += 1
+                    if len(self._handshakes) >= HANDSHAKES_MAX:
+                        self.refused += 1
+                        self._handshakes.pop(0).cancel()
                     nursery.start_soon(self._serve, ClientPipe(_stdlib(client)))
             finally:
                 cpu_latency.close()
@@ -115,19 +121,31 @@ class Door:
 
     async def _serve(self, pipe: ClientPipe) -> None:
         try:
-            opened = None
-            with suppress(OSError, ProtocolError), trio.move_on_after(HANDSHAKE_S):
-                opened = await self._handshake(pipe)
+            opened = await self._opened(pipe)
             if opened is not None:
                 await self._serve_volume(pipe, *opened)
         finally:
-            self._connected -= 1
             pipe.close()
+
+    async def _opened(self, pipe: ClientPipe) -> tuple[Volume, bytes] | None:
+        """Return what `_handshake` does, None also if it fails or takes too long as a whole."""
+        with suppress(OSError, ProtocolError), trio.move_on_after(HANDSHAKE_S) as handshake:
+            self._handshakes.append(handshake)
+            try:
+                return await self._handshake(pipe)
+            finally:
+                if handshake in self._handshakes:
+                    self._handshakes.remove(handshake)
+        return None
 
     async def _serve_volume(self, pipe: ClientPipe, volume: Volume, first: bytes) -> None:
         assert self._busy_poll is not None
         if volume not in self._volumes:
             return  # deleted during the handshake: its places may be those of another one
+        if self._connected >= CLIENTS_MAX:  # others were faster
+            self.refused += 1
+            return
+        self._connected += 1
         self._sources.add(pipe.fd)
         client = Client(pipe, volume, self._deferral, self._busy_poll)
         self._clients.add(client)
@@ -135,6 +153,7 @@ class Door:
         try:
             await client.serve(first)
         finally:
+            self._connected -= 1
             volume.note_closed()
             self._clients.remove(client)
             self._bugs += client.handler.bugs

@@ -103,10 +103,15 @@ class Guest:
 
     @classmethod
     async def connect(cls, door: Door, export: str = "") -> Guest:
-        stream = await dialed(door)
+        return await cls.on(await dialed(door), export)
+
+    @classmethod
+    async def on(cls, stream: trio.SocketStream, export: str = "", greeting: bytes = b"") -> Guest:
+        """Carry out the handshake on *stream*, from which *greeting* was received."""
         handshake = ClientHandshake(export, allocation=True)
         while handshake.export is None:
-            handshake.receive(await stream.receive_some())
+            handshake.receive(greeting or await stream.receive_some())
+            greeting = b""
             await stream.send_all(handshake.output())
         return cls(stream, Client(handshake.export))
 

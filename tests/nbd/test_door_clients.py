@@ -293,6 +293,30 @@ def test_more_clients_than_allowed_are_refused(
     play(tmp_path, scene)
 
 
+def test_who_does_not_end_the_handshake_takes_no_place_of_a_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door_module, "CLIENTS_MAX", 3)
+    monkeypatch.setattr(door_module, "HANDSHAKES_MAX", 5, raising=False)
+
+    async def scene(door: Door, backing: Backing) -> None:
+        first = await Guest.connect(door)
+        begun = [await dialed(door) for _ in range(5)]
+        greetings = [bytes(await stream.receive_some()) for stream in begun]
+        second = await Guest.connect(door)
+        assert not await begun[0].receive_some(), "the oldest one had to go"
+        assert door.refused == 1
+        third = await Guest.on(begun[1], greeting=greetings[1])
+        for guest in (first, second, third):
+            assert await guest.read(0, 1) == b"\0"
+        late = await Guest.on(begun[2], greeting=greetings[2])
+        assert not await late.stream.receive_some(), "the places are taken"
+        assert door.refused == 2
+        assert door.clients == 3
+
+    play(tmp_path, scene)
+
+
 def test_who_does_not_end_the_handshake_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
