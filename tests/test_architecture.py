@@ -114,6 +114,7 @@ CLOCKS = {
     ("members.simulated.virtual_time", "monotonic"),
     ("members.local", "perf_counter"),  # is the disk too slow to be written inline?
     ("members.nbd.keeper", "sleep"),  # between two looks at a lock, where no event loop runs
+    ("members.nbd.dial", "monotonic"),  # has a server taken too long? No event loop there
     ("daemon.events.wall_clock", "time"),  # dates for people: of creation, scrubs, events
     # when an answer is overdue, in commands: no event loop there
     ("daemon.control_socket", "monotonic"),

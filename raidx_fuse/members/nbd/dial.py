@@ -17,6 +17,7 @@ import select
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -31,7 +32,7 @@ from raidx_fuse.members.nbd.protocol.client_handshake import ClientHandshake
 from raidx_fuse.members.nbd.protocol.wire import Export
 from raidx_fuse.members.nbd.uri import NbdUri
 
-DIAL_S = 10.0  # timeout of each step of connecting
+DIAL_S = 10.0  # timeout of connecting, of the handshake, and of each request that blocks
 SOCKET_PATH_BYTES_MAX = 107
 TURN_S = 0.001  # of one peer that sends on and on; then the event loop runs once
 
@@ -56,7 +57,7 @@ def dial(uri: NbdUri, timeout_s: float = DIAL_S) -> SocketPipe:
         sock = _connected(uri, timeout_s)
     except OSError as error:
         raise MemberError(path, "open", -1, error.errno or errno.EIO, _told(uri, error)) from None
-    pipe = SocketPipe(sock)
+    pipe = SocketPipe(sock, timeout_s)
     try:
         pipe.negotiate(uri)
     except OSError as error:
@@ -105,10 +106,15 @@ def _told(uri: NbdUri, error: OSError) -> str:
 
 
 class SocketPipe(Pipe):
-    """A connected socket, with TLS or without."""
+    """A connected socket, with TLS or without.
 
-    def __init__(self, sock: socket.socket) -> None:
+    *timeout_s* is for the handshake and for each `ask`, as a whole.
+    """
+
+    def __init__(self, sock: socket.socket, timeout_s: float = DIAL_S) -> None:
         self._socket = sock
+        self._timeout_s = timeout_s
+        self._end_s = 0.0  # of what blocks now, by the monotonic clock
         self._tls: ssl.SSLObject | None = None
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._rest: list[Piece] = []  # accepted for sending, not sent yet
@@ -121,6 +127,7 @@ class SocketPipe(Pipe):
 
     def negotiate(self, uri: NbdUri) -> None:
         """Carry out the handshake. Raises OSError, RaidxError."""
+        self.begin_now()
         handshake = ClientHandshake(uri.export, tls=uri.tls)
         handshake.receive(self._greeting())
         while handshake.export is None:
@@ -143,7 +150,7 @@ class SocketPipe(Pipe):
     def _greeting(self) -> bytes:
         """Return the first bytes of the server, and learn its process if there is a witness."""
         if self._socket.family != socket.AF_UNIX:
-            return self._socket.recv(4096)
+            return self._receive_raw(4096)
         data, ancillary, _, _ = self._socket.recvmsg(4096, socket.CMSG_SPACE(_UCRED.size))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
         for level, kind, content in ancillary:
@@ -165,7 +172,7 @@ class SocketPipe(Pipe):
                 break
             except ssl.SSLWantReadError:
                 self._socket.sendall(self._outgoing.read())
-                data = self._socket.recv(_TLS_PIECE_BYTES)
+                data = self._receive_raw(_TLS_PIECE_BYTES)
                 if not data:
                     raise UsageError(
                         "the server closed the connection during the TLS handshake",
@@ -181,17 +188,29 @@ class SocketPipe(Pipe):
                 raise UsageError(f"TLS failed: {error.reason}") from None
         self._socket.sendall(self._outgoing.read())
 
+    def begin_now(self) -> None:
+        self._end_s = time.monotonic() + self._timeout_s
+        self._socket.settimeout(self._timeout_s)
+
+    def _receive_raw(self, size_bytes: int) -> bytes:
+        """Return bytes as they come, in what is left of the time. Raises OSError."""
+        left_s = self._end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._socket.settimeout(left_s)
+        return self._socket.recv(size_bytes)
+
     def send_now(self, data: bytes) -> None:
         self._socket.sendall(self._encrypted([data]) if self._tls else data)
 
     def receive_now(self, size_bytes: int) -> bytes:
         if self._tls is None:
-            return self._socket.recv(size_bytes)
+            return self._receive_raw(size_bytes)
         while True:
             try:
                 return self._tls.read(size_bytes)
             except ssl.SSLWantReadError:
-                data = self._socket.recv(_TLS_PIECE_BYTES)
+                data = self._receive_raw(_TLS_PIECE_BYTES)
                 self._received(data)
             except ssl.SSLZeroReturnError:
                 return b""

@@ -31,6 +31,9 @@ class Pipe(ABC):
     export: Export
     real: bool = True
 
+    def begin_now(self) -> None:  # noqa: B027  # pipes in memory wait for nobody
+        """Begin something that blocks: its time is limited as a whole."""
+
     @abstractmethod
     def send_now(self, data: bytes) -> None:
         """Send *data*, blocking. Before the event loop uses the pipe."""
@@ -79,6 +82,7 @@ class Pipe(ABC):
         """Make one request, blocking, before the event loop uses the pipe. Raises OSError too."""
         client = Client(self.export)
         exchange = request(client)
+        self.begin_now()
         self.send_now(b"".join(client.output()))
         while client.exchanges:
             data = self.receive_now(_RECEIVE_BYTES)
