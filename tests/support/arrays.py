@@ -18,6 +18,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.format.create import create_array, shape
+from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.model import model_member
@@ -42,6 +43,8 @@ def small_log(
         regions, _ = shape(layout, sizes, chunk_bytes, params, log_bytes=wanted)
     except UsageError:
         regions, _ = shape(layout, sizes, chunk_bytes, params)
+    except LayoutError:
+        return wanted  # creation says what is wrong
     return regions.log.length
 
 

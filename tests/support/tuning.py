@@ -27,7 +27,15 @@ async def with_array(
         model_member(RamMember(size * MIB, name=f"{kind}{number}"), kind, seed=number)
         for number, (kind, size) in enumerate(kinds)
     ]
-    await create_array(members, layout, chunk_bytes=CHUNK, name="tuned", now_s=0)
+    smallest = min(size for _, size in kinds) * MIB
+    await create_array(
+        members,
+        layout,
+        chunk_bytes=CHUNK,
+        name="tuned",
+        now_s=0,
+        log_bytes=max(smallest // 32, (2 * len(members) + 1) * CHUNK),  # two stripes at least
+    )
     async with open_array(members) as array:
         model = bytearray(random.Random(5).randbytes(min(written, array.size_bytes)))
         for at in range(0, len(model), MIB):
