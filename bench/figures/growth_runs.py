@@ -90,6 +90,13 @@ def disk(size_bytes: int, number: int) -> ModelMember:
     return ModelMember(memory, make_model(DISK), seed=SEED * 1000 + number)
 
 
+def log_of(layout: str, width: int, params: Mapping[str, Any], member_bytes: int) -> int:
+    """Return the size of the log of an array that may grow as wide as its code allows."""
+    rows = code_for(layout, width, params).rows
+    stripe_bytes = rows * width_max(layout, width, params) * CHUNK_BYTES
+    return log_bytes(member_bytes, stripe_bytes)
+
+
 def grown(
     width: int,
     added: int,
@@ -103,15 +110,13 @@ def grown(
 ) -> Watched:
     """Return the cost of growing a full array without other load."""
     watched = Watched(added, each_window, parity)
-    rows = code_for(layout, width, params or {}).rows
-    stripe_bytes = rows * width_max(layout, width, params or {}) * CHUNK_BYTES
     simulate(
         Experiment(
             layout=layout,
             params=params or {},
             members=(DISK,) * width,
             member_bytes=member_bytes,
-            log_bytes=log_bytes(member_bytes, stripe_bytes),
+            log_bytes=log_of(layout, width, params or {}, member_bytes),
             load=quiet,
             settings={"journal": journal},
             prepare=watched.grow,

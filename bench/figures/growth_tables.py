@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from growth_runs import CHUNK_BYTES, DISK, MIB, SEED, disk, grown, quiet
-from paper_common import Cell, PaperTable, log_bytes
+from growth_runs import CHUNK_BYTES, DISK, MIB, SEED, disk, grown, log_of, quiet
+from paper_common import Cell, PaperTable
 from restripe_runs import LARGE_WINDOWS, MD_FLUSHES, restriped
 
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
@@ -110,7 +110,7 @@ def every_code(member_bytes: int) -> PaperTable:
             params=params,
             members=(DISK,) * width,
             member_bytes=size,
-            log_bytes=log_bytes(size),
+            log_bytes=log_of(layout, width, params, size),
             load=quiet,
             seed=SEED,
         )
@@ -192,7 +192,7 @@ def rate(
             params=params,
             members=(model,) * width,
             member_bytes=member_bytes,
-            log_bytes=log_bytes(member_bytes),
+            log_bytes=log_of(layout, width, params, member_bytes),
             load=random_load(load == LOADS[1], requests) if small else large,
             depth=DEEP if small or load == DEEP_READ else LARGE_DEPTH,
             seed=SEED,
