@@ -142,6 +142,7 @@ class Replace(Job):
     async def finish(self, completed: bool) -> None:
         """Give the role to the new member; after a cancel, leave it as a spare."""
         if completed:
+            self.total_bytes = self.done_bytes  # not all cells of a written stripe are written
             await self.operation.hand_over()
         elif self.is_cancelled:
             await self.operation.drop()

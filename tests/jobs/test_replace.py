@@ -81,6 +81,18 @@ def test_the_role_is_never_lost_and_the_new_member_has_everything(
     run(main)
 
 
+def test_it_ends_with_everything_done_where_stripes_are_written_in_part() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await rig.put(0, noise(CHUNK, 1))  # a data cell of stripe 0, and its parity
+            for role in (1, 2):
+                done = await finish(rig, await begin(rig, role))
+                assert (done["state"], done["done"]) == ("done", done["total"])
+            await consistent(rig)
+
+    run(main)
+
+
 def test_what_the_member_cannot_read_comes_from_the_others() -> None:
     async def main() -> None:
         async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
