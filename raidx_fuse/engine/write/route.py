@@ -123,8 +123,7 @@ def may_follow(context: ArrayContext, stripe: Stripe) -> bool:
     journal, growth = context.journal, context.growth
     return (
         journal.unsettled.admits(stripe)
-        and not journal.forced
-        and not journal.unsettled.paused
+        and journal.parity_may_follow
         and (growth is None or growth.lets_parity_follow(stripe))
         and not context.bad_chunks
     )
