@@ -27,6 +27,7 @@ from raidx_fuse.store.member_set import MemberSet
 from tests.crash.test_streams import (
     DECISIONS,
     Step,
+    crashed_moments,
     fail_to_place,
     flush,
     left_by,
@@ -131,16 +132,7 @@ def record(story: Sequence[Step], seed: int) -> tuple[Recording, int]:
 
 def crashed(story: str, seed: int = 0, each: int = 1) -> Iterator[str | None]:
     """Crash each moment of a story, with and without a loss; yield what broke, None if nothing."""
-    recording, begin = record(STORIES[story], seed)
-    for index, disks, _event in recording.record.moments():
-        if index < begin or index % each:
-            continue
-        expected = recording.history.at(index)
-        for turn, lost in enumerate([(), *((role,) for role in range(WIDTH))]):
-            state = State(recording.cell, seed, Cut(index, DECISIONS[(index + turn) % 4], lost))
-            images = left_by(list(disks), state, range(WIDTH))
-            left = Left(recording, index, images, frozenset(lost), expected)
-            yield what_breaks(left, state)
+    return crashed_moments(*record(STORIES[story], seed), WIDTH, seed, each)
 
 
 def crashed_again(story: str, each: int) -> Iterator[str | None]:

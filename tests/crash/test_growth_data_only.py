@@ -6,7 +6,6 @@ between, its parity goes with the data. Each moment is crashed with each of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,15 +13,14 @@ import trio
 
 from raidx_fuse.engine.growth_position import GrowthPosition
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
-from raidx_fuse.lab.crash.oracle import Left
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import Recording
-from raidx_fuse.lab.crash.state import Cell, Cut, State
+from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.lab.crash.themes.growth import growth_of
 from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.crash.test_streams import DECISIONS, flush, left_by, place, what_breaks
+from tests.crash.test_streams import crashed_moments, flush, place
 
 WIDTH, STRIPES = 5, 6  # four data cells: two are no large piece
 SLOW_BYTES = 1024  # a second, so that each window is looked at
@@ -96,19 +94,6 @@ def grown(layout: str, turns: bool) -> tuple[Recording, Growing]:
     return record_workload(cell, 0, growing.script, shape), growing
 
 
-def crashed(recording: Recording, begin: int, each: int) -> Iterator[str | None]:
-    """Crash every *each*-th moment, with and without a loss; yield what broke, None if nothing."""
-    for index, disks, _event in recording.record.moments():
-        if index < begin or index % each:
-            continue
-        expected = recording.history.at(index)
-        for turn, lost in enumerate([(), *((role,) for role in range(WIDTH))]):
-            state = State(recording.cell, 0, Cut(index, DECISIONS[(index + turn) % 4], lost))
-            images = left_by(list(disks), state, range(len(disks)))
-            left = Left(recording, index, images, frozenset(lost), expected)
-            yield what_breaks(left, state)
-
-
 @pytest.mark.parametrize(
     ("layout", "turns"), [("raid4", False), ("raid5", True)], ids=["to its end", "cancelled"]
 )
@@ -116,7 +101,7 @@ def test_data_alone_is_safe_before_blocks_move_and_once_that_is_durable(
     layout: str, turns: bool
 ) -> None:
     recording, growing = grown(layout, turns)
-    found = list(crashed(recording, growing.begin, 7))
+    found = list(crashed_moments(recording, growing.begin, WIDTH, each=7))
     assert [what for what in found if what is not None] == []
     assert growing.alone["before"]
     assert growing.alone["saved"]
@@ -171,7 +156,7 @@ def narrowed() -> tuple[Recording, int]:
 
 
 def test_data_that_comes_while_the_array_narrows_has_its_parity() -> None:
-    found = list(crashed(*narrowed(), 7))
+    found = list(crashed_moments(*narrowed(), WIDTH, each=7))
     assert [what for what in found if what is not None] == []
     assert len(found) > 50
 
@@ -184,4 +169,4 @@ def test_data_alone_at_places_that_are_not_durable_is_noticed(
 
     monkeypatch.setattr(GrowthPosition, "lets_parity_follow", always)
     recording, growing = grown("raid5", turns=False)
-    assert any(crashed(recording, growing.begin, 3))
+    assert any(crashed_moments(recording, growing.begin, WIDTH, each=3))

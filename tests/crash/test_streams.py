@@ -218,18 +218,27 @@ def left_by(disks: Sequence[DiskState], state: State, numbers: Iterable[int]) ->
     return {n: image for n, image in images.items() if is_member(image)}
 
 
-def crashed(story: str, seed: int) -> Iterator[str | None]:
-    """Crash every moment of a story, with and without a loss; yield what broke, None if nothing."""
-    recording, begin = record(story, seed)
+def crashed_moments(
+    recording: Recording, begin: int, width: int, seed: int = 0, each: int = 1
+) -> Iterator[str | None]:
+    """Crash every *each*-th moment from event *begin* on; yield what broke, None if nothing.
+
+    Without a loss, and with each of the first *width* disks lost.
+    """
     for index, disks, _event in recording.record.moments():
-        if index < begin:
+        if index < begin or index % each:
             continue
         expected = recording.history.at(index)
-        for turn, lost in enumerate([(), *((role,) for role in range(WIDTH))]):
+        for turn, lost in enumerate([(), *((role,) for role in range(width))]):
             state = State(recording.cell, seed, Cut(index, DECISIONS[(index + turn) % 4], lost))
-            images = left_by(list(disks), state, range(WIDTH))
+            images = left_by(list(disks), state, range(len(disks)))
             left = Left(recording, index, images, frozenset(lost), expected)
             yield what_breaks(left, state)
+
+
+def crashed(story: str, seed: int) -> Iterator[str | None]:
+    """Crash every moment of a story, with and without a loss; yield what broke, None if nothing."""
+    return crashed_moments(*record(story, seed), WIDTH, seed)
 
 
 def crashed_again(story: str, seed: int) -> Iterator[str | None]:
