@@ -11,6 +11,7 @@ import re
 import struct
 import sys
 import termios
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,23 +40,39 @@ LONG = "/srv/disks/" + "a" * 150 + ".img"
 
 @contextlib.contextmanager
 def terminal(monkeypatch: pytest.MonkeyPatch, columns: int, encoding: str) -> Iterator[list[str]]:
-    """Make standard output and error a terminal; its lines are there when the block has ended."""
+    """Make standard output and error a terminal; its lines are there when the block has ended.
+
+    They are read while the block runs: a terminal holds a few KiB, and whoever writes more waits.
+    """
     outer, inner = pty.openpty()
     fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.delenv("COLUMNS", raising=False)
     lines: list[str] = []
+    said = bytearray()
+
+    def read() -> None:
+        with contextlib.suppress(OSError):  # EIO: all is read, and the other side is closed
+            while part := os.read(outer, 1 << 16):
+                said.extend(part)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
     with os.fdopen(inner, "w", encoding=encoding) as stream, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", stream)
         patch.setattr(sys, "stderr", stream)
         yield lines
-    said = b""
-    with contextlib.suppress(OSError):  # EIO: all is read, and the other side is closed
-        while part := os.read(outer, 1 << 16):
-            said += part
+    reader.join()
     lines += said.decode(encoding).splitlines()
     os.close(outer)
+
+
+def test_a_page_longer_than_a_terminal_holds_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal(monkeypatch, 80, "utf-8") as lines:
+        for number in range(5000):
+            print("a line", number)
+    assert lines[-1] == "a line 4999"
 
 
 def test_no_column_is_lost_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
