@@ -181,6 +181,11 @@ def no_space(error: MemberError, message: str = "") -> NoSpaceError | None:
     return refused
 
 
+def reason_of(error: RaidxError, path: str) -> str:
+    """Return what *error* says, without the *path* that it may begin with: it is named already."""
+    return str(error).removeprefix(f"{path}: ")
+
+
 # A nursery of trio wraps even a single exception in a group. These functions unwrap it.
 
 

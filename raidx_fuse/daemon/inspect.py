@@ -9,7 +9,7 @@ import trio
 
 from raidx_fuse.array import advice
 from raidx_fuse.daemon.member_files import Disks
-from raidx_fuse.errors import AssemblyError, BusyError, RaidxError, single
+from raidx_fuse.errors import AssemblyError, BusyError, RaidxError, reason_of, single
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.health import health_of, shown_member, shown_scrub
@@ -43,7 +43,7 @@ async def examine(spec: str) -> dict[str, Any]:
             (member,) = disks.attach([spec])
             return {"path": member.path, "problem": None, **await examine_member(member)}
     except RaidxError as error:
-        return {"path": spec, "problem": str(error)}
+        return {"path": spec, "problem": reason_of(error, spec)}
 
 
 async def status(specs: Sequence[str]) -> dict[str, Any]:

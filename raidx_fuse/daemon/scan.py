@@ -11,7 +11,7 @@ from typing import Any
 
 from raidx_fuse.daemon import inspect
 from raidx_fuse.daemon.member_files import Disks
-from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.errors import BusyError, RaidxError, UsageError, reason_of
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.format.superblock import MAGIC, read_superblock
 from raidx_fuse.members.threads import in_thread
@@ -38,7 +38,7 @@ async def scan(paths: Sequence[str]) -> dict[str, Any]:
                 (member,) = disks.attach([path])
                 superblock = await read_superblock(member)
         except RaidxError as error:
-            problems.append({"path": path, "problem": str(error)})
+            problems.append({"path": path, "problem": reason_of(error, path)})
             continue
         except OSError as error:
             problems.append({"path": path, "problem": error.strerror or "cannot be read"})

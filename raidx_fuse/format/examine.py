@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raidx_fuse.errors import FormatError, MemberError
+from raidx_fuse.errors import FormatError, MemberError, reason_of
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, config_to_dict
 from raidx_fuse.format.pages import load_pages
 from raidx_fuse.format.regions import REGION_KINDS
@@ -52,7 +52,7 @@ async def examine(member: Member) -> dict[str, Any]:
     try:
         superblock = newest(slots, member.path)
     except FormatError as error:
-        return {**document, "problem": str(error)}
+        return {**document, "problem": reason_of(error, member.path)}
     if superblock is None:
         return {**document, "problem": "no member of a raidx array"}
     config = superblock.config
