@@ -51,7 +51,7 @@ class RealArray:
         self.mnt.mkdir(parents=True)
         self.image = self.mnt / NAME
         self.members: list[Path] = []
-        self.loops: list[str] = []
+        self._images: dict[str, Path] = {}  # by the loop device that is on it
 
     # -- commands --
 
@@ -182,22 +182,23 @@ class RealArray:
         """Put a loop device on the image, or another *image*; return its path."""
         options = [f"--direct-io={'on' if direct_io else 'off'}"]
         options += ["--read-only"] if read_only else []
-        device = run("losetup", "--find", "--show", *options, image or self.image).stdout.strip()
-        self.loops.append(device)
+        image = image or self.image
+        device = run("losetup", "--find", "--show", *options, image).stdout.strip()
+        self._images[device] = image
         return device
 
     def detach(self, device: str) -> None:
         """Take a loop device off; return when the kernel has let go of the image."""
         run("losetup", "-d", device)
-        self.loops.remove(device)
+        del self._images[device]
         deadline_s = time.monotonic() + 10
         while any(loop == device for loop, _ in mountpoints.loop_devices(str(self.mnt))):
             assert time.monotonic() < deadline_s, f"{device} stays"
             time.sleep(0.01)
 
     def mount_loop(self, device: str, *options: str) -> Path:
-        """Mount the file system on *device*; return where."""
-        where = self.folder / f"fs-{Path(device).name}"
+        """Mount the file system on *device*; return where: the same place for the same image."""
+        where = self.folder / f"fs-{self._images[device].name}"
         where.mkdir(exist_ok=True)
         run("mount", *options, device, where)
         return where
