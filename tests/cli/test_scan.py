@@ -57,7 +57,9 @@ def test_a_scratched_member_is_a_problem_beside_the_rest(disks: Path) -> None:
             file.write(b"\xff" * 600)
     done = raidx(disks, "scan . --json")
     document = json.loads(done.stdout)
-    assert [Path(each["path"]).name for each in document["problems"]] == ["a"]
+    ((path, problem),) = [(each["path"], each["problem"]) for each in document["problems"]]
+    assert Path(path).name == "a"
+    assert problem.startswith("no superblock is valid"), "the path is named beside it"
     assert {array["state"] for array in document["arrays"]} == {"degraded"}
 
 
