@@ -15,7 +15,7 @@ from raidx_fuse.lab.crash.walk import crash_workloads, replay
 from raidx_fuse.pool.marks import give_up
 from raidx_fuse.pool.transfer import Transfer
 
-TIMES = max(1.0, int(os.environ.get("RAIDX_CRASH_STATES", "10000")) / 10_000)
+TIMES = max(1.0, int(os.environ.get("RAIDX_CRASH_STATES", "5000")) / 5000)
 SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))
 STATES = int(120 * TIMES)
 BROKEN_STATES = 1000
