@@ -21,7 +21,7 @@ from raidx_fuse.lab.crash.state import Cell, Cut, State
 from raidx_fuse.lab.crash.workload import record_workload
 
 ROLE = 1
-SEEDS = 2
+SEEDS = 1
 DECISIONS = ("d", "k", "s1")
 
 
