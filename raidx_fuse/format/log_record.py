@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,7 +46,6 @@ ENTRY = struct.Struct("<HHIQ")
 """kind, role, length, offset."""
 ENTRY_BYTES = ENTRY.size
 _ENTRY_TYPE = [("kind", "<u2"), ("role", "<u2"), ("length", "<u4"), ("offset", "<u8")]
-Fields = Sequence[int] | bytes  # kind, role, length, offset of each entry; or the packed entries
 DATA, WRITTEN, TABLE, UNWRITTEN, MARK, PARITY, UNSETTLED, SETTLED = 1, 2, 3, 4, 5, 6, 7, 8
 SEQUENCE_MASK = (1 << 32) - 1  # the bits of a sequence number that SETTLED holds
 _HEADS: dict[int, struct.Struct] = {}  # number of entries -> header and entries together
@@ -111,23 +110,80 @@ def pack_entries(kind: int, roles: Any, lengths: Any, offsets: Any) -> bytes:
     return entries.tobytes()
 
 
-def pack_fields(fields: Sequence[int]) -> bytes:
-    """Return *fields* as packed entries."""
-    return b"".join(ENTRY.pack(*fields[at : at + 4]) for at in range(0, len(fields), 4))
+@dataclass(slots=True)
+class RecordBody:
+    """What a record will hold; every record is put together here.
 
-
-def count_entries(fields: Fields) -> int:
-    """Return the number of entries that *fields* are."""
-    return len(fields) // (ENTRY_BYTES if isinstance(fields, bytes) else 4)
-
-
-def settled_entries(stripes: Sequence[int], sequences: Sequence[int]) -> bytes:
-    """Return packed entries that say: the record has the parity of *stripes*.
-
-    *sequences*: the sequence number of the last record whose data it covers, for each of them.
+    *fields*: kind, role, length and offset of each entry, end to end. *packed*: entries that follow
+    them, as they lie in the record. *buffers*: the bytes of the data entries, *data_bytes* in all.
     """
-    last = [sequence & SEQUENCE_MASK for sequence in sequences]
-    return pack_entries(SETTLED, 0, last, stripes)
+
+    fields: list[int] = field(default_factory=list)
+    packed: bytes = b""
+    buffers: list[ReadBuffer] = field(default_factory=list)
+    data_bytes: int = 0
+
+    @property
+    def entries(self) -> int:
+        """The number of entries."""
+        return len(self.fields) // 4 + len(self.packed) // ENTRY_BYTES
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the record on the ring, padding included."""
+        return record_bytes(self.entries, self.data_bytes)
+
+    def add_data(
+        self,
+        writes: Sequence[tuple[Role, int, Sequence[ReadBuffer], int]],
+        unsettled: Stripe | None = None,
+    ) -> None:
+        """Add writes to members: role, byte offset, buffers, size in bytes.
+
+        They are data of the stripe *unsettled*, whose parity follows, if it is not None.
+        """
+        fields, buffers = self.fields, self.buffers
+        if unsettled is not None:
+            fields += (UNSETTLED, 0, len(writes), unsettled)
+        for role, offset, parts, size in writes:
+            fields += (DATA, role, size, offset)
+            buffers += parts
+            self.data_bytes += size
+
+    def add_blocks(self, roles: Any, size_bytes: int, offsets: Any, content: Any) -> None:
+        """Add *content*, the data of many blocks of *size_bytes*; *roles*, *offsets*: arrays."""
+        self.packed += pack_entries(DATA, roles, size_bytes, offsets)
+        self.buffers.append(content)
+        self.data_bytes += len(content)
+
+    def add_maps(
+        self,
+        fresh: Iterable[int],
+        unwritten: Iterable[int],
+        moves: Iterable[tuple[int, int, int]],
+        mark: int | None = None,
+    ) -> None:
+        """Add *fresh* chunks, which become written, and *unwritten* ones; *moves*, *mark*.
+
+        *moves* are new places of cells: (cell, role, chunk); *mark* is a watermark of a restripe.
+        """
+        for kind, chunks in ((WRITTEN, fresh), (UNWRITTEN, unwritten)):
+            for first, count in runs_of(chunks):
+                self.fields += (kind, 0, count, first)
+        for cell, role, chunk in moves:
+            self.fields += (TABLE, role, chunk, cell)
+        if mark is not None:
+            self.fields += (MARK, 0, 0, mark)
+
+    def add_settled(self, stripes: Sequence[int], sequences: Sequence[int]) -> None:
+        """Say that the record has the parity of *stripes*.
+
+        *sequences*: the sequence number of the last record whose data it covers, for each of them.
+        """
+        if not stripes:
+            return
+        last = [sequence & SEQUENCE_MASK for sequence in sequences]
+        self.packed += pack_entries(SETTLED, 0, last, stripes)
 
 
 def record_bytes(entries: int, data_bytes: int) -> int:
@@ -137,80 +193,29 @@ def record_bytes(entries: int, data_bytes: int) -> int:
 
 
 def encode_record(
-    epoch: int,
-    sequence: int,
-    position: int,
-    array_uuid: bytes,
-    fields: Fields,
-    buffers: Sequence[ReadBuffer],
-    data_bytes: int,
+    epoch: int, sequence: int, position: int, array_uuid: bytes, body: RecordBody
 ) -> bytes:
-    """Return a record, padding included.
-
-    *fields* are the fields of every entry, end to end; *buffers* hold the bytes of the data entries
-    in order, *data_bytes* in all.
-    """
-    if fields.__class__ is not list or len(fields) > _FIELDS_MAX:
-        if not isinstance(fields, bytes):
-            fields = pack_fields(fields)
-        count = len(fields) // ENTRY_BYTES
-        body = count * ENTRY_BYTES + data_bytes
-        values = RECORD_MAGIC, 0, epoch, sequence, position, body, count, 0, array_uuid
-        head = bytearray(RECORD_HEADER.pack(*values) + fields)
+    """Return the record with *body*, padding included."""
+    fields, count = body.fields, body.entries
+    size = count * ENTRY_BYTES + body.data_bytes
+    values = RECORD_MAGIC, 0, epoch, sequence, position, size, count, 0, array_uuid
+    if body.packed or len(fields) > _FIELDS_MAX:
+        head = bytearray(RECORD_HEADER.pack(*values))
+        for at in range(0, len(fields), 4):
+            head += ENTRY.pack(*fields[at : at + 4])
+        head += body.packed
     else:
-        count = len(fields) >> 2
         heads = _HEADS.get(count)
         if heads is None:
             heads = _HEADS[count] = struct.Struct(RECORD_HEADER.format + ENTRY.format[1:] * count)
-        body = count * ENTRY_BYTES + data_bytes
         head = bytearray(heads.size)
-        heads.pack_into(
-            head, 0, RECORD_MAGIC, 0, epoch, sequence, position, body, count, 0, array_uuid, *fields
-        )
+        heads.pack_into(head, 0, *values, *fields)
     crc = crc32c(head)
-    for buffer in buffers:
+    for buffer in body.buffers:
         crc = crc32c(buffer, crc)
     _CRC.pack_into(head, CRC_OFFSET, crc)
-    padding = -(RECORD_HEADER_BYTES + body) % SECTOR_BYTES
-    return b"".join((head, *buffers, _ZEROS[:padding]))
-
-
-def entry_fields(
-    writes: Iterable[tuple[Role, int, Sequence[ReadBuffer], int]],
-) -> tuple[list[int], list[ReadBuffer], int]:
-    """Return (fields, buffers, data bytes) for `encode_record` from writes to members.
-
-    Each write is (role, byte offset, buffers, size in bytes).
-    """
-    fields: list[int] = []
-    buffers: list[ReadBuffer] = []
-    data_bytes = 0
-    for role, offset, parts, size in writes:
-        fields += (DATA, role, size, offset)
-        buffers += parts
-        data_bytes += size
-    return fields, buffers, data_bytes
-
-
-def map_fields(
-    fresh: Iterable[int],
-    unwritten: Iterable[int],
-    moves: Iterable[tuple[int, int, int]],
-    mark: int | None = None,
-) -> list[int]:
-    """Return the fields of entries without data, for `encode_record`.
-
-    *fresh* chunks become written, *unwritten* ones unwritten; *moves* are (cell, role, chunk).
-    """
-    fields: list[int] = []
-    for kind, chunks in ((WRITTEN, fresh), (UNWRITTEN, unwritten)):
-        for first, count in runs_of(chunks):
-            fields += (kind, 0, count, first)
-    for cell, role, chunk in moves:
-        fields += (TABLE, role, chunk, cell)
-    if mark is not None:
-        fields += (MARK, 0, 0, mark)
-    return fields
+    padding = -(RECORD_HEADER_BYTES + size) % SECTOR_BYTES
+    return b"".join((head, *body.buffers, _ZEROS[:padding]))
 
 
 def runs_of(chunks: Iterable[int]) -> list[tuple[int, int]]:

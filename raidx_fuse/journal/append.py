@@ -17,11 +17,9 @@ from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.format.log_record import (
     ENTRY_BYTES,
     RECORD_HEADER_BYTES,
-    Fields,
-    count_entries,
+    RecordBody,
     encode_record,
     holder_of,
-    record_bytes,
 )
 from raidx_fuse.journal.group_commit import (
     BATCH_BYTES_MAX,
@@ -35,7 +33,6 @@ from raidx_fuse.journal.ring import RecordsInFlight, ReshapePosition, Ring
 from raidx_fuse.journal.stripe_parity import Part
 from raidx_fuse.journal.unsettled import Unsettled
 from raidx_fuse.layouts.numbers import Stripe
-from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
@@ -142,20 +139,14 @@ class LogWriter(ReshapePosition):
         """Return whether a record of *stripe* may still be replayed (journal.py, law 3)."""
         return stripe in self.ring.stripes or stripe >= self.ring.held_from
 
-    async def append(
-        self,
-        stripes: Sequence[Stripe],
-        fields: Fields,
-        parts: Sequence[ReadBuffer],
-        total: int,
-    ) -> tuple[int, bytes]:
-        """Write a record to the ring; return its sequence number and its bytes.
+    async def append(self, stripes: Sequence[Stripe], body: RecordBody) -> tuple[int, bytes]:
+        """Write a record of *stripes* to the ring; return its sequence number and its bytes.
 
         The record is in flight until the caller ends it (`inflight.end`). Raises what the members
         raise; then the record is withdrawn.
         """
         self.write_batch()
-        sequence, position, record, left = self.append_now(fields, parts, total)
+        sequence, position, record, left = self.append_now(body)
         self.ring.hold(stripes, sequence)
         self.inflight.add(sequence, position)
         try:
@@ -169,17 +160,15 @@ class LogWriter(ReshapePosition):
         self.commits += 1
         return sequence, record
 
-    def append_now(
-        self, fields: Fields, parts: Sequence[ReadBuffer], total: int
-    ) -> tuple[int, int, bytes, list[MemberIO]]:
+    def append_now(self, body: RecordBody) -> tuple[int, int, bytes, list[MemberIO]]:
         """Write a record to the ring, which has room for it, without suspending.
 
         Returns its sequence number, position and bytes, and the requests that did not complete.
         """
         ring = self.ring
-        sequence, position, offset = ring.take(record_bytes(count_entries(fields), total))
+        sequence, position, offset = ring.take(body.size_bytes)
         # One contiguous record costs a copy, but each member takes one buffer instead of four.
-        record = encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)
+        record = encode_record(ring.epoch, sequence, position, ring.array, body)
         self.commit_bytes += len(record)
         self.hurry()
         return sequence, position, record, self.write_now(offset, record)
@@ -205,11 +194,11 @@ class LogWriter(ReshapePosition):
         finally:
             self.inflight.end(sequence)
 
-    def take_effect(self, record: bytes, entries: int, writes: Sequence[MemberIO]) -> None:
+    def take_effect(self, record: bytes, body: RecordBody, writes: Sequence[MemberIO]) -> None:
         """Put committed *writes* into the overlay, which keeps views of the *record*'s bytes."""
         overlay = self.overlay
         view = memoryview(record)
-        at = RECORD_HEADER_BYTES + entries * ENTRY_BYTES
+        at = RECORD_HEADER_BYTES + body.entries * ENTRY_BYTES
         for role, offset, _, size in writes:
             overlay.put(role, offset, view[at : at + size])
             at += size
@@ -292,8 +281,7 @@ class LogWriter(ReshapePosition):
             return
         self.batch = None
         batch.mark_written()
-        fields, total = batch.fields, batch.data_bytes
-        _, position, _, left = self.append_now(fields, batch.take_parts(), total)
+        _, position, _, left = self.append_now(batch.take_body())
         self.commits += len(batch.stripes)
         if left:
             self.be_late(batch, left, position)
@@ -386,7 +374,7 @@ class LogWriter(ReshapePosition):
         async with self._mending:
             if self.torn and self.log_members.roles:
                 self.log_members.have_all()  # until the next checkpoint
-                sequence, _ = await self.append((), (), (), 0)
+                sequence, _ = await self.append((), RecordBody())
                 self.torn = False
                 self.inflight.end(sequence)
 

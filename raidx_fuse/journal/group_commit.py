@@ -23,10 +23,9 @@ from typing import Protocol
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.format.log_record import DATA, ENTRY_BYTES, UNSETTLED
+from raidx_fuse.format.log_record import ENTRY_BYTES, RecordBody
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.layouts.numbers import Stripe
-from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.member_io import MemberIO
 
 CHANGE_BYTES_MAX = 40 << 10  # of one write in a batch: copying larger ones costs more
@@ -72,7 +71,7 @@ class LocksOfStripes(Protocol):
 
 
 class CommitBatch:
-    """Changes of *stripes* that one record will hold: its *fields*, *parts* and *data_bytes*.
+    """Changes of *stripes* that one record will hold: its *body*.
 
     *room_bytes*: what is free in the ring beside a full batch and what is kept there already. The
     parities that follow the changes of this batch must fit into it.
@@ -84,13 +83,11 @@ class CommitBatch:
     """
 
     __slots__ = (
-        "data_bytes",
+        "body",
         "error",
-        "fields",
         "left",
         "locked",
         "over",
-        "parts",
         "room_bytes",
         "sequence",
         "stripes",
@@ -101,9 +98,7 @@ class CommitBatch:
     def __init__(self, write: Callable[[], None], sequence: int, room_bytes: int) -> None:
         self.write = write
         self.written = False
-        self.fields: list[int] = []
-        self.parts: list[ReadBuffer] = []
-        self.data_bytes = 0
+        self.body = RecordBody()
         self.room_bytes = room_bytes
         self.stripes: list[Stripe] = []
         self.sequence = sequence
@@ -124,30 +119,26 @@ class CommitBatch:
 
         *is_unsettled*: their parity follows, for which *kept_bytes* of the ring are kept.
         """
-        fields, parts, put = self.fields, self.parts, overlay.put
-        if is_unsettled:
-            fields += (UNSETTLED, 0, len(writes), stripe)
-        for role, offset, (buffer,), length in writes:
-            fields += (DATA, role, length, offset)
-            parts.append(buffer)
+        self.body.add_data(writes, stripe if is_unsettled else None)
+        put = overlay.put
+        for role, offset, (buffer,), _ in writes:
             put(role, offset, buffer)
-            self.data_bytes += length
         self.room_bytes -= kept_bytes
         self.stripes.append(stripe)
 
     @property
     def body_bytes(self) -> int:
         """The size of the record so far, without its header."""
-        return self.data_bytes + ENTRY_BYTES // 4 * len(self.fields)
+        return self.body.data_bytes + ENTRY_BYTES * self.body.entries
 
     def mark_written(self) -> None:
         """Note that the record is written, perhaps not by all log members yet."""
         self.written = True
 
-    def take_parts(self) -> list[ReadBuffer]:
-        """Return the content for the record; the batch does not keep it."""
-        parts, self.parts = self.parts, []
-        return parts
+    def take_body(self) -> RecordBody:
+        """Return what the record holds; the batch does not keep it."""
+        body, self.body = self.body, RecordBody()
+        return body
 
     def be_late(self, left: Sequence[MemberIO], locked: Sequence[Stripe]) -> None:
         """Note the requests *left* to be written, and the stripes *locked* until then."""

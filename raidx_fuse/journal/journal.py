@@ -23,16 +23,8 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Any
 
-from raidx_fuse.format.log_record import (
-    SEQUENCE_MASK,
-    SETTLED,
-    UNSETTLED,
-    entry_fields,
-    map_fields,
-    record_bytes,
-)
+from raidx_fuse.format.log_record import RecordBody
 from raidx_fuse.journal.checkpoint import Checkpoint
 from raidx_fuse.journal.group_commit import CommitBatch, Deferral, LocksOfStripes
 from raidx_fuse.journal.overlay import Overlay
@@ -107,22 +99,22 @@ class Journal(Checkpoint):
         (jobs/rebuild.py). Raises what the members raise.
         """
         assert not any(stripe in self.unsettled for stripe in stripes), "settled before planning"
-        fields, parts, total = entry_fields(writes)
-        fields += map_fields(fresh, unwritten, moves, mark)
-        for stripe, last in await self.unsettled.end_closed(stripes):
-            fields += (SETTLED, 0, last & SEQUENCE_MASK, stripe)
+        body = RecordBody()
+        body.add_data(writes)
+        body.add_maps(fresh, unwritten, moves, mark)
+        body.add_settled(*await self.unsettled.end_closed(stripes))
         if self.member_set.unpublished:
             await self.member_set.published()  # law 4
-        await self._make_room(record_bytes(len(fields) // 4, total))
+        await self._make_room(body.size_bytes)
         role_epoch = self.member_set.role_epoch
         if not still_valid():
             return False
         self.unsettled.whole_cells.note_others(stripes)
-        sequence, record = await self.append(stripes, fields, parts, total)
+        sequence, record = await self.append(stripes, body)
         try:
             await self.wait_for_earlier(sequence)
             assert role_epoch == self.member_set.role_epoch, "a role was taken under a record"
-            self.take_effect(record, len(fields) // 4, writes)
+            self.take_effect(record, body, writes)
             self.unsettled.note_parity(stripes)
             self.unsettled.drop_closed(stripes)
             self.written.set_bits(fresh)
@@ -146,20 +138,15 @@ class Journal(Checkpoint):
         """
         writes = [request for _, _, requests in changes for request in requests]
         stripes = [stripe for stripe, _, _ in changes]
-        fields: list[int] = []
-        parts: list[Any] = []
-        total = 0
+        body = RecordBody()
         unsettled = self.unsettled
         spaces = [unsettled.space_of(data_parts) for _, data_parts, _ in changes]
         if not all(map(unsettled.has_space, stripes, spaces)):
             return False
         for stripe, _, requests in changes:
-            more, buffers, more_bytes = entry_fields(requests)
-            fields += (UNSETTLED, 0, len(requests), stripe, *more)
-            parts += buffers
-            total += more_bytes
+            body.add_data(requests, stripe)
         space_bytes = sum(spaces)
-        size = record_bytes(len(fields) // 4, total)
+        size = body.size_bytes
         # Beside it there may be parities that others have reserved space for.
         if 2 * size + space_bytes + 2 * unsettled.waste_bytes > self.capacity:
             return False
@@ -170,13 +157,13 @@ class Journal(Checkpoint):
         for stripe, data_parts, _ in changes:
             self.unsettled.whole_cells.note_parts(stripe, data_parts, self.ring.stripes)
         try:
-            sequence, record = await self.append(stripes, fields, parts, total)
+            sequence, record = await self.append(stripes, body)
         except BaseException:
             unsettled.forget(space_bytes)
             raise
         try:
             await self.wait_for_earlier(sequence)
-            self.take_effect(record, len(fields) // 4, writes)
+            self.take_effect(record, body, writes)
             for (stripe, data_parts, _), space in zip(changes, spaces, strict=True):
                 unsettled.note(stripe, sequence, data_parts, space)
         except BaseException:
@@ -233,17 +220,15 @@ class Journal(Checkpoint):
         if self.inflight.open:
             return None
         ring, overlay = self.ring, self.overlay
-        fields, parts, total = entry_fields(writes)
-        if data_parts:
-            fields[:0] = (UNSETTLED, 0, len(writes), stripe)
-        size = record_bytes(len(fields) >> 2, total)
+        body = RecordBody()
+        body.add_data(writes, stripe if data_parts else None)
         kept_bytes = 0
         if space_bytes or unsettled.held_bytes:
             kept_bytes = self.kept_bytes(space_bytes)
-        if not ring.has_room(size, kept_bytes):
+        if not ring.has_room(body.size_bytes, kept_bytes):
             return None
         unsettled.expect(space_bytes)
-        sequence, position, _record, left = self.append_now(fields, parts, total)
+        sequence, position, _record, left = self.append_now(body)
         unsettled.whole_cells.note_parts(stripe, data_parts, ring.stripes)
         ring.stripes[stripe] = sequence
         if left:

@@ -161,8 +161,8 @@ class ParityReplay:
     ) -> Iterator[tuple[list[MemberIO], list[tuple[Stripe, int]], bool]]:
         """Yield the parities that were computed, at most *size_bytes* (or one stripe) at once.
 
-        With them come the stripes and the last record that they cover (`settled_entries`), and
-        whether space in the ring is kept for them. Those without are the last ones.
+        With them come the stripes and the last record that they cover (`RecordBody.add_settled`),
+        and whether space in the ring is kept for them. Those without are the last ones.
         """
         for kept in (True, False):
             parities: list[MemberIO] = []

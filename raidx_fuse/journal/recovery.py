@@ -16,7 +16,7 @@ before the first home place is written.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from raidx_fuse.errors import AssemblyError, MemberError
@@ -24,16 +24,12 @@ from raidx_fuse.format.log_record import (
     HEAD,
     RECORD_HEADER_BYTES,
     Record,
-    count_entries,
+    RecordBody,
     decode_holders,
     decode_record,
     encode_record,
-    entry_fields,
     header_fits,
     holder_of,
-    pack_fields,
-    record_bytes,
-    settled_entries,
 )
 from raidx_fuse.format.regions import COUNTER_MAX, SECTOR_BYTES
 from raidx_fuse.journal.journal import Journal
@@ -251,10 +247,12 @@ async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Rep
         return Replayed(epoch, records, data_bytes)
     end = _End(journal, epoch, sequence, position)
     for parities, stripes, kept in parity_replay.settled(journal.unsettled.batch_bytes):
-        more = settled_entries(*zip(*stripes, strict=True))
-        if not kept and end.position + 2 * _parity_bytes(parities) - tail > journal.capacity:
+        body = RecordBody()
+        body.add_data(parities)
+        body.add_settled(*zip(*stripes, strict=True))
+        if not kept and end.position + 2 * body.size_bytes - tail > journal.capacity:
             break  # of an earlier version: their data is in the log, or in its home places
-        copies.append(end.append(parities, more))
+        copies.append(end.append(body))
     if end.sequence > sequence:
         log.warning("the parity of stripes whose data was logged without it is computed and logged")
     if records:
@@ -295,10 +293,6 @@ def _check_head(member_set: MemberSet, epoch: int, sequence: int, position: int,
         raise AssemblyError(f"the head of the journal is impossible: {problem}")
 
 
-def _parity_bytes(parities: Sequence[MemberIO]) -> int:
-    return record_bytes(len(parities), sum(request[3] for request in parities))
-
-
 class _End:
     """The end of the log that was found, where records of parities are added.
 
@@ -312,19 +306,14 @@ class _End:
         # could not be read now, but perhaps next time, may have another one.
         self._behind = [position]
 
-    def append(self, parities: Sequence[MemberIO], more: bytes = b"") -> tuple[int, bytes]:
-        """Return byte offset and content of the next record: *parities*, and *more* entries."""
-        journal = self._journal
-        fields, parts, total = entry_fields(parities)
-        entries = pack_fields(fields) + more
-        size = record_bytes(count_entries(entries), total)
+    def append(self, body: RecordBody) -> tuple[int, bytes]:
+        """Return byte offset and content of the next record, which has *body*."""
+        journal, size = self._journal, body.size_bytes
         lap = self.position % journal.capacity
         if lap + size > journal.capacity:
             self.position += journal.capacity - lap
             lap = 0
-        content = encode_record(
-            self._epoch, self.sequence, self.position, journal.ring.array, entries, parts, total
-        )
+        content = encode_record(self._epoch, self.sequence, self.position, journal.ring.array, body)
         self.sequence += 1
         self.position += size
         self._behind.append(self.position)

@@ -37,12 +37,9 @@ import trio
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.log_record import (
-    DATA,
     ENTRY_BYTES,
     RECORD_HEADER_BYTES,
-    Fields,
-    pack_entries,
-    settled_entries,
+    RecordBody,
 )
 from raidx_fuse.format.regions import SECTOR_BYTES
 from raidx_fuse.journal.log_members import LogMembers
@@ -60,7 +57,6 @@ from raidx_fuse.journal.stripe_parity import (
 from raidx_fuse.journal.whole_cells import WholeCells
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
-from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.written_map import WrittenMap
 
@@ -82,14 +78,8 @@ class RecordLog(Protocol):
     async def mend(self) -> None:
         """Overwrite a withdrawn record."""
 
-    async def append(
-        self,
-        stripes: Sequence[Stripe],
-        fields: Fields,
-        parts: Sequence[ReadBuffer],
-        total: int,
-    ) -> tuple[int, bytes]:
-        """Write a record; return its sequence number and its bytes."""
+    async def append(self, stripes: Sequence[Stripe], body: RecordBody) -> tuple[int, bytes]:
+        """Write a record of *stripes*; return its sequence number and its bytes."""
         ...
 
     async def wait_for_earlier(self, sequence: int) -> None:
@@ -266,16 +256,18 @@ class Unsettled:
         """Forget the closed stripes all of whose records are before the durable *tail*."""
         self.drop_closed([s for s, new in self.closed.items() if new.sequence < tail])
 
-    async def end_closed(self, stripes: Collection[Stripe]) -> list[tuple[Stripe, int]]:
+    async def end_closed(self, stripes: Collection[Stripe]) -> tuple[list[Stripe], list[int]]:
         """Make the home places of those of *stripes* that are closed durable.
 
-        Returns them with the last record whose data is home: the next record with parity of them
-        names both (`settled_entries`), and `drop_closed` is called. Raises what the members raise.
+        Returns them, and the last record whose data is home for each: the next record with parity
+        of them names both (`RecordBody.add_settled`), and `drop_closed` is called. Raises what the
+        members raise.
         """
         if not self.closed or not any(stripe in self.closed for stripe in stripes):
-            return []
+            return [], []
         await self._member_set.flush()
-        return [(s, self.closed[s].sequence) for s in stripes if s in self.closed]
+        closed = [stripe for stripe in stripes if stripe in self.closed]
+        return closed, [self.closed[stripe].sequence for stripe in closed]
 
     def drop_closed(self, stripes: Iterable[Stripe]) -> None:
         """Note that the log says of *stripes* that they are settled, or has them no longer."""
@@ -374,17 +366,17 @@ class Unsettled:
         await log.mend()
         if not log.log_members.roles:
             raise RaidxError("the journal is lost: its records wait for the next mount")
-        fields = b"".join(
-            pack_entries(DATA, block.places.roles, block.size_bytes, block.places.offsets)
-            for block in blocks
-        ) + settled_entries(stripes, [layer[stripe].sequence for stripe in stripes])
-        parts = [block.content.data for block in blocks]
+        body = RecordBody()
+        for block in blocks:
+            places = block.places
+            body.add_blocks(places.roles, block.size_bytes, places.offsets, block.content.data)
+        body.add_settled(stripes, [layer[stripe].sequence for stripe in stripes])
         self.whole_cells.note_others(stripes)
-        sequence, record = await log.append(stripes, fields, parts, sum(map(len, parts)))
+        sequence, record = await log.append(stripes, body)
         try:
             await log.wait_for_earlier(sequence)
             view = memoryview(record)
-            at = RECORD_HEADER_BYTES + len(fields)
+            at = RECORD_HEADER_BYTES + ENTRY_BYTES * body.entries
             for block in blocks:
                 end = at + len(block.content)
                 overlay.put_places(pages, *block.places, block.size_bytes, view[at:end])

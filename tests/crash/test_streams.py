@@ -352,8 +352,8 @@ def test_parity_logged_over_a_closing_that_is_not_durable_is_noticed(
 ) -> None:
     """Recovery does not compute the parity of what was closed, and its home place may lack it."""
 
-    async def not_flushed(*_: object) -> list[int]:
-        return []
+    async def not_flushed(*_: object) -> tuple[list[int], list[int]]:
+        return [], []
 
     monkeypatch.setattr(Unsettled, "end_closed", not_flushed)
     assert any(crashed("a piece of what was closed just now", 0))

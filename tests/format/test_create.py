@@ -14,7 +14,7 @@ from raidx_fuse.format.assemble import assemble
 from raidx_fuse.format.configuration.config import ArrayConfig, uuid_bytes
 from raidx_fuse.format.create import create_array, prepare_member
 from raidx_fuse.format.examine import examine
-from raidx_fuse.format.log_record import DATA, encode_record
+from raidx_fuse.format.log_record import DATA, RecordBody, encode_record
 from raidx_fuse.format.pages import encode_page, load_pages
 from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS, PAYLOAD_BYTES
 from raidx_fuse.format.signature import find_signatures
@@ -214,7 +214,8 @@ def test_a_used_disk_is_prepared_without_its_data() -> None:
     noise = random.Random(5).randbytes(2 * MIB)
     used.memory[:] = noise
     used.memory[0:4] = b"XFSB"
-    record = encode_record(3, 1, 0, uuid_bytes(config.array_uuid), [DATA, 0, 4, 0], [b"RDXJ"], 4)
+    body = RecordBody([DATA, 0, 4, 0], b"", [b"RDXJ"], 4)
+    record = encode_record(3, 1, 0, uuid_bytes(config.array_uuid), body)
     first = config.regions.log.offset + PAGE_BYTES * PAGE_SLOTS
     used.memory[first : first + len(record)] = record
     written = config.regions.pages("written").offset

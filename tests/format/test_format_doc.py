@@ -91,9 +91,10 @@ def test_the_record_in_hexadecimal_is_what_the_code_writes() -> None:
     (text,) = re.findall(r"```hex\n(.*?)```", DOCUMENT, re.DOTALL)
     printed = bytes.fromhex("".join(line[6:] for line in text.splitlines()))
     writes = [(3, 286720, [b"raidx"], 5), (1, 286720, [b"raidx"], 5)]
-    fields, buffers, total = log_record.entry_fields(writes)
-    fields += log_record.map_fields([7], [], [])
-    record = log_record.encode_record(9, 41, 1024, bytes(range(16)), fields, buffers, total)
+    body = log_record.RecordBody()
+    body.add_data(writes)
+    body.add_maps([7], [], [])
+    record = log_record.encode_record(9, 41, 1024, bytes(range(16)), body)
     assert record == printed.ljust(512, b"\0")
 
 

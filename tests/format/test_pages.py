@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raidx_fuse.format.configuration.config import uuid_bytes
-from raidx_fuse.format.log_record import DATA, encode_record
+from raidx_fuse.format.log_record import DATA, RecordBody, encode_record
 from raidx_fuse.format.pages import (
     PAGE_BYTES,
     PAYLOAD_BYTES,
@@ -237,7 +237,8 @@ def test_erased_pages_and_records_never_come_back(kind: type[RamMember]) -> None
             offset = region.slot_offset(number, 1)
             content = page(number, 7, kind=region_kind)
             member.memory[offset : offset + PAGE_BYTES] = content
-    record = encode_record(3, 1, 0, uuid_bytes(ARRAY), [DATA, 0, 4, 0], [b"RDXJ"], 4)
+    body = RecordBody([DATA, 0, 4, 0], b"", [b"RDXJ"], 4)
+    record = encode_record(3, 1, 0, uuid_bytes(ARRAY), body)
     spots = (REGIONS.log.offset + 8192, REGIONS.log.end - 512)
     for spot in spots:
         member.memory[spot : spot + len(record)] = record

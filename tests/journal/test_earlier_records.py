@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from raidx_fuse.format.log_record import PARITY, entry_fields
+from raidx_fuse.format.log_record import PARITY, RecordBody
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.store.member_io import MemberIO
@@ -29,9 +29,10 @@ async def log_as_before(rig: SpyRig, first: int, chunks: int, complete: bool) ->
         )
         for number in range(chunks)
     ]
-    fields, parts, total = entry_fields(writes)
-    fields += (PARITY, 0, int(complete), STRIPE)
-    sequence, _ = await array.context.journal.append((STRIPE,), fields, parts, total)
+    body = RecordBody()
+    body.add_data(writes)
+    body.fields += (PARITY, 0, int(complete), STRIPE)
+    sequence, _ = await array.context.journal.append((STRIPE,), body)
     array.context.journal.inflight.end(sequence)
     at = STRIPE * size + first * CHUNK
     rig.model[at : at + len(data)] = data
@@ -53,7 +54,9 @@ async def log_with_parity(rig: SpyRig, cell: int) -> None:
         (*array.context.position(STRIPE, CellIndex(number)), [new], CHUNK)
         for number, new in ((cell, data), (array.context.data_count, parity))
     ]
-    sequence, _ = await array.context.journal.append((STRIPE,), *entry_fields(writes))
+    body = RecordBody()
+    body.add_data(writes)
+    sequence, _ = await array.context.journal.append((STRIPE,), body)
     array.context.journal.inflight.end(sequence)
 
 

@@ -10,11 +10,9 @@ import trio
 
 from raidx_fuse.format.log_record import (
     DATA,
-    count_entries,
+    RecordBody,
     decode_record,
     encode_record,
-    pack_entries,
-    pack_fields,
 )
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.layouts.numbers import Role
@@ -217,13 +215,14 @@ def test_packed_entries_are_the_record_that_fields_are() -> None:
     for count in (3, 700):  # 700 are packed one by one
         numbers = list(range(count))
         fields = [field for n in numbers for field in (DATA, n % 5, 2, n << 33)]
-        packed = pack_entries(DATA, [n % 5 for n in numbers], 2, [n << 33 for n in numbers])
-        records = [
-            encode_record(3, 4, 512, bytes(16), entries, [b"ab" * count], 2 * count)
-            for entries in (fields, packed, pack_fields(fields))
-        ]
+        packed = RecordBody()
+        roles, offsets = [n % 5 for n in numbers], [n << 33 for n in numbers]
+        packed.add_blocks(roles, 2, offsets, b"ab" * count)
+        listed = RecordBody(fields, b"", [b"ab" * count], 2 * count)
+        both = RecordBody(fields[:4], packed.packed[16:], packed.buffers, 2 * count)
+        records = [encode_record(3, 4, 512, bytes(16), body) for body in (listed, packed, both)]
         assert records[0] == records[1] == records[2]
         found = decode_record(records[0])
         assert found is not None
         assert found.data[-1] == ((count - 1) % 5, count - 1 << 33, b"ab")
-        assert count_entries(fields) == count_entries(packed) == count
+        assert listed.entries == packed.entries == both.entries == count

@@ -23,6 +23,7 @@ from raidx_fuse.format.log_record import (
     TABLE,
     UNWRITTEN,
     WRITTEN,
+    RecordBody,
     encode_record,
     record_bytes,
 )
@@ -79,10 +80,8 @@ class Crashed:
 
         def forge(entries: Entries, data_bytes: int, skip: int = 0) -> bytes:
             fields = [value for entry in entries for value in entry]
-            content = [b"\xee" * data_bytes]
-            return encode_record(
-                epoch, sequence + skip, position, name, fields, content, data_bytes
-            )
+            body = RecordBody(fields, b"", [b"\xee" * data_bytes], data_bytes)
+            return encode_record(epoch, sequence + skip, position, name, body)
 
         self.forge = forge
 

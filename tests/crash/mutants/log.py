@@ -171,8 +171,8 @@ COMMITTING = (
         "stream-not-told-of-other-records",
         JOURNAL,
         "        self.unsettled.whole_cells.note_others(stripes)\n"
-        "        sequence, record = await self.append(stripes, fields, parts, total)\n",
-        "        sequence, record = await self.append(stripes, fields, parts, total)\n",
+        "        sequence, record = await self.append(stripes, body)\n",
+        "        sequence, record = await self.append(stripes, body)\n",
         "a stripe is closed past the log over something older that a replay lays on top",
         STREAMS,
         STREAM_TESTS,

@@ -80,8 +80,8 @@ MUTANTS = (
     Mutant(
         "replay-settles-and-does-not-log-it",
         "raidx_fuse/journal/recovery.py",
-        "        copies.append(end.append(parities, more))",
-        "        end.append(parities, more)",
+        "        copies.append(end.append(body))",
+        "        end.append(body)",
         "cut again and with a member lost, it computes parity from places that it has half written",
         CELLS,
         TESTS,
@@ -98,8 +98,8 @@ MUTANTS = (
     Mutant(
         "settled-over-a-closing-that-is-not-durable",
         UNSETTLED,
-        "        await self._member_set.flush()\n        return [",
-        "        return [",
+        "        await self._member_set.flush()\n        closed = [",
+        "        closed = [",
         "the log says that a stripe is settled whose parity lies in no record and in no place",
         ("raid5:partial:streams", "rdp:partial:streams"),
         ("tests/crash/test_streams.py",),
