@@ -289,10 +289,6 @@ class ElasticLayout(Layout):
         """Return whether every stripe can be read without *lost_roles*, before and after a move."""
         return len(lost_roles) <= self.code.tolerance
 
-    def generation_at(self, chunk: int) -> Generation:
-        """Return the generation of the logical *chunk*."""
-        return self.generations[bisect_right(self._ends, chunk)]
-
     def code_of(self, generation: Generation) -> Code:
         """Return the code of stripes in which only *generation* is written.
 

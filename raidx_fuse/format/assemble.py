@@ -62,11 +62,6 @@ class Assembly:
     warnings: list[str]
     base_events: int = 0
 
-    def starting_config(self) -> ArrayConfig:
-        """Return the configuration of a start with these members, with a new event counter."""
-        roles = {self.config.record(role).member_uuid for role in self.by_role}
-        return self.config.started_with(roles | set(self.spares)).bumped()
-
 
 def tolerates_by_layout(config: ArrayConfig, lost: frozenset[Role]) -> bool:
     """Return whether the layout of *config* tolerates the loss of the roles *lost*.

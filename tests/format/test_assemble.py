@@ -13,7 +13,7 @@ from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.scenario import SIZE, Scenario, roles, stale
+from tests.support.scenario import SIZE, Scenario, roles, stale, starting_config
 
 # -- the ordinary --------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ def test_a_member_being_rebuilt_counts_as_lost() -> None:
 
 def test_starting_excludes_the_absent_and_moves_the_counter() -> None:
     life = Scenario()
-    started = life.assemble(0, 1, 2).starting_config()
+    started = starting_config(life.assemble(0, 1, 2))
     assert started.record(3).state == MISSING
     assert (started.events, started.clean) == (2, False)
     assert started.starts == 1

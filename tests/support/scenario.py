@@ -95,6 +95,12 @@ class Scenario:
         return Running(self, self.assemble(*numbers), only)
 
 
+def starting_config(assembly: Assembly) -> ArrayConfig:
+    """Return the configuration of a start with the members of *assembly*."""
+    roles = {assembly.config.record(role).member_uuid for role in assembly.by_role}
+    return assembly.config.started_with(roles | set(assembly.spares)).bumped()
+
+
 class Running:
     """A started array: missing members are excluded before anything else."""
 
@@ -102,7 +108,7 @@ class Running:
         self, life: Scenario, assembly: Assembly, only: Iterable[int] | None = None
     ) -> None:
         self.life = life
-        self.config = assembly.starting_config()
+        self.config = starting_config(assembly)
         self.members: dict[str, Member] = {
             self.config.record(role).member_uuid: member
             for role, member in assembly.by_role.items()
