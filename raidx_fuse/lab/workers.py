@@ -7,13 +7,15 @@ that is lost are computed again.
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,12 +49,31 @@ def compute(
         yield from _over_processes(function, parts, min(workers, len(parts)))
 
 
+def _processes(workers: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(workers, get_context("spawn"), _end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """Let this worker end when the program has ended, also if that was killed.
+
+    It would wait for its next part for good: the other workers hold the pipe open.
+    """
+    parent = parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def _over_processes(
     function: Callable[[Part], Result], parts: Sequence[Part], workers: int
 ) -> Iterator[Result]:
     done = lost = 0
     while done < len(parts):
-        pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+        pool = _processes(workers)
         try:
             futures: list[Future[Result]] = []
             with suppress(BrokenProcessPool):  # the first result says so, too
@@ -80,7 +101,7 @@ def executor(
     """
     pool: Executor
     if scheduler is None:
-        pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+        pool = _processes(workers)
         with pool:
             yield lambda part: pool.submit(function, part)
         return

@@ -127,6 +127,26 @@ def test_workers_that_are_lost_again_and_again_are_an_error(
         list(compute(always_die, range(2), workers=2))
 
 
+def test_workers_end_when_the_program_is_killed() -> None:
+    """They hold each other's pipes open, and would wait for their next part for good."""
+    words = [sys.executable, "-m", "raidx_fuse.lab.crash", "--states", "100000", "--workers", "2"]
+    program = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL)
+    children = Path(f"/proc/{program.pid}/task/{program.pid}/children")
+    deadline_s = time.monotonic() + 60
+    workers: list[Path] = []
+    try:
+        while len(workers) < 3 and time.monotonic() < deadline_s:  # with the tracker of resources
+            workers = [Path("/proc", child) for child in children.read_text().split()]
+            time.sleep(0.1)
+    finally:
+        program.kill()
+        program.wait()
+    assert len(workers) == 3
+    while any(worker.exists() for worker in workers):
+        assert time.monotonic() < deadline_s, "they are still there"
+        time.sleep(0.1)
+
+
 @pytest.fixture
 def scheduler(tmp_path: Path) -> Iterator[str]:
     """Start a Dask scheduler and three workers as processes; yield the scheduler's address."""
