@@ -13,7 +13,7 @@ resync, rebuild) has ended; then the parity is checked. On a share of the states
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from raidx_fuse.lab.crash.history import Expectation
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.requests.image_parts import Parts
 from raidx_fuse.lab.crash.requests.reading import read_sectors
+from raidx_fuse.lab.crash.requests.touched import stripes_uncovered
 from raidx_fuse.lab.crash.state import Cut, ViolationError, as_violations
 from raidx_fuse.layouts.numbers import Role, Stripe, cell_range
 from raidx_fuse.layouts.placements.layout import Layout
@@ -56,20 +57,21 @@ def exempt_sectors(
     layout: Layout,
     parts: Parts,
     expected: Expectation,
-    lost_of_stripe: Mapping[int, frozenset[Role]],
+    lost_at: Callable[[Stripe], frozenset[Role]],
 ) -> frozenset[int]:
     """Return the sectors of *parts* that may have any content, or be unreadable.
 
-    *lost_of_stripe* holds, for each stripe in flight, the roles that cannot be read.
+    *lost_at* returns the roles that cannot be read in a stripe.
     """
     if journal == "full":
         return frozenset()
-    stripes = expected.full_in_flight if journal == "partial" else expected.in_flight
+    stripes = expected.full_in_flight
+    if journal == "none":
+        stripes = expected.in_flight | stripes_uncovered(layout, parts, expected.allowed)
     per_chunk = layout.chunk_bytes // SECTOR_BYTES
     exempt = set(expected.given_up)
     for stripe in map(Stripe, stripes):
-        lost = lost_of_stripe[stripe]
-        if not lost:
+        if not (lost := lost_at(stripe)):
             continue
         for cell in cell_range(0, layout.code.data_count):
             if layout.place(stripe, cell)[0] in lost:
@@ -78,7 +80,7 @@ def exempt_sectors(
     if journal == "partial" and layout.contiguous:
         for sector in expected.loose:
             stripe, cell = layout.locate(parts.in_image(sector) // per_chunk)
-            if layout.place(stripe, cell)[0] in lost_of_stripe[stripe]:
+            if layout.place(stripe, cell)[0] in lost_at(stripe):
                 exempt.add(sector)
     return frozenset(exempt)
 
@@ -272,18 +274,16 @@ class _Oracle:
             )
         expected = self.left.expected
         bad = self._bad_roles()
-        lost = {stripe: member_set.lost_at(Stripe(stripe)) | bad for stripe in expected.in_flight}
         self.exempt |= exempt_sectors(
             self.recording.cell.journal,
             member_set.layout,  # the present layout: chunks of bundles may have moved
             self.parts,
             expected,
-            lost,
+            lambda stripe: member_set.lost_at(stripe) | bad,
         )
         found = await self._read_all(array)
         if found == expected.plainest:
             return found
-        history = self.recording.history
         wrong = []
         for sector, (content, allowed) in enumerate(zip(found, expected.allowed, strict=True)):
             if content in allowed or sector in self.exempt:
@@ -291,7 +291,7 @@ class _Oracle:
             if content is None:
                 wrong.append(f"sector {sector} cannot be read")
             else:
-                wrong.append(history.describe(sector, content, allowed))
+                wrong.append(self.recording.history.describe(sector, content, allowed))
         if wrong:
             more = f" (and {len(wrong) - 3} more sectors)" if len(wrong) > 3 else ""
             raise ViolationError("; ".join(wrong[:3]) + more)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Fronts
 from raidx_fuse.lab.crash.requests.image_parts import Parts
-from raidx_fuse.layouts.numbers import Stripe, cell_range, stripe_range
+from raidx_fuse.layouts.numbers import Chunk, Stripe, cell_range, stripe_range
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import SECTOR_BYTES
@@ -37,6 +37,19 @@ def touched_stripes(
         )
     full = (s for s in stripes if offset <= s * stripe_bytes and (s + 1) * stripe_bytes <= end)
     return stripes, frozenset(full), closes
+
+
+def stripes_uncovered(
+    layout: Layout, parts: Parts, allowed: Sequence[Collection[object]]
+) -> frozenset[int]:
+    """Return the stripes of *layout* that have sectors with more than one of *allowed* contents.
+
+    A write that waited while a restripe ended was asked for in stripes of the other shape.
+    """
+    per_chunk = layout.chunk_bytes // SECTOR_BYTES
+    sectors = (sector for sector, contents in enumerate(allowed) if len(contents) > 1)
+    chunks = {parts.in_image(sector) // per_chunk for sector in sectors}
+    return frozenset(layout.locate(Chunk(chunk))[0] for chunk in chunks)
 
 
 def sectors_on_lost(context: ArrayContext, parts: Parts, stripes: Iterable[int]) -> frozenset[int]:
