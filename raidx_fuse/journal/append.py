@@ -21,6 +21,7 @@ from raidx_fuse.format.log_record import (
     encode_record,
     holder_of,
 )
+from raidx_fuse.format.regions import SECTOR_BYTES
 from raidx_fuse.journal.group_commit import (
     BATCH_BYTES_MAX,
     CHANGE_BYTES_MAX,
@@ -39,7 +40,6 @@ from raidx_fuse.store.page_store import PageStore
 from raidx_fuse.store.written_map import WrittenMap
 
 OVERLAY_BYTES_MAX = 32 << 20
-NO_GAP = 1 << 64
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +47,9 @@ log = logging.getLogger(__name__)
 class LogWriter(ReshapePosition):
     """Writes records to the ring of *member_set*.
 
-    Attributes: *log_members* (none after the log was lost); *batch* (the commit batch
-    that is being collected); *late* (a batch whose record some log members did not take
-    synchronously); *torn* (a withdrawn record may have left parts where the next one goes);
-    *withdrawn* (the highest number of such a record); *erred* (a log member answered the last
+    Attributes: *log_members*; *batch* (the commit batch that is being collected); *late* (a batch
+    whose record some log members did not take synchronously); *torn* (why a record could not be
+    written: no other one is begun before `mend`); *erred* (a log member answered the last
     synchronous write with an error); *to_form* (the log members are to be chosen anew).
     """
 
@@ -79,11 +78,14 @@ class LogWriter(ReshapePosition):
         # Of a batch that takes one more write, and of a full one with its header.
         self._gather_bytes = most_bytes - self._change_bytes
         self._batch_bytes = most_bytes + 4096
-        self._gap = NO_GAP  # sequence number of a record that is lost: replay ends before it
         self.late: CommitBatch | None = None
         self._wake = trio.Event()  # set when the checkpoint must not be delayed
-        self.torn = self.erred = self.to_form = False
-        self.withdrawn = 0
+        self.erred = self.to_form = False
+        self.torn: RaidxError | None = None
+        # What mends the log: the rest of a batch whose changes readers see, and the byte offsets of
+        # records that were taken back.
+        self._owed: Sequence[MemberIO] = ()
+        self._taken_back: list[int] = []
         self._mending = trio.Lock()
         self.commits = self.commit_bytes = 0
 
@@ -99,7 +101,6 @@ class LogWriter(ReshapePosition):
         """
         self.choose_roles()
         await self.ring.begin(epoch, self.mark)
-        self.torn, self.withdrawn = False, 0
         await self.member_set.flush()
 
     async def move(self) -> None:
@@ -131,7 +132,6 @@ class LogWriter(ReshapePosition):
 
     def choose_roles(self) -> None:
         """Choose all readable members as log members."""
-        self._gap = NO_GAP
         self.log_members.choose()
         self.ring.set_holders(self.log_members.holders())
 
@@ -142,8 +142,9 @@ class LogWriter(ReshapePosition):
     async def append(self, stripes: Sequence[Stripe], body: RecordBody) -> tuple[int, bytes]:
         """Write a record of *stripes* to the ring; return its sequence number and its bytes.
 
-        The record is in flight until the caller ends it (`inflight.end`). Raises what the members
-        raise; then the record is withdrawn.
+        Returns when all records before it are written, too (journal.py, law 1). The record is in
+        flight until the caller ends it (`inflight.end`). Raises RaidxError if it or an earlier one
+        could not be written; then it is taken back.
         """
         self.write_batch()
         sequence, position, record, left = self.append_now(body)
@@ -152,9 +153,11 @@ class LogWriter(ReshapePosition):
         try:
             if left:
                 await self.member_set.write(left)
+            await self.inflight.wait_for_earlier(sequence)
+            if self.torn is not None and (self._owed or sequence >= self.ring.next_sequence):
+                raise self.torn
         except BaseException as error:
-            if isinstance(error, RaidxError):
-                self.withdraw(sequence, position)
+            self._take_back(sequence, error)
             self.inflight.end(sequence)
             raise
         self.commits += 1
@@ -187,9 +190,9 @@ class LogWriter(ReshapePosition):
                 self.unsettled.note(stripe, sequence, parts, space_bytes)
             else:
                 self.unsettled.note_parity((stripe,))
-        except RaidxError:
+        except RaidxError as error:
             self.unsettled.forget(space_bytes)
-            self.withdraw(sequence, self.inflight.position(sequence))
+            self._take_back(sequence, error)
             raise
         finally:
             self.inflight.end(sequence)
@@ -202,15 +205,6 @@ class LogWriter(ReshapePosition):
         for role, offset, _, size in writes:
             overlay.put(role, offset, view[at : at + size])
             at += size
-
-    async def wait_for_earlier(self, sequence: int) -> None:
-        """Return when all records before *sequence* are written (journal.py, law 1).
-
-        Raises RaidxError if one of them could not be written.
-        """
-        await self.inflight.wait_for_earlier(sequence)
-        if sequence > self._gap:
-            raise RaidxError("the journal is lost: a change before this one could not be logged")
 
     @abstractmethod
     def kept_bytes(self, space_bytes: int = 0) -> int:
@@ -300,8 +294,8 @@ class LogWriter(ReshapePosition):
     async def finish_gathered(self, batch: CommitBatch) -> None:
         """Return when the record of *batch* is on all log members; each of its handlers waits.
 
-        Raises what the members raise. Then the log ends before this record, and its changes are
-        never checkpointed.
+        Raises what the members raise. Readers see the changes nevertheless: `mend` writes the
+        record again before anything follows it, in the log or in home places.
         """
         assert batch.over is not None
         left = batch.take_left()
@@ -310,14 +304,13 @@ class LogWriter(ReshapePosition):
         else:
             try:
                 await self.member_set.write(left)
-                self.late = None
             except BaseException as error:
-                batch.fail(RaidxError("the journal is lost: a record could not be written"))
-                self._end_before(batch.sequence)
+                self._owed = left
+                batch.fail(self._tear(error))
                 if not isinstance(error, RaidxError):
                     raise
-                batch.fail(error)
             finally:
+                self.late = None
                 self.inflight.end(batch.sequence)
                 if self.locks is not None:
                     self.locks.release_all(batch.locked)
@@ -328,15 +321,14 @@ class LogWriter(ReshapePosition):
     @property
     def is_late(self) -> bool:
         """Whether readers see a change whose record is not completely written."""
-        return self.late is not None
+        return self.late is not None or bool(self._owed)
 
     async def finish_batches(self) -> None:
-        """Return when no batch is late. Raises RaidxError if a record could not be written."""
+        """Return when no batch is late. Raises RaidxError if a record cannot be written."""
         while self.late is not None:
-            if self.late.error is not None:
-                raise RaidxError("the journal is lost: its records wait for the next mount")
             assert self.late.over is not None
             await self.late.over.wait()
+        await self.mend()
 
     def write_now(self, offset: int, record: bytes) -> list[MemberIO]:
         """Write *record* to the ring; return the requests that did not complete synchronously."""
@@ -354,32 +346,46 @@ class LogWriter(ReshapePosition):
             left.append((role, offset, buffers, size))
         return left
 
-    def withdraw(self, sequence: int, position: int) -> None:
-        """Withdraw a record that could not be written; an empty record will overwrite it (`mend`).
+    def _take_back(self, sequence: int, error: BaseException) -> None:
+        """Take back the record *sequence*, which could not be written, and all that follow it.
 
-        Some members may have the record, or may still get it. Replay would accept it if the next
-        record began elsewhere: in the next lap, or on other members. If later records exist, this
-        one cannot be replaced, and replay would stop at it. Then the log ends here.
+        They have no effect: their owners wait for it, and take them back, too. Readers see a
+        commit batch before it is written, but no batch is begun while another record is in flight.
+        Some members may have the record or may still get it, so its stripes stay held.
         """
-        if self.ring.take_back(sequence, position):
-            self.torn = True
-            self.withdrawn = max(self.withdrawn, sequence)
-        else:
-            self._end_before(sequence)
+        ring = self.ring
+        position = self.inflight.position(sequence)
+        ring.take_back(sequence, position)
+        self._taken_back.append(ring.offset + position % self.capacity)
+        self._tear(error)
+
+    def _tear(self, error: BaseException) -> RaidxError:
+        """Let no record be begun before `mend`, because of *error*; return what to raise."""
+        if not isinstance(error, RaidxError):
+            error = RaidxError("a record of the journal was not written")
+        self.torn = self.torn or error
+        return error
 
     async def mend(self) -> None:
-        """Overwrite a withdrawn record with an empty one. Raises what the members raise."""
-        if not self.torn:
+        """Let the log go on after records that could not be written. Raises what the members raise.
+
+        Zeros replace what was taken back, on all members: replay would take such a record for the
+        next one. They are durable before the next one is written. Otherwise, of two records with
+        the same number, a power cut could leave the older one on a member.
+        """
+        if self.torn is None:
             return
         async with self._mending:
-            if self.torn and self.log_members.roles:
-                self.log_members.have_all()  # until the next checkpoint
-                sequence, _ = await self.append((), RecordBody())
-                self.torn = False
-                self.inflight.end(sequence)
-
-    def _end_before(self, sequence: int) -> None:
-        """End the log before *sequence*, a record that could not be written or withdrawn."""
-        log.critical("the journal cannot be written; no more changes are taken")
-        self._gap = min(self._gap, sequence)
-        self.log_members.take(())
+            if self.torn is None:
+                return
+            await self.inflight.wait_for_all()
+            zeros = bytes(SECTOR_BYTES)
+            wiped: list[MemberIO] = [
+                (role, offset, [zeros], SECTOR_BYTES)
+                for offset in self._taken_back
+                for role in self.log_members.roles
+            ]
+            await self.member_set.write([*self._owed, *wiped])
+            await self.member_set.flush()
+            self._owed, self._taken_back, self.torn = (), [], None
+            log.warning("the journal is written again")

@@ -91,9 +91,7 @@ class Checkpoint(LogWriter):
             while self._gate is not None:
                 await self._gate.wait()
             self.write_batch()  # the batch has no space allocated yet
-            if not self.log_members.roles:
-                raise RaidxError("the journal is lost: the array takes no more writes")
-            if self.torn:
+            if self.torn is not None:
                 await self.mend()
                 continue
             if ring.has_room(size, self.kept_bytes(space_bytes)):
@@ -171,13 +169,13 @@ class Checkpoint(LogWriter):
             async with self.unsettled.settling:
                 if self.is_late:
                     continue
-                tail: Tail = self.ring.next_sequence, self.ring.position, self.mark
-                if self.inflight:
-                    tail = *self.inflight.first(), self.mark
+                first = self.ring.next_sequence, self.ring.position
+                if self.inflight:  # perhaps behind one that was taken back
+                    first = min(first, self.inflight.first())
+                tail: Tail = *first, self.mark
                 self.overlay.freeze()
                 self.unsettled.freeze()
-                if not self.torn and self.ring.next_sequence > self.withdrawn:
-                    self.log_members.prefer_fast()
+                self.log_members.prefer_fast()
                 pages = self.written.take_unsaved()  # copies: later bits have no durable record yet
                 self._begun = tail, pages, self.chunk_table.take_unsaved()
                 return

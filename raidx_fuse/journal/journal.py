@@ -112,7 +112,6 @@ class Journal(Checkpoint):
         self.unsettled.whole_cells.note_others(stripes)
         sequence, record = await self.append(stripes, body)
         try:
-            await self.wait_for_earlier(sequence)
             assert role_epoch == self.member_set.role_epoch, "a role was taken under a record"
             self.take_effect(record, body, writes)
             self.unsettled.note_parity(stripes)
@@ -161,16 +160,10 @@ class Journal(Checkpoint):
         except BaseException:
             unsettled.forget(space_bytes)
             raise
-        try:
-            await self.wait_for_earlier(sequence)
-            self.take_effect(record, body, writes)
-            for (stripe, data_parts, _), space in zip(changes, spaces, strict=True):
-                unsettled.note(stripe, sequence, data_parts, space)
-        except BaseException:
-            unsettled.forget(space_bytes)
-            raise
-        finally:
-            self.inflight.end(sequence)
+        self.take_effect(record, body, writes)
+        for (stripe, data_parts, _), space in zip(changes, spaces, strict=True):
+            unsettled.note(stripe, sequence, data_parts, space)
+        self.inflight.end(sequence)
         return True
 
     @property
@@ -202,7 +195,7 @@ class Journal(Checkpoint):
           `held`, then `finish_gathered`.
         """
         unsettled = self.unsettled
-        if self._gate is not None or self.inflight.open or not self.log_members.roles or self.torn:
+        if self._gate is not None or self.inflight.open or self.torn is not None:
             return None
         space_bytes = 0
         if data_parts:

@@ -19,8 +19,8 @@ TURN_BYTES = 64 << 10  # long enough for a rotating disk
 class LogMembers:
     """The log members among those of *member_set*.
 
-    Attributes: *roles* (all that may have a turn; none before the start and after the log was
-    lost); *turns* (those that get the records of one span, and then of each of the next ones).
+    Attributes: *roles* (all that may have a turn; none before the start); *turns* (those that get
+    the records of one span, and then of each of the next ones).
     """
 
     def __init__(self, member_set: MemberSet) -> None:
@@ -68,10 +68,6 @@ class LogMembers:
         if len(waits) >= self._copies > 0:
             limit_s = SLOW_TIMES * sorted(waits.values())[self._copies - 1]
             self._take_turns(tuple([role for role, wait_s in waits.items() if wait_s <= limit_s]))
-
-    def have_all(self) -> None:
-        """Let every member get the next records: any may have what one of them is to overwrite."""
-        self.turns = (self.roles,)
 
     def _take_turns(self, roles: tuple[Role, ...]) -> None:
         first = range(len(roles))

@@ -306,13 +306,12 @@ class Ring:
         self.open.append((sequence, position))
         return sequence, position, offset
 
-    def take_back(self, sequence: int, position: int) -> bool:
-        """Let the next record overwrite this one; return False if later records exist.
+    def take_back(self, sequence: int, position: int) -> None:
+        """Let the next record take the place of the record *sequence* at *position*.
 
-        Its stripes stay held, because parts of the record may lie on a member.
+        Its stripes and those of the records behind it stay held: parts of them may lie on a member.
         """
-        if self.next_sequence != sequence + 1:
-            return False
-        self.next_sequence, self.position = sequence, position
-        self.open.remove((sequence, position))
-        return True
+        if sequence < self.next_sequence:
+            self.next_sequence, self.position = sequence, position
+        while self.open and self.open[-1][0] >= sequence:
+            self.open.pop()

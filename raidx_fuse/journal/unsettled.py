@@ -35,14 +35,12 @@ from typing import Any, Protocol
 
 import trio
 
-from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.log_record import (
     ENTRY_BYTES,
     RECORD_HEADER_BYTES,
     RecordBody,
 )
 from raidx_fuse.format.regions import SECTOR_BYTES
-from raidx_fuse.journal.log_members import LogMembers
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import RecordsInFlight
 from raidx_fuse.journal.stripe_parity import (
@@ -64,7 +62,7 @@ STRIPES_AT_ONCE = 256
 RECORD_SHARE = 8  # parities take at most 1/RECORD_SHARE of the ring in a record
 PARTS_MAX = 64  # of a stripe, which a record of its parities has twice as many entries for
 ALONE_BYTES = RECORD_HEADER_BYTES + SECTOR_BYTES + 2 * ENTRY_BYTES  # of a stripe's own record
-MEND_BYTES = 4096  # for an empty record, and the header of a record of the largest size
+HEADER_BYTES_MAX = 4096  # of a record of the largest size
 BATCH_BYTES_MAX = 4 << 20  # of parities, and about as much of each cell that is read for them
 
 
@@ -73,17 +71,13 @@ class RecordLog(Protocol):
 
     overlay: Overlay
     inflight: RecordsInFlight
-    log_members: LogMembers
 
     async def mend(self) -> None:
-        """Overwrite a withdrawn record."""
+        """Let the log go on after records that could not be written."""
 
     async def append(self, stripes: Sequence[Stripe], body: RecordBody) -> tuple[int, bytes]:
         """Write a record of *stripes*; return its sequence number and its bytes."""
         ...
-
-    async def wait_for_earlier(self, sequence: int) -> None:
-        """Return when all records before *sequence* are written."""
 
 
 class NewData:
@@ -169,7 +163,7 @@ class Unsettled:
     @property
     def waste_bytes(self) -> int:
         """The most that the end of a lap may waste; a recovery settles all layers at once."""
-        return (1 if self._whole_fits else 3) * self._record_bytes + MEND_BYTES
+        return (1 if self._whole_fits else 3) * self._record_bytes + HEADER_BYTES_MAX
 
     def more_bytes(self, space_bytes: int) -> int:
         """Return by how much data rises `reserve_bytes`, at most, if its `space_of` is given."""
@@ -364,8 +358,6 @@ class Unsettled:
             await member_set.published()  # law 4 of journal.py
         log = self._log
         await log.mend()
-        if not log.log_members.roles:
-            raise RaidxError("the journal is lost: its records wait for the next mount")
         body = RecordBody()
         for block in blocks:
             places = block.places
@@ -374,7 +366,6 @@ class Unsettled:
         self.whole_cells.note_others(stripes)
         sequence, record = await log.append(stripes, body)
         try:
-            await log.wait_for_earlier(sequence)
             view = memoryview(record)
             at = RECORD_HEADER_BYTES + ENTRY_BYTES * body.entries
             for block in blocks:

@@ -11,6 +11,7 @@ import trio
 
 from raidx_fuse.journal.group_commit import CommitBatch
 from raidx_fuse.journal.journal import Journal
+from raidx_fuse.journal.ring import RecordsInFlight
 from raidx_fuse.lab.crash.disks import is_member
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.lab.crash.oracle import Left, judge
@@ -160,5 +161,5 @@ def test_a_checkpoint_waits_until_all_log_members_have_its_records(
         """Settle at once: else the records of parities wait for the late one as well."""
 
     monkeypatch.setattr(Journal, "is_late", property(lambda _journal: False))
-    monkeypatch.setattr(Journal, "wait_for_earlier", no_wait)
+    monkeypatch.setattr(RecordsInFlight, "wait_for_earlier", no_wait)
     assert broken(*checkpointed_meanwhile(monkeypatch), 8), "a test that cannot fail proves nothing"

@@ -309,10 +309,8 @@ def test_new_bundles_keep_their_content_where_a_record_is_still_to_be_placed(
     play(scenario)
 
 
-@pytest.mark.parametrize(("operation", "state"), [("read", "running"), ("write", "paused")])
-def test_a_move_that_a_member_refuses_waits_and_the_array_goes_on(
-    operation: Operation, state: str
-) -> None:
+@pytest.mark.parametrize("operation", ["read", "write"])
+def test_a_move_that_a_member_refuses_waits_and_the_array_goes_on(operation: Operation) -> None:
     """Without redundancy no member can be spared, so the error reaches the job."""
 
     async def scenario() -> None:
@@ -324,21 +322,12 @@ def test_a_move_that_a_member_refuses_waits_and_the_array_goes_on(
         faults = [member.error((operation,)) for member in rig.members]
         (job,) = array.jobs.running()
         await trio.sleep(30)
-        assert job.state == state, "a log that cannot be written wants a user"
-        said = "EIO" if operation == "read" else "then resume it with `raidx job"
-        assert said in str(job.error), job.status()
+        assert job.state == "running"
+        assert "EIO" in str(job.error), job.status()
         for fault in faults:
             fault.lift()
-        await trio.sleep(30)
-        if array.context.journal.log_members.roles:
-            job.resume()
-            await job.finished.wait()
-            assert job.state == "done", job.status()
-        else:  # several records failed at once: the log ends before them until the next mount
-            await rig.remount()
-            await rig.settle()
-            assert rig.array is not None
-            array = rig.array
+        await job.finished.wait()
+        assert job.state == "done", job.status()
         assert array.member_set.config.roles() == [0, 2]
         await rig.check()
         await rig.remount()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import trio
@@ -75,15 +76,16 @@ def test_records_in_flight_count(monkeypatch: pytest.MonkeyPatch) -> None:
             await rig.put(0, random.Random(1).randbytes(len(rig.model)))
             await rig.in_place()
             journal, waited = rig.running.context.journal, 0
-            wait = journal.wait_for_earlier
+            append = journal.append
 
-            async def wait_long(sequence: int) -> None:
+            async def append_long(*record: Any) -> tuple[int, bytes]:
                 nonlocal waited
                 waited += 1
+                appended = await append(*record)
                 await trio.sleep(1)
-                await wait(sequence)
+                return appended
 
-            monkeypatch.setattr(journal, "wait_for_earlier", wait_long)
+            monkeypatch.setattr(journal, "append", append_long)
             assert 10 * CHUNK < journal.capacity < 20 * CHUNK
             async with trio.open_nursery() as nursery:
                 for stripe in range(10):

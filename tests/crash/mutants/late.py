@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tests.crash.mutants.mutant import DISKS, HANGS, LOGGED, REMOUNTS, SQUEEZE, UNLOGGED, Mutant
+from tests.crash.mutants.mutant import (
+    DEFERRAL,
+    DISKS,
+    HANGS,
+    LOGGED,
+    REMOUNTS,
+    SQUEEZE,
+    UNLOGGED,
+    Mutant,
+)
 
 BASE = "raidx_fuse/members/base.py"
 OVERDUE = "raidx_fuse/members/overdue.py"
@@ -12,6 +21,7 @@ PAGESTORE = "raidx_fuse/store/page_store.py"
 DIRTY = "raidx_fuse/store/dirty_bitmap.py"
 RING = "raidx_fuse/journal/ring.py"
 APPEND = "raidx_fuse/journal/append.py"
+CHECKPOINT = "raidx_fuse/journal/checkpoint.py"
 LOG_MEMBERS = "raidx_fuse/journal/log_members.py"
 RECOVERY = "raidx_fuse/journal/recovery.py"
 RESYNC = "raidx_fuse/jobs/resync.py"
@@ -75,13 +85,49 @@ LATE = (
         ("tests/format/test_superblock.py", "tests/format/test_superblock_rounds.py", *LATE_TESTS),
     ),
     Mutant(
-        "withdrawn-record-not-covered",
+        "record-taken-back-and-not-wiped",
         APPEND,
-        "            self.torn = True",
-        "            pass",
+        "        self._taken_back.append(ring.offset + position % self.capacity)\n",
+        "",
         "a record that nobody was told of is replayed when the next one begins elsewhere",
         (*HANGS, "raid5:partial"),
-        (*LATE_TESTS, "tests/journal/test_log_withdraw.py"),
+        (*LATE_TESTS, "tests/journal/test_taken_back.py"),
+    ),
+    Mutant(
+        "records-behind-one-that-was-taken-back-stay",
+        APPEND,
+        "(self._owed or sequence >= self.ring.next_sequence):",
+        "self._owed:",
+        "what is acknowledged lies behind the end of the log",
+        (*HANGS, "raid0:full"),
+        ("tests/journal/test_taken_back.py",),
+    ),
+    Mutant(
+        "tail-behind-a-record-that-was-taken-back",
+        CHECKPOINT,
+        "                    first = min(first, self.inflight.first())",
+        "                    first = self.inflight.first()",
+        "the next record lies before the tail, and no replay finds it",
+        (*HANGS, "raid0:full"),
+        ("tests/journal/test_taken_back.py",),
+    ),
+    Mutant(
+        "next-record-before-the-zeros-are-durable",
+        APPEND,
+        "            await self.member_set.flush()\n            self._owed",
+        "            self._owed",
+        "a cut leaves a record that was taken back where the next one is missing",
+        (*HANGS, "raid0:full"),
+        ("tests/journal/test_taken_back.py",),
+    ),
+    Mutant(
+        "late-record-not-written-again",
+        APPEND,
+        "await self.member_set.write([*self._owed, *wiped])",
+        "await self.member_set.write(wiped)",
+        "what readers have seen is in no log, and goes to its place",
+        DEFERRAL,
+        ("tests/journal/test_group_commit.py",),
     ),
 )
 
@@ -191,13 +237,13 @@ BELIEVED = (
         LIMIT_TESTS,
     ),
     Mutant(
-        "withdrawn-record-overwritten-on-those-whose-turn-it-is",
+        "record-taken-back-wiped-on-those-whose-turn-it-is",
         APPEND,
-        "                self.log_members.have_all()",
-        "                pass",
-        "a record that was withdrawn lies on a member that has no turn any more",
+        "                for role in self.log_members.roles\n",
+        "                for role in self.log_members.at(offset)\n",
+        "a record that was taken back lies on a member that has no turn any more",
         DISKS,
-        ("tests/journal/test_log_withdraw.py",),
+        ("tests/journal/test_taken_back.py",),
     ),
     Mutant(
         "log-on-a-role-that-is-leaving",

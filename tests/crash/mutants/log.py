@@ -304,8 +304,8 @@ SPACE = (
     Mutant(
         "new-epoch-used-before-it-is-durable",
         LOG_WRITER,
-        "        self.torn, self.withdrawn = False, 0\n        await self.member_set.flush()",
-        "        self.torn, self.withdrawn = False, 0",
+        "        await self.ring.begin(epoch, self.mark)\n        await self.member_set.flush()",
+        "        await self.ring.begin(epoch, self.mark)",
         "after a cut the records of the new epoch do not count, or old ones count again",
         (*REMOUNTS, *LOGGED),
         MOMENTS,

@@ -55,7 +55,7 @@ REPLAYING = (
         "found = (magic, its_epoch, sequence, its_position, zero, its_array)",
         "one that was taken back, and left on a member, counts as another one in its place",
         LOGGED,
-        ("tests/journal/test_log_withdraw.py", "tests/crash/test_refused_record.py", *MOMENTS),
+        ("tests/journal/test_taken_back.py", "tests/crash/test_refused_record.py", *MOMENTS),
     ),
     Mutant(
         "checksum-of-records-unchecked",

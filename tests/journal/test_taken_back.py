@@ -1,26 +1,37 @@
-"""A small write whose record no member takes is withdrawn without a trace."""
+"""A record that no member takes is taken back without a trace."""
 
 from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import trio
 
 from raidx_fuse.errors import MemberError, RaidxError
+from raidx_fuse.journal.journal import Journal
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.store.member_io import MemberIO
-from tests.support.spy import restarted, spying
+from tests.support.spy import FLUSH, WRITE, restarted, spying
 
 CHUNK = 16384
 PAGE = 4096
 
 
+def put_off(journal: Journal) -> Callable[[int, bytes], list[MemberIO]]:
+    """Return a `write_now` that leaves everything to the queues."""
+
+    def write_now(offset: int, record: bytes) -> list[MemberIO]:
+        return [(role, offset, [record], len(record)) for role in journal.log_members.at(offset)]
+
+    return write_now
+
+
+@pytest.mark.parametrize("empty", [False, True], ids=["", "emptied first"])
 @pytest.mark.parametrize(("layout", "width"), [("raid5", 4), ("raid1", 2), ("rdp", 4)])
-def test_what_no_member_logs_is_withdrawn(layout: str, width: int) -> None:
+def test_what_no_member_logs_is_taken_back(layout: str, width: int, empty: bool) -> None:
     """`Journal.commit_now` leaves the record to `finish`, which fails on every log member."""
 
     async def main() -> None:
@@ -56,6 +67,9 @@ def test_what_no_member_logs_is_withdrawn(layout: str, width: int) -> None:
             await rig.compare()
             for fault in faults:
                 fault.lift()
+            if empty:
+                await journal.drain()
+                assert journal.torn is None, "other members may become log members now"
             await rig.put(3 * CHUNK, random.Random(3).randbytes(700))  # the journal goes on
             await rig.running.flush()
             await rig.compare()
@@ -67,10 +81,10 @@ def test_what_no_member_logs_is_withdrawn(layout: str, width: int) -> None:
     run(main)
 
 
-def test_a_withdrawn_record_is_not_the_one_of_another_number_in_its_place(
+def test_a_record_that_was_taken_back_is_not_the_next_one_in_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two are withdrawn, and the records after them end just before where the second one lies."""
+    """Two are taken back, and the one after them ends just before where the second one lies."""
 
     async def main() -> None:
         async with spying("raid0", 2, chunk_bytes=PAGE) as rig:
@@ -91,12 +105,7 @@ def test_a_withdrawn_record_is_not_the_one_of_another_number_in_its_place(
                 with pytest.raises(MemberError):
                     await journal.commit([0], [(0, place, [data], size)], ())
 
-            def not_now(offset: int, record: bytes) -> list[MemberIO]:
-                return [
-                    (role, offset, [record], len(record)) for role in journal.log_members.at(offset)
-                ]
-
-            monkeypatch.setattr(journal, "write_now", not_now)
+            monkeypatch.setattr(journal, "write_now", put_off(journal))
             monkeypatch.setattr(member_set, "write", land_and_fail)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(commit, PAGE, 2)
@@ -105,14 +114,13 @@ def test_a_withdrawn_record_is_not_the_one_of_another_number_in_its_place(
                 may_fail.set()
             monkeypatch.undo()
             assert journal.torn
-            # An empty record of one sector comes first.
-            assert await journal.commit([0], [(0, place, [bytes([4]) * 3584], 3584)], ())
+            assert await journal.commit([0], [(0, place, [bytes([4]) * PAGE], PAGE)], ())
             await rig.running.flush()
             images = rig.images()
         async with restarted(images) as array:
             assert array.replayed is not None
-            assert array.replayed.records == 2
-            assert bytes(await array.read(0, PAGE)) == bytes([4]) * 3584 + bytes([1]) * 512
+            assert array.replayed.records == 1
+            assert bytes(await array.read(0, PAGE)) == bytes([4]) * PAGE
 
     run(main)
 
@@ -137,10 +145,7 @@ def test_a_record_is_overwritten_wherever_it_lies_although_others_have_their_tur
                 log_members.turns = (log_members.roles[2:],)
                 raise MemberError("ram0", "write", 0, errno.EIO)
 
-            def not_now(offset: int, record: bytes) -> list[MemberIO]:
-                return [(role, offset, [record], len(record)) for role in log_members.at(offset)]
-
-            monkeypatch.setattr(journal, "write_now", not_now)
+            monkeypatch.setattr(journal, "write_now", put_off(journal))
             monkeypatch.setattr(member_set, "write", land_and_fail)
             with pytest.raises(MemberError):
                 await journal.commit([0], [(role, place, [bytes([2]) * PAGE], PAGE)], ())
@@ -148,6 +153,77 @@ def test_a_record_is_overwritten_wherever_it_lies_although_others_have_their_tur
             assert journal.torn
             await rig.put(8 * PAGE, bytes([3]) * 512)  # behind what overwrites it
             await rig.running.flush()
+            images, model = rig.images(), bytes(rig.model)
+        async with restarted(images) as array:
+            assert bytes(await array.read(0, len(model))) == model
+
+    run(main)
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["last", "first"])
+def test_records_behind_one_that_failed_are_taken_back_as_well(
+    early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three are under way, the second one fails, and the third one is written last, or first."""
+
+    async def main() -> None:
+        async with spying("raid0", 2, chunk_bytes=PAGE, stripes=16) as rig:
+            await rig.put(0, bytes([1]) * len(rig.model))
+            await rig.in_place()
+            context = rig.running.context
+            journal, member_set, write = context.journal, context.member_set, rig.running.write
+            await rig.running.set("journal", "full")
+            monkeypatch.setattr(journal, "write_now", put_off(journal))
+            monkeypatch.setattr(journal, "commit_now", lambda *_: None)
+            send, answers = member_set.write, {0: trio.Event(), 1: trio.Event(), 2: trio.Event()}
+            turns = iter(answers)
+
+            async def answer(requests: Sequence[MemberIO], **options: Any) -> None:
+                turn = next(turns, None)
+                if turn is not None:
+                    await answers[turn].wait()
+                await send(requests, **options)
+                if turn == 1:
+                    raise MemberError("ram0", "write", 0, errno.EIO)
+
+            monkeypatch.setattr(member_set, "write", answer)
+            ends: list[str] = []
+
+            async def one(turn: int) -> None:
+                try:
+                    await write(turn * 2 * PAGE, bytes([2 + turn]) * PAGE)
+                    ends.append(f"{turn} done")
+                except MemberError as error:
+                    ends.append(f"{turn} {error.message[-3:]}")
+
+            async with trio.open_nursery() as nursery:
+                for turn in answers:
+                    nursery.start_soon(one, turn)
+                    await trio.sleep(0.001)
+                if early:
+                    answers[2].set()
+                    await trio.sleep(0.001)
+                    assert not ends, "the earlier ones are not written"
+                answers[1].set()
+                answers[0].set()
+                await trio.sleep(0.001)
+                assert sorted(ends[:2]) == ["0 done", "1 EIO"]
+                if not early:  # a checkpoint meanwhile
+                    await journal.place()
+                    await rig.running.flush()
+                nursery.start_soon(one, 3)
+                await trio.sleep(0.001)
+                answers[2].set()
+            assert ends[2:] == ["2 EIO", "3 done"], "no record is begun while that of 2 may land"
+            kinds = [touch.kind for touch in rig.log.touches if touch.kind in (WRITE, FLUSH)]
+            zeros = [WRITE] * 4 + [FLUSH] * 2  # of two records, on two members
+            assert kinds[-7:] == [*zeros, WRITE], "durable before the next record is begun"
+            monkeypatch.undo()
+            rig.model[6 * PAGE : 7 * PAGE] = bytes([5]) * PAGE
+            rig.model[:PAGE] = bytes([2]) * PAGE
+            await rig.compare()
+            await rig.running.flush()
+            await rig.compare()
             images, model = rig.images(), bytes(rig.model)
         async with restarted(images) as array:
             assert bytes(await array.read(0, len(model))) == model
