@@ -68,8 +68,6 @@ class LogWriter(ReshapePosition):
         self.capacity = self.ring.capacity
         self.inflight = RecordsInFlight()
         self.unsettled = Unsettled(self, member_set, written, self.capacity)
-        # sequence -> writes for `finish`, stripe, and of data without parity: parts, `space_of`
-        self.unfinished: dict[int, tuple[Sequence[MemberIO], Stripe, Sequence[Part], int]] = {}
         self.log_members = LogMembers(member_set)
         self.locks: LocksOfStripes | None = None  # of the array
         self.batch: CommitBatch | None = None  # changes that are not in the ring yet
@@ -176,27 +174,6 @@ class LogWriter(ReshapePosition):
         self.hurry()
         return sequence, position, record, self.write_now(offset, record)
 
-    async def finish(self, sequence: int, left: Sequence[MemberIO]) -> None:
-        """Write the requests that `commit_now` returned (*left*), then show the change to readers.
-
-        Only then may the change be checkpointed. Raises what the members raise.
-        """
-        writes, stripe, parts, space_bytes = self.unfinished.pop(sequence)
-        try:
-            await self.member_set.write(left)
-            for role, place, (buffer,), _ in writes:
-                self.overlay.put(role, place, buffer)
-            if parts:
-                self.unsettled.note(stripe, sequence, parts, space_bytes)
-            else:
-                self.unsettled.note_parity((stripe,))
-        except RaidxError as error:
-            self.unsettled.forget(space_bytes)
-            self._take_back(sequence, error)
-            raise
-        finally:
-            self.inflight.end(sequence)
-
     def take_effect(self, record: bytes, body: RecordBody, writes: Sequence[MemberIO]) -> None:
         """Put committed *writes* into the overlay, which keeps views of the *record*'s bytes."""
         overlay = self.overlay
@@ -237,7 +214,7 @@ class LogWriter(ReshapePosition):
         Returns None if the writes need a record of their own: they are large, a record is in
         flight, or the ring has no space for a full batch and the parities that follow.
         """
-        batch, unsettled, stripes = self.batch, self.unsettled, self.ring.stripes
+        batch, unsettled = self.batch, self.unsettled
         total = 0
         for write in writes:
             total += write[3]
@@ -256,14 +233,24 @@ class LogWriter(ReshapePosition):
             return None
         self.batch = batch
         batch.add(stripe, writes, bool(data_parts), kept, self.overlay)
+        self.note_data(stripe, batch.sequence, data_parts, space_bytes)
+        return batch
+
+    def note_data(
+        self, stripe: Stripe, sequence: int, data_parts: Sequence[Part], space_bytes: int
+    ) -> None:
+        """Note that the record *sequence* has content of *stripe*, which readers see.
+
+        *data_parts*, *space_bytes* as for `join_batch`.
+        """
+        unsettled, stripes = self.unsettled, self.ring.stripes
+        unsettled.whole_cells.note_parts(stripe, data_parts, stripes)
+        stripes[stripe] = sequence
         if data_parts:
             unsettled.expect(space_bytes)
-            unsettled.note(stripe, batch.sequence, data_parts, space_bytes)
+            unsettled.note(stripe, sequence, data_parts, space_bytes)
         else:
             unsettled.with_parity.add(stripe)
-        unsettled.whole_cells.note_parts(stripe, data_parts, stripes)
-        stripes[stripe] = batch.sequence
-        return batch
 
     def write_batch(self) -> None:
         """Write the record of the commit batch, if there is one, without suspending.

@@ -181,18 +181,17 @@ class Journal(Checkpoint):
 
     def commit_now(
         self, stripe: Stripe, writes: Sequence[MemberIO], data_parts: Sequence[Part] = ()
-    ) -> tuple[int, list[MemberIO] | CommitBatch] | None:
-        """Commit *writes* of one stripe without suspending.
+    ) -> CommitBatch | tuple[()] | None:
+        """Commit *writes* of one stripe without suspending, and show them to readers.
 
         Each write has one buffer, which belongs to the log from now on. *data_parts*: the writes
         are these parts of data cells, whose parity follows (unsettled.py); empty if parity or
         copies are among the writes, or the layout has none. Returns one of:
 
         * None: impossible, nothing was done;
-        * the sequence number and the requests that did not complete synchronously: if there are
-          any, the caller locks the stripe and awaits `finish`;
-        * the sequence number and a commit batch, if the reply may be deferred: the handler awaits
-          `held`, then `finish_gathered`.
+        * (): it is done;
+        * a commit batch that is not written yet, if the reply may be deferred, or is late: the
+          handler awaits `held` and `finish_gathered` (engine/write/pending.py).
         """
         unsettled = self.unsettled
         if self._gate is not None or self.inflight.open or self.torn is not None:
@@ -204,36 +203,30 @@ class Journal(Checkpoint):
                 return None
         elif (unsettled and stripe in unsettled) or stripe in unsettled.closed:
             return None
-        batch = None
         if self.deferral.holds:
             batch = self.join_batch(stripe, writes, data_parts, space_bytes)
-        if batch is not None:
-            return batch.sequence, batch
+            if batch is not None:
+                return batch
         self.write_batch()
         if self.inflight.open:
             return None
-        ring, overlay = self.ring, self.overlay
         body = RecordBody()
         body.add_data(writes, stripe if data_parts else None)
         kept_bytes = 0
         if space_bytes or unsettled.held_bytes:
             kept_bytes = self.kept_bytes(space_bytes)
-        if not ring.has_room(body.size_bytes, kept_bytes):
+        if not self.ring.has_room(body.size_bytes, kept_bytes):
             return None
-        unsettled.expect(space_bytes)
         sequence, position, _record, left = self.append_now(body)
-        unsettled.whole_cells.note_parts(stripe, data_parts, ring.stripes)
-        ring.stripes[stripe] = sequence
-        if left:
-            self.inflight.add(sequence, position)
-            self.unfinished[sequence] = writes, stripe, data_parts, space_bytes
-        else:
-            put = overlay.put
-            for role, place, (buffer,), _ in writes:
-                put(role, place, buffer)
-            if data_parts:
-                unsettled.note(stripe, sequence, data_parts, space_bytes)
-            else:
-                unsettled.with_parity.add(stripe)
+        put = self.overlay.put
+        for role, place, (buffer,), _ in writes:
+            put(role, place, buffer)
+        self.note_data(stripe, sequence, data_parts, space_bytes)
         self.commits += 1
-        return sequence, left
+        if not left:
+            return ()
+        batch = CommitBatch(self.write_batch, sequence, 0)
+        batch.stripes.append(stripe)
+        batch.mark_written()
+        self.be_late(batch, left, position)
+        return batch

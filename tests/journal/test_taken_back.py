@@ -1,4 +1,4 @@
-"""A record that no member takes is taken back without a trace."""
+"""Records that no member takes are taken back; those that readers have seen are written again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.errors import MemberError, RaidxError
+from raidx_fuse.errors import MemberError
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.store.member_io import MemberIO
@@ -29,52 +29,44 @@ def put_off(journal: Journal) -> Callable[[int, bytes], list[MemberIO]]:
     return write_now
 
 
-@pytest.mark.parametrize("empty", [False, True], ids=["", "emptied first"])
-@pytest.mark.parametrize(("layout", "width"), [("raid5", 4), ("raid1", 2), ("rdp", 4)])
-def test_what_no_member_logs_is_taken_back(layout: str, width: int, empty: bool) -> None:
-    """`Journal.commit_now` leaves the record to `finish`, which fails on every log member."""
+@pytest.mark.parametrize(
+    ("layout", "width"), [("raid0", 2), ("raid5", 4), ("raid1", 2), ("rdp", 4)]
+)
+def test_what_readers_have_seen_is_logged_before_the_next_change(layout: str, width: int) -> None:
+    """`Journal.commit_now` leaves a record to the queues, where it fails on every log member."""
 
     async def main() -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, rows=4) as rig:
+            await rig.running.set("journal", "full")
             await rig.put(0, random.Random(1).randbytes(len(rig.model)))
             await rig.in_place()
-            member_set, journal = rig.running.member_set, rig.running.context.journal
-            lost = rig.running.context.code.tolerance
-            for role in range(lost):  # nobody can be spared any more
-                await rig.running.fail_disk(role)
-            await rig.in_place()
+            member_set, context = rig.running.member_set, rig.running.context
+            journal = context.journal
             log = member_set.config.regions.log
             faults = [
                 member.error(("write",), offset_bytes=log.offset, length_bytes=log.length)
                 for member in rig.members
             ]
-            before = journal.ring.next_sequence, journal.ring.position, len(journal.ring.open)
-            stripe = 5
-            content = random.Random(2).randbytes(PAGE)
-            role, offset = rig.running.context.position(stripe, 0)
-            done = journal.commit_now(stripe, [(role, offset, [content], PAGE)])
-            assert done is not None
-            sequence, left = done
-            assert left, "no member took it at once"
-            await rig.compare()  # readers see nothing of it
-            assert isinstance(left, list)
-            with pytest.raises(RaidxError) as caught:
-                await journal.finish(sequence, left)
+            offset, content = 5 * context.data_count * CHUNK, random.Random(2).randbytes(PAGE)
+            with pytest.raises(MemberError) as caught:
+                await rig.running.write(offset, content)
             assert caught.value.errno == errno.EIO
-            after = journal.ring.next_sequence, journal.ring.position, len(journal.ring.open)
-            assert after == before, "the next record takes its place"
-            assert journal.holds(stripe), "half of it may lie on a member: not to be bypassed"
-            await rig.compare()
+            assert journal.is_late, "no member took it at once"
+            assert journal.holds(5), "half of it may lie on a member: not to be bypassed"
+            place = context.position(5, 0)
+            seen = bytearray(PAGE)
+            assert journal.overlay.read(*place, memoryview(seen))
+            assert seen == content, "readers see it"
+            with pytest.raises(MemberError):
+                await rig.running.write(3 * CHUNK, bytes(700))
             for fault in faults:
                 fault.lift()
-            if empty:
-                await journal.drain()
-                assert journal.torn is None, "other members may become log members now"
+            rig.model[offset : offset + PAGE] = content
             await rig.put(3 * CHUNK, random.Random(3).randbytes(700))  # the journal goes on
+            assert not journal.is_late
             await rig.running.flush()
             await rig.compare()
             images, model = rig.images(), bytes(rig.model)
-        del images[:lost]
         async with restarted(images, start_degraded=True) as array:  # the power went before
             assert bytes(await array.read(0, 1 << 18)) == model[: 1 << 18]
 
@@ -125,8 +117,9 @@ def test_a_record_that_was_taken_back_is_not_the_next_one_in_its_place(
     run(main)
 
 
+@pytest.mark.parametrize("empty", [False, True], ids=["", "emptied first"])
 def test_a_record_is_overwritten_wherever_it_lies_although_others_have_their_turn_now(
-    monkeypatch: pytest.MonkeyPatch,
+    empty: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkpoint gave the turn to others while the record was written (log_members.py)."""
 
@@ -151,6 +144,9 @@ def test_a_record_is_overwritten_wherever_it_lies_although_others_have_their_tur
                 await journal.commit([0], [(role, place, [bytes([2]) * PAGE], PAGE)], ())
             monkeypatch.undo()
             assert journal.torn
+            if empty:
+                await journal.drain()
+                assert journal.torn is None, "other members may become log members now"
             await rig.put(8 * PAGE, bytes([3]) * 512)  # behind what overwrites it
             await rig.running.flush()
             images, model = rig.images(), bytes(rig.model)
@@ -215,6 +211,8 @@ def test_records_behind_one_that_failed_are_taken_back_as_well(
                 await trio.sleep(0.001)
                 answers[2].set()
             assert ends[2:] == ["2 EIO", "3 done"], "no record is begun while that of 2 may land"
+            numbers = [number for number, _ in journal.ring.open]
+            assert numbers == sorted(set(numbers))
             kinds = [touch.kind for touch in rig.log.touches if touch.kind in (WRITE, FLUSH)]
             zeros = [WRITE] * 4 + [FLUSH] * 2  # of two records, on two members
             assert kinds[-7:] == [*zeros, WRITE], "durable before the next record is begun"

@@ -79,7 +79,7 @@ class LogNow:
         owned = memoryview(bytes(view))  # the log keeps it: it must not change
         writes = data_writes(context, pieces[0], owned)
         committed = journal.commit_now(stripe, writes, pieces[0].parts(context.chunk_bytes))
-        return None if committed is None else (stripe, committed[1], committed[0])
+        return None if committed is None else (stripe, committed)
 
 
 async def log_data(context: ArrayContext, pieces: Sequence[Piece], view: memoryview) -> list[Piece]:

@@ -16,9 +16,9 @@ from raidx_fuse.store.member_io import MemberIO, join
 
 log = logging.getLogger(__name__)
 
-# What a write that did not suspend has done: its stripe, the writes that are left or the commit
-# batch that it has joined, and the sequence number of its record (None: past the log).
-Done = tuple[Stripe, list[MemberIO] | CommitBatch, int | None]
+# What a write that did not suspend has done: its stripe, and the writes past the log that are left,
+# or the commit batch that has to be written; empty if all is done.
+Done = tuple[Stripe, Sequence[MemberIO] | CommitBatch]
 
 
 @dataclass(slots=True)
@@ -87,35 +87,22 @@ class Completion:
     async def complete(self, done: Done, offset: int, view: memoryview) -> None:
         """Complete a write of *view* at *offset* inside one stripe, of which *done* is done."""
         context = self.context
-        stripe, left, sequence = done
-        if not left:
-            if context.cache is not None:
-                context.cache.wrote(offset, view)
-            return
+        stripe, left = done
         if isinstance(left, CommitBatch):
             # Cache it first: a later request may complete before this one does.
             if context.cache is not None:
                 context.cache.wrote(offset, view)
-            await held(left)
+            if not left.written:
+                await held(left)
             if left.over is not None:
                 await self._wait_for(left)
             return
-        await context.locks.take(stripe)
-        if sequence is None:
+        if left:
+            await context.locks.take(stripe)
             await self._place([stripe], left)
-            if context.cache is not None:
-                context.cache.wrote(offset, view)
-        else:
-            try:
-                await context.journal.finish(sequence, left)
-                if context.cache is not None:
-                    context.cache.wrote(offset, view)
-            except RaidxError:
-                context.forget_stripe(stripe)
-                raise
-            finally:
-                context.locks.release(stripe)
-        if context.member_set.unpublished:
+        if context.cache is not None:
+            context.cache.wrote(offset, view)
+        if left and context.member_set.unpublished:
             await context.member_set.published()
 
     async def complete_locked(self, begun: PendingWrite) -> None:
@@ -138,7 +125,7 @@ class Completion:
         if context.member_set.unpublished:
             await context.member_set.published()
 
-    async def _place(self, stripes: list[Stripe], left: list[MemberIO]) -> None:
+    async def _place(self, stripes: list[Stripe], left: Sequence[MemberIO]) -> None:
         """Write the requests *left* past the log to the locked *stripes*; release the locks."""
         context = self.context
         marked = context.dirty_bitmap.enter_now(stripes)

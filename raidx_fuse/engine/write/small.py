@@ -130,7 +130,7 @@ class SmallWrite:
             if committed is None:
                 return None  # no space, or not synchronously: the general path waits
             context.counters.count_plan(plan.kind, len(plan.reads))
-            return stripe, committed[1], committed[0]
+            return stripe, committed
         left: list[MemberIO] = []
         for request in writes:
             role, position, buffers, _ = request
@@ -144,7 +144,7 @@ class SmallWrite:
             self._renew()  # the writes that are left own the memory now
         context.unflushed_writes.add()
         context.counters.count_plan(plan.kind, len(plan.reads))
-        return stripe, left, None
+        return stripe, left
 
     def _log_data(
         self, stripe: Stripe, cell: CellIndex, offset: int, data: Any, length: int
@@ -157,7 +157,7 @@ class SmallWrite:
             data = bytes(data)
         writes: list[MemberIO] = [(role, position + low, [data], length)]
         committed = context.journal.commit_now(stripe, writes, ((cell, low, low + length),))
-        return None if committed is None else (stripe, committed[1], committed[0])
+        return None if committed is None else (stripe, committed)
 
     def _modify(
         self,

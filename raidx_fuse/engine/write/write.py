@@ -68,8 +68,8 @@ class Writer:
     async def write(self, offset: int, data: ReadBuffer) -> None:
         """Write all of *data* at *offset*; return when it is acknowledged (not yet durable).
 
-        Raises NoSpaceError, UnrecoverableError or MemberError. After an error the old content is
-        readable or reported as lost.
+        Raises NoSpaceError, UnrecoverableError or MemberError. After an error the old content or
+        the new one is readable, or it is reported as lost.
         """
         context = self.context
         started_s = context.member_set.clock()
