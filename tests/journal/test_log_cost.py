@@ -93,8 +93,14 @@ def test_fsync_after_each_small_write_is_at_most_two_flush_rounds_all_told(
     run(main)
 
 
-def test_what_is_not_logged_yet_is_not_placed() -> None:
-    """A small write whose record waits in the queues, while a placement begins."""
+@pytest.mark.parametrize("at_once", [False, True], ids=["waits", "is shown at once"])
+def test_what_is_not_logged_yet_is_not_placed(
+    at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small write whose record waits in the queues, while a placement begins.
+
+    If readers see it already, the placement waits for its record.
+    """
 
     async def main() -> None:
         async with spying("raid1", 2, chunk_bytes=CHUNK, slow=True) as rig:
@@ -102,13 +108,18 @@ def test_what_is_not_logged_yet_is_not_placed() -> None:
             journal = rig.running.context.journal
             await rig.put(0, noise(512, 1))
             rig.log.clear()
+            if not at_once:
+                monkeypatch.setattr(journal, "commit_now", lambda *_: None)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(rig.put, 3 * CHUNK, noise(512, 2))
                 await trio.lowlevel.checkpoint()
                 await journal.place()
             written = [touch.offset_bytes for touch in rig.log.touches if touch.kind == WRITE]
             assert rig.data.offset in written
-            assert rig.data.offset + 3 * CHUNK not in written
+            assert (rig.data.offset + 3 * CHUNK in written) == at_once
+            in_log = [index for index, at in enumerate(written) if at < rig.data.offset]
+            in_place = [index for index, at in enumerate(written) if at >= rig.data.offset]
+            assert not at_once or max(in_log[:2]) < min(in_place)
             await rig.compare()
 
     run(main)

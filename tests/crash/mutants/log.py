@@ -72,8 +72,8 @@ PLACING = (
     Mutant(
         "tail-ahead-of-records-in-flight",
         CHECKPOINT,
-        "                tail = *self.inflight.first(), self.mark",
-        "                pass",
+        "                    first = min(first, self.inflight.first())",
+        "                    pass",
         "a record that readers do not see yet counts as placed",
         (*LOGGED, *TWO_LOSSES),
         (*ORDER, *MOMENTS),
