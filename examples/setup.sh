@@ -17,6 +17,13 @@ as_root() {
     fi
 }
 
+# Installs packages; the lists of packages are read once.
+install() {
+    [ -n "${lists_read:-}" ] || as_root apt-get update -qq || return 1
+    lists_read=yes
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$@" >/dev/null
+}
+
 # pyfuse3 is built from source and needs headers; the file system tools are for examples and tests.
 wanted=(gcc libc6-dev pkg-config libfuse3-dev fuse3 util-linux e2fsprogs)
 [ -n "$extra" ] && wanted+=(fio xfsprogs btrfs-progs nbd-server nbdkit libnbd-bin python3-libnbd qemu-utils openssl)
@@ -47,20 +54,17 @@ python=$(find_python) || missing+=(python3 python3-venv python3-dev)
 if [ "${#missing[@]}" -gt 0 ]; then
     command -v apt-get >/dev/null || { say "please install: ${missing[*]}"; exit 1; }
     say "installing ${missing[*]}"
-    as_root apt-get update -qq
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
+    install "${missing[@]}"
 fi
 if [ "${2:-}" = "--browser" ] && ! { command -v chromium && command -v chromedriver; } >/dev/null; then
     say "installing chromium and its driver"
-    { as_root apt-get update -qq && as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null; } \
+    install --no-install-recommends chromium chromium-driver \
         || say "there is no such browser here: the tests that need one are skipped"
 fi
 for package in "${guest[@]}"; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' && continue
     say "installing $package"
-    { as_root apt-get update -qq && as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y -qq --no-install-recommends "$package" >/dev/null; } \
+    install --no-install-recommends "$package" \
         || say "there is no $package here: the test with a guest is skipped"
 done
 python=$(find_python) || { say "Python 3.11 or later is needed, with venv and headers"; exit 1; }

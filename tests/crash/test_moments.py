@@ -34,6 +34,7 @@ SECTOR = 512
 CUTS_MAX = 8
 CUTS_TORN = 2
 CUTS_DRAWN = 5
+LOSS_EACH = 2  # of these cuts
 Disks = list[DiskState]
 Moment = tuple[int, Disks, Event | None]
 Wanted = Callable[[Disks, str, Event | None], bool]
@@ -75,8 +76,9 @@ class Scene:
                 count += 1
                 for number, decisions in enumerate(_cuts(disks, index)):
                     self.crash(index, disks, decisions, ())
-                    if self.recording.tolerance(index):  # each disk in its turn
-                        lost = (index + number) % self.recording.layout.width
+                    if self.recording.tolerance(index) and (index + number) % LOSS_EACH == 0:
+                        # Each disk in its turn.
+                        lost = (index + number) // LOSS_EACH % self.recording.layout.width
                         self.crash(index, disks, decisions, (lost,))
         return count
 

@@ -9,6 +9,7 @@ makes this safe is broken once, to see that it is noticed.
 from __future__ import annotations
 
 import errno
+import os
 import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -39,6 +40,7 @@ from raidx_fuse.members.simulated.virtual_time import run
 
 WIDTH = 4  # three data cells
 DECISIONS = ("d", "k", "s1", "s2")
+ALL_LOSSES = int(os.environ.get("RAIDX_CRASH_STATES", "5000")) > 5000
 Step = Callable[[Player], Awaitable[None]]
 
 
@@ -223,13 +225,17 @@ def crashed_moments(
 ) -> Iterator[str | None]:
     """Crash every *each*-th moment from event *begin* on; yield what broke, None if nothing.
 
-    Without a loss, and with each of the first *width* disks lost.
+    Without a loss, and with each of the first *width* disks lost: of these every second one, if
+    RAIDX_CRASH_STATES is not more than its default.
     """
     for index, disks, _event in recording.record.moments():
         if index < begin or index % each:
             continue
         expected = recording.history.at(index)
-        for turn, lost in enumerate([(), *((role,) for role in range(width))]):
+        losses: list[tuple[int, ...]] = [(), *((role,) for role in range(width))]
+        for turn, lost in enumerate(losses):
+            if lost and not ALL_LOSSES and (index // each + turn) % 2:
+                continue
             state = State(recording.cell, seed, Cut(index, DECISIONS[(index + turn) % 4], lost))
             images = left_by(list(disks), state, range(len(disks)))
             left = Left(recording, index, images, frozenset(lost), expected)

@@ -30,15 +30,15 @@ from raidx_fuse.store.page_store import PageStore
 
 TIMES = max(1.0, int(os.environ.get("RAIDX_CRASH_STATES", "5000")) / 5000)
 SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))
-BUNDLE_STATES = 300
-MEMBERS_STATES = int(150 * TIMES)
-GROWTH_STATES = int(250 * TIMES)
+BUNDLE_STATES = int(150 * TIMES)
+MEMBERS_STATES = int(100 * TIMES)
+GROWTH_STATES = int(120 * TIMES)
 RESTRIPE_STATES = int(100 * TIMES)
-STREAMS_STATES = int(200 * TIMES)
+STREAMS_STATES = int(100 * TIMES)
 STREAM_SEEDS = 200  # workloads among which one closes a stripe
 CLOSED_STATES = int(40 * TIMES)  # of that one
 HUGE_STATES = int(100 * TIMES)
-SQUEEZE_STATES = int(150 * TIMES)
+SQUEEZE_STATES = int(100 * TIMES)
 HANGS_STATES = int(100 * TIMES)
 DISCARDS_STATES = int(100 * TIMES)
 BROKEN_STATES = 1000
