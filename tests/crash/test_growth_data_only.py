@@ -156,7 +156,7 @@ def narrowed() -> tuple[Recording, int]:
 
 
 def test_data_that_comes_while_the_array_narrows_has_its_parity() -> None:
-    found = list(crashed_moments(*narrowed(), WIDTH, each=7))
+    found = list(crashed_moments(*narrowed(), WIDTH, each=5))
     assert [what for what in found if what is not None] == []
     assert len(found) > 50
 
