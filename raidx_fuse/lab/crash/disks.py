@@ -21,6 +21,8 @@ PACES = ("inline", "cached", "queued", "uneven")
 SLOW_FLUSHES = ("cached", "uneven")
 MOODY = "moody"  # not in PACES: only workloads whose requests share commit batches have it
 _TAKEN = 0.6  # share of the writes that a moody disk completes synchronously
+_REFUSED = 0.7  # share of the writes that a disk refuses for a while
+_LANDED = 0.3  # share of these that are written nevertheless
 _DELAY_S = 0.004
 _FLUSH_S = 0.02
 POISON = random.Random("a sector that cannot be read").randbytes(SECTOR_BYTES)
@@ -63,6 +65,7 @@ class SectorDisk(WrapperMember):
         self._random = generator
         self._hangs_s = 0.0
         self._unread = range(0)  # bytes that cannot be read, whatever is written there
+        self._refused = range(0)  # bytes that are not always written
         self.late_until_s = 0.0  # when the last write that hung reaches the disk (virtual time)
 
     def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
@@ -119,7 +122,14 @@ class SectorDisk(WrapperMember):
 
     def lose_log(self, log: Region) -> None:
         """Let no record of the region *log* be read; its head page can be."""
-        self._unread = range(log.offset + PAGE_BYTES * PAGE_SLOTS, log.end)
+        self._unread = _records_of(log)
+
+    def refuse(self, log: Region | None) -> None:
+        """Answer most writes to records of the region *log* with an error; some land nevertheless.
+
+        None: do not any more.
+        """
+        self._refused = range(0) if log is None else _records_of(log)
 
     def hang(self, delay_s: float) -> None:
         """Delay the next write by *delay_s* seconds of virtual time."""
@@ -140,6 +150,13 @@ class SectorDisk(WrapperMember):
             await sleep(self._random.expovariate(1 / _DELAY_S))
 
     def _write(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
+        if offset_bytes in self._refused and self._random.random() < _REFUSED:
+            if self._random.random() < _LANDED:
+                self._land(offset_bytes, buffers)
+            raise MemberError(self.path, "write", offset_bytes, errno.EIO)
+        return self._land(offset_bytes, buffers)
+
+    def _land(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
         data = b"".join(buffers)
         end = offset_bytes + len(data)
         low = offset_bytes % SECTOR_BYTES
@@ -153,6 +170,11 @@ class SectorDisk(WrapperMember):
             data = bytes(image[offset_bytes - low : offset_bytes]) + data
             data += bytes(image[end : end + high])
         return self.cut.try_writev(offset_bytes - low, [data])
+
+
+def _records_of(log: Region) -> range:
+    """Return the bytes of the region *log* behind its head page."""
+    return range(log.offset + PAGE_BYTES * PAGE_SLOTS, log.end)
 
 
 def is_member(image: Image) -> bool:

@@ -85,9 +85,9 @@ class Player(Steps):
         self.history: History
         self.recording: Recording
 
-    def expect_refusals(self) -> None:
-        """Let writes and flushes end in errors from now on."""
-        self.refusals = True
+    def expect_refusals(self, expected: bool = True) -> None:
+        """Let writes and flushes end in errors from now on, or not any more."""
+        self.refusals = expected
 
     def note_hanging(self, hanging: bool) -> None:
         """Note whether a refused write may still be under way."""

@@ -27,7 +27,8 @@ Only on request by name:
     checkpoints  small writes, whose parity follows at the checkpoint, with checkpoints under way
     rewrites   logged data is written again and settled; the cut leaves of that the last record
                alone, and recovery is cut as well
-    hangs      writes that hang and reach the disk late (themes/hangs.py)
+    hangs      writes that hang and reach the disk late (themes/faults.py)
+    refusals   records that members refuse which cannot be spared (themes/faults.py)
     discards   ranges are discarded and written again (requests/discards.py); many workloads of the
                other themes have some of that, too
     pool       volumes of two arrays (pool/)
@@ -49,8 +50,8 @@ from raidx_fuse.lab.crash.requests.together import come_together
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.lab.crash.themes.copies import theme_copies
 from raidx_fuse.lab.crash.themes.disks import lose_and_rebuild, theme_disks, theme_replaces
+from raidx_fuse.lab.crash.themes.faults import theme_hangs, theme_refusals
 from raidx_fuse.lab.crash.themes.growth import theme_growth
-from raidx_fuse.lab.crash.themes.hangs import theme_hangs
 from raidx_fuse.lab.crash.themes.latent import theme_latent
 from raidx_fuse.lab.crash.themes.leave import theme_leave
 from raidx_fuse.lab.crash.themes.rebundle import theme_members
@@ -66,7 +67,7 @@ from raidx_fuse.members.simulated.virtual_time import run
 HAD_POWER_CUT_SHARE = 0.35
 AT_CHANGES_SHARE = 0.7  # of the workloads also write when the configuration changes
 # Their own writes fail or must be the only ones.
-WITHOUT_WRITES_AT_CHANGES = ("hangs", "latent", "scrub", "huge")
+WITHOUT_WRITES_AT_CHANGES = ("hangs", "refusals", "latent", "scrub", "huge")
 
 
 def record_workload(
@@ -126,6 +127,7 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         themes["streams"] = (theme_streams, 0)
     if cell.journal != "none":
         themes["door"] = (theme_door, 0)
+        themes["refusals"] = (theme_refusals, 0)
     if cell.journal != "none" and find_layout(cell.layout).tolerance(3):
         themes["checkpoints"] = (theme_checkpoints, 0)
         themes["rewrites"] = (theme_rewrites, 0)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.crash.mutants.mutant import (
-    DEFERRAL,
     DISKS,
     HANGS,
     LOGGED,
+    REFUSALS,
     REMOUNTS,
     SQUEEZE,
     UNLOGGED,
@@ -90,7 +90,7 @@ LATE = (
         "        self._taken_back.append(ring.offset + position % self.capacity)\n",
         "",
         "a record that nobody was told of is replayed when the next one begins elsewhere",
-        (*HANGS, "raid5:partial"),
+        (*REFUSALS, *HANGS),
         (*LATE_TESTS, "tests/journal/test_taken_back.py"),
     ),
     Mutant(
@@ -99,7 +99,7 @@ LATE = (
         "(self._owed or sequence >= self.ring.next_sequence):",
         "self._owed:",
         "what is acknowledged lies behind the end of the log",
-        (*HANGS, "raid0:full"),
+        (*REFUSALS, *HANGS),
         ("tests/journal/test_taken_back.py",),
     ),
     Mutant(
@@ -108,7 +108,7 @@ LATE = (
         "                    first = min(first, self.inflight.first())",
         "                    first = self.inflight.first()",
         "the next record lies before the tail, and no replay finds it",
-        (*HANGS, "raid0:full"),
+        (*REFUSALS, *HANGS),
         ("tests/journal/test_taken_back.py",),
     ),
     Mutant(
@@ -117,7 +117,7 @@ LATE = (
         "            await self.member_set.flush()\n            self._owed",
         "            self._owed",
         "a cut leaves a record that was taken back where the next one is missing",
-        (*HANGS, "raid0:full"),
+        (*REFUSALS, *HANGS),
         ("tests/journal/test_taken_back.py",),
     ),
     Mutant(
@@ -126,7 +126,7 @@ LATE = (
         "await self.member_set.write([*self._owed, *wiped])",
         "await self.member_set.write(wiped)",
         "what readers have seen is in no log, and goes to its place",
-        DEFERRAL,
+        REFUSALS,
         ("tests/journal/test_group_commit.py",),
     ),
 )
@@ -242,7 +242,7 @@ BELIEVED = (
         "                for role in self.log_members.roles\n",
         "                for role in self.log_members.at(offset)\n",
         "a record that was taken back lies on a member that has no turn any more",
-        DISKS,
+        REFUSALS,
         ("tests/journal/test_taken_back.py",),
     ),
     Mutant(

@@ -7,6 +7,7 @@ from tests.crash.mutants.mutant import (
     DISKS,
     GROWTH,
     LOGGED,
+    REFUSALS,
     REMOUNTS,
     RESTRIPE,
     SQUEEZE,
@@ -210,7 +211,7 @@ COMMITTING = (
         "(self._owed or sequence >= self.ring.next_sequence):",
         "sequence >= self.ring.next_sequence:",
         "acknowledged, though a replay ends before it",
-        ("raid5:partial",),
+        REFUSALS,
         (*TOGETHER, *FAILURES),
     ),
     Mutant(

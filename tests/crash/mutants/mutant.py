@@ -11,6 +11,7 @@ LOGGED = ("raid5:partial", "raid5:full", "raid4:partial")
 UNLOGGED = ("raid5:none", "raid4:none", "raid0:none", "raid1:none")
 TWO_LOSSES = ("evenodd:partial", "xcode:none", "rdp:full", "upc:partial")
 STREAMS = ("upc:partial:streams", "raid5:partial:streams", "evenodd:full:streams")
+REFUSALS = ("raid0:full:refusals", "raid5:partial:refusals", "raid1:full:refusals")
 DEFERRAL = ("raid5:partial:door", "raid1:full:door", "evenodd:partial:door")
 DISKS = (
     "raid5:partial:disks",

@@ -1,7 +1,12 @@
-"""Writes that hang until the engine gives up their member or the request, and reach the disk later.
+"""Members that misbehave for a while: writes that hang, and records that the log's members refuse.
 
-The caller has got an error by then, and may have written the same range again. The newer write must
-be kept, whether the array could do without the member or not.
+A write that hangs until the engine gives up its member, or the request, reaches the disk later. The
+caller has got an error by then, and may have written the same range again. The newer write must be
+kept, whether the array could do without the member or not.
+
+Where no member can be spared, a record that is refused ends writes in errors, though some members
+may have it. The log must go on as soon as its members do (journal/append.py), and what is written
+then must be kept.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from raidx_fuse.layouts.numbers import by_role
 
 TIMEOUT_S = 30.0  # io.timeout_s: an operation is given up after this time, or up to a quarter more
 HANGS_S = (5.0, 45.0, 60.0, 100.0)  # shorter and longer than the time-out
+APART_S = (0.0, 0.0, 0.002, 0.01, 1.5)  # between writes that are refused; a checkpoint takes place
 
 
 async def theme_hangs(player: Player) -> None:
@@ -62,3 +68,44 @@ async def _write_while_one_hangs(player: Player) -> None:
     await player.observe_met(ranges)
     if spared and member_set.queues[role] is not None:  # the member was not given up
         player.recording.out[out] = (role, begin, player.event)
+
+
+async def theme_refusals(player: Player) -> None:
+    """Let log members refuse records while several writes come together, then let them take all."""
+    rng = player.rng
+    await player.write(0, player.sectors * 512)
+    await player.flush()
+    for role in rng.sample(range(player.width), player.tolerance):  # then no member can be spared
+        player.recording.out.append((role, player.event, math.inf))
+        await player.unless_data_would_be_lost(partial(player.array.fail_disk, role))
+    for _ in range(rng.randint(1, 3)):
+        await _write_while_records_are_refused(player)
+
+
+async def _write_while_records_are_refused(player: Player) -> None:
+    rng = player.rng
+    queues = player.array.member_set.queues
+    disks = [player.disks[role] for role, queue in by_role(queues) if queue is not None]
+    player.expect_refusals(True)
+    for disk in disks:
+        disk.refuse(player.regions.log)
+    where = player.place("sectors")
+    ranges: list[tuple[int, int]] = []
+    async with trio.open_nursery() as nursery:
+        for _ in range(rng.randint(2, 6)):
+            near = ranges and rng.random() < 0.5
+            ranges.append(in_sectors(*(player.near(where) if near else player.place("sectors"))))
+            nursery.start_soon(write_and_flush, player, *ranges[-1], rng.random() < 0.3)
+            await trio.sleep(rng.choice(APART_S))
+        if rng.random() < 0.5:
+            await trio.sleep(rng.choice(APART_S))
+            for disk in disks:
+                disk.refuse(None)
+    await player.observe_met(ranges)
+    for disk in disks:
+        disk.refuse(None)
+    player.expect_refusals(False)  # from now on nothing fails
+    await player.write(*in_sectors(*player.place("sectors")))
+    if rng.random() < 0.7:
+        await player.flush()
+    await player.observe_met(ranges)
