@@ -157,6 +157,7 @@ class Array:
         """Return when every acknowledged write is durable on the members. Raises RaidxError."""
         self.context.counters.count_flush()
         if not self.read_only:
+            await self.context.journal.mend_seen()
             await self.member_set.flush()
 
     # -- reports -------------------------------------------------------------------------------

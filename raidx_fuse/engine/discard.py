@@ -278,7 +278,7 @@ class Discarder:
         ring = context.journal.ring
         behind = ring.next_sequence
         try:
-            while ring.placed_tail[0] < behind:
+            while ring.placed_tail[0] < min(behind, ring.next_sequence):  # some may be taken back
                 await context.journal.place()
             async with trio.open_nursery() as nursery:
                 for role in asked:

@@ -26,6 +26,7 @@ WINDOW_BYTES = 1 << 20  # per member
 
 BUSY_S = 0.1  # a foreground request within this time means that the array is in use
 
+LOG_POLL_S = 0.25  # while the log cannot be written
 CHECKPOINT_S = 10.0  # longest time between two saved positions
 
 RATE_WINDOW_S = 10.0
@@ -184,7 +185,7 @@ class Job(ABC):
 
     async def _loop(self) -> bool:
         clock = self.context.member_set.clock
-        locks = self.context.locks
+        locks, journal = self.context.locks, self.context.journal
         saved_s = clock()
         self._marks = [(clock(), self.done_bytes)]
         while True:
@@ -195,13 +196,17 @@ class Job(ABC):
             await self.ready()
             if self._cancelled:
                 return False
+            if journal.torn is not None:  # recovery may redo what no reader sees
+                await self._wait_for_log(journal.torn)
+                continue
             stripes = self.next_window()
             if stripes is None:
                 return True
             start_s = clock()
             await locks.acquire_all(stripes)
             try:
-                progress = await self.work(stripes) if await self.settle(stripes) else 0
+                is_ready = journal.torn is None and await self.settle(stripes)
+                progress = await self.work(stripes) if is_ready else 0
             finally:
                 locks.release_all(stripes)
             self.done_bytes += progress
@@ -218,6 +223,12 @@ class Job(ABC):
             if now - saved_s >= CHECKPOINT_S:
                 await self.checkpoint()
                 saved_s = clock()
+
+    async def _wait_for_log(self, why: RaidxError) -> None:
+        """Wait a moment because the log cannot be written; *error* says so meanwhile."""
+        said, self.error = self.error, self.error or f"waits until the log can be written: {why}"
+        await trio.sleep(LOG_POLL_S)
+        self.error = said
 
     async def _pay(self, progress: int, start_s: float) -> None:
         """Sleep until *progress* bytes since *start_s* fit the speed limits; always yield."""

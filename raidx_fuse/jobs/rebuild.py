@@ -158,6 +158,8 @@ class Rebuild(Job):
                 break
             except MemberLostError:
                 self._equations.clear()  # another member failed: solve without it, if possible
+        if context.journal.torn is not None:
+            return 0  # a first write in between has failed, and recovery may redo it
         end = stripes[-1] + 1
         if end - start > len(stripes):  # stripes were skipped: unwritten, or not changed
             first_written = {*self._to_visit(start, len(stripes) + 1, end), *self._held(start, end)}

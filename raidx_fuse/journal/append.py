@@ -49,8 +49,8 @@ class LogWriter(ReshapePosition):
 
     Attributes: *log_members*; *batch* (the commit batch that is being collected); *late* (a batch
     whose record some log members did not take synchronously); *torn* (why a record could not be
-    written: no other one is begun before `mend`); *erred* (a log member answered the last
-    synchronous write with an error); *to_form* (the log members are to be chosen anew).
+    written: no other one is begun before `mend`); *to_form* (the log members are to be chosen
+    anew).
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class LogWriter(ReshapePosition):
         self._batch_bytes = most_bytes + 4096
         self.late: CommitBatch | None = None
         self._wake = trio.Event()  # set when the checkpoint must not be delayed
-        self.erred = self.to_form = False
+        self.to_form = False
         self.torn: RaidxError | None = None
         # What mends the log: the rest of a batch whose changes readers see, and the byte offsets of
         # records that were taken back.
@@ -310,6 +310,15 @@ class LogWriter(ReshapePosition):
         """Whether readers see a change whose record is not completely written."""
         return self.late is not None or bool(self._owed)
 
+    async def mend_seen(self) -> None:
+        """Write what readers see to the log, if a record of it has failed.
+
+        A flush does so first: what was read before it must not change afterwards. Raises what the
+        members raise.
+        """
+        if self._owed:
+            await self.mend()
+
     async def finish_batches(self) -> None:
         """Return when no batch is late. Raises RaidxError if a record cannot be written."""
         while self.late is not None:
@@ -322,14 +331,14 @@ class LogWriter(ReshapePosition):
         size = len(record)
         buffers = [record]
         left: list[MemberIO] = []
-        queues, self.erred = self.member_set.queues, False
+        queues = self.member_set.queues
         for role in self.log_members.at(offset):
             queue = queues[role]
             try:
                 if queue is None or queue.try_writev(offset, buffers, size):
                     continue
             except MemberError:
-                self.erred = True  # the queue tries once more, then the member is failed
+                pass  # the queue tries once more, then the member is failed
             left.append((role, offset, buffers, size))
         return left
 
@@ -375,4 +384,5 @@ class LogWriter(ReshapePosition):
             await self.member_set.write([*self._owed, *wiped])
             await self.member_set.flush()
             self._owed, self._taken_back, self.torn = (), [], None
+            self.ring.note_wiped()
             log.warning("the journal is written again")

@@ -57,6 +57,7 @@ class Checkpoint(LogWriter):
         self._begun: Begun | None = None  # a checkpoint that has begun; one that failed goes on
         self._gate: trio.Event | None = None  # commits wait for it while the ring is emptied
         self.placing = trio.Lock()
+        self.freezing = False  # a checkpoint begins: no further batch may be late
         self._gives_up = False
         self._gives_up_from_s = 0.0  # limits extra checkpoints to the normal rate
 
@@ -163,22 +164,30 @@ class Checkpoint(LogWriter):
 
         Raises RaidxError.
         """
-        while True:
-            while self.is_late:
-                await self.finish_batches()
-            async with self.unsettled.settling:
-                if self.is_late:
-                    continue
-                first = self.ring.next_sequence, self.ring.position
-                if self.inflight:  # perhaps behind one that was taken back
-                    first = min(first, self.inflight.first())
-                tail: Tail = *first, self.mark
-                self.overlay.freeze()
-                self.unsettled.freeze()
-                self.log_members.prefer_fast()
-                pages = self.written.take_unsaved()  # copies: later bits have no durable record yet
-                self._begun = tail, pages, self.chunk_table.take_unsaved()
-                return
+        self.freezing = True  # else one writer after the other could be late
+        try:
+            while True:
+                while self.is_late:
+                    await self.finish_batches()
+                async with self.unsettled.settling:
+                    if self.is_late:
+                        continue
+                    self._freeze_now()
+                    return
+        finally:
+            self.freezing = False
+
+    def _freeze_now(self) -> None:
+        """Freeze the layers; the tail will be behind what has had its effect."""
+        first = self.ring.next_sequence, self.ring.position
+        if self.inflight:  # perhaps behind one that was taken back
+            first = min(first, self.inflight.first())
+        tail: Tail = *first, self.mark
+        self.overlay.freeze()
+        self.unsettled.freeze()
+        self.log_members.prefer_fast()
+        pages = self.written.take_unsaved()  # copies: later bits have no durable record yet
+        self._begun = tail, pages, self.chunk_table.take_unsaved()
 
     async def _barrier(self) -> None:
         """Make the earlier steps of the checkpoint durable before the next one begins."""
@@ -246,15 +255,22 @@ class Checkpoint(LogWriter):
             self._gives_up = True
             self._wake.set()
 
+    @property
+    def _is_due(self) -> bool:
+        """Whether there is something to place, to save or to mend."""
+        ring = self.ring
+        return bool(ring.open or ring.is_behind or self.to_form or self.torn is not None)
+
     async def tend(self) -> None:
         """Checkpoint PLACE_AFTER_S after the last one, or when space is low (background task)."""
         while True:
-            due = self.ring.open or self.ring.is_behind or self.to_form
+            due = self._is_due
             at_s = trio.current_time() + PLACE_AFTER_S if due else tick_after(PLACE_AFTER_S)
             with trio.move_on_at(at_s):
                 await self._wake.wait()
-            if self.ring.open or self.ring.is_behind or self.to_form:
+            if self._is_due:
                 try:
+                    await self.mend()
                     await self.place()
                     if self.to_form:
                         await self.reform()

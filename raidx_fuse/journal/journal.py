@@ -160,10 +160,12 @@ class Journal(Checkpoint):
         except BaseException:
             unsettled.forget(space_bytes)
             raise
-        self.take_effect(record, body, writes)
-        for (stripe, data_parts, _), space in zip(changes, spaces, strict=True):
-            unsettled.note(stripe, sequence, data_parts, space)
-        self.inflight.end(sequence)
+        try:
+            self.take_effect(record, body, writes)
+            for (stripe, data_parts, _), space in zip(changes, spaces, strict=True):
+                unsettled.note(stripe, sequence, data_parts, space)
+        finally:
+            self.inflight.end(sequence)
         return True
 
     @property
@@ -194,7 +196,7 @@ class Journal(Checkpoint):
           handler awaits `held` and `finish_gathered` (engine/write/pending.py).
         """
         unsettled = self.unsettled
-        if self._gate is not None or self.inflight.open or self.torn is not None:
+        if self._gate is not None or self.inflight.open or self.torn is not None or self.freezing:
             return None
         space_bytes = 0
         if data_parts:

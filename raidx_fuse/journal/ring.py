@@ -160,6 +160,7 @@ class Ring:
         self.stripes: dict[Stripe, int] = {}  # stripe -> sequence of its newest record
         self.held_from = NO_STRIPE  # this stripe and all behind it count as having the record...
         self._held_by = 0  # ...of this sequence number
+        self._stale_end = 0  # behind the numbers that were taken back and are not wiped yet
         self.offset = Offset(region.offset + HEAD_BYTES)
         self._head = head
         self.noted_tail = self.placed_tail = self._flushing_tail = self.durable_tail
@@ -259,8 +260,9 @@ class Ring:
         They are new stripes in places that other stripes have left. The replay of a record of those
         may still write to these places.
         """
-        if self.durable_tail[0] != self.next_sequence:
-            self.held_from, self._held_by = min(stripe, self.held_from), self.next_sequence - 1
+        end = max(self.next_sequence, self._stale_end)
+        if self.durable_tail[0] != end:
+            self.held_from, self._held_by = min(stripe, self.held_from), end - 1
 
     # -- space ---------------------------------------------------------------------------------
 
@@ -311,7 +313,12 @@ class Ring:
 
         Its stripes and those of the records behind it stay held: parts of them may lie on a member.
         """
+        self._stale_end = max(self._stale_end, sequence + 1)
         if sequence < self.next_sequence:
             self.next_sequence, self.position = sequence, position
         while self.open and self.open[-1][0] >= sequence:
             self.open.pop()
+
+    def note_wiped(self) -> None:
+        """Note that no record that was taken back can be replayed any more."""
+        self._stale_end = 0

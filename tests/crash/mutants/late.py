@@ -105,8 +105,8 @@ LATE = (
     Mutant(
         "tail-behind-a-record-that-was-taken-back",
         CHECKPOINT,
-        "                    first = min(first, self.inflight.first())",
-        "                    first = self.inflight.first()",
+        "            first = min(first, self.inflight.first())",
+        "            first = self.inflight.first()",
         "the next record lies before the tail, and no replay finds it",
         (*REFUSALS, *HANGS),
         ("tests/journal/test_taken_back.py",),
@@ -128,6 +128,24 @@ LATE = (
         "what readers have seen is in no log, and goes to its place",
         REFUSALS,
         ("tests/journal/test_group_commit.py",),
+    ),
+    Mutant(
+        "flush-while-what-readers-see-is-in-no-log",
+        "raidx_fuse/array/array.py",
+        "            await self.context.journal.mend_seen()\n",
+        "",
+        "what was read and flushed is the old content again after a cut",
+        REFUSALS,
+        ("tests/journal/test_torn_log.py",),
+    ),
+    Mutant(
+        "rebuilt-under-a-record-that-was-taken-back",
+        "raidx_fuse/jobs/job.py",
+        "            if journal.torn is not None:  # recovery may redo what no reader sees\n",
+        "            if False:\n",
+        "recovery redoes a parity that the rebuilt member does not follow",
+        DISKS,
+        ("tests/journal/test_torn_log.py",),
     ),
 )
 

@@ -73,8 +73,8 @@ PLACING = (
     Mutant(
         "tail-ahead-of-records-in-flight",
         CHECKPOINT,
-        "                    first = min(first, self.inflight.first())",
-        "                    pass",
+        "            first = min(first, self.inflight.first())",
+        "            pass",
         "a record that readers do not see yet counts as placed",
         (*LOGGED, *TWO_LOSSES),
         (*ORDER, *MOMENTS),
@@ -109,8 +109,8 @@ PLACING = (
     Mutant(
         "placed-before-a-late-record-is-written",
         CHECKPOINT,
-        "            while self.is_late:\n",
-        "            while False:\n",
+        "                while self.is_late:\n",
+        "                while False:\n",
         "what is shown, but not logged, goes to its place",
         DEFERRAL,
         TOGETHER,
@@ -300,7 +300,7 @@ SPACE = (
         "        await self.ring.begin(epoch, self.mark)",
         "after a cut the records of the new epoch do not count, or old ones count again",
         (*REMOUNTS, *LOGGED),
-        MOMENTS,
+        (*ORDER, *MOMENTS),
     ),
 )
 

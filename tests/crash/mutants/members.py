@@ -164,7 +164,8 @@ REBUILDING = (
         "raidx_fuse/jobs/job.py",
         "            await locks.acquire_all(stripes)\n"
         "            try:\n"
-        "                progress = await self.work(stripes) if await self.settle(stripes) else 0\n"
+        "                is_ready = journal.torn is None and await self.settle(stripes)\n"
+        "                progress = await self.work(stripes) if is_ready else 0\n"
         "            finally:\n"
         "                locks.release_all(stripes)",
         "            progress = await self.work(stripes)",

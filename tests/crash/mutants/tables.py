@@ -23,9 +23,9 @@ TABLES = (
     Mutant(
         "table-share-before-its-record",
         CHECKPOINT,
-        "                self.overlay.freeze()\n",
-        "                await self.chunk_table.save_as(self.chunk_table.take_unsaved())\n"
-        "                self.overlay.freeze()\n",
+        "                    self._freeze_now()\n",
+        "                    await self.chunk_table.save_as(self.chunk_table.take_unsaved())\n"
+        "                    self._freeze_now()\n",
         "one member's share names a place, and no record is durable that the other's follows",
         MOVES,
         SHARE_TESTS,
