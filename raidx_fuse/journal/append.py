@@ -80,10 +80,10 @@ class LogWriter(ReshapePosition):
         self._wake = trio.Event()  # set when the checkpoint must not be delayed
         self.to_form = False
         self.torn: RaidxError | None = None
-        # What mends the log: the rest of a batch whose changes readers see, and the byte offsets of
-        # records that were taken back.
+        # What mends the log: the rest of a batch whose changes readers see, and byte offset and
+        # first sector of each record that was taken back.
         self._owed: Sequence[MemberIO] = ()
-        self._taken_back: list[int] = []
+        self._taken_back: list[tuple[int, bytes]] = []
         self._mending = trio.Lock()
         self.commits = self.commit_bytes = 0
 
@@ -155,7 +155,7 @@ class LogWriter(ReshapePosition):
             if self.torn is not None and (self._owed or sequence >= self.ring.next_sequence):
                 raise self.torn
         except BaseException as error:
-            self._take_back(sequence, error)
+            self._take_back(sequence, record, error)
             self.inflight.end(sequence)
             raise
         self.commits += 1
@@ -342,7 +342,7 @@ class LogWriter(ReshapePosition):
             left.append((role, offset, buffers, size))
         return left
 
-    def _take_back(self, sequence: int, error: BaseException) -> None:
+    def _take_back(self, sequence: int, record: bytes, error: BaseException) -> None:
         """Take back the record *sequence*, which could not be written, and all that follow it.
 
         They have no effect: their owners wait for it, and take them back, too. Readers see a
@@ -352,7 +352,8 @@ class LogWriter(ReshapePosition):
         ring = self.ring
         position = self.inflight.position(sequence)
         ring.take_back(sequence, position)
-        self._taken_back.append(ring.offset + position % self.capacity)
+        offset = ring.offset + position % self.capacity
+        self._taken_back.append((offset, record[:SECTOR_BYTES]))
         self._tear(error)
 
     def _tear(self, error: BaseException) -> RaidxError:
@@ -365,9 +366,9 @@ class LogWriter(ReshapePosition):
     async def mend(self) -> None:
         """Let the log go on after records that could not be written. Raises what the members raise.
 
-        Zeros replace what was taken back, on all members: replay would take such a record for the
-        next one. They are durable before the next one is written. Otherwise, of two records with
-        the same number, a power cut could leave the older one on a member.
+        Zeros replace what was taken back, where it lies (a member that takes no write any more may
+        not have it): replay would take such a record for the next one. They are durable before the
+        next one is written: else, of two with one number, a cut could leave the older one.
         """
         if self.torn is None:
             return
@@ -378,8 +379,9 @@ class LogWriter(ReshapePosition):
             zeros = bytes(SECTOR_BYTES)
             wiped: list[MemberIO] = [
                 (role, offset, [zeros], SECTOR_BYTES)
-                for offset in self._taken_back
+                for offset, head in self._taken_back
                 for role in self.log_members.roles
+                if await self.log_members.may_have(role, offset, head)
             ]
             await self.member_set.write([*self._owed, *wiped])
             await self.member_set.flush()

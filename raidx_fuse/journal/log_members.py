@@ -8,8 +8,10 @@ page names all that may have a turn (ring.py).
 
 from __future__ import annotations
 
+from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.log_record import holder_of
 from raidx_fuse.layouts.numbers import Role, by_role
+from raidx_fuse.store.member_io import MemberLostError
 from raidx_fuse.store.member_set import MemberSet
 
 SLOW_TIMES = 4  # the service time of a write, as long as that of the slowest that is needed
@@ -76,6 +78,17 @@ class LogMembers:
     def at(self, offset: int) -> tuple[Role, ...]:
         """Return the roles that get the record at byte *offset* of the members."""
         return self.turns[offset // TURN_BYTES % len(self.turns)]
+
+    async def may_have(self, role: Role, offset: int, head: bytes) -> bool:
+        """Return whether the record that begins with *head* at byte *offset* may lie on *role*."""
+        if self._member_set.queues[role] is None:
+            return False  # it is excluded: nobody reads its log
+        found = memoryview(bytearray(len(head)))
+        try:
+            await self._member_set.read([(role, offset, [found], len(head))])
+        except (RaidxError, MemberLostError):
+            return True
+        return found == head
 
     def holders(self) -> list[bytes]:
         """Return what the head page says of the members: `holder_of` each."""

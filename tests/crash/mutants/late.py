@@ -87,7 +87,7 @@ LATE = (
     Mutant(
         "record-taken-back-and-not-wiped",
         APPEND,
-        "        self._taken_back.append(ring.offset + position % self.capacity)\n",
+        "        self._taken_back.append((offset, record[:SECTOR_BYTES]))\n",
         "",
         "a record that nobody was told of is replayed when the next one begins elsewhere",
         (*REFUSALS, *HANGS),
