@@ -270,8 +270,8 @@ class Checkpoint(LogWriter):
                 await self._wake.wait()
             if self._is_due:
                 try:
-                    await self.mend()
                     await self.place()
+                    await self.mend()
                     if self.to_form:
                         await self.reform()
                     if self._gives_up:

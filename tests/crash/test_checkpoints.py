@@ -1,7 +1,7 @@
 """Power cuts at every boundary while parity follows at the checkpoint (journal/unsettled.py).
 
-Each moment of a story is crashed with each member lost, and so is the recovery from it. Each law is
-broken once, to see that it is noticed.
+Each moment of a story is crashed with members lost (as in test_streams.py), and so is the recovery
+from it. Each law is broken once, to see that it is noticed.
 """
 
 from __future__ import annotations

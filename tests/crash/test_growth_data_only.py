@@ -1,7 +1,7 @@
 """Power cuts while an array grows and the log gets data without its parity (growth_position.py).
 
 A stripe is written as data alone before its blocks move and after their new places are durable. In
-between, its parity goes with the data. Each moment is crashed with each of the first members lost.
+between, its parity goes with the data. Moments are crashed with members lost (test_streams.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Power cuts at every boundary while sequential requests end inside stripes.
 
 Only the data of such a stripe is logged, and its last part may go past the log
-(engine/write/stripe_end.py).
-Each moment is crashed with each member lost, and so is the recovery from it; and each rule that
+(engine/write/stripe_end.py). Each moment is crashed with every second member lost, or with each one
+if RAIDX_CRASH_STATES is more than its default, and so is the recovery from it; and each rule that
 makes this safe is broken once, to see that it is noticed.
 """
 
@@ -225,15 +225,13 @@ def crashed_moments(
 ) -> Iterator[str | None]:
     """Crash every *each*-th moment from event *begin* on; yield what broke, None if nothing.
 
-    Without a loss, and with each of the first *width* disks lost: of these every second one, if
-    RAIDX_CRASH_STATES is not more than its default.
+    Without a loss, and with each of the first *width* disks lost, or every second one (see above).
     """
     for index, disks, _event in recording.record.moments():
         if index < begin or index % each:
             continue
         expected = recording.history.at(index)
-        losses: list[tuple[int, ...]] = [(), *((role,) for role in range(width))]
-        for turn, lost in enumerate(losses):
+        for turn, lost in enumerate([(), *((role,) for role in range(width))]):
             if lost and not ALL_LOSSES and (index // each + turn) % 2:
                 continue
             state = State(recording.cell, seed, Cut(index, DECISIONS[(index + turn) % 4], lost))

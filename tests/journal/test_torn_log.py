@@ -17,6 +17,7 @@ from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.simulated.faulty import Fault
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.store.member_io import MemberIO
+from tests.journal.test_taken_back import put_off
 from tests.support.spy import noise, restarted, spying
 
 CHUNK = 4096
@@ -65,10 +66,6 @@ def test_a_discard_ends_though_the_record_behind_its_own_is_taken_back(
             send, answers = array.member_set.write, [trio.Event(), trio.Event()]
             places, place = 0, journal.place
 
-            def write_now(offset: int, record: bytes) -> list[MemberIO]:
-                roles = journal.log_members.at(offset)
-                return [(role, offset, [record], len(record)) for role in roles]
-
             async def answer(requests: Sequence[MemberIO], **options: Any) -> None:
                 turn = 2
                 if answers and requests and log.offset <= requests[0][1] < log.end:
@@ -84,7 +81,7 @@ def test_a_discard_ends_though_the_record_behind_its_own_is_taken_back(
                 assert places < 50, "it places again and again"
                 await place(since)
 
-            monkeypatch.setattr(journal, "write_now", write_now)
+            monkeypatch.setattr(journal, "write_now", put_off(journal))
             monkeypatch.setattr(journal, "commit_now", lambda *_: None)
             monkeypatch.setattr(journal, "place", counted)
             monkeypatch.setattr(array.member_set, "write", answer)
