@@ -56,7 +56,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> tuple[Recording, int, int]:
         events.append(player.event)
         with monkeypatch.context() as patched:
             patched.setattr(Journal, "write_now", by_the_first_only)
-            done = player.array.writer._log_now.write(0, memoryview(data))
+            done = player.array.writer._small_write.write(0, data, CHUNK_BYTES)
         assert done is not None
         assert done[1], "one member takes it later"
         assert player.event == events[0] + 1, "one member took it"

@@ -19,7 +19,6 @@ import pytest
 import trio
 
 from raidx_fuse.array.open import open_array
-from raidx_fuse.engine.write.data_only import LogNow
 from raidx_fuse.engine.write.pending import Completion, PendingWrite
 from raidx_fuse.engine.write.stripe_end import StripeEnd
 from raidx_fuse.errors import MemberError
@@ -82,7 +81,6 @@ def overtaken(first: int, chunks: int) -> Step:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(journal, "commit_data", late)
             patched.setattr(StripeEnd, "write", lambda *_: None)  # which would not use the log
-            patched.setattr(LogNow, "write", lambda *_: None)  # which would not wait
             await write(first, chunks)(player)
         assert overtakes
 

@@ -1,4 +1,4 @@
-"""The last part of a request that begins a stripe: its data goes to the log, without a suspension.
+"""The last part of a request that begins a stripe: its data goes to the log, its parity follows.
 
 tests/crash/test_streams.py cuts the power around it; here are its other ways to go wrong.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
-from raidx_fuse.engine.write.data_only import LogNow
-from raidx_fuse.engine.write.pending import Done
+from raidx_fuse.journal.journal import Journal
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.load import scrubbed
 from tests.support.spy import SpyRig, restarted, spying
@@ -27,16 +27,16 @@ POLICIES = pytest.mark.parametrize("policy", ["rmw", "rcw"])
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
-    """Count whether `LogNow.write` logs the data."""
+    """Count whether `Journal.commit_data` logs the data."""
     counts: Counter[bool] = Counter()
-    write = LogNow.write
+    commit_data = Journal.commit_data
 
-    def counting(log_now: LogNow, offset: int, view: memoryview) -> Done | None:
-        done = write(log_now, offset, view)
-        counts[done is not None] += 1
+    async def counting(journal: Journal, changes: Any) -> bool:
+        done = await commit_data(journal, changes)
+        counts[done] += 1
         return done
 
-    monkeypatch.setattr(LogNow, "write", counting)
+    monkeypatch.setattr(Journal, "commit_data", counting)
     return counts
 
 
@@ -160,26 +160,6 @@ def test_parts_of_any_shape(tried: Counter[bool]) -> None:
                 ):
                     await rig.put(offset, random.Random(offset).randbytes(length))
             assert tried == {True: 8}
-            await _check(rig)
-
-    run(main)
-
-
-def test_what_it_leaves_to_the_general_way(tried: Counter[bool]) -> None:
-    async def main() -> None:
-        async with spying("raid5", 5, chunk_bytes=CHUNK, stripes=12) as rig:
-            size = await _full(rig, "rmw")
-            tried.clear()
-            noise = random.Random(3)
-            await rig.put(STRIPE * size - CHUNK, noise.randbytes(2 * CHUNK))  # two stripes
-            await rig.running.context.journal.drain()
-            await rig.running.set("journal", "none")
-            await rig.put(STRIPE * size, noise.randbytes(2 * CHUNK))
-            await rig.running.set("journal", "partial")
-            await rig.running.set("cache.size", "1M")
-            await rig.running.read(STRIPE * size, size)
-            await rig.put(STRIPE * size, noise.randbytes(2 * CHUNK))
-            assert tried == {False: 3}
             await _check(rig)
 
     run(main)

@@ -7,9 +7,7 @@ from typing import Any
 
 from raidx_fuse.engine.chunk_cache import address_of
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.engine.write.pending import Done
-from raidx_fuse.engine.write.route import healthy_routes, logs_data_only, shape_of, state_of
-from raidx_fuse.engine.write.split import Piece, split
+from raidx_fuse.engine.write.split import Piece
 from raidx_fuse.journal.stripe_parity import Part
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.planning.stripe_plan import Band, cells_of, write_plans
@@ -43,43 +41,6 @@ def data_writes(context: ArrayContext, piece: Piece, view: Any) -> list[MemberIO
         at = piece.at(cell, context.chunk_bytes) + low
         writes.append((role, position + low, [view[at : at + high - low]], high - low))
     return writes
-
-
-class LogNow:
-    """Logs the data of requests inside one stripe, of any shape, without suspending."""
-
-    def __init__(self, context: ArrayContext) -> None:
-        self.context = context
-        self._routes = healthy_routes(context)
-        self._has_parity = context.code.parity_count > 0 and not context.code.is_copies
-
-    def write(self, offset: int, view: memoryview) -> Done | None:
-        """Log *view*; return None, with nothing done, if the general path has to write it.
-
-        The caller has checked that no member is lost, no chunk is lost and no membership change is
-        under way.
-        """
-        context, journal = self.context, self.context.journal
-        if not self._has_parity or not self._routes[journal.mode].logs[1]:
-            return None
-        if len(view) >= context.data_count << context.shift:
-            return None  # of several stripes, or a full one
-        pieces = split(context, offset, 0, len(view))
-        stripe, bands = pieces[0].stripe, pieces[0].bands(context.chunk_bytes)
-        if len(pieces) > 1 or stripe in context.locks.held:
-            return None
-        if not self._routes[journal.mode].logs[0] and not journal.holds(stripe):
-            return None
-        if not logs_data_only(state_of(context, stripe), shape_of(context, pieces[0])):
-            return None
-        if context.unflushed_writes.may_tear(offset, len(view)):
-            return None
-        if context.cache is not None and is_cached(context, stripe, bands):
-            return None
-        owned = memoryview(bytes(view))  # the log keeps it: it must not change
-        writes = data_writes(context, pieces[0], owned)
-        committed = journal.commit_now(stripe, writes, pieces[0].parts(context.chunk_bytes))
-        return None if committed is None else (stripe, committed)
 
 
 async def log_data(context: ArrayContext, pieces: Sequence[Piece], view: memoryview) -> list[Piece]:

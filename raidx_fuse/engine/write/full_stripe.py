@@ -92,7 +92,7 @@ class FullStripeWrite:
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
         self._extents = extents(context)
-        self._routes = healthy_routes(context)
+        self._routes = healthy_routes(context.code.parity_count > 0)
 
     def write(
         self, offset: int, view: memoryview, length: int

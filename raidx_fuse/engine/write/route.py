@@ -7,6 +7,7 @@ Every module of the write path asks `route`; `raidx explain` prints what it answ
 from __future__ import annotations
 
 from enum import Enum
+from functools import cache
 from typing import NamedTuple
 
 from raidx_fuse.engine.context import ArrayContext
@@ -232,11 +233,12 @@ class HealthyRoutes(NamedTuple):
         return self.logs[0] and self.whole is Route.BYPASS
 
 
-def healthy_routes(context: ArrayContext) -> dict[str, HealthyRoutes]:
-    """Return the routes of healthy, written stripes of the present layout, by mode."""
+@cache
+def healthy_routes(has_parity: bool) -> dict[str, HealthyRoutes]:
+    """Return the routes of healthy, written stripes by mode; *has_parity*: of the code. Pure."""
     found = {}
     for mode in ("partial", "full", "none"):
-        state = StripeState(Stripe(0), mode, context.code.parity_count > 0)
+        state = StripeState(Stripe(0), mode, has_parity)
         logs = (
             route(state, 1, False) is Route.LOG,
             route(state._replace(in_log=True), 1, False) is Route.LOG,

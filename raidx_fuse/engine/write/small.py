@@ -55,7 +55,7 @@ class SmallWrite:
         self._slots_needed = max(
             len(plan.reads) + len(plan.outputs) for pair in self._plans for plan in pair if plan
         )
-        self._routes = healthy_routes(context)
+        self._routes = healthy_routes(context.code.parity_count > 0)
         self._large = context.data_count < 2  # a cell is more than half of the stripe
         self._fills = context.layout.contiguous and context.layout.aligned
         self._has_parity = context.code.parity_count > 0 and not context.code.is_copies

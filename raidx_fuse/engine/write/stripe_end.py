@@ -37,7 +37,7 @@ class StripeEnd:
         layout, code = context.layout, context.code
         self._stripe_bytes = context.data_count << context.shift
         self._fits = layout.contiguous and layout.aligned and code.parity_count > 0
-        self._routes = healthy_routes(context)
+        self._routes = healthy_routes(context.code.parity_count > 0)
         self._encoder = encoder(code)
 
     def write(

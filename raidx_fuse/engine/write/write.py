@@ -18,7 +18,7 @@ import logging
 
 from raidx_fuse.engine.access_stats import SAMPLE_MASK
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.engine.write.data_only import LogNow, is_cached, log_data
+from raidx_fuse.engine.write.data_only import is_cached, log_data
 from raidx_fuse.engine.write.full_stripe import FullStripeWrite
 from raidx_fuse.engine.write.pending import Completion
 from raidx_fuse.engine.write.prepare import Preparer, Work
@@ -62,7 +62,6 @@ class Writer:
         """Build the fast paths for the current layout."""
         self._small_write = SmallWrite(self.context)
         self._stripe_end = StripeEnd(self.context)
-        self._log_now = LogNow(self.context)
         self._full_stripe = FullStripeWrite(self.context)
 
     async def write(self, offset: int, data: ReadBuffer) -> None:
@@ -92,7 +91,6 @@ class Writer:
         fast = not member_set.lost and not member_set.unpublished and not context.bad_chunks
         fast = fast and not context.dirty_bitmap.guarded and not member_set.unreadable
         at = 0
-        ranges: list[tuple[int, int]] | None = None  # left for the general path; None: from *at* on
         whole_cells = length >= context.chunk_bytes and not offset & context.inner_mask
         if fast and whole_cells and context.journal.unsettled.current:
             ended = self._stripe_end.write(offset, view, length)
@@ -104,6 +102,7 @@ class Writer:
             if at == length:
                 context.count_synchronous(started_s)
                 return
+        ranges = [(at, length)]  # left for the general path
         if not fast:
             pass
         elif not at and (offset & context.inner_mask) + length <= context.chunk_bytes:
@@ -121,19 +120,10 @@ class Writer:
             middle, tail, pending = whole[0], whole[1] - offset, whole[2]
             if pending is not None:
                 await self._completion.complete_locked(pending)
-            elif tail < length and (done := self._log_now.write(offset + tail, view[tail:])):
-                await self._completion.complete(done, offset + tail, view[tail:])
-                tail = length
             ranges = [(at, middle - offset), (tail, length)]
             if middle == offset + at and tail == length:
                 context.count_synchronous(started_s)
                 return
-        elif done := self._log_now.write(offset + at, view[at:]):
-            await self._completion.complete(done, offset + at, view[at:])
-            context.count_synchronous(started_s)
-            return
-        if ranges is None:
-            ranges = [(at, length)]
         while True:
             epoch = context.layout_epoch
             pieces = [piece for at, end in ranges for piece in split(context, offset, at, end)]
