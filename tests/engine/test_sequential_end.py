@@ -6,7 +6,7 @@ Some have taken it then. The old data is gone that a read-modify-write or a lost
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -16,6 +16,7 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.write.pending import PendingWrite
 from raidx_fuse.engine.write.stripe_end import StripeEnd
 from raidx_fuse.journal import recovery
+from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.arrays import Rig
 from tests.support.load import scrubbed
@@ -186,3 +187,49 @@ def test_a_stripe_is_not_closed_over_more_than_the_stream_brought() -> None:
             assert bytes(await array.read(0, len(model))) == model
 
     run(main)
+
+
+@LAYOUTS
+def test_a_stream_in_parts_of_stripes_marks_its_region(layout: str, width: int, rows: int) -> None:
+    """No full stripe does it: without a mark, everything would go through the log."""
+
+    async def main() -> None:
+        async with begun(layout, width, rows, "rmw", 2) as (rig, array, at):
+            context = array.context
+            await context.dirty_bitmap.clean_quiet(all_regions=True)
+            assert not context.dirty_bitmap.is_marked(STRIPE)
+            logged = context.journal.commit_bytes
+            await put(rig, at, random.Random(3).randbytes(2 * CHUNK))
+            assert context.journal.commit_bytes == logged
+            assert STRIPE in context.journal.unsettled.closed
+            assert context.dirty_bitmap.is_marked(STRIPE)
+            await rig.compare()
+            await array.context.journal.drain()
+            await scrubbed(rig)
+
+    run(main)
+
+
+@LAYOUTS
+def test_a_member_that_fails_while_the_region_is_marked(layout: str, width: int, rows: int) -> None:
+    async def main(gone: int) -> None:
+        async with begun(layout, width, rows, "rmw", 2) as (rig, array, at):
+            dirty_bitmap = array.context.dirty_bitmap
+            await dirty_bitmap.clean_quiet(all_regions=True)
+            enter = dirty_bitmap.enter
+
+            async def failing(stripes: Sequence[Stripe]) -> None:
+                await enter(stripes)
+                assert array.member_set.fail(gone, "pulled out")
+
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(dirty_bitmap, "enter", failing)
+                await put(rig, at, random.Random(3).randbytes(2 * CHUNK))
+            assert gone in array.member_set.lost
+            assert STRIPE not in array.context.journal.unsettled.closed
+            await rig.compare()
+            await array.context.journal.drain()
+            await rig.compare()
+
+    for gone in range(width):
+        run(main, gone)

@@ -40,6 +40,38 @@ class StripeEnd:
         self._routes = healthy_routes(context.code.parity_count > 0)
         self._encoder = encoder(code)
 
+    def unmarked(self, offset: int, length: int) -> Stripe | None:
+        """Return the stripe that a write of *length* bytes at *offset* completes, if not marked.
+
+        `write` leaves it to the general path until its region is marked in the dirty bitmap. None
+        if it is, or if the write completes no stripe.
+        """
+        stripe = self._completed(offset, length)
+        if stripe is None or self.context.dirty_bitmap.is_marked(stripe):
+            return None
+        return stripe
+
+    def _completed(self, offset: int, length: int) -> Stripe | None:
+        """Return the stripe of whose data the log has all that precedes *offset*; else None.
+
+        The write of *length* bytes there has the rest.
+        """
+        context = self.context
+        stripe, inner = stripe_and_inner(offset, self._stripe_bytes)
+        if not inner or inner & context.inner_mask or not self._fits:
+            return None
+        journal = context.journal
+        unsettled = journal.unsettled
+        if self._stripe_bytes - inner > length or not self._routes[journal.mode].fills:
+            return None
+        if stripe not in unsettled.current or unsettled.paused:
+            return None
+        journal.write_batch()  # it may have data of the stripe
+        if not unsettled.whole_cells.is_all_of(stripe, (1 << (inner >> context.shift)) - 1):
+            journal.give_up_soon()
+            return None
+        return stripe
+
     def write(
         self, offset: int, view: memoryview, length: int
     ) -> tuple[int, PendingWrite | None] | None:
@@ -50,22 +82,10 @@ class StripeEnd:
         writes everything. The caller has checked that no member is lost, no chunk is lost and no
         membership change is under way.
         """
-        context = self.context
-        stripe, inner = stripe_and_inner(offset, self._stripe_bytes)
-        size = self._stripe_bytes - inner
-        if size > length or not inner or inner & context.inner_mask or not self._fits:
+        context, stripe = self.context, self._completed(offset, length)
+        if stripe is None:
             return None
-        filled = (1 << (inner >> context.shift)) - 1
         journal, overlay = context.journal, context.journal.overlay
-        unsettled = journal.unsettled
-        if stripe not in unsettled.current or unsettled.paused:
-            return None
-        if not self._routes[journal.mode].fills:
-            return None
-        journal.write_batch()  # it may have data of the stripe
-        if not unsettled.whole_cells.is_all_of(stripe, filled):
-            journal.give_up_soon()
-            return None
         if (
             journal.is_gated
             or stripe in context.locks.held
@@ -80,6 +100,8 @@ class StripeEnd:
         context.unflushed_writes.add()
         if context.cache is not None:
             context.forget_stripe(stripe)
+        size = (stripe + 1) * self._stripe_bytes - offset
+        filled = (1 << (self._stripe_bytes - size >> context.shift)) - 1
         placed, pending = self._place(stripe, filled, view[:size])
         if not placed:
             return None
@@ -89,7 +111,7 @@ class StripeEnd:
         for cell in (*cells_of(filled), *cells_of(context.code.parity_mask)):
             overlay.drop(*context.position(stripe, cell), context.chunk_bytes)
         context.member_set.note_placed()  # a read of a home place under way is repeated
-        unsettled.close(stripe, with_parity=False)
+        journal.unsettled.close(stripe, with_parity=False)
         if context.cache is not None:
             context.cache.keep(offset, view[:size])
         return size, None

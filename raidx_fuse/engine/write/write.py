@@ -77,7 +77,6 @@ class Writer:
         context.counters.count_write(length)
         if not length:
             return
-        member_set = context.member_set
         access = context.access
         if access is not None:
             first, last = offset >> context.shift, offset + length - 1 >> context.shift
@@ -88,12 +87,16 @@ class Writer:
                     access.sample()
             else:
                 access.note(first, last, is_write=True)
-        fast = not member_set.lost and not member_set.unpublished and not context.bad_chunks
-        fast = fast and not context.dirty_bitmap.guarded and not member_set.unreadable
+        fast = self._is_healthy()
         at = 0
         whole_cells = length >= context.chunk_bytes and not offset & context.inner_mask
         if fast and whole_cells and context.journal.unsettled.current:
-            ended = self._stripe_end.write(offset, view, length)
+            unmarked = self._stripe_end.unmarked(offset, length)
+            if unmarked is not None:  # once for a region, as a full stripe does
+                await context.dirty_bitmap.enter([unmarked])
+                context.dirty_bitmap.leave([unmarked])
+                fast = self._is_healthy()
+            ended = self._stripe_end.write(offset, view, length) if fast else None
             if ended is not None:
                 at, pending = ended
                 if pending is not None:
@@ -146,6 +149,12 @@ class Writer:
                     context.forget_stripe(stripe)
             context.locks.release_all(stripes)
         context.touch(started_s)
+
+    def _is_healthy(self) -> bool:
+        """Return whether no member and no chunk is lost, and nothing is under way about members."""
+        context, member_set = self.context, self.context.member_set
+        whole = not member_set.lost and not member_set.unpublished and not context.bad_chunks
+        return whole and not context.dirty_bitmap.guarded and not member_set.unreadable
 
     async def _write_stripes(
         self, pieces: list[Piece], stripes: list[Stripe], view: memoryview, offset: int
