@@ -35,8 +35,10 @@ from mount_ratio import Result, Row, run_fio
 from raidx_fuse.lab.experiments.modelled import Hardware, modelled_array
 from raidx_fuse.members.simulated.virtual_time import run as run_virtual
 
+ROOT = Path(__file__).parents[2]
 SIZE_BYTES = 256 * MIB  # of each image
 REST_S = 2.5  # a checkpoint comes a second after the last one
+UNMARKED_S = 12.0  # in which no region stays marked in the dirty bitmap
 BURST_BYTES = 11 << 10  # of the log for each write of a burst: its record, and the parity to come
 FSYNC_S = 2.0  # virtual
 CPU_BAR_US = 40.0
@@ -64,7 +66,7 @@ class Setup:
 class Pair:
     """One row: fio's *mode*, *block* and *depth* on *ours*, as a multiple of *other*.
 
-    *burst*: as many writes as fit into the log, not a sustained load.
+    *burst*: as many writes as fit into the log, not a sustained load; after a rest of *rest_s*.
     """
 
     key: str
@@ -76,6 +78,7 @@ class Pair:
     block: str = "4k"
     depth: int = 16
     burst: bool = False
+    rest_s: float = REST_S
 
 
 STOCK = Setup()
@@ -98,6 +101,7 @@ PAIRS = (
     Pair("raid0", "4 KiB write, no log", LARGE0, STOCK, 2.2),
     Pair("large", "1 MiB write", RAID5, PLAIN5, 0.95, "write", "1m", 1),
     Pair("large", "1 MiB write", WIDE, WIDE_PLAIN, 0.95, "write", "1m", 1),
+    Pair("stream", "128 KiB write", RAID5, PLAIN5, 0.8, "write", "128k", 1, True, UNMARKED_S),
     Pair(
         "plain",
         "1 MiB write, no log",
@@ -114,9 +118,9 @@ KEYS = (*dict.fromkeys(pair.key for pair in PAIRS), "fsync")
 
 
 def raidx(tree: Path | None) -> list[str]:
-    """Return the command of *tree*, or of this one."""
-    path = ["env", f"PYTHONPATH={tree.resolve()}"] if tree is not None else []
-    return [*path, sys.executable, "-c", "from raidx_fuse.cli.main import main; main()"]
+    """Return the command of *tree*, or of this one, wherever it is called."""
+    path = f"PYTHONPATH={(tree or ROOT).resolve()}"
+    return ["env", path, sys.executable, "-P", "-c", "from raidx_fuse.cli.main import main; main()"]
 
 
 def start(setup: Setup, directory: Path, tree: Path | None) -> Candidate:
@@ -163,7 +167,7 @@ def run_once(pair: Pair, candidate: Candidate, seconds: float, burst: int) -> Re
     row = Row(pair.title, pair.mode, pair.block, pair.depth, {})
     if not pair.burst:
         return run_fio(candidate, row, size_of(candidate), seconds)
-    time.sleep(REST_S)
+    time.sleep(pair.rest_s)
     return run_fio(candidate, row, size_of(candidate), seconds, operations=burst)
 
 

@@ -93,8 +93,7 @@ class Writer:
         if fast and whole_cells and context.journal.unsettled.current:
             unmarked = self._stripe_end.unmarked(offset, length)
             if unmarked is not None:  # once for a region, as a full stripe does
-                await context.dirty_bitmap.enter([unmarked])
-                context.dirty_bitmap.leave([unmarked])
+                await self._mark(unmarked)
                 fast = self._is_healthy()
             ended = self._stripe_end.write(offset, view, length) if fast else None
             if ended is not None:
@@ -155,6 +154,17 @@ class Writer:
         context, member_set = self.context, self.context.member_set
         whole = not member_set.lost and not member_set.unpublished and not context.bad_chunks
         return whole and not context.dirty_bitmap.guarded and not member_set.unreadable
+
+    async def _mark(self, stripe: Stripe) -> None:
+        """Mark the region of *stripe* in the dirty bitmap, unless the layout changes meanwhile."""
+        context, epoch = self.context, self.context.layout_epoch
+        await context.locks.acquire_all([stripe])
+        try:
+            if epoch == context.layout_epoch:
+                await context.dirty_bitmap.enter([stripe])
+                context.dirty_bitmap.leave([stripe])
+        finally:
+            context.locks.release_all([stripe])
 
     async def _write_stripes(
         self, pieces: list[Piece], stripes: list[Stripe], view: memoryview, offset: int
