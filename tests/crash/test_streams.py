@@ -58,6 +58,11 @@ async def flush(player: Player) -> None:
     await player.flush()
 
 
+async def unmark(player: Player) -> None:
+    """Clear the dirty bitmap, as after a rest."""
+    await player.array.context.dirty_bitmap.clean_quiet(all_regions=True)
+
+
 async def place(player: Player) -> None:
     """Bring all that was committed to its place."""
     await player.array.context.journal.place()
@@ -181,7 +186,10 @@ STORIES: dict[str, tuple[Step, ...]] = {
     "closed in part, then placed": (
         *(write(0, 5), flush, closed_in_part(5, 1, place), flush, place),
     ),
-    "closed twice": (write(0, 4), write(4, 2), flush, write(0, 4), flush, write(4, 2), place),
+    "closed twice": (
+        *(write(0, 4), unmark, write(4, 2), flush),
+        *(write(0, 4), flush, write(4, 2), place),
+    ),
     "closed over a piece": (piece(5 * CHUNK_BYTES, 512), write(0, 4), write(4, 2), flush, place),
     "a piece of what is closed": (
         *(write(0, 4), write(4, 2), flush),
