@@ -123,8 +123,8 @@ TABLES = (
     Mutant(
         "write-to-where-a-chunk-was",
         WRITER,
-        "            if epoch == context.layout_epoch:",
-        "            if True:",
+        "            if epoch == context.layout_epoch:\n                break",
+        "            if True:\n                break",
         "the chunk moved while its lock was waited for",
         (*MOVES, *GROWTH),
         ("tests/jobs/test_growth.py", *MOVE_TESTS),
