@@ -127,7 +127,7 @@ TABLES = (
         "            if True:\n                break",
         "the chunk moved while its lock was waited for",
         (*MOVES, *GROWTH),
-        ("tests/jobs/test_growth.py", *MOVE_TESTS),
+        ("tests/jobs/test_restripe.py",),
     ),
     Mutant(
         "read-from-where-a-chunk-was",
