@@ -20,7 +20,7 @@ from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.arrays import Rig
 from tests.support.load import scrubbed
-from tests.support.spy import members_from, restarted, spying
+from tests.support.spy import members_from, noise, restarted, spying
 
 CHUNK = 4096
 STRIPE = 2  # that is filled
@@ -90,11 +90,11 @@ def test_another_member_that_fails_then(
                 return
 
             def failing(
-                end: StripeEnd, offset: int, view: memoryview, length: int
+                end: StripeEnd, stripe: Stripe, offset: int, view: memoryview
             ) -> tuple[int, PendingWrite | None] | None:
-                done = write(end, offset, view, length)
+                done = write(end, stripe, offset, view)
                 assert done is not None
-                assert done[0] == length
+                assert done[0] == len(view)
                 assert done[1] is not None, "no member is late"
                 assert array.member_set.fail(gone, "pulled out")
                 return done
@@ -203,8 +203,32 @@ def test_a_stream_in_parts_of_stripes_marks_its_region(layout: str, width: int, 
             assert context.journal.commit_bytes == logged
             assert STRIPE in context.journal.unsettled.closed
             assert context.dirty_bitmap.is_marked(STRIPE)
+            assert not context.journal.overlay.current, "it is home, and would be written again"
             await rig.compare()
             await array.context.journal.drain()
+            await scrubbed(rig)
+
+    run(main)
+
+
+def test_members_that_never_take_it_at_once_get_no_second_mark() -> None:
+    """It costs a round of flushes, and the stripe goes through the log nevertheless."""
+
+    async def main() -> None:
+        async with spying("raid5", 5, chunk_bytes=CHUNK, stripes=24, slow=True) as rig:
+            await rig.put(0, noise(len(rig.model)))
+            await rig.in_place()
+            context = rig.running.context
+            size = context.data_count * CHUNK
+            marked = []
+            for stripe in range(3):
+                await context.dirty_bitmap.clean_quiet(all_regions=True)
+                await rig.put(stripe * size, noise(2 * CHUNK, stripe))
+                await rig.put(stripe * size + 2 * CHUNK, noise(2 * CHUNK, stripe + 9))
+                marked.append(context.dirty_bitmap.is_marked(Stripe(stripe)))
+                assert stripe not in context.journal.unsettled.closed
+            assert marked == [True, False, False]
+            await rig.compare()
             await scrubbed(rig)
 
     run(main)

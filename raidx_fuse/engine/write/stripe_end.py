@@ -6,13 +6,14 @@
 
 All data of the stripe is known now, as if one request had covered it. So it bypasses the log like a
 full-stripe write: one I/O per member, nothing is read, and the stripe is *closed*
-(journal/unsettled.py). Its data in the log stays valid: recovery would redo it. Two conditions must
-hold:
+(journal/unsettled.py). Its data in the log stays valid: recovery would redo it. Three conditions
+must hold:
 
 * The log holds nothing else of the stripe. Recovery would redo such an older record over the data
   of this request (journal/whole_cells.py). Otherwise the log is asked to release the stripe.
 * The checkpoint is not placing the stripe now. It could write older content to the home places, or
   log an older parity, after this write.
+* Its region is marked in the dirty bitmap. A stream without full stripes has to mark it.
 
 Recovery computes the parity of the logged cells from the home places, which now agree with the log.
 """
@@ -39,29 +40,18 @@ class StripeEnd:
         self._fits = layout.contiguous and layout.aligned and code.parity_count > 0
         self._routes = healthy_routes(context.code.parity_count > 0)
         self._encoder = encoder(code)
+        self._is_synchronous = True  # the members took the last stripe so
 
-    def unmarked(self, offset: int, length: int) -> Stripe | None:
-        """Return the stripe that a write of *length* bytes at *offset* completes, if not marked.
+    def completed(self, offset: int, length: int) -> Stripe | None:
+        """Return the stripe that a write of *length* bytes at *offset* completes, or None.
 
-        `write` leaves it to the general path until its region is marked in the dirty bitmap. None
-        if it is, or if the write completes no stripe.
-        """
-        stripe = self._completed(offset, length)
-        if stripe is None or self.context.dirty_bitmap.is_marked(stripe):
-            return None
-        return stripe
-
-    def _completed(self, offset: int, length: int) -> Stripe | None:
-        """Return the stripe of whose data the log has all that precedes *offset*; else None.
-
-        The write of *length* bytes there has the rest.
+        The log has all data of the stripe before *offset*, in whole cells, and nothing else of it.
         """
         context = self.context
         stripe, inner = stripe_and_inner(offset, self._stripe_bytes)
         if not inner or inner & context.inner_mask or not self._fits:
             return None
-        journal = context.journal
-        unsettled = journal.unsettled
+        journal, unsettled = context.journal, context.journal.unsettled
         if self._stripe_bytes - inner > length or not self._routes[journal.mode].fills:
             return None
         if stripe not in unsettled.current or unsettled.paused:
@@ -72,19 +62,24 @@ class StripeEnd:
             return None
         return stripe
 
+    def lacks_mark(self, stripe: Stripe) -> bool:
+        """Return whether `write` could complete *stripe* if its region were marked.
+
+        Not if the members did not take the last one synchronously: its mark was of no use.
+        """
+        return self._is_synchronous and not self.context.dirty_bitmap.is_marked(stripe)
+
     def write(
-        self, offset: int, view: memoryview, length: int
+        self, stripe: Stripe, offset: int, view: memoryview
     ) -> tuple[int, PendingWrite | None] | None:
-        """Write what the stripe at *offset* lacks; return the number of bytes written.
+        """Write what *stripe*, which is `completed`, lacks; return the number of bytes written.
 
         The second item is the pending write, if some members could not write synchronously: the
         caller completes it. Returns None if the conditions are not met: the general path then
         writes everything. The caller has checked that no member is lost, no chunk is lost and no
         membership change is under way.
         """
-        context, stripe = self.context, self._completed(offset, length)
-        if stripe is None:
-            return None
+        context = self.context
         journal, overlay = context.journal, context.journal.overlay
         if (
             journal.is_gated
@@ -102,8 +97,8 @@ class StripeEnd:
             context.forget_stripe(stripe)
         size = (stripe + 1) * self._stripe_bytes - offset
         filled = (1 << (self._stripe_bytes - size >> context.shift)) - 1
-        placed, pending = self._place(stripe, filled, view[:size])
-        if not placed:
+        self._is_synchronous, pending = self._place(stripe, filled, view[:size])
+        if not self._is_synchronous:
             return None
         context.counters.count_full_stripes(1)
         if pending is not None:

@@ -91,11 +91,12 @@ class Writer:
         at = 0
         whole_cells = length >= context.chunk_bytes and not offset & context.inner_mask
         if fast and whole_cells and context.journal.unsettled.current:
-            unmarked = self._stripe_end.unmarked(offset, length)
-            if unmarked is not None:  # once for a region, as a full stripe does
-                await self._mark(unmarked)
+            stripe = self._stripe_end.completed(offset, length)
+            if stripe is not None and self._stripe_end.lacks_mark(stripe):
+                await self._mark(stripe)
                 fast = self._is_healthy()
-            ended = self._stripe_end.write(offset, view, length) if fast else None
+                stripe = self._stripe_end.completed(offset, length) if fast else None
+            ended = None if stripe is None else self._stripe_end.write(stripe, offset, view)
             if ended is not None:
                 at, pending = ended
                 if pending is not None:
@@ -150,13 +151,20 @@ class Writer:
         context.touch(started_s)
 
     def _is_healthy(self) -> bool:
-        """Return whether no member and no chunk is lost, and nothing is under way about members."""
+        """Return whether fast paths may write: no member, chunk or page is lost, nothing is due.
+
+        Due are a membership change that is not published, and a resync.
+        """
         context, member_set = self.context, self.context.member_set
-        whole = not member_set.lost and not member_set.unpublished and not context.bad_chunks
-        return whole and not context.dirty_bitmap.guarded and not member_set.unreadable
+        healthy = not member_set.lost and not member_set.unpublished and not context.bad_chunks
+        return healthy and not context.dirty_bitmap.guarded and not member_set.unreadable
 
     async def _mark(self, stripe: Stripe) -> None:
-        """Mark the region of *stripe* in the dirty bitmap, unless the layout changes meanwhile."""
+        """Mark the region of *stripe* in the dirty bitmap, unless the layout changes meanwhile.
+
+        The lock of the stripe keeps the layout while the mark is written. Raises what a flush of
+        the members raises.
+        """
         context, epoch = self.context, self.context.layout_epoch
         await context.locks.acquire_all([stripe])
         try:
