@@ -24,7 +24,7 @@ from raidx_fuse.lab.crash.state import Cell, Cut, State, ViolationError
 from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.store.member_set import MemberSet
-from tests.crash.test_streams import (
+from tests.support.cuts import (
     DECISIONS,
     Step,
     crashed_moments,

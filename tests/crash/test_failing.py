@@ -17,7 +17,7 @@ from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.state import Cell, Cut, State
 from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.layouts.numbers import Stripe
-from tests.crash.test_streams import DECISIONS, Step, left_by, piece, place, what_breaks
+from tests.support.cuts import DECISIONS, Step, left_by, piece, place, what_breaks
 
 WIDTH = 4
 SMALL, BESIDE = piece(0, 512), piece(CHUNK_BYTES + 256, 512)

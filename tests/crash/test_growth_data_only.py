@@ -20,7 +20,7 @@ from raidx_fuse.lab.crash.themes.growth import growth_of
 from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.crash.test_streams import crashed_moments, flush, place
+from tests.support.cuts import crashed_moments, flush, place
 
 WIDTH, STRIPES = 5, 6  # four data cells: two are no large piece
 SLOW_BYTES = 1024  # a second, so that each window is looked at

@@ -8,10 +8,8 @@ makes this safe is broken once, to see that it is noticed.
 
 from __future__ import annotations
 
-import errno
-import os
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,51 +19,34 @@ import trio
 from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.write.pending import Completion, PendingWrite
 from raidx_fuse.engine.write.stripe_end import StripeEnd
-from raidx_fuse.errors import MemberError
 from raidx_fuse.journal.parity_replay import ParityReplay
 from raidx_fuse.journal.ring import HEAD_BYTES
 from raidx_fuse.journal.unsettled import Unsettled
 from raidx_fuse.journal.whole_cells import WholeCells
-from raidx_fuse.lab.crash.disks import SectorDisk, is_member
+from raidx_fuse.lab.crash.disks import SectorDisk
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.lab.crash.oracle import Left, judge
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import Cell, Cut, State, ViolationError
 from raidx_fuse.lab.crash.workload import record_workload
-from raidx_fuse.members.simulated.powercut import CutRecord, DiskState
-from raidx_fuse.members.simulated.sparse import Image
+from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.cuts import (
+    DECISIONS,
+    Step,
+    crashed_moments,
+    fail_to_place,
+    flush,
+    left_by,
+    piece,
+    place,
+    unmark,
+    what_breaks,
+    write,
+)
 
 WIDTH = 4  # three data cells
-DECISIONS = ("d", "k", "s1", "s2")
-ALL_LOSSES = int(os.environ.get("RAIDX_CRASH_STATES", "5000")) > 5000
-Step = Callable[[Player], Awaitable[None]]
-
-
-def write(first: int, chunks: int) -> Step:
-    """Return the step that writes *chunks* chunks from *first* on."""
-    return lambda player: player.write(first * CHUNK_BYTES, chunks * CHUNK_BYTES)
-
-
-def piece(offset: int, length: int) -> Step:
-    """Return the step that writes some bytes."""
-    return lambda player: player.write(offset, length)
-
-
-async def flush(player: Player) -> None:
-    """Make all that was written durable."""
-    await player.flush()
-
-
-async def unmark(player: Player) -> None:
-    """Clear the dirty bitmap, as after a rest."""
-    await player.array.context.dirty_bitmap.clean_quiet(all_regions=True)
-
-
-async def place(player: Player) -> None:
-    """Bring all that was committed to its place."""
-    await player.array.context.journal.place()
 
 
 def overtaken(first: int, chunks: int) -> Step:
@@ -154,19 +135,6 @@ def closed_in_part(first: int, chunks: int, between: Step | None = None) -> Step
     return step
 
 
-async def fail_to_place(player: Player) -> None:
-    """Begin to bring what was committed to its place, and log the parities for it."""
-    journal = player.array.context.journal
-
-    async def fail() -> None:
-        raise MemberError("disk1", "write", 0, errno.EIO)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(journal, "_write_frozen", fail)
-        with pytest.raises(MemberError):
-            await journal.place()
-
-
 # Stripe 1 is begun, and perhaps completed; what happens to it meanwhile differs.
 STORIES: dict[str, tuple[Step, ...]] = {
     "placed unfinished": (write(0, 4), flush, place),
@@ -187,7 +155,7 @@ STORIES: dict[str, tuple[Step, ...]] = {
         *(write(0, 5), flush, closed_in_part(5, 1, place), flush, place),
     ),
     "closed twice": (
-        *(write(0, 4), unmark, write(4, 2), flush),
+        *(unmark, write(0, 4), write(4, 2), flush),
         *(write(0, 4), flush, write(4, 2), place),
     ),
     "closed over a piece": (piece(5 * CHUNK_BYTES, 512), write(0, 4), write(4, 2), flush, place),
@@ -219,33 +187,6 @@ def record(story: str, seed: int) -> tuple[Recording, int]:
     return record_workload(Cell("raid5", "partial"), seed, script, shape), begin
 
 
-def left_by(disks: Sequence[DiskState], state: State, numbers: Iterable[int]) -> dict[int, Image]:
-    """Return the images that a cut leaves, by number."""
-    cuts = zip(numbers, disks, state.cut.decisions(disks), strict=True)
-    images = {n: disk.crash(cut) for n, disk, cut in cuts if n not in state.cut.lost}
-    return {n: image for n, image in images.items() if is_member(image)}
-
-
-def crashed_moments(
-    recording: Recording, begin: int, width: int, seed: int = 0, each: int = 1
-) -> Iterator[str | None]:
-    """Crash every *each*-th moment from event *begin* on; yield what broke, None if nothing.
-
-    Without a loss, and with each of the first *width* disks lost, or every second one (see above).
-    """
-    for index, disks, _event in recording.record.moments():
-        if index < begin or index % each:
-            continue
-        expected = recording.history.at(index)
-        for turn, lost in enumerate([(), *((role,) for role in range(width))]):
-            if lost and not ALL_LOSSES and (index // each + turn) % 2:
-                continue
-            state = State(recording.cell, seed, Cut(index, DECISIONS[(index + turn) % 4], lost))
-            images = left_by(list(disks), state, range(len(disks)))
-            left = Left(recording, index, images, frozenset(lost), expected)
-            yield what_breaks(left, state)
-
-
 def crashed(story: str, seed: int) -> Iterator[str | None]:
     """Crash every moment of a story, with and without a loss; yield what broke, None if nothing."""
     return crashed_moments(*record(story, seed), WIDTH, seed)
@@ -267,15 +208,6 @@ def crashed_again(story: str, seed: int) -> Iterator[str | None]:
             cut = State(state.cell, seed, Cut(number, DECISIONS[number % 4], (lost,)))
             images = left_by(list(again), cut, sorted(left.images))
             yield what_breaks(replace(left, images=images, away=frozenset({lost})), cut)
-
-
-def what_breaks(left: Left, state: State) -> str | None:
-    """Return the promise that is broken, or None."""
-    try:
-        judge(left, state.generator("look"))
-    except ViolationError as error:
-        return str(error)
-    return None
 
 
 @pytest.mark.parametrize("seed", [0, 1], ids=["inline", "uneven"])

@@ -69,6 +69,7 @@ def test_another_write_waits_for_the_rest(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(first)
                 await trio.sleep(0.001)
+                assert STRIPE in array.context.locks.held, "others may plan by half a stripe"
                 await array.write(STRIPE * size, second)
                 await array.flush()
                 assert not first_done.is_set(), "it did not wait for the other stripe"

@@ -302,18 +302,21 @@ def test_a_write_that_waits_while_another_member_takes_a_role_is_planned_again(
             await rig.put(len(rig.model) - 512, noise(2, 512))  # to be placed
             context = rig.running.context
             journal = context.journal
-            stripe, cell = chosen(rig, on_role=True)
-            stripe -= 6  # of which the log has nothing
+            # Three of five cells, not the first: a large piece, which is logged with its parity.
+            large = range(1, 4)
+            stripes = reversed(range(context.layout.stripes - 6))  # the log has nothing of these
+            stripe = next(s for s in stripes if cells_on(rig, s, ROLE) in [1 << n for n in large])
+            (cell,) = cells_of(cells_on(rig, stripe, ROLE))
             place, may_place = journal.place, trio.Event()
 
             async def late() -> None:
                 await may_place.wait()
                 await place()
 
-            fault = held(rig, stripe, context.data_count, "read")
-            at = context.layout.logical(stripe, cell) * CHUNK
+            fault = held(rig, stripe, 0, "read")  # its parity needs that cell
+            at = context.layout.logical(stripe, large[0]) * CHUNK
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(rig.put, at, noise(3, 512))
+                nursery.start_soon(rig.put, at, noise(3, len(large) * CHUNK))
                 await until(lambda: fault.hits)  # it is planned, for the member of now
                 monkeypatch.setattr(journal, "place", late)
                 nursery.start_soon(taken, rig)

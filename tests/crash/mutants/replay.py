@@ -190,6 +190,17 @@ BESIDE = (
         STREAM_TESTS,
     ),
     Mutant(
+        "stream-marked-in-memory-only",
+        "raidx_fuse/engine/write/write.py",
+        "                await context.dirty_bitmap.enter([stripe])\n",
+        "                bitmap = context.dirty_bitmap\n"
+        "                bitmap._marked.add(stripe // bitmap.per_region)\n"
+        "                bitmap.enter_now([stripe])\n",
+        "no resync mends the parity of a torn stripe whose first part a cut took from the log",
+        STREAMS,
+        STREAM_TESTS,
+    ),
+    Mutant(
         "closed-stripe-still-in-the-overlay",
         CLOSING,
         "            overlay.drop(*context.position(stripe, cell), context.chunk_bytes)",
