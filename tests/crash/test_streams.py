@@ -20,7 +20,7 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.write.pending import Completion, PendingWrite
 from raidx_fuse.engine.write.stripe_end import StripeEnd
 from raidx_fuse.journal.parity_replay import ParityReplay
-from raidx_fuse.journal.ring import HEAD_BYTES
+from raidx_fuse.journal.ring import HEAD_BYTES, Tail
 from raidx_fuse.journal.unsettled import Unsettled
 from raidx_fuse.journal.whole_cells import WholeCells
 from raidx_fuse.lab.crash.disks import SectorDisk
@@ -135,6 +135,25 @@ def closed_in_part(first: int, chunks: int, between: Step | None = None) -> Step
     return step
 
 
+def place_with_a_late_tail(*between: Step) -> Step:
+    """Return a placement; *between* come when all is in its place and the log has it still."""
+
+    async def step(player: Player) -> None:
+        journal = player.array.context.journal
+        move_tail = journal.ring.move_tail
+
+        async def late(tail: Tail) -> None:
+            for part in between:
+                await part(player)
+            await move_tail(tail)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(journal.ring, "move_tail", late)
+            await journal.place()
+
+    return step
+
+
 # Stripe 1 is begun, and perhaps completed; what happens to it meanwhile differs.
 STORIES: dict[str, tuple[Step, ...]] = {
     "placed unfinished": (write(0, 4), flush, place),
@@ -159,6 +178,10 @@ STORIES: dict[str, tuple[Step, ...]] = {
         *(write(0, 4), flush, write(4, 2), place),
     ),
     "closed over a piece": (piece(5 * CHUNK_BYTES, 512), write(0, 4), write(4, 2), flush, place),
+    "closed over a record with its parity": (
+        *(write(0, 4), write(4, 2), flush, write(4, 2)),  # most of a stripe that is not open
+        *(place_with_a_late_tail(write(3, 1), write(4, 2), flush), place),
+    ),
     "a piece of what is closed": (
         *(write(0, 4), write(4, 2), flush),
         *(piece(4 * CHUNK_BYTES, 512), flush, place),
