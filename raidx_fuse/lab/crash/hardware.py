@@ -189,7 +189,7 @@ class Hardware:
 class Fronts:
     """Finds the writes that complete a stripe which earlier writes filled from its front.
 
-    The engine treats such a write like a full-stripe write (engine/write/sequential.py).
+    The engine treats such a write like a full-stripe write (engine/write/stripe_end.py).
     """
 
     def __init__(self) -> None:

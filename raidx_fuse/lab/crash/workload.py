@@ -265,14 +265,20 @@ async def theme_streams(player: Player) -> None:
     per_stripe = player.stripe_bytes // CHUNK_BYTES
     for _ in range(rng.randint(1, 3)):
         at = rng.randrange(player.stripes) * per_stripe
+        if rng.random() < 0.5:  # no region is marked, as after a rest
+            await player.array.context.dirty_bitmap.clean_quiet(all_regions=True)
         async with trio.open_nursery() as nursery:
-            for _ in range(rng.randint(2, 6)):
-                count = min(rng.randint(1, 2 * per_stripe + 1), chunks - at)
+            for _ in range(rng.randint(2, 8)):
+                filled = at % per_stripe
+                if filled and rng.random() < 0.7:  # up to the stripe's end
+                    count = per_stripe - filled
+                else:
+                    count = min(rng.randint(1, 2 * per_stripe + 1), chunks - at)
                 if count <= 0:
                     break
                 await player.write(at * CHUNK_BYTES, count * CHUNK_BYTES)
                 at += count
-                if rng.random() < 0.25:  # a checkpoint runs while the next request comes
+                if rng.random() < 0.1:  # a checkpoint runs while the next request comes
                     nursery.start_soon(player.array.context.journal.place)
                     await trio.sleep(rng.choice((0.0, 0.005)))
                 else:
@@ -287,14 +293,14 @@ async def _beside_a_stream(player: Player, offset: int) -> None:
         await player.flush()
     elif draw < 0.25:
         await player.tidy()
-    elif draw < 0.55:
+    elif draw < 0.4:
         await player.array.context.journal.place()
-    elif draw < 0.7:  # in the stripe that is being filled, before or behind the logged chunks
+    elif draw < 0.55:  # in the stripe that is being filled, before or behind the logged chunks
         low = max(0, offset + rng.randint(-4, 3) * SECTOR_BYTES * rng.choice((1, 8)))
         room = player.sectors * SECTOR_BYTES - low
         if room > 0:
             await player.write(low, min(room, rng.randint(1, 3) * SECTOR_BYTES))
-    elif draw < 0.74:
+    elif draw < 0.59:
         role = rng.randrange(player.width)
         await lose_and_rebuild(player, role, spare=False, fail_first=True)
 
