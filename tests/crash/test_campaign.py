@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -255,6 +256,19 @@ def test_the_program_fails_and_prints_the_line_that_replays() -> None:
     assert CliRunner().invoke(__main__.main, ["--replay", state]).exit_code == 1
 
 
+def test_the_program_runs_every_theme_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    themes: list[Cell] = []
+
+    def tasks_of(cells: Sequence[Cell], _states: int, _seed: int) -> list[matrix.Task]:
+        themes.extend(cells)
+        return []
+
+    monkeypatch.setattr(matrix, "tasks_of", tasks_of)
+    options = ["--layout", "raid5", "--journal", "full", "--theme", "streams", "--theme", "door"]
+    assert CliRunner().invoke(__main__.main, options).exit_code == 0
+    assert [cell.theme for cell in themes] == ["streams", "door"]
+
+
 @pytest.mark.parametrize(
     "state",
     [
@@ -271,7 +285,11 @@ def test_without_a_log_only_stripes_in_flight_are_given_up(state: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [["--layout", "raid55"], ["--journal", "some"], ["--replay", "raid5"]]
+    "options",
+    [
+        *(["--layout", "raid55"], ["--journal", "some"], ["--replay", "raid5"]),
+        ["--theme", "streams", "--theme", "creams"],
+    ],
 )
 def test_the_program_refuses_what_it_does_not_know(options: list[str]) -> None:
     result = CliRunner().invoke(__main__.main, options)

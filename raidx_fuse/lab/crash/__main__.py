@@ -34,7 +34,9 @@ from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
 @click.option("--seed", default=1, show_default=True, help="Seed of every random choice.")
 @click.option("--layout", "layouts", multiple=True, metavar="L", help="Only this layout (repeat).")
 @click.option("--journal", "journals", multiple=True, metavar="M", help="Only this mode (repeat).")
-@click.option("--theme", default="", metavar="T", help="Only this theme: growth, disks, ...")
+@click.option(
+    "--theme", "themes", multiple=True, metavar="T", help="Only this theme (repeat): growth, ..."
+)
 @click.option(
     "--workers", "--processes", "workers", default=2, show_default=True, help="Worker processes."
 )
@@ -51,7 +53,7 @@ def main(
     seed: int,
     layouts: tuple[str, ...],
     journals: tuple[str, ...],
-    theme: str,
+    themes: tuple[str, ...],
     workers: int,
     scheduler: str | None,
     broken: bool,
@@ -66,13 +68,13 @@ def main(
     try:
         if state is not None:
             sys.exit(_replay(console, State.parse(state)))
-        cells = _cells(layouts, journals, broken, theme)
+        cells = _cells(layouts, journals, broken, themes)
     except (RaidxError, LayoutError) as error:
         raise click.UsageError(str(error)) from None
     started_s = time.monotonic()
     tally = Tally()
     coverage = matrix.Coverage(cells, minimum, seed)
-    further = coverage.rounds() if minimum and not theme else iter(())
+    further = coverage.rounds() if minimum and not themes else iter(())
     for tasks in chain([matrix.tasks_of(cells, states, seed)], further):
         parts = compute(matrix.run_task, tasks, workers=workers, scheduler=scheduler)
         try:
@@ -101,7 +103,9 @@ def main(
     sys.exit(1 if tally.violations else 0)
 
 
-def _cells(layouts: Sequence[str], journals: Sequence[str], broken: bool, theme: str) -> list[Cell]:
+def _cells(
+    layouts: Sequence[str], journals: Sequence[str], broken: bool, themes: Sequence[str]
+) -> list[Cell]:
     """Return the cells of the campaign. Raises LayoutError, UsageError."""
     names = [find_layout(name).name for name in layouts] or list(matrix.LAYOUTS_DEFAULT)
     for name in names:
@@ -110,10 +114,13 @@ def _cells(layouts: Sequence[str], journals: Sequence[str], broken: bool, theme:
     for journal in journals:
         if journal not in MODES:
             raise UsageError(f"unknown journal mode {journal!r}: use one of {', '.join(MODES)}")
-    cells = [Cell(name, mode, broken, theme) for name in names for mode in journals or MODES]
-    cells = [cell for cell in cells if not theme or _has(cell, theme)]
-    if not cells:
-        raise UsageError(f"none of the layouts {', '.join(names)} has the theme {theme!r}")
+    cells: list[Cell] = []
+    for theme in themes or ("",):
+        themed = [Cell(name, mode, broken, theme) for name in names for mode in journals or MODES]
+        themed = [cell for cell in themed if not theme or _has(cell, theme)]
+        if not themed:
+            raise UsageError(f"none of the layouts {', '.join(names)} has the theme {theme!r}")
+        cells += themed
     return cells
 
 
