@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import trio
 
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import FLUSH, READ, WRITE, SpyRig, restarted, spying
@@ -121,6 +123,46 @@ def test_a_rebuild_goes_on_after_a_crash_from_its_checkpoint() -> None:
                 for at in range(0, len(model), MIB):
                     expected = model[at : at + MIB]
                     assert bytes(await array.read(at, len(expected))) == expected
+
+    run(main)
+
+
+def test_what_is_written_first_between_the_stripes_of_a_window_is_rebuilt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The window has passed over it: it was unwritten when the window was made."""
+    rebuild_batch = Rebuild._rebuild_batch
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=600) as rig:
+            stripe_bytes = 3 * CHUNK
+            for stripe in (0, 400):
+                await rig.put(stripe * stripe_bytes, noise(stripe_bytes, stripe))
+
+            async def beside(job: Rebuild, *batch: Any) -> None:
+                monkeypatch.undo()
+                await rig.put(100 * stripe_bytes, noise(stripe_bytes, 100))
+                await rebuild_batch(job, *batch)
+
+            monkeypatch.setattr(Rebuild, "_rebuild_batch", beside)
+            job, _ = await replace_failed(rig, 1)
+            assert (await rig.running.jobs.wait(job))["state"] == "done"
+            await rig.running.fail_disk(2)
+            await rig.compare()
+
+    run(main)
+
+
+def test_a_new_member_alone_knows_what_was_written() -> None:
+    async def main() -> None:
+        async with spying("raid1", 2, chunk_bytes=CHUNK) as rig:
+            await rig.put(0, noise(len(rig.model)))
+            job, _ = await replace_failed(rig, 1)
+            assert (await rig.running.jobs.wait(job))["state"] == "done"
+            await rig.running.flush()
+            image = rig.images()[-1]
+        async with restarted([image]) as array:
+            assert await array.read(0, len(rig.model)) == rig.model
 
     run(main)
 

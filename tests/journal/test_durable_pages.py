@@ -145,7 +145,8 @@ def test_space_and_stripes_are_free_when_the_tail_behind_them_is_durable() -> No
             assert not ring.has_room(512, kept)
             await journal.place()
             assert not ring.has_room(512, kept), "a replay still needs what lies there"
-            await array.write(2 * CHUNK, b"1" * 512)
+            most = 2 * CHUNK - 1024  # of its stripe: one record with the parity, none follows
+            await array.write(2 * CHUNK + 512, b"1" * most)
             await array.flush()
             assert ring.has_room(512, kept)
             assert not journal.holds(0)
