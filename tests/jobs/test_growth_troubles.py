@@ -139,6 +139,32 @@ def test_a_rebuild_may_end_while_copies_are_not_checkpointed() -> None:
     play(SmallRig(), body)
 
 
+def test_no_block_moves_before_the_resync_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would fill the places with zeros that blocks have left or come to."""
+    work = Grow.work
+    begun: list[int] = []
+
+    async def watched(job: Grow, stripes: list[Stripe]) -> int:
+        begun.append(job.context.dirty_bitmap.pending_regions())
+        return await work(job, stripes)
+
+    async def body(rig: Rig) -> None:
+        await fill(rig)
+        await paused_with_unsaved(rig, 2)
+
+        async def check(again: Array) -> None:
+            assert again.context.dirty_bitmap.pending_regions()
+            for job in again.jobs.running():
+                await job.finished.wait()
+
+        monkeypatch.setattr(Grow, "work", watched)
+        await reopened(rig, check)
+        assert begun
+        assert not any(begun)
+
+    play(SmallRig(), body)
+
+
 def test_only_writes_to_moved_blocks_wait_for_a_checkpoint() -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
