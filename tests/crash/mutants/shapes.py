@@ -201,8 +201,13 @@ MUTANTS = (
         RESTRIPER,
         "                await context.journal.drain()\n"
         "                async with context.locks.alone():\n"
-        "                    gone",
-        "                async with context.locks.alone():\n                    gone",
+        "                    gone = self._gone(back)\n"
+        "                    # No record may name them, or the roles behind them, or have fewer "
+        "copies than\n"
+        "                    # the new code needs.\n"
+        "                    await drain_for_new_roles(context)\n",
+        "                async with context.locks.alone():\n"
+        "                    gone = self._gone(back)\n",
         "a replay under the new layout redoes a change of stripes of the old one",
         RESTRIPE,
         RESTRIPE_TESTS,
