@@ -41,13 +41,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from candidates import LOGGED, MIB, WIDE, Candidate, mounted
+from candidates import LOGGED, MIB, Candidate, mounted
 from lines import Line, print_lines
 
 TRIES = 4
 DISTURBED_MAX = 0.1
 NAMES = ("stock", "fast", "c", "raid0", "raid5", "raid5+log")
-WIDE_NAMES = ("stock", WIDE, WIDE + LOGGED)  # for `WIDE_ROWS`
 
 
 @dataclass(frozen=True)

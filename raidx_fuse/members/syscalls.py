@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from raidx_fuse.errors import UsageError
 
 IOV_MAX = 1024  # buffers that one preadv or pwritev takes
-RW_BYTES_MAX = 0x7FFFF000  # bytes that one read or write call transfers at most
 
 FALLOC_KEEP_SIZE = 0x01
 FALLOC_PUNCH_HOLE = 0x02
