@@ -11,12 +11,14 @@ import trio
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.configuration.volumes import VolumeTable
 from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.grouping import check_names
 from raidx_fuse.pool.marks import with_record
 from raidx_fuse.pool.move import start_move
 from raidx_fuse.pool.pool import Pool
-from tests.support.two_arrays import PAGE, Arrays, content, move_of, noise
+from raidx_fuse.pool.transfer import Transfer
+from tests.support.two_arrays import PAGE, Arrays, content, ended, move_of, noise
 
 PAGES = 16
 DATA = noise(PAGES * PAGE)
@@ -36,12 +38,17 @@ def play(scene: Callable[[Arrays], Awaitable[None]]) -> None:
     run(whole)
 
 
+async def begin_slowly(pool: Pool) -> None:
+    """Begin to move mail, which takes about two seconds."""
+    await start_move(pool, "mail", "slow")
+    move_of(pool.array("fast")).limit(0, 8 * PAGE)
+    move_of(pool.array("fast")).set_window(1)
+
+
 async def half_way(arrays: Arrays) -> None:
     """Move mail half, and unmount."""
     async with arrays.mounted() as pool:
-        await start_move(pool, "mail", "slow")
-        move_of(pool.array("fast")).limit(0, 8 * PAGE)
-        move_of(pool.array("fast")).set_window(1)
+        await begin_slowly(pool)
         await trio.sleep(0.9)
     async with arrays.mounted("slow") as pool:
         (one,) = pool.unshown
@@ -226,5 +233,73 @@ def test_a_copy_of_what_a_crash_has_taken_back_does_not_stay() -> None:
             await move_of(pool.array("fast")).finished.wait()
             assert pool.find("late")[0] is pool.array("slow")
             assert await content(volume) == DATA[: PAGES // 2 * PAGE] + bytes(PAGES // 2 * PAGE)
+
+    play(scene)
+
+
+def test_no_mark_names_a_copy_that_is_not_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a watermark nor the end of the move (law 2 of transfer.py)."""
+    store, mark, arrived = Transfer.store, Transfer._mark, Transfer._arrived
+    copied = durable = marks = 0
+
+    async def watched_store(transfer: Transfer, low: int, data: bytes) -> None:
+        nonlocal copied
+        await store(transfer, low, data)
+        copied = low + len(data)
+
+    async def watched_mark(transfer: Transfer, watermark: int, back: bool) -> None:
+        nonlocal marks
+        assert watermark <= durable
+        marks += 1
+        await mark(transfer, watermark, back)
+
+    def watched_arrived(transfer: Transfer, table: VolumeTable) -> VolumeTable:
+        assert durable == transfer.size
+        return arrived(transfer, table)
+
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            target = pool.array("slow").array
+            flush = target.flush
+
+            async def watched_flush() -> None:
+                nonlocal durable
+                before = copied
+                await flush()
+                durable = max(durable, before)
+
+            monkeypatch.setattr(target, "flush", watched_flush)
+            await begin_slowly(pool)
+            await trio.sleep(0.9)
+            await pool.find("mail")[1].write(0, DATA[:PAGE])  # saves the watermark before it
+            assert marks
+            await ended(pool)
+
+    monkeypatch.setattr(Transfer, "store", watched_store)
+    monkeypatch.setattr(Transfer, "_mark", watched_mark)
+    monkeypatch.setattr(Transfer, "_arrived", watched_arrived)
+    play(scene)
+    assert durable == PAGES * PAGE
+
+
+def test_a_window_waits_for_the_writes_that_are_on_their_way_to_the_source() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            source, volume = pool.find("mail")
+            await begin_slowly(pool)
+            await trio.sleep(0.1)
+            transfer = move_of(source)._legs[0].transfer
+            assert transfer is not None
+            write_here, last = transfer._write_here, (PAGES - 1) * PAGE
+
+            async def late(at: int, part: ReadBuffer) -> None:
+                await trio.sleep(30)  # far longer than the move would take
+                await write_here(at, part)
+
+            transfer._write_here = late
+            await volume.write(last, noise(PAGE, 9))
+            await ended(pool)
+            assert pool.find("mail")[0] is not source
+            assert (await content(volume))[last:] == noise(PAGE, 9)
 
     play(scene)
