@@ -314,7 +314,6 @@ class Replacement:
         assert queue is not None
         for pages in member_set.page_stores:
             await pages.save_all()
-        await member_set.flush()
 
         def assign(config: ArrayConfig) -> ArrayConfig:
             old, new = config.record(role), config.find(uuid)
@@ -325,7 +324,8 @@ class Replacement:
             config = replace(config, members=rest).with_record(seated)
             return _noted(config, role, "", 0)
 
-        await member_set.update(lambda config: config)  # the new member has one, as a spare
+        # The new member has a superblock, as a spare, and all that it was given is durable.
+        await member_set.update(lambda config: config)
         await member_set.published()  # no superblock of the member is under way
         self.require()
         twin.pass_on()

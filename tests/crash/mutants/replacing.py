@@ -30,8 +30,8 @@ MUTANTS = (
     Mutant(
         "role-given-before-the-copy-is-durable",
         REPLACE,
-        "        await member_set.flush()\n\n        def assign",
-        "\n        def assign",
+        "        await member_set.update(lambda config: config)\n        await member_set.pub",
+        "        await member_set.pub",
         "a cut after the new member has the role finds copies that are not there",
         REPLACES,
         TESTS,
