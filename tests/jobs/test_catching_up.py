@@ -254,6 +254,35 @@ def test_writes_that_the_member_had_not_flushed_are_visited(journal: str) -> Non
     run(main)
 
 
+def test_what_a_checkpoint_is_placing_when_a_member_leaves_is_visited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The checkpoint began when all members were there, so that it marked nothing."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=600) as rig:
+            await fill(rig)
+            await trio.sleep(30)  # no region is dirty
+            await rig.in_place()
+            journal = rig.running.context.journal
+            write_frozen = journal._write_frozen
+
+            async def without_a_member() -> None:
+                monkeypatch.undo()
+                await rig.running.fail_disk(1)
+                await write_frozen()
+
+            for stripe in range(50, 53):  # on role 1 in two of them at least
+                await rig.put(stripe * 3 * CHUNK, noise(512, stripe))
+                await rig.put(stripe * 3 * CHUNK + CHUNK, noise(512, stripe + 1))
+            monkeypatch.setattr(journal, "_write_frozen", without_a_member)
+            await journal.place()
+            assert (await come_back(rig, 1, rig.members[1]))["catches_up"] is True
+            await check_whole(rig, 1)
+
+    run(main)
+
+
 def test_what_is_written_to_the_member_is_marked_durably_before() -> None:
     """Else a cut could drop the log's record of it, and the next start would pass the stripe."""
 
