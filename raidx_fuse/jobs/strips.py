@@ -125,7 +125,12 @@ class Strips:
         chunk_bytes = context.chunk_bytes
         for role, rows in by_role.items():
             offset = self.offset(role)
-            view = context.member_set.lend(role, offset, size, len(rows) / self.rows)
+            # Of a single stripe no more than its last row: during a restripe, stripes of one side
+            # have fewer rows than the code has, and the member may end there.
+            lent = size if self.count > 1 else (max(rows) + 1) * chunk_bytes
+            view = context.member_set.lend(
+                role, offset, lent, len(rows) * self.count * chunk_bytes / lent
+            )
             if view is not None:
                 self._strips[role] = np.frombuffer(view, dtype=np.uint8)
                 continue

@@ -42,6 +42,31 @@ def test_it_goes_on_without_a_member_that_is_lost_and_waits_while_one_is_rebuilt
     play(rig, body)
 
 
+def test_stripes_at_the_end_of_members_are_checked_and_rebuilt_with_their_own_rows() -> None:
+    """Stripes of raid5 have one row, those of rdp four; memory is lent no further than they go."""
+    rig = Rig("raid5", 4, chunk_bytes=CHUNK)
+    rig.member_bytes = 2 << 20
+
+    async def body(rig: Rig) -> None:
+        await fill(rig)
+        assert rig.array is not None
+        await rig.array.restripe([rig.new_member() for _ in range(2)], "rdp", {})
+        (job,) = rig.array.jobs.running()
+        await reach(job, 0.3 * job.total_bytes)
+        job.pause()
+        scrub = await rig.array.jobs.wait(await rig.array.start_scrub(repair=False))
+        assert (scrub["state"], scrub["mismatches"]) == ("done", 0), scrub
+        await rig.array.fail_disk(1)
+        begun = await rig.array.replace_disk(1, rig.new_member())
+        rebuild = await rig.array.jobs.wait(begun["job"])
+        assert rebuild["state"] == "done", rebuild
+        job.resume()
+        await job.finished.wait()
+        assert bytes(await rig.array.read(0, len(rig.model))) == rig.model
+
+    play(rig, body)
+
+
 def test_a_layout_without_redundancy_needs_all_members_and_has_them_when_it_begins() -> None:
     rig = SmallRig("raid5", 4)
 
