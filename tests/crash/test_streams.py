@@ -102,22 +102,15 @@ def closed_in_part(first: int, chunks: int, between: Step | None = None) -> Step
     """
 
     async def step(player: Player) -> None:
-        journal = player.array.context.journal
         disk = player.disks[player.layout.roles(1)[-1]]
         player.array.context.use_policy("rmw")  # which reads what some have no more
-        at_once, commit = disk.try_writev, journal.commit
+        at_once = disk.try_writev
         late = 0
 
         def try_writev(offset: int, buffers: Sequence[Any]) -> bool:
             nonlocal late
             late += offset >= player.regions.data.offset
             return offset < player.regions.data.offset and at_once(offset, buffers)
-
-        async def late_commit(*change: Any) -> bool:  # if no member took it at once
-            patched.undo()
-            if between is not None:
-                await between(player)
-            return await commit(*change)
 
         async def late_finish(finisher: Completion, begun: PendingWrite) -> None:
             patched.undo()
@@ -127,7 +120,6 @@ def closed_in_part(first: int, chunks: int, between: Step | None = None) -> Step
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(disk, "try_writev", try_writev)
-            patched.setattr(journal, "commit", late_commit)
             patched.setattr(Completion, "complete_locked", late_finish)
             await write(first, chunks)(player)
         assert late == 1 or player.shape.pace == "uneven"  # then another may be late before it
