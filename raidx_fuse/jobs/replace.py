@@ -324,7 +324,8 @@ class Replacement:
             config = replace(config, members=rest).with_record(seated)
             return _noted(config, role, "", 0)
 
-        # The new member has a superblock, as a spare, and all that it was given is durable.
+        # This round of superblocks flushes every member: copies and pages are durable before the
+        # new member gets the role, and it has a superblock, as a spare.
         await member_set.update(lambda config: config)
         await member_set.published()  # no superblock of the member is under way
         self.require()

@@ -125,8 +125,8 @@ class Strips:
         chunk_bytes = context.chunk_bytes
         for role, rows in by_role.items():
             offset = self.offset(role)
-            # Of a single stripe no more than its last row: during a restripe, stripes of one side
-            # have fewer rows than the code has, and the member may end there.
+            # A single stripe borrows no row behind its last one: during a restripe, the stripes of
+            # one side have fewer rows than the joined code, and the member may end there.
             lent = size if self.count > 1 else (max(rows) + 1) * chunk_bytes
             view = context.member_set.lend(
                 role, offset, lent, len(rows) * self.count * chunk_bytes / lent

@@ -272,7 +272,7 @@ def test_what_a_checkpoint_is_placing_when_a_member_leaves_is_visited(
                 await rig.running.fail_disk(1)
                 await write_frozen()
 
-            for stripe in range(50, 53):  # on role 1 in two of them at least
+            for stripe in range(50, 53):  # two data chunks of each, and its parity
                 await rig.put(stripe * 3 * CHUNK, noise(512, stripe))
                 await rig.put(stripe * 3 * CHUNK + CHUNK, noise(512, stripe + 1))
             monkeypatch.setattr(journal, "_write_frozen", without_a_member)

@@ -30,8 +30,9 @@ MUTANTS = (
     Mutant(
         "role-given-before-the-copy-is-durable",
         REPLACE,
-        "        await member_set.update(lambda config: config)\n        await member_set.pub",
-        "        await member_set.pub",
+        "        await member_set.update(lambda config: config)\n"
+        "        await member_set.published()",
+        "        await member_set.published()",
         "a cut after the new member has the role finds copies that are not there",
         REPLACES,
         TESTS,
