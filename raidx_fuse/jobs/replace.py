@@ -288,6 +288,7 @@ class Replacement:
         member_set, role, uuid = self.array.member_set, self.role, self.member_uuid
         broken = self._is_broken(twin) and not twin.has_passed_on
         self.twin, self.member_uuid, self._job = None, "", None
+        twin.end()
         member_set.unreadable.spare(-1)
         member_set.change(lambda config: _noted(config, role, "", 0))
         if not broken:

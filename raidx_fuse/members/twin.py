@@ -16,6 +16,7 @@ import trio
 
 from raidx_fuse.errors import MemberError
 from raidx_fuse.members.base import Member, ReadBuffer
+from raidx_fuse.members.overdue import is_overdue
 from raidx_fuse.members.wrapper import WrapperMember
 
 log = logging.getLogger(__name__)
@@ -38,12 +39,25 @@ class Twin(WrapperMember):
         self.successor = successor
         self.error: MemberError | None = None
         self.has_passed_on = False  # the successor has the role, and its own superblock
+        self.has_ended = False  # each of the two is a member of its own
+        self._copies = 0  # writes and holes that are on their way to the successor
         self._own_bytes = own_bytes
         self._patience_s = patience_s
 
     def pass_on(self) -> None:
         """Let the successor have the superblocks that are written from now on."""
         self.has_passed_on = True
+
+    def end(self) -> None:
+        """Copy nothing any more: a write that comes late from *inner* is older than what follows.
+
+        Copies that are on their way still arrive.
+        """
+        self.has_ended = True
+
+    @property
+    def _mirrors(self) -> bool:
+        return self.error is None and not self.has_ended
 
     def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
         return False
@@ -54,6 +68,8 @@ class Twin(WrapperMember):
             await owner.writev(offset_bytes, buffers)
             return
         await self.inner.writev(offset_bytes, buffers)
+        if self.has_passed_on and is_overdue(self, offset_bytes, sum(map(len, buffers))):
+            return  # it was given up, and the successor may have something newer
         await self.copy(offset_bytes, buffers)
 
     async def readv(self, offset_bytes: int, buffers: Sequence[bytearray | memoryview]) -> None:
@@ -62,8 +78,9 @@ class Twin(WrapperMember):
 
     async def copy(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
         """Write to the successor alone; never raises."""
-        if self.error is not None:
+        if not self._mirrors:
             return
+        self._copies += 1
         try:
             with trio.move_on_after(self._patience_s()) as waiting:
                 await self.successor.writev(offset_bytes, buffers)
@@ -72,10 +89,12 @@ class Twin(WrapperMember):
         else:
             if waiting.cancelled_caught:
                 self._give_up(self._late("write", offset_bytes))
+        finally:
+            self._copies -= 1
 
     async def flush(self) -> None:
         await self.inner.flush()
-        if self.error is not None:
+        if not self._mirrors:
             return
         try:
             with trio.move_on_after(self._patience_s()) as waiting:
@@ -90,7 +109,8 @@ class Twin(WrapperMember):
         if not await self.inner.punch(offset_bytes, length_bytes):
             return False
         done = False
-        if self.error is None:
+        if self._mirrors:
+            self._copies += 1
             try:
                 with trio.move_on_after(self._patience_s()) as waiting:
                     done = await self.successor.punch(offset_bytes, length_bytes)
@@ -98,14 +118,32 @@ class Twin(WrapperMember):
                     self._give_up(self._late("punch", offset_bytes))
             except MemberError as error:
                 self._give_up(error)
+            finally:
+                self._copies -= 1
         for at in range(0, 0 if done else length_bytes, len(ZEROS)):
             size = min(len(ZEROS), length_bytes - at)
             await self.copy(offset_bytes + at, [ZEROS[:size]])
         return True
 
+    def note_overdue(self, begin: int, end: int) -> None:
+        """Add an abandoned write to *overdue*, of the two members as well: they may outlive this.
+
+        To the successor it is on its way only if a copy is.
+        """
+        super().note_overdue(begin, end)
+        self.inner.note_overdue(begin, end)
+        if self._copies:
+            self.successor.note_overdue(begin, end)
+
+    def end_overdue(self, begin: int, end: int) -> None:
+        super().end_overdue(begin, end)
+        self.inner.end_overdue(begin, end)
+        if (begin, end) in self.successor.overdue:
+            self.successor.end_overdue(begin, end)
+
     def reserve(self, offset_bytes: int, length_bytes: int) -> None:
         self.inner.reserve(offset_bytes, length_bytes)
-        if self.error is None:
+        if self._mirrors:
             try:
                 self.successor.reserve(offset_bytes, length_bytes)
             except MemberError as error:

@@ -44,7 +44,7 @@ class Operation:
 
     Attributes: *error* (how it failed, or None); *punched* (whether a hole was made); *patched* (a
     read whose caller lays newer content over everything that overdue writes may change);
-    *abandoned* (it was ended while its worker still performs it).
+    *abandoned* (the member whose worker still performs it though it was ended, or None).
     """
 
     __slots__ = (
@@ -82,7 +82,8 @@ class Operation:
         self.latch: CountdownLatch | None = None
         self.error: MemberError | None = None
         self.patched = patched
-        self.abandoned = self.punched = False
+        self.abandoned: Member | None = None
+        self.punched = False
         self.submitted_s = 0.0
         self.started_s = -1.0
 
@@ -95,9 +96,9 @@ class Operation:
         """Note that the first try starts at *now_s*."""
         self.started_s = now_s
 
-    def abandon(self) -> None:
-        """Note that the operation ends although its worker still performs it."""
-        self.abandoned = True
+    def abandon(self, member: Member) -> None:
+        """Note that the operation ends although a worker of *member* still performs it."""
+        self.abandoned = member
 
     def end(self, error: MemberError | None) -> None:
         """End the operation with *error*, or None for success."""
@@ -221,7 +222,7 @@ class TasklessOperations(ABC):
         return False
 
     def _ended(self, operation: Operation, error: MemberError | None) -> None:
-        if operation.abandoned:
+        if operation.abandoned is not None:
             self._came_back(operation)
         elif error is None:
             self._finish(operation, None)

@@ -265,7 +265,7 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
 
     def _give_up(self, operation: Operation, error: MemberError) -> None:
         """End a running operation with *error*; its worker still performs it."""
-        operation.abandon()
+        operation.abandon(self.member)  # which may have left the queue when it comes back
         self._hanging += 1
         if operation.kind in (WRITE, PUNCH):
             give_up(self.member, operation.offset, operation.size_bytes)
@@ -275,8 +275,8 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
     def _came_back(self, operation: Operation) -> None:
         """Note that the worker of an operation that was given up is free again."""
         self._hanging -= 1
-        if operation.kind in (WRITE, PUNCH):
-            came_back(self.member, operation.offset, operation.size_bytes)
+        if operation.kind in (WRITE, PUNCH) and operation.abandoned is not None:
+            came_back(operation.abandoned, operation.offset, operation.size_bytes)
             self._wary = bool(self._failed or self.member.overdue)
         log.warning(
             "%s: a %s that was given up has ended after %.1f s",

@@ -228,3 +228,27 @@ def test_what_an_older_version_left_behind_does_not_keep_the_array_from_its_star
             await consistent(rig)
 
     run(main)
+
+
+def test_a_write_that_the_replaced_member_answers_too_late_ends_nothing() -> None:
+    """The role has failed, and its queue is that of the member alone, when the answer comes."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            job = await begin(rig, 1)
+            old = rig.members[1]
+            hang = old.hang(("write",), offset_bytes=1 << 17)
+            await rig.put(0, noise(5 * CHUNK, 3))
+            await job.finished.wait()
+            assert old.overdue, "no other write to its bytes may start"
+            await trio.sleep(60)
+            assert state_of(rig, 1) == "active"  # the new member was rebuilt
+            await rig.put(0, noise(7 * CHUNK, 4))
+            await rig.in_place()
+            hang.lift()
+            await trio.sleep(60)
+            assert not old.overdue
+            await consistent(rig)  # what came late is nowhere
+
+    run(main)
