@@ -11,11 +11,13 @@ import trio
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.configuration.progress import REPLACE
+from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.members.twin import Twin
 from tests.jobs.test_replace import CHUNK, begin, consistent, finish
+from tests.support.hanging import prepare, refused, running
 from tests.support.spy import SpyRig, fill, noise, spying, state_of
 
 Next = Callable[[SpyRig], Awaitable[None]]
@@ -250,5 +252,30 @@ def test_a_write_that_the_replaced_member_answers_too_late_ends_nothing() -> Non
             await trio.sleep(60)
             assert not old.overdue
             await consistent(rig)  # what came late is nowhere
+
+    run(main)
+
+
+def test_a_write_that_comes_late_reaches_no_new_member_that_has_the_role() -> None:
+    """A RAID-0 keeps its member in use, so the replacement completes before the write ends."""
+
+    async def main() -> None:
+        async with running("raid0", 4) as rig:
+            await prepare(rig, "none")
+            job = await begin(rig, 1)
+            old = rig.members[1]
+            at = rig.running.context.position(Stripe(2), CellIndex(1))
+            assert at[0] == 1
+            await trio.sleep(30)
+            assert 2 < job.next_stripe < rig.running.context.layout.stripes
+            hang = old.hang(("write",), offset_bytes=at[1], length_bytes=CHUNK)
+            await refused(lambda: rig.put(9 * CHUNK, noise(CHUNK, 3)))
+            assert (await finish(rig, job))["state"] == "done"
+            assert old.overdue
+            await rig.put(0, noise(14 * CHUNK, 4))
+            hang.lift()
+            await trio.sleep(60)
+            assert not old.overdue
+            await consistent(rig)
 
     run(main)
