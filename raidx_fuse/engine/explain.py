@@ -34,6 +34,7 @@ from raidx_fuse.layouts.planning.stripe_plan import (
     read_plan,
     write_plans,
 )
+from raidx_fuse.store.member_io import MemberIO, join
 
 LENGTH_MAX = 64 << 20
 WAYS = {"rmw": "read-modify-write", "rcw": "reconstruct-write"}
@@ -247,20 +248,19 @@ def _admission(context: ArrayContext, piece: Piece, bands: list[dict[str, Any]])
         and not is_cached(context, piece.stripe, piece.bands(context.chunk_bytes))
         and unsettled.has_space(piece.stripe, unsettled.space_of(piece.parts(context.chunk_bytes)))
     )
+    fresh = state.unwritten & piece.touched
     places = [place for band in bands for place in band["writes"]]
     parities = [place for place in places if place["cell"].startswith("P")]
     data = [place for place in places if not place["cell"].startswith("P")]
-    logged = data if follows else places
-    entries = len(logged) + follows + bool(state.unwritten & piece.touched)
     parity, settling = "with the data", 0
     if follows:
         parity = "at the checkpoint"
-        size = sum(place["length"] for place in parities)
-        settling = record_bytes(len(parities) + follows, size)
-    size = record_bytes(entries, sum(place["length"] for place in logged))
+        settling = _record_bytes(parities, 1)
+    size = _record_bytes(data if follows else places, follows + bool(fresh))
     journal = context.journal
+    roles = journal.log_members.at(journal.ring.next_place(size)[1])
     document["log"] = {
-        "roles": sorted(journal.log_members.at(journal.ring.next_place(size)[1])),
+        "roles": sorted(role for role in roles if context.member_set.queues[role] is not None),
         "bytes": size,
         "parity": parity,
     }
@@ -271,6 +271,13 @@ def _admission(context: ArrayContext, piece: Piece, bands: list[dict[str, Any]])
         "writes": len(places),
     }
     return document
+
+
+def _record_bytes(places: list[dict[str, Any]], more_entries: int) -> int:
+    """Return the size of a record of *places*, of which adjacent ones have one entry."""
+    requests: list[MemberIO] = [(p["role"], p["member_offset"], (), p["length"]) for p in places]
+    requests = join(requests)
+    return record_bytes(len(requests) + more_entries, sum(size for *_, size in requests))
 
 
 def explain_stripe(context: ArrayContext, stripe: Stripe) -> dict[str, Any]:

@@ -61,6 +61,61 @@ def test_a_write_does_what_was_explained(request_name: str, mode: str) -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("failed", [0, 1])
+@pytest.mark.parametrize("mode", ["partial", "full", "none"])
+@pytest.mark.parametrize(
+    ("layout", "width"),
+    [
+        *(("raid1", 3), ("raid4", 4), ("raid5", 5), ("rdp", 6), ("evenodd", 5), ("upc", 6)),
+        *(("xcode", 5), ("pcode", 6), ("raidx-copy", 4), ("raidx-parity", 5)),
+    ],
+)
+def test_every_layout_does_what_was_explained(
+    layout: str, width: int, mode: str, failed: int
+) -> None:
+    """Chunks and parts of them, some for the first time, some in degraded stripes."""
+
+    async def scenario() -> None:
+        draw = random.Random(f"{layout} {mode}")
+        async with spying(layout, width, chunk_bytes=CHUNK) as rig:
+            array = rig.running
+            await array.set("journal", mode)
+            half = len(rig.model) // 2 // STRIPE * STRIPE
+            await rig.put(0, draw.randbytes(half))
+            for role in range(failed):
+                await array.fail_disk(role)
+            queues = array.member_set.queues
+            roles = {queue.member.path: role for role, queue in enumerate(queues) if queue}
+            regions = array.member_set.config.regions
+            for length in (CHUNK, 100, 512, 2 * CHUNK, CHUNK + 512, CHUNK // 2, CHUNK):
+                chunk = draw.randrange(2 * half // CHUNK - 3)
+                offset = chunk * CHUNK + (CHUNK // 2 if length % CHUNK else 0)
+                await rig.in_place()
+                plan, *more = array.explain(offset, length, True)["stripes"]
+                if more:
+                    continue  # what several stripes write is joined
+                rig.log.clear()
+                await rig.put(offset, draw.randbytes(length))
+                planned = [
+                    sum(place["length"] for band in plan["bands"] for place in band[kind])
+                    for kind in ("reads", "writes")
+                ]
+                reads = rig.log.bytes_of(READ, regions.data)
+                home = rig.log.bytes_of(WRITE, regions.data)
+                if plan["route"] != "log":
+                    assert (reads, home) == tuple(planned)
+                    continue
+                logged = rig.log.of(WRITE, regions.log)
+                record = plan["log"]
+                follows = record["parity"] == "at the checkpoint"
+                assert (reads, home) == (0 if follows else planned[0], 0)
+                assert sorted((roles[touch.member], touch.size_bytes) for touch in logged) == [
+                    (role, record["bytes"]) for role in record["roles"]
+                ]
+
+    run(scenario)
+
+
 def test_a_stripe_is_explained() -> None:
     async def scenario() -> None:
         async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:

@@ -8,7 +8,7 @@ follows at the checkpoint (journal/unsettled.py), unless the log is filling up (
 
 Everything else is left to the general path before anything has changed:
 
-* a write to several chunks;
+* a write to several chunks, and a full stripe, of one chunk, that may bypass the log;
 * anything lost or unwritten;
 * a stripe whose lock is held;
 * a stripe in the log whose parity must follow first;
@@ -57,6 +57,7 @@ class SmallWrite:
         )
         self._routes = healthy_routes(context.code.parity_count > 0)
         self._large = context.data_count < 2  # a cell is more than half of the stripe
+        self._whole_bytes = context.chunk_bytes if self._large else -1  # of a full stripe
         self._fills = context.layout.contiguous and context.layout.aligned
         self._has_parity = context.code.parity_count > 0 and not context.code.is_copies
         self._policy: Policy | None = None  # the policy that made *_chosen*
@@ -87,6 +88,8 @@ class SmallWrite:
         routes = self._routes[journal.mode]
         logged = routes.logs[0] or routes.logs[journal.holds(stripe)]
         if logged:
+            if length == self._whole_bytes and routes.fills and not journal.holds(stripe):
+                return None
             if context.unflushed_writes.may_tear(offset, length):
                 return None
             if self._has_parity and may_follow(context, stripe):
@@ -98,9 +101,8 @@ class SmallWrite:
         plan = self._chosen[cell] if policy is self._policy else self._choose(policy, cell)
         if plan is None:
             return None
-        # The parity of a written chunk is written too, but its neighbours may not be.
-        if plan.kind == "rcw" and context.unwritten_cells(stripe):
-            return None
+        if self._has_parity and context.unwritten_cells(stripe):
+            return None  # what is unwritten is not read: the plan may be another one
         if logged:
             if journal.unsettled and stripe in journal.unsettled:
                 return None  # its parity must follow first

@@ -106,12 +106,9 @@ class Writer:
                 context.count_synchronous(started_s)
                 return
         ranges = [(at, length)]  # left for the general path
-        if not fast:
-            pass
-        elif not at and (offset & context.inner_mask) + length <= context.chunk_bytes:
-            done = None
-            if context.cache is None or not self._is_cached(offset, length):
-                done = self._small_write.write(offset, data, length)
+        small = not at and (offset & context.inner_mask) + length <= context.chunk_bytes
+        if fast and small and not (context.cache is not None and self._is_cached(offset, length)):
+            done = self._small_write.write(offset, data, length)
             if done is not None:
                 if done[1]:
                     await self._completion.complete(done, offset, view)
@@ -119,14 +116,17 @@ class Writer:
                     context.cache.wrote(offset, view)
                 context.count_synchronous(started_s)
                 return
-        elif whole := self._full_stripe.write(offset + at, view[at:], length - at):
-            middle, tail, pending = whole[0], whole[1] - offset, whole[2]
-            if pending is not None:
-                await self._completion.complete_locked(pending)
-            ranges = [(at, middle - offset), (tail, length)]
-            if middle == offset + at and tail == length:
-                context.count_synchronous(started_s)
-                return
+        # One chunk may be a full stripe, of one data cell.
+        if fast and (whole_cells or not small):
+            whole = self._full_stripe.write(offset + at, view[at:], length - at)
+            if whole is not None:
+                middle, tail, pending = whole[0], whole[1] - offset, whole[2]
+                if pending is not None:
+                    await self._completion.complete_locked(pending)
+                ranges = [(at, middle - offset), (tail, length)]
+                if middle == offset + at and tail == length:
+                    context.count_synchronous(started_s)
+                    return
         while True:
             epoch = context.layout_epoch
             pieces = [piece for at, end in ranges for piece in split(context, offset, at, end)]
