@@ -30,7 +30,9 @@ hotspots() {
     raidx status "$mnt" --json | "$top/.venv/bin/python" -c 'import json, sys
 print(sum(array["hotspot"] for array in json.load(sys.stdin)["pool"]["arrays"]))'
 }
-# Other work on this machine slows the modelled disks down, so each step waits for what it shows.
+# Other work on this machine can hold up the daemon. Clients that wait longer read less, which is a
+# lower utilisation: two such seconds of five, and the hotspot is over until they are past. And the
+# members count as slow for some seconds more. So each step waits for what it shows.
 wait_for_hotspots() {
     for _ in $(seq 60); do
         if [ "$(hotspots)" = "$1" ]; then return; fi
@@ -38,6 +40,22 @@ wait_for_hotspots() {
     done
     load_lines
     echo "the number of hotspots is not $1 after a minute" >&2
+    return 1
+}
+# Runs `raidx balance` with its options, again as long as it has no complete plan; other errors count.
+run_when_hot() {
+    local said status
+    printf '\033[2m$ %s\033[0m\n' "$*"
+    for _ in $(seq 60); do
+        status=0
+        said=$("$@" 2>&1) || status=$?
+        case "$said" in
+            *"nothing is to be moved"* | *"found no complete plan"* | *"found no plan"*) sleep 1 ;;
+            *) printf '%s\n' "$said"; return $status ;;
+        esac
+    done
+    load_lines
+    printf '%s\n' "$said" "there is no plan after a minute" >&2
     return 1
 }
 
@@ -94,10 +112,10 @@ wait_for_hotspots 1
 load_lines
 
 step "The hotspot, what would relieve it, and why"
-run raidx balance "$mnt" --dry-run
+run_when_hot raidx balance "$mnt" --dry-run
 
 step "Do it, while the clients go on"
-run raidx balance "$mnt" --wait
+run_when_hot raidx balance "$mnt" --wait
 
 sleep 6
 wait_for_hotspots 0
