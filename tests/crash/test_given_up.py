@@ -99,7 +99,7 @@ def broken(recording: Recording, first: int) -> list[str]:
         cuts = Cut(index, decision, ()).decisions(states)
         images = [disk.crash(cut) for disk, cut in zip(states, cuts, strict=True)]
         members = [
-            SectorDisk(image, random.Random(0), name=f"disk{n}", has_poison=True)
+            SectorDisk(image, random.Random(0), name=f"disk{n}", under={})
             for n, image in enumerate(images)
             if n != LOST and bytes(image[:8]) == b"RAIDX-SB"
         ]

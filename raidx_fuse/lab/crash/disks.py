@@ -41,8 +41,9 @@ class SectorDisk(WrapperMember):
     - "uneven": all in the queue, after random delays;
     - "moody": reads synchronously, some writes synchronously and the others as "uneven".
 
-    A sector with the content `POISON` cannot be read if the disk *has_poison*, also after a cut
-    that drops what was written there.
+    *under*: what was in the sectors that cannot be read, by byte offset; None: the disk has none.
+    Such a sector has the content `POISON`, also after a cut that drops what was written there. A
+    write of a part of it brings the rest back.
     """
 
     def __init__(
@@ -54,9 +55,9 @@ class SectorDisk(WrapperMember):
         record: CutRecord | None = None,
         pace: str = "inline",
         reads_zero: bool = False,
-        has_poison: bool = False,
+        under: dict[int, bytes] | None = None,
     ) -> None:
-        self._under: dict[int, bytes] | None = {} if has_poison else None
+        self._under = under
         self.cut = PowerCutMember(image, name=name, record=record)
         super().__init__(self.cut)
         self.reads_zero = reads_zero
@@ -85,13 +86,15 @@ class SectorDisk(WrapperMember):
         self._check_readable(offset_bytes, buffers)
         await self.cut.readv(offset_bytes, buffers)
 
-    async def poison(self, offset_bytes: int) -> None:
-        """Make a sector unreadable, durably, until it is written."""
+    async def poison(self, offset_bytes: int) -> bytes:
+        """Make a sector unreadable, durably, until it is written; return what it holds."""
         assert self._under is not None
         image = self.cut.state.image
-        self._under[offset_bytes] = bytes(image[offset_bytes : offset_bytes + SECTOR_BYTES])
+        content = bytes(image[offset_bytes : offset_bytes + SECTOR_BYTES])
+        self._under[offset_bytes] = content
         await self.cut.writev(offset_bytes, [POISON])
         await self.cut.flush()
+        return content
 
     def _check_readable(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
         if self._under is not None:

@@ -118,7 +118,7 @@ class Hardware:
             record=record,
             pace=self.shape.pace if record is not None else "inline",
             reads_zero=self.shape.zeroed,
-            has_poison=self.theme == "latent",
+            under={} if self.theme == "latent" else None,
         )
 
     def _least_bytes(self) -> int:

@@ -224,12 +224,11 @@ class _Oracle:
     def _members(self) -> list[Member]:
         reads_zero = self.recording.zeroed
         members: list[Member] = []
-        has_poison = self.recording.has_poison
         lend = (
             self.record is None
             and not self.left.unread
             and self.rng.random() < 0.5
-            and not has_poison
+            and not self.recording.has_poison
         )
         for number, image in sorted(self.left.images.items()):
             if lend and isinstance(image, bytearray):
@@ -246,7 +245,7 @@ class _Oracle:
                 name=f"disk{number}",
                 record=self.record,
                 reads_zero=reads_zero,
-                has_poison=has_poison,
+                under=self.recording.under(number, self.left.moment),
             )
             if number in self.left.unread:
                 disk.lose_log(self.recording.regions.log)

@@ -33,6 +33,7 @@ class Recording:
     - *successors*: (from event, to event, role, other role that its disk may hold by then);
     - *limits*: (event, most), ascending: from this event on, so many members may be lost, at most;
     - *has_poison*: disks may have sectors that cannot be read (disks.py);
+    - *poisoned*: (event, disk, byte offset, content) of each sector that became unreadable;
     - *tempting*: moments that the theme has made for caches that store the last write first;
     - *memory*, *lent*: by disk number, the images and RAM members of the state that was checked
       last. The next state uses them again, because new memory costs more than filling it.
@@ -52,6 +53,7 @@ class Recording:
     limits: list[tuple[int, int]] = field(default_factory=list)
     zeroed: bool = False
     has_poison: bool = False
+    poisoned: list[tuple[int, int, int, bytes]] = field(default_factory=list)
     tempting: list[int] = field(default_factory=list)
     memory: dict[int, Image] = field(default_factory=dict)
     is_one_array: bool = True
@@ -98,6 +100,15 @@ class Recording:
     def roles_of(self, lost: tuple[int, ...], moment: int) -> frozenset[int]:
         """Return the roles that lose their member if the disks *lost* are lost at *moment*."""
         return frozenset(r for r in self.roles(moment) if self.holder(r, moment) in lost)
+
+    def under(self, disk: int, moment: int) -> dict[int, bytes] | None:
+        """Return what the unreadable sectors of *disk* held at *moment*, as `SectorDisk` wants."""
+        if not self.has_poison:
+            return None
+        poisoned = [
+            (at, content) for event, n, at, content in self.poisoned if n == disk and event < moment
+        ]
+        return dict(poisoned)
 
     def away(self, moment: int, roles: frozenset[int]) -> frozenset[int]:
         """Return *roles*, and the other roles that their disks may hold at *moment*."""

@@ -44,10 +44,12 @@ async def lose_sector(player: Player) -> bool:
     unwritten = context.unwritten_cells(stripe)
     cells = [c for c in cell_range(0, len(context.code.cells)) if not unwritten >> c & 1]
     role, start = context.position(stripe, rng.choice(cells))
-    disk = player.disks[player.recording.holder(role, player.event)]
+    number = player.recording.holder(role, player.event)
     offset = start + rng.randrange(CHUNK_BYTES // SECTOR_BYTES) * SECTOR_BYTES
-    player.recording.damaged.append((player.event, math.inf))
-    await disk.poison(offset)
+    event = player.event
+    player.recording.damaged.append((event, math.inf))
+    content = await player.disks[number].poison(offset)
+    player.recording.poisoned.append((event, number, offset, content))
     return True
 
 
