@@ -26,6 +26,7 @@ from raidx_fuse.lab.crash.oracle import Left, judge
 from raidx_fuse.lab.crash.state import Cell, Cut, State, ViolationError
 from raidx_fuse.lab.crash.walk import Tally, crash_workloads, replay
 from raidx_fuse.lab.crash.workload import record_workload
+from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.members.simulated.powercut import CutRecord
 
 STATES = int(os.environ.get("RAIDX_CRASH_STATES", "5000"))
@@ -36,7 +37,7 @@ BROKEN_STATES = 1000
 
 @pytest.mark.timeout(600 + STATES * SECONDS_A_STATE)
 def test_every_state_keeps_the_promise_of_its_journal_mode() -> None:
-    cells = [Cell(layout, mode) for layout in matrix.LAYOUTS_DEFAULT for mode in MODES]
+    cells = __main__._cells((), (), False, ())
     tally = Tally()
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         for part in pool.imap_unordered(matrix.run_task, matrix.tasks_of(cells, STATES, SEED)):
@@ -267,6 +268,11 @@ def test_the_program_runs_every_theme_that_it_is_given(monkeypatch: pytest.Monke
     options = ["--layout", "raid5", "--journal", "full", "--theme", "streams", "--theme", "door"]
     assert CliRunner().invoke(__main__.main, options).exit_code == 0
     assert [cell.theme for cell in themes] == ["streams", "door"]
+
+
+def test_without_a_choice_every_layout_for_arrays_is_tried() -> None:
+    tried = {cell.layout for cell in __main__._cells((), (), False, ())}
+    assert tried == set(LAYOUTS) - {"mcpod"}
 
 
 @pytest.mark.parametrize(

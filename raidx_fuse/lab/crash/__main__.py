@@ -107,9 +107,10 @@ def _cells(
     layouts: Sequence[str], journals: Sequence[str], broken: bool, themes: Sequence[str]
 ) -> list[Cell]:
     """Return the cells of the campaign. Raises LayoutError, UsageError."""
-    names = [find_layout(name).name for name in layouts] or list(matrix.LAYOUTS_DEFAULT)
+    mountable = [name for name, layout in LAYOUTS.items() if layout.build or layout.bundled]
+    names = [find_layout(name).name for name in layouts] or mountable
     for name in names:
-        if LAYOUTS[name].build is None and not LAYOUTS[name].bundled:
+        if name not in mountable:
             raise LayoutError(f"{name} is not a layout for arrays: see `raidx layout list`")
     for journal in journals:
         if journal not in MODES:

@@ -23,7 +23,6 @@ EACH = 4  # of one workload then: many workloads, to meet what only some of them
 ROUNDS_MAX = 40
 RUNNING = "running"  # not a moment of a cut: a workload that failed
 FIRST_NUMBER = 500_000 // SEEDS_OF_TASK  # of the seeds: behind those of a usual campaign
-LAYOUTS_DEFAULT = ("raid0", "raid4", "raid5")
 
 
 @dataclass(frozen=True, slots=True)
