@@ -279,6 +279,7 @@ class Membership:
             return replace(config.with_record(record), jobs=jobs)
 
         await self.array.context.journal.chunk_table.erase(role, member)
+        await self.array.context.journal.chunk_table.give_share(role, member)
         # Recovery must never redo a record of the former member onto this one.
         await self.array.context.journal.drain()
         if was_spare:

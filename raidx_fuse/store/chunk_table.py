@@ -202,6 +202,23 @@ class ChunkTable:
         if role in self._regions:
             await erase_share(member, self._regions[role])
 
+    async def give_share(self, role: Role, member: Member) -> None:
+        """Write the share of *role* to *member*, which takes it next; durable on return.
+
+        As soon as it has the role in memory, any round of superblocks may name it, and a start
+        refuses a member that lacks its share. What moves meanwhile follows by `save_all`. Raises
+        MemberError.
+        """
+        array_uuid = self.member_set.config.array_uuid
+        pages = sorted(page for page in self._written if page[0] == role)
+        for page in pages:
+            generation = self._generations[page] = self._generations.get(page, 0) + 1
+            content = encode_page(page[1], generation, KIND, self._payload(page), array_uuid)
+            for slot in range(PAGE_SLOTS):
+                await member.writev(self._regions[role].slot_offset(page[1], slot), [content])
+        if pages:
+            await member.flush()
+
     def renew(self) -> None:
         """Recompute the regions of the shares, after members were added, removed or enlarged."""
         self._regions = shares_of(self.member_set.config)

@@ -7,10 +7,13 @@ import errno
 import pytest
 import trio
 
+from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import MemberError
 from raidx_fuse.format.pages import load_pages
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.placements.bundled import BundleLayout
+from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import FLUSH, WRITE, SpyRig, spying
 
@@ -148,6 +151,43 @@ def test_what_a_new_member_gets_of_the_chunk_table_has_only_durable_moves() -> N
             first_page = next(n for n, (kind, _member) in enumerate(kinds) if kind == WRITE)
             flushed = {member for kind, member in kinds[:first_page] if kind == FLUSH}
             assert log_members <= flushed, "a page was written before the record was durable"
+
+    run(main)
+
+
+def test_a_new_member_that_any_round_of_superblocks_names_has_its_share() -> None:
+    """Found by the crash campaign: a growth saved its position first, and the start was refused."""
+    content = bytes(range(256)) * 64
+
+    async def main() -> None:
+        async with spying("raidx-copy", 4, chunk_bytes=4096) as rig:
+            context = rig.running.context
+            layout, table = context.layout, context.journal.chunk_table
+            assert isinstance(layout, BundleLayout)
+            await rig.put(0, content)
+            mover = ChunkMover(context, layout)
+            others = [c for c in range(layout.cells) if layout.disk[c] != layout.disk[0]]
+            exchanges = (mover.exchange(0, cell) for cell in others)
+            assert await mover.move(next(m for m in exchanges if mover.problem(m) is None))
+            await context.journal.drain()
+            role = Role(int(layout.disk[0]))
+            await rig.running.fail_disk(role)
+            new = RamMember(rig.rams[role].size_bytes, name="new")
+            disks: list[RamMember] = []
+
+            async def cut() -> None:
+                await context.member_set.update(lambda config: config)
+                for ram in [*(ram for n, ram in enumerate(rig.rams) if n != role), new]:
+                    disks.append(RamMember(ram.size_bytes, name=ram.path))
+                    disks[-1].memory[:] = ram.memory
+                patched.undo()
+                await table.save_all()
+
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(table, "save_all", cut)
+                await rig.running.replace_disk(role, new)
+            async with open_array(disks) as again:
+                assert bytes(await again.read(0, len(content))) == content
 
     run(main)
 
