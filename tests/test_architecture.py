@@ -12,7 +12,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "raidx_fuse"
-MODULE_LINES_MAX = 400
 
 # The layers, from the ground up: a module imports only from its own package and from those before
 # it, annotations included. A name is a package of raidx_fuse, or a module of its top folder.
@@ -35,7 +34,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli",),
 )
 FLAT_MODULES_MAX = 8  # in raidx_fuse itself
-FOLDER_MODULES_MAX = 14
 
 # What touches the operating system, and why it may. Members are the storage; the rest is the way
 # in: mount point, control socket, daemon, and opening what the user named.
@@ -252,14 +250,9 @@ def test_no_modules_import_each_other() -> None:
     assert not circles()
 
 
-def test_folders_are_small() -> None:
-    folders: dict[Path, int] = {}
-    for path in MODULES.values():
-        if path.name != "__init__.py":
-            folders[path.parent] = folders.get(path.parent, 0) + 1
-    assert folders[PACKAGE] <= FLAT_MODULES_MAX
-    for folder, count in folders.items():
-        assert count <= FOLDER_MODULES_MAX, f"{folder} holds {count} modules"
+def test_modules_are_in_packages() -> None:
+    flat = [p for p in MODULES.values() if p.parent == PACKAGE and p.name != "__init__.py"]
+    assert len(flat) <= FLAT_MODULES_MAX
 
 
 def test_imports_are_absolute_and_by_one_name() -> None:
@@ -386,10 +379,8 @@ def test_the_lists_of_exceptions_are_not_longer_than_needed() -> None:
         assert used & SYSTEM_MODULES, f"{module} touches nothing"
 
 
-def test_modules_are_short_and_say_what_they_are_for() -> None:
-    for name, path in MODULES.items():
-        lines = len(path.read_text().splitlines())
-        assert lines <= MODULE_LINES_MAX, f"{name} has {lines} lines: split it"
+def test_modules_say_what_they_are_for() -> None:
+    for name in MODULES:
         assert ast.get_docstring(TREES[name]), f"{name} has no docstring"
 
 
