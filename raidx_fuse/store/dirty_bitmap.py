@@ -72,7 +72,7 @@ class DirtyBitmap:
         self._marked: set[int] = set()  # durable on the members
         self._inflight: dict[int, int] = {}
         self._touched: set[int] = set()
-        # The stripes written since a region was marked; a region without an entry: any of them.
+        # The stripes written since a region's bit was set; a region without an entry: any of them.
         self._written: dict[int, set[Stripe]] = {}
         self._resync = set(self._set_bits())
         self.resynced_below = 0  # the first stripe that the ascending resync has not visited yet
@@ -157,7 +157,10 @@ class DirtyBitmap:
                 wanted = self._wanted - self._marked
                 self._wanted = set()
                 if wanted:
-                    self._written |= {region: set() for region in wanted - self._resync}
+                    # A bit that stands still stands for older writes, too: of a region that is
+                    # being cleaned or awaits its resync, or whose last save has failed.
+                    begun = wanted.difference(self._set_bits())
+                    self._written |= {region: set() for region in begun}
                     self._put(wanted, True)
                     await self._save(wanted)
                     await self._flush()
@@ -194,8 +197,6 @@ class DirtyBitmap:
         if not quiet:
             return
         self._marked -= quiet  # from here on a new write must mark again
-        for region in quiet:
-            self._written.pop(region, None)
         try:
             await self._flush()  # the writes that the bits stood for are durable now
         except BaseException:
@@ -203,6 +204,8 @@ class DirtyBitmap:
             raise
         async with self._marking:
             clear = quiet - self._marked - self._resync
+            for region in clear:
+                self._written.pop(region, None)
             self._put(clear, False)
             await self._save(clear)
 

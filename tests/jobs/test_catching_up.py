@@ -254,6 +254,45 @@ def test_writes_that_the_member_had_not_flushed_are_visited(journal: str) -> Non
     run(main)
 
 
+@pytest.mark.parametrize("journal", ["partial", "none"])
+def test_writes_of_a_region_that_is_marked_again_while_it_is_cleaned_are_visited(
+    journal: str,
+) -> None:
+    """Its flush is under way: what the bit stood for is not durable yet, and may get lost."""
+
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=CHUNK, stripes=600) as rig:
+            await rig.running.set("journal", journal)
+            await fill(rig)
+            await trio.sleep(30)
+            await rig.running.flush()
+            await rig.in_place()
+            context, member = rig.running.context, rig.members[1]
+            stripe, first, second = 2 * CHUNK, Stripe(4), Stripe(30)
+            dirty = context.dirty_bitmap
+            assert first // dirty.per_region == second // dirty.per_region
+            before = bytes(rig.rams[1].memory)
+            await rig.put(first * stripe, noise(stripe, 1))
+            await rig.running.flush()
+            for other in rig.members:
+                other.slow(1.0, ("flush",), count=1)
+            await rig.put(first * stripe, noise(stripe, 2))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lambda: dirty.clean_quiet(all_regions=True))
+                await trio.sleep(0.5)
+                nursery.start_soon(rig.put, second * stripe, noise(stripe, 3))
+                await trio.sleep(0.1)
+                member.vanish()
+            await rig.running.flush()
+            data = rig.data.offset
+            rig.rams[1].memory[data:] = before[data:]  # of its cache, nothing was stored
+            member.come_back()
+            assert (await come_back(rig, 1, member))["catches_up"] is True
+            await check_whole(rig, 1)
+
+    run(main)
+
+
 def test_what_a_checkpoint_is_placing_when_a_member_leaves_is_visited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
