@@ -201,6 +201,29 @@ def test_a_write_of_half_a_sector_keeps_the_other_half() -> None:
     assert history.newest(0) == old[:100] + data + old[200:]
 
 
+def test_a_change_of_a_volumes_size_is_covered_by_its_own_end() -> None:
+    volume = History(0, 0, number=1, name="v1")
+    created = volume.begin_size("create", 0, 1024)
+    assert set(volume.at(1).sizes) == {0, 1024}
+    volume.end(created, 2)
+    assert volume.at(2).sizes == (1024,)
+    write = volume.begin_write("write", 2, frozenset(), frozenset())
+    content = volume.add_sector(write, 1, 0, 512)
+    volume.end(write, 3)
+    refused = volume.begin_size("resize", 3, 512)
+    volume.forget(refused, 4)
+    assert volume.at(4).sizes == (1024,)
+    assert set(volume.at(4).allowed[1]) == {bytes(512), content}
+    shrunk = volume.begin_size("resize", 4, 512)
+    assert set(volume.at(5).sizes) == {512, 1024}
+    volume.end(shrunk, 6)
+    volume.end(volume.begin_size("resize", 6, 1024), 7)
+    assert volume.at(7).sizes == (1024,)
+    assert volume.at(7).allowed[1] == (bytes(512),), "what it lost does not come back"
+    volume.end(volume.begin_size("delete", 7, 0), 8)
+    assert volume.at(8).sizes == (0,)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_one_wrong_bit_in_flushed_data_is_noticed(mode: str) -> None:
     recording = record_workload(Cell("raid0", mode, theme="writes"), 3)

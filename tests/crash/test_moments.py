@@ -65,7 +65,7 @@ class Scene:
 
     def span(self, verb: str, number: int = -1) -> range:
         """Return the moments of the last (or *number*-th) *verb*."""
-        spans = [span for span in self.recording.history.spans if span.verb == verb]
+        spans = [span for span in self.recording.history.timeline.spans if span.verb == verb]
         return range(spans[number].begin_event, int(spans[number].end_event) + 1)
 
     def moments(self, within: range, wanted: Callable[[Disks, Event | None], bool]) -> int:

@@ -1,4 +1,8 @@
-"""What was written when, and what each sector may therefore hold after a cut.
+"""What was done to each volume when, and what a cut may therefore leave of it.
+
+A `History` is that of one volume: its sectors, and its size, which is 0 while there is no volume.
+An array without a volume table is a pool of one volume, of its whole image. The histories of one
+workload share a `Timeline`.
 
 Every 512-byte sector of every write has unique content, a hash of sector and version. A sector that
 is read back therefore identifies its write, and no XOR of sectors looks like another sector. Only
@@ -7,7 +11,7 @@ discards, which are writes of zeros here, are all alike.
 A write is *covered* when a flush that began after its end has returned. After a cut a sector may
 hold any write that had begun, unless a covered write came later: "flushed bytes intact, every other
 sector old or new". The order of two concurrent writes is unknown until the sector is read
-(`observe`).
+(`observe`). A change of the size is covered by its own end.
 """
 
 from __future__ import annotations
@@ -15,13 +19,18 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from raidx_fuse.lab.crash.state import ViolationError
 from raidx_fuse.members.base import SECTOR_BYTES
 
 _SHOWN = 4
+SECTORS_OF_A_VOLUME = 1 << 16  # more than any has: sectors of two volumes have unlike content
+ZEROS = bytes(SECTOR_BYTES)
+# What a state is counted under, whatever else is done meanwhile.
+JOBS = ("rebuild", "scrub", "grow", "restripe", "evacuate", "restore")
 Contents = tuple[bytes, ...]
 
 
@@ -35,12 +44,13 @@ class Span:
     """An action of the workload: *verb*, from one event of the disks' record to another.
 
     Several spans can begin or end between two events; *begin_order* and *end_order* number all
-    beginnings and ends.
+    beginnings and ends. *is_job*: states count under it, whatever else is done meanwhile.
     """
 
     verb: str
     begin_event: int
     begin_order: int
+    is_job: bool = False
     end_event: float = math.inf
     end_order: float = math.inf
 
@@ -70,7 +80,8 @@ class WriteSpan(Span):
     - *closes*: the sectors of the stripes that it completes (`Fronts` in hardware.py);
     - *loose*: those sectors among them that were uncovered when an earlier history was cut;
     - *refused*: the write ended in an error. It may have happened, or not, or may happen later;
-    - *given_up*: sectors of lost members in its stripes, which it may have made unreadable so.
+    - *given_up*: sectors of lost members in its stripes, which it may have made unreadable so;
+    - *size*: of the volume, in bytes, if the write changes it: then its end covers the write.
     """
 
     version: int = 0
@@ -80,7 +91,21 @@ class WriteSpan(Span):
     loose: frozenset[int] = frozenset()
     refused: bool = False
     given_up: frozenset[int] = frozenset()
+    size: int | None = None
     sectors: dict[int, bytes] = field(default_factory=dict)
+
+    def covered(self, moment: int, flushed: float) -> bool:
+        """Return whether the write cannot be lost by a cut before event *moment*.
+
+        The newest flush that had ended then began at *flushed*.
+        """
+        if self.refused:
+            return False
+        return self.end_order <= flushed or (self.size is not None and self.ended(moment))
+
+    def give_size(self, size: int) -> None:
+        """Note that the write gives the volume another size, in bytes."""
+        self.size = size
 
     def refuse(self, given_up: frozenset[int] = frozenset()) -> None:
         """Note that the write ended in an error, and may have given up the sectors *given_up*."""
@@ -100,6 +125,7 @@ class WriteSpan(Span):
 class Expectation:
     """What a cut at one moment may leave.
 
+    - *sizes*: those that the volume may have, in bytes; 0: it may be missing;
     - *allowed*: the contents that each sector may have;
     - *in_flight*: stripes with an uncovered write;
     - *full_in_flight*: stripes with an uncovered write that covers the whole stripe;
@@ -108,6 +134,7 @@ class Expectation:
     - *plainest*: the first allowed content of every sector, for a fast comparison.
     """
 
+    sizes: tuple[int, ...]
     allowed: tuple[Contents, ...]
     in_flight: frozenset[int]
     full_in_flight: frozenset[int]
@@ -124,7 +151,7 @@ def _first_writes(sector: int, contents: Contents) -> list[WriteSpan]:
     """Return one write for each of *contents*, before all others and in unknown order."""
     writes = []
     for content in dict.fromkeys(contents):
-        write = WriteSpan("", -1, -2, -1, -1)
+        write = WriteSpan("", -1, -2, end_event=-1, end_order=-1)
         write.sectors = {sector: content}
         writes.append(write)
     return writes
@@ -138,23 +165,106 @@ def _loose(open_writes: Sequence[WriteSpan]) -> frozenset[int]:
     return loose
 
 
-class History:
-    """The writes and flushes of one workload on an image of *sectors* sectors, zeros at first."""
+def _possible(
+    writes: Sequence[WriteSpan],
+    later: set[tuple[WriteSpan, WriteSpan]],
+    moment: int,
+    flushed: float,
+) -> list[WriteSpan]:
+    """Return those of *writes* to one place that a cut before event *moment* may leave there.
 
-    def __init__(self, seed: int, sectors: int) -> None:
-        self.seed = seed
-        self.sectors = sectors
+    *later*: (later, earlier) of those whose order a read has shown; *flushed* as in `covered`.
+    """
+    begun = [write for write in writes if write.begun(moment)]
+    covered = [write for write in begun if write.covered(moment, flushed)]
+    return [
+        write
+        for write in begun
+        if not any(
+            write.end_order < other.begin_order or (other, write) in later for other in covered
+        )
+    ]
+
+
+class Timeline:
+    """The spans of one workload in the order in which they began, whatever volume they are of.
+
+    *known*: content -> the write that it comes from.
+    """
+
+    def __init__(self, known: Mapping[bytes, str] = MappingProxyType({})) -> None:
         self.spans: list[Span] = []
+        self.known = dict(known)
+        self._order = 0
+
+    def tick(self) -> int:
+        """Return the number of the next beginning or end."""
+        self._order += 1
+        return self._order
+
+    def begin(self, verb: str, event: int, *, is_job: bool = False) -> Span:
+        """Note that *verb* begins before event number *event*; return its span."""
+        span = Span(verb, event, self.tick(), is_job or verb in JOBS)
+        self.spans.append(span)
+        return span
+
+    def end(self, span: Span, event: int) -> None:
+        """Note that *span* ended before event number *event*."""
+        span.end(event, self.tick())
+
+    def verb_at(self, moment: int) -> str:
+        """Return the verb of the background job at *moment*, else of the latest action begun."""
+        running = [span for span in self.spans if span.runs(moment)]
+        verb = next((span.verb for span in running if span.is_job), "")
+        return verb or (running[-1].verb if running else "idle")
+
+    def name(self, content: bytes) -> str:
+        """Return a text that says which write *content* comes from."""
+        if content == ZEROS:
+            return "zeros"
+        return self.known.get(content, f"content that nobody wrote ({content[:8].hex()}...)")
+
+
+class History:
+    """The writes and flushes of one volume of *sectors* sectors, zeros at first.
+
+    Volume *number* of the workload has the *name*; 0 sectors: it is not there yet.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        sectors: int,
+        timeline: Timeline | None = None,
+        *,
+        number: int = 0,
+        name: str = "",
+    ) -> None:
+        self.seed = seed
+        self.timeline = timeline or Timeline()
+        self.number = number
+        self.volume = name
         self.writes: list[WriteSpan] = []
         self.flushes: list[Span] = []
         self.before: WriteSpan | None = None  # what was in flight when an earlier history was cut
-        self._order = 0
         self._versions = 0
         self._later: dict[int, set[tuple[WriteSpan, WriteSpan]]] = {}  # sector -> (later, earlier)
-        self._known: dict[bytes, tuple[int, int]] = {}
-        self._cached: tuple[tuple[int, float], Expectation] | None = None
-        zeros = (bytes(SECTOR_BYTES),)
-        self._by_sector = [_first_writes(sector, zeros) for sector in range(sectors)]
+        self._cached: tuple[tuple[int, float, int], Expectation] | None = None
+        self._by_sector = [_first_writes(sector, (ZEROS,)) for sector in range(sectors)]
+        first = WriteSpan("", -1, -2, end_event=-1, end_order=-1, size=sectors * SECTOR_BYTES)
+        self._sizes = [first]
+
+    @property
+    def sectors(self) -> int:
+        """How many sectors it has had at most."""
+        return len(self._by_sector)
+
+    @property
+    def size(self) -> int:
+        """The newest size of the volume in bytes, 0 if there is none."""
+        size = self._sizes[-1].size
+        assert size is not None
+        return size
 
     def after(self, moment: int) -> History:
         """Return a new history that begins with what a cut at *moment* may leave.
@@ -163,9 +273,8 @@ class History:
         `observe`).
         """
         expected = self.at(moment)
-        new = History(self.seed, self.sectors)
+        new = History(self.seed, self.sectors, Timeline(self.timeline.known))
         new._versions = self._versions
-        new._known = dict(self._known)
         new._by_sector = [_first_writes(s, c) for s, c in enumerate(expected.allowed)]
         earlier = WriteSpan("", -1, -2)  # in flight until the resync has ended
         earlier.stripes, earlier.full = expected.in_flight, expected.full_in_flight
@@ -184,17 +293,11 @@ class History:
         """Return the sectors that may have one of several contents."""
         return [s for s, writes in enumerate(self._by_sector) if len(writes) > 1]
 
-    def _tick(self) -> int:
-        self._order += 1
-        return self._order
-
     # -- what the workload notes ---------------------------------------------------------------
 
     def begin(self, verb: str, event: int) -> Span:
         """Note that *verb* begins before event number *event*; return its span."""
-        span = Span(verb, event, self._tick())
-        self.spans.append(span)
-        return span
+        return self.timeline.begin(verb, event)
 
     def begin_flush(self, verb: str, event: int) -> Span:
         """Note the beginning of an action that makes every earlier write durable."""
@@ -207,11 +310,33 @@ class History:
     ) -> WriteSpan:
         """Note the beginning of a write; `add_sector` gives it content."""
         self._versions += 1
-        span = WriteSpan(verb, event, self._tick(), version=self._versions)
+        span = WriteSpan(verb, event, self.timeline.tick(), version=self._versions)
         span.stripes, span.full = stripes, full
-        self.spans.append(span)
+        self.timeline.spans.append(span)
         self.writes.append(span)
         return span
+
+    def begin_size(self, verb: str, event: int, size: int) -> WriteSpan:
+        """Note the beginning of a change of the size, to *size* bytes; 0: the volume goes.
+
+        The volume loses the sectors behind its new end: where it grows again, they read as zeros.
+        """
+        span = self.begin_write(verb, event, frozenset(), frozenset())
+        span.give_size(size)
+        self._sizes.append(span)
+        count = size // SECTOR_BYTES
+        self._by_sector += [_first_writes(s, (ZEROS,)) for s in range(self.sectors, count)]
+        for sector in range(count, self.sectors):
+            self.add_sector(span, sector, 0, SECTOR_BYTES, zeros=True)
+        return span
+
+    def forget(self, span: WriteSpan, event: int) -> None:
+        """Note that *span* ended before event number *event* and was refused without any effect."""
+        self.end(span, event)
+        self.writes.remove(span)
+        for writes in (self._sizes, *(self._by_sector[sector] for sector in span.sectors)):
+            if span in writes:
+                writes.remove(span)
 
     def add_sector(
         self, span: WriteSpan, sector: int, first: int, end: int, *, zeros: bool = False
@@ -220,7 +345,8 @@ class History:
 
         They are unique, or *zeros*. The rest of the sector keeps what the newest write gave it.
         """
-        content = bytes(SECTOR_BYTES) if zeros else fill(self.seed, sector, span.version)
+        place = self.number * SECTORS_OF_A_VOLUME + sector
+        content = ZEROS if zeros else fill(self.seed, place, span.version)
         data = content[first:end]
         if len(data) < SECTOR_BYTES:
             before = self.newest(sector)
@@ -228,12 +354,13 @@ class History:
         span.sectors[sector] = content
         self._by_sector[sector].append(span)
         if not zeros:
-            self._known[content] = sector, span.version
+            volume = f" of volume {self.volume}" if self.volume else ""
+            self.timeline.known[content] = f"write {span.version} of sector {sector}{volume}"
         return data
 
     def end(self, span: Span, event: int) -> None:
         """Note that *span* ended before event number *event*."""
-        span.end(event, self._tick())
+        self.timeline.end(span, event)
 
     def refuse(self, span: WriteSpan, event: int, given_up: frozenset[int]) -> None:
         """Note that *span* ended in an error: it promises only that later writes are kept.
@@ -251,6 +378,10 @@ class History:
     def newest(self, sector: int) -> bytes:
         """Return the newest content of *sector*; meaningless while several writes run."""
         return self._newest_write(sector).sectors[sector]
+
+    def content(self) -> bytes:
+        """Return the newest content of the volume; meaningless while several writes run."""
+        return b"".join(self.newest(sector) for sector in range(self.size // SECTOR_BYTES))
 
     def _newest_write(self, sector: int) -> WriteSpan:
         writes = self._by_sector[sector]
@@ -296,13 +427,14 @@ class History:
         """Return what a cut before event *moment* may leave."""
         begun = sum(1 for write in self.writes if write.begun(moment))
         flushed = max((f.begin_order for f in self.flushes if f.ended(moment)), default=-math.inf)
-        key = begun, flushed
+        changed = sum(1 for write in self._sizes if write.ended(moment))
+        key = begun, flushed, changed
         if self._cached is not None and self._cached[0] == key:
             return self._cached[1]
-        open_writes = [
-            w for w in self.writes if w.begun(moment) and (w.refused or w.end_order > flushed)
-        ]
+        open_writes = [w for w in self.writes if w.begun(moment) and not w.covered(moment, flushed)]
+        sizes = _possible(self._sizes, set(), moment, flushed)
         expectation = Expectation(
+            tuple(write.size for write in sizes if write.size is not None),
             tuple(self._allowed(sector, moment, flushed) for sector in range(self.sectors)),
             frozenset().union(*(write.stripes for write in open_writes)),
             frozenset().union(*(write.full for write in open_writes)),
@@ -316,38 +448,18 @@ class History:
         writes = self._by_sector[sector]
         if len(writes) == 1:
             return (writes[0].sectors[sector],)
-        begun = [write for write in writes if write.begun(moment)]
-        covered = [w for w in begun if w.end_order <= flushed and not w.refused]
-        later = self._later.get(sector, set())
-        return tuple(
-            write.sectors[sector]
-            for write in begun
-            if not any(
-                write.end_order < other.begin_order or (other, write) in later for other in covered
-            )
-        )
+        possible = _possible(writes, self._later.get(sector, set()), moment, flushed)
+        return tuple(write.sectors[sector] for write in possible)
 
     # -- texts ---------------------------------------------------------------------------------
 
-    def verb_at(self, moment: int) -> str:
-        """Return the verb of the background job at *moment*, else of the latest action begun."""
-        running = [span for span in self.spans if span.runs(moment)]
-        for span in running:
-            if span.verb in ("rebuild", "scrub", "grow", "restripe", "evacuate", "restore"):
-                return span.verb
-        return running[-1].verb if running else "idle"
-
     def name(self, content: bytes) -> str:
         """Return a text that says which write *content* comes from."""
-        if not any(content):
-            return "zeros"
-        if content not in self._known:
-            return f"content that nobody wrote ({content[:8].hex()}...)"
-        sector, version = self._known[content]
-        return f"write {version} of sector {sector}"
+        return self.timeline.name(content)
 
     def describe(self, sector: int, content: bytes, allowed: Iterable[bytes] = ()) -> str:
         """Return a text that says what *sector* holds, and what it may hold."""
         names = sorted({self.name(one) for one in allowed})
-        text = f"sector {sector} holds {self.name(content)}"
+        volume = f"volume {self.volume}, " if self.volume else ""
+        text = f"{volume}sector {sector} holds {self.name(content)}"
         return f"{text}, allowed: {', '.join(names[:_SHOWN])}" if names else text

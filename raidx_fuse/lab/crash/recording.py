@@ -61,7 +61,7 @@ class Recording:
 
     def verb_at(self, moment: int) -> str:
         """Return the verb of what was done at *moment*."""
-        return self.history.verb_at(moment)
+        return self.history.timeline.verb_at(moment)
 
     def weights(self) -> list[int]:
         """Return for each moment how much likelier than others it is to be tried."""

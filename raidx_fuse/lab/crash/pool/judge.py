@@ -16,7 +16,6 @@ import trio
 
 from raidx_fuse.errors import ungrouped
 from raidx_fuse.lab.crash.disks import SectorDisk
-from raidx_fuse.lab.crash.pool.content import allowed
 from raidx_fuse.lab.crash.pool.player import SLOW_BYTES, mounted, moves_of
 from raidx_fuse.lab.crash.pool.recording import PoolRecording
 from raidx_fuse.lab.crash.state import Cut, ViolationError, as_violations
@@ -121,23 +120,29 @@ class _Judge:
                     raise ViolationError(f"volume {volume.name} is shown twice")
                 found[volume.name] = bytes(await volume.read(0, volume.size_bytes))
         moment = self.left.moment
-        known = {tracked.name: tracked for tracked in self.recording.volumes}
+        known = {history.volume: history for history in self.recording.volumes}
         for name in found:
-            if name not in known or True not in allowed(known[name].there, moment):
+            if name not in known or not any(known[name].at(moment).sizes):
                 raise ViolationError(f"volume {name} is there, though it should not be")
         return found
 
     def _check_all_there(self, found: dict[str, bytes]) -> None:
         moment = self.left.moment
-        for tracked in self.recording.volumes:
-            content = found.get(tracked.name)
+        for history in self.recording.volumes:
+            content = found.get(history.volume)
+            expected = history.at(moment)
             if content is None:
-                if False not in allowed(tracked.there, moment):
-                    raise ViolationError(f"volume {tracked.name} is lost")
+                if 0 not in expected.sizes:
+                    raise ViolationError(f"volume {history.volume} is lost")
                 continue
-            problem = tracked.problem(content, moment)
-            if problem is not None:
-                raise ViolationError(problem)
+            if len(content) not in expected.sizes:
+                raise ViolationError(
+                    f"volume {history.volume} has {len(content)} bytes, allowed: {expected.sizes}"
+                )
+            for sector in range(len(content) // SECTOR_BYTES):
+                part = content[sector * SECTOR_BYTES : (sector + 1) * SECTOR_BYTES]
+                if part not in expected.allowed[sector]:
+                    raise ViolationError(history.describe(sector, part, expected.allowed[sector]))
 
     def _check_same(self, before: dict[str, bytes], after: dict[str, bytes]) -> None:
         if before.keys() != after.keys():

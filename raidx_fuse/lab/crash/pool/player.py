@@ -15,7 +15,7 @@ from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.lab.crash.broken import break_order
 from raidx_fuse.lab.crash.disks import PACES, SectorDisk
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, MEMBER_BYTES_MIN, MEMBER_UNIT_BYTES, WIDTHS
-from raidx_fuse.lab.crash.pool.content import Deed, Tracked, Version
+from raidx_fuse.lab.crash.history import History, Span, Timeline, WriteSpan
 from raidx_fuse.lab.crash.pool.recording import PoolRecording
 from raidx_fuse.lab.crash.state import Cell, ViolationError
 from raidx_fuse.layouts.registry import allowed_widths, find_layout
@@ -76,9 +76,11 @@ class PoolPlayer:
         self.rng = random.Random(f"{cell.layout}:{cell.journal}:pool {seed}")
         self.record = CutRecord()
         self.disks: list[SectorDisk] = []
-        self.recording = PoolRecording(cell, seed, self.record, [], [], [], [], [])
+        self.timeline = Timeline()
+        self.recording = PoolRecording(cell, seed, self.record, self.timeline, [], [], [], [])
+        self.uuids: dict[int, str] = {}  # of the volumes, by number
         self._stack = AsyncExitStack()
-        self._running: list[tuple[MoveVolumes, Deed]] = []
+        self._running: list[tuple[MoveVolumes, Span]] = []
         self.pool: Pool
 
     @property
@@ -154,20 +156,10 @@ class PoolPlayer:
                 await volumes.array.set("journal", self.cell.journal)
         self._running = []
         for job in moves_of(self.pool):
-            self._watch(job, self._begin("move"))
+            self._watch(job, self._begin_move("move"))
 
-    def _begin(self, verb: str) -> Deed:
-        deed = Deed(verb, self.event)
-        self.recording.deeds.append(deed)
-        return deed
-
-    def _done(self, deed: Deed, *versions: Version[bool] | Version[int] | Version[bytes]) -> None:
-        """Note that *deed* has ended, and what is sure now."""
-        deed.finish(self.event)
-        for version in versions:
-            version.confirm(self.event)
-        if versions:
-            self.recording.promised.add(self.event)
+    def _begin_move(self, verb: str) -> Span:
+        return self.timeline.begin(verb, self.event, is_job=True)
 
     # -- steps ---------------------------------------------------------------------------------
 
@@ -185,11 +177,11 @@ class PoolPlayer:
             await getattr(self, kind)(self.rng.choice(self._present()))
         self._reap()
 
-    def _present(self) -> list[Tracked]:
-        return [tracked for tracked in self.recording.volumes if tracked.is_there]
+    def _present(self) -> list[History]:
+        return [history for history in self.recording.volumes if history.size]
 
-    def _volume(self, tracked: Tracked) -> Volume:
-        return self.pool.find(tracked.uuid)[1]
+    def _volume(self, history: History) -> Volume:
+        return self.pool.find(self.uuids[history.number])[1]
 
     async def fill(self) -> None:
         """Fill both arrays but for a few pages, and let two volumes change places."""
@@ -200,121 +192,120 @@ class PoolPlayer:
             free = volumes.free_in(volumes.table())[-1].length // PAGE
             await self.create((free - self.rng.randint(1, FREE_PAGES_MAX)) * PAGE, volumes)
         first, second = self._present()[:2]
-        await self._start("swap", start_swap(self.pool, first.uuid, second.uuid))
+        await self._start(
+            "swap", start_swap(self.pool, self.uuids[first.number], self.uuids[second.number])
+        )
 
     async def create(self, size: int = 0, volumes: ArrayVolumes | None = None) -> None:
         """Create a volume of *size*, 0: any, on an array, and write most of it."""
         number = len(self.recording.volumes)
         size = size or self.rng.randint(1, PAGES_MAX) * PAGE
-        there = [Version(False, -1, -1), Version(True, self.event)]
-        tracked = Tracked(number, f"v{number}", there)
-        tracked.resize(size, self.event)
-        tracked.sizes[0].confirm(-1)
-        deed = self._begin("create")
-        self.recording.volumes.append(tracked)
+        history = History(self.seed, 0, self.timeline, number=number, name=f"v{number}")
+        span = history.begin_size("create", self.event, size)
+        self.recording.volumes.append(history)
         try:
             volumes = volumes or self.rng.choice(self.pool.arrays)
-            volume = await volumes.create(tracked.name, size)
+            volume = await volumes.create(history.volume, size)
         except (BusyError, NoSpaceError):
-            self.recording.volumes.remove(tracked)
-            deed.finish(self.event)
+            self.recording.volumes.remove(history)
+            history.end(span, self.event)
             return
-        tracked.name_uuid(volume.uuid)
-        self._done(deed, there[1])
+        self.uuids[number] = volume.uuid
+        history.end(span, self.event)
         if self.rng.random() < 0.8:
             low = self.rng.randrange(2) * self.rng.randrange(size // PAGE) * PAGE
             self.recording.filling.append((self.event, float("inf")))
             begin = self.event
-            await self._write(tracked, low // SECTOR_BYTES, (size - low) // SECTOR_BYTES)
-            await self.flush(tracked)
+            await self._write(history, low // SECTOR_BYTES, (size - low) // SECTOR_BYTES)
+            await self.flush(history)
             self.recording.filling[-1] = begin, self.event
 
-    async def write(self, tracked: Tracked) -> None:
+    async def write(self, history: History) -> None:
         """Write some sectors, perhaps in several places at the same time."""
-        sectors = tracked.size // SECTOR_BYTES
+        sectors = history.size // SECTOR_BYTES
         starts = sorted(self.rng.sample(range(0, sectors, 8), min(sectors // 8, 3)))
         async with trio.open_nursery() as nursery:
             for start in starts[: self.rng.randint(1, 3)]:
                 count = self.rng.randint(1, WRITE_SECTORS)
                 first = start + self.rng.randint(0, 8 - count)
-                nursery.start_soon(self._write, tracked, first, count)
+                nursery.start_soon(self._write, history, first, count)
 
-    async def _write(self, tracked: Tracked, first: int, count: int) -> None:
-        deed = self._begin("write")
-        data = tracked.write(self.seed, first, count, self.event)
-        await self._volume(tracked).write(first * SECTOR_BYTES, data)
-        self._done(deed)
+    async def _write(self, history: History, first: int, count: int) -> None:
+        span = history.begin_write("write", self.event, frozenset(), frozenset())
+        sectors = range(first, first + count)
+        data = b"".join(history.add_sector(span, s, 0, SECTOR_BYTES) for s in sectors)
+        await self._volume(history).write(first * SECTOR_BYTES, data)
+        history.end(span, self.event)
 
-    async def flush(self, tracked: Tracked) -> None:
+    async def flush(self, history: History) -> None:
         """Flush a volume: what was written is sure then."""
-        deed = self._begin("flush")
-        versions = [version for _, version in tracked.newest()]
-        await self._volume(tracked).flush()
-        self._done(deed, *versions)
+        span = history.begin_flush("flush", self.event)
+        await self._volume(history).flush()
+        history.end(span, self.event)
 
-    async def resize(self, tracked: Tracked) -> None:
+    async def resize(self, history: History) -> None:
         """Make a volume larger or smaller."""
         size = self.rng.randint(1, PAGES_MAX) * PAGE
-        await self.flush(tracked)  # what it loses is lost for good
-        volumes, volume = self.pool.find(tracked.uuid)
-        deed = self._begin("resize")
-        zeros = tracked.resize(size, self.event)
-        try:
-            await volumes.resize(volume, size, lose_data=True)
-        except (BusyError, NoSpaceError, UsageError):  # it is on its way, or there is no room
-            tracked.undo_resize(zeros)
-            deed.finish(self.event)
-            return
-        self._done(deed, tracked.sizes[-1], *zeros)
+        await self.flush(history)  # what it loses is lost for good
+        volumes, volume = self.pool.find(self.uuids[history.number])
+        span = history.begin_size("resize", self.event, size)
+        # Refused: it is on its way, or there is no room.
+        await self._unless_refused(history, span, volumes.resize(volume, size, lose_data=True))
 
-    async def delete(self, tracked: Tracked) -> None:
+    async def delete(self, history: History) -> None:
         """Delete a volume."""
-        volumes, volume = self.pool.find(tracked.uuid)
-        deed = self._begin("delete")
-        tracked.there.append(Version(False, self.event))
+        volumes, volume = self.pool.find(self.uuids[history.number])
+        span = history.begin_size("delete", self.event, 0)
+        # Refused: it is on its way, or there already.
+        await self._unless_refused(history, span, volumes.delete(volume, lose_data=True))
+
+    async def _unless_refused(
+        self, history: History, span: WriteSpan, change: Awaitable[object]
+    ) -> None:
         try:
-            await volumes.delete(volume, lose_data=True)
-        except (BusyError, UsageError):  # it is on its way, or there already
-            tracked.there.pop()
-            deed.finish(self.event)
-            return
-        self._done(deed, tracked.there[-1])
+            await change
+        except (BusyError, NoSpaceError, UsageError):
+            history.forget(span, self.event)
+        else:
+            history.end(span, self.event)
 
-    async def move(self, tracked: Tracked) -> None:
+    async def move(self, history: History) -> None:
         """Start to move a volume to the other array."""
-        volumes, _ = self.pool.find(tracked.uuid)
+        uuid = self.uuids[history.number]
+        volumes, _ = self.pool.find(uuid)
         other = next(one for one in self.pool.arrays if one is not volumes)
-        await self._start("move", start_move(self.pool, tracked.uuid, other.array.name))
+        await self._start("move", start_move(self.pool, uuid, other.array.name))
 
-    async def swap(self, tracked: Tracked) -> None:
+    async def swap(self, history: History) -> None:
         """Start to swap a volume for another one."""
         other = self.rng.choice(self._present())
-        await self._start("swap", start_swap(self.pool, tracked.uuid, other.uuid))
+        uuids = self.uuids[history.number], self.uuids[other.number]
+        await self._start("swap", start_swap(self.pool, *uuids))
 
     async def _start(self, verb: str, starting: Awaitable[int]) -> None:
-        deed = self._begin(verb)
+        span = self._begin_move(verb)
         try:
             await starting
         except (BusyError, NoSpaceError, UsageError):
-            deed.finish(self.event)
+            self.timeline.end(span, self.event)
             return
         known = [job for job, _ in self._running]
         (job,) = [job for job in moves_of(self.pool) if job not in known]
-        self._watch(job, deed)
+        self._watch(job, span)
 
-    def _watch(self, job: MoveVolumes, deed: Deed) -> None:
+    def _watch(self, job: MoveVolumes, span: Span) -> None:
         job.limit(0, self.rng.choice(SLOW_BYTES))
         job.set_window(1)
-        self._running.append((job, deed))
+        self._running.append((job, span))
 
     def _reap(self) -> None:
         """Note which moves have ended."""
-        for job, deed in list(self._running):
+        for job, span in list(self._running):
             if job.finished.is_set():
                 if job.state == "failed":
                     raise ViolationError(f"a move ended as {job.state}: {job.error}")
-                self._running.remove((job, deed))
-                deed.finish(self.event)
+                self._running.remove((job, span))
+                self.timeline.end(span, self.event)
 
     async def cancel(self) -> None:
         """Cancel a move."""
@@ -332,16 +323,16 @@ class PoolPlayer:
 
     async def remount(self) -> None:
         """Unmount and mount again: moves go on."""
-        deed = self._begin("remount")
+        span = self.timeline.begin("remount", self.event)
+        flushes = [(one, one.begin_flush("remount", self.event)) for one in self._present()]
         await self._stack.aclose()
         self._stack = AsyncExitStack()
         for _, running in self._running:
-            running.finish(self.event)
+            self.timeline.end(running, self.event)
         await self._open()
-        self._done(deed)
-        for tracked in self._present():
-            for _, version in tracked.newest():
-                version.confirm(self.event)
+        self.timeline.end(span, self.event)
+        for history, flush in flushes:
+            history.end(flush, self.event)
 
     async def settle(self) -> None:
         """Wait until all moves have ended and all is wiped."""
@@ -361,10 +352,10 @@ class PoolPlayer:
 
     async def compare(self) -> None:
         """Read every volume, and compare it with its newest content."""
-        for tracked in self._present():
-            volume = self._volume(tracked)
-            if bytes(await volume.read(0, volume.size_bytes)) != tracked.content():
-                raise ViolationError(f"before any cut: volume {tracked.name} is wrong")
+        for history in self._present():
+            volume = self._volume(history)
+            if bytes(await volume.read(0, volume.size_bytes)) != history.content():
+                raise ViolationError(f"before any cut: volume {history.volume} is wrong")
 
 
 def record_pool(cell: Cell, seed: int) -> PoolRecording:

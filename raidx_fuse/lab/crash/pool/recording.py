@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from raidx_fuse.lab.crash.pool.content import Deed, Tracked
+from raidx_fuse.lab.crash.history import History, Timeline
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image
@@ -25,20 +25,17 @@ class PoolRecording:
     cell: Cell
     seed: int
     record: CutRecord
-    volumes: list[Tracked]
-    deeds: list[Deed]
+    timeline: Timeline
+    volumes: list[History]
     array_of: list[int]
     tolerances: list[int]
     filling: list[tuple[int, float]]
-    promised: set[int] = field(default_factory=set)
     memory: dict[int, Image] = field(default_factory=dict)
     is_one_array: bool = False
 
     def verb_at(self, moment: int) -> str:
         """Return the verb of the move at *moment*, else of the latest action."""
-        running = [deed.verb for deed in self.deeds if deed.begin <= moment < deed.end]
-        moves = [verb for verb in running if verb in ("move", "swap")]
-        return (moves or running or ["idle"])[-1]
+        return self.timeline.verb_at(moment)
 
     def weights(self) -> list[int]:
         """Return for each moment how much likelier than others it is to be tried."""
