@@ -275,6 +275,33 @@ def test_only_named_modules_touch_the_system() -> None:
             assert "open" not in called, name
 
 
+# (module, method): text that the module itself wrote, or bytes.
+MAY_SPLIT_OR_DECODE = {
+    ("daemon.mount", "splitlines"),  # what libfuse printed, for a message
+    ("daemon.events.store", "splitlines"),  # bytes, whose lines end at \n and \r only
+}
+
+
+def test_what_users_name_is_read_as_bytes() -> None:
+    # The kernel's tables hold names that any user chooses: text may end lines at CR, FF, NEL or
+    # U+2028, and may not be decodable. They are read by members/kernel_files.py.
+    found = set()
+    for name, tree in TREES.items():
+        if not listed(name, {"members", "fuse", "nbd", "daemon"}):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr in ("read_text", "splitlines"):
+                found.add((name, node.attr))
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "open":
+                mode = node.args[1] if len(node.args) > 1 else None
+                binary = isinstance(mode, ast.Constant) and "b" in str(mode.value)
+                assert binary, f"{name}, line {node.lineno}: opened as text"
+            elif isinstance(node, ast.keyword) and node.arg == "text":
+                is_true = isinstance(node.value, ast.Constant) and node.value.value is True
+                assert not is_true, f"{name}, line {node.value.lineno}: decoded output"
+    assert found == MAY_SPLIT_OR_DECODE
+
+
 def test_only_members_start_threads() -> None:
     for name, tree in TREES.items():
         if name not in MAY_START_THREADS:

@@ -22,6 +22,7 @@ from pathlib import Path
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.fuse import mountpoint as mountpoints
 from raidx_fuse.fuse.mountpoint import FUSE_TYPE, Mount
+from raidx_fuse.members.kernel_files import kernel_text
 
 Device = tuple[int, int]
 MembersOf = Callable[[str], Sequence[str]]
@@ -98,11 +99,11 @@ class _Search:
 
     def _below_disk(self, disk: Path) -> Iterator[list[str] | None]:
         for slave in sorted(disk.glob("slaves/*/dev")):
-            major, _, minor = slave.read_text().strip().partition(":")
+            major, _, minor = kernel_text(slave).strip().partition(":")
             yield self._below_device((int(major), int(minor)))
         backing = disk / "loop" / "backing_file"
         if backing.exists():
-            yield self.way_down(backing.read_text(errors="surrogateescape").rstrip("\n"))
+            yield self.way_down(kernel_text(backing).removesuffix("\n"))
 
     def _below_mount(self, mount: Mount) -> list[str] | None:
         """Follow a file system whose device number is not that of a block device."""
@@ -140,6 +141,6 @@ def _numbers(device: int) -> Device:
 
 
 def _mount_id(descriptor: int) -> int:
-    text = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
+    text = kernel_text(f"/proc/self/fdinfo/{descriptor}")
     found = re.search(r"(?m)^mnt_id:\s*(\d+)", text)
     return int(found[1]) if found else -1

@@ -20,12 +20,12 @@ import select
 import socket
 import struct
 import time
-from pathlib import Path
 from typing import Any
 
 from raidx_fuse.daemon import paths
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint as mountpoints
+from raidx_fuse.members.kernel_files import kernel_text
 
 PATIENCE_S = 10.0
 ANSWER_BYTES_MAX = 64 << 20
@@ -272,7 +272,7 @@ def wait_for_exit(pid: int, timeout_s: float | None = None) -> bool:
 def require_running(pid: int) -> None:
     """Raise ControlError if process *pid*, which serves a mount, is stopped by a signal."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        text = kernel_text(f"/proc/{pid}/stat")
     except OSError:
         return
     if text.rpartition(")")[2].split()[:1] == ["T"]:

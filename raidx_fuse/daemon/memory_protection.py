@@ -23,6 +23,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from raidx_fuse.members.kernel_files import kernel_text
+
 _PR_SET_IO_FLUSHER = 57
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 _CAP_IPC_LOCK, _CAP_SYS_RESOURCE = 14, 24
@@ -107,7 +109,7 @@ def _lock_memory() -> None:
 
 def _set_oom_score() -> None:
     path = Path("/proc/self/oom_score_adj")
-    if int(path.read_text()) <= _OOM_SCORE:
+    if int(kernel_text(path)) <= _OOM_SCORE:
         return
     if not _capable(_CAP_SYS_RESOURCE):
         raise PermissionError("needs CAP_SYS_RESOURCE")
@@ -116,7 +118,7 @@ def _set_oom_score() -> None:
 
 def _capable(capability: int) -> bool:
     """Return whether this process has *capability* (a bit number) in its effective set."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in kernel_text("/proc/self/status").split("\n"):
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) >> capability & 1)
     return False

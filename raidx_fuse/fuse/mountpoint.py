@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.members.kernel_files import kernel_text
 
 FUSE_TYPE = "fuse.raidx"
 _DEVICE = "/dev/fuse"
@@ -48,7 +49,7 @@ class Mount:
 
 def mounts() -> Iterator[Mount]:
     """Yield all mounts; of several on one path, the topmost last."""
-    for line in Path(_MOUNTINFO).read_text(errors="surrogateescape").splitlines():
+    for line in kernel_text(_MOUNTINFO).removesuffix("\n").split("\n"):
         before, _, after = line.partition(" - ")
         fields, kind = before.split(" "), after.split(" ")
         major, _, minor = fields[2].partition(":")
@@ -164,7 +165,7 @@ def check_fuse(*, allow_other: bool = False) -> None:
 
 def _config_allows_other() -> bool:
     try:
-        text = Path("/etc/fuse.conf").read_text()
+        text = kernel_text("/etc/fuse.conf")
     except OSError:
         return False
     return re.search(r"(?m)^\s*user_allow_other\s*$", text) is not None
@@ -198,7 +199,7 @@ def loop_devices(path: str) -> list[tuple[str, str]]:
     found = []
     for backing in sorted(_LOOPS.glob("loop*/loop/backing_file")):
         try:
-            image = backing.read_text(errors="surrogateescape").rstrip("\n")
+            image = kernel_text(backing).removesuffix("\n")
         except OSError:
             continue  # detached between listing and reading
         if image.startswith(path.rstrip("/") + "/"):
@@ -225,11 +226,11 @@ def unmount(mountpoint: str | os.PathLike[str]) -> None:
             f"{device} is on {image}",
             action=f"unmount what is on it, then type: losetup -d {device}",
         )
-    done = subprocess.run(unmount_argv(path), capture_output=True, text=True, check=False)
+    done = subprocess.run(unmount_argv(path), capture_output=True, check=False)
     if done.returncode and find(path) is not None:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["no reason given"]
-        if "busy" in lines[-1].lower():
+        said = os.fsdecode(done.stderr or done.stdout).strip().rpartition("\n")[2]
+        if "busy" in said.lower():
             raise BusyError(
                 f"{path} is in use", action=f"see by whom: fuser -vm {path}, or lsof +f -- {path}"
             )
-        raise RaidxError(f"{path} could not be unmounted: {lines[-1]}")
+        raise RaidxError(f"{path} could not be unmounted: {said or 'no reason given'}")

@@ -36,6 +36,7 @@ from time import perf_counter
 from raidx_fuse.errors import BusyError, MemberError, UsageError
 from raidx_fuse.members import syscalls
 from raidx_fuse.members.base import SECTOR_BYTES, Identity, Member, ReadBuffer, WriteBuffer
+from raidx_fuse.members.kernel_files import rotates
 from raidx_fuse.members.threads import Workers
 
 SLOW_WRITE_S = 0.004
@@ -104,7 +105,7 @@ class LocalMember(Member):
             if self.kind == "file" and not read_only:
                 syscalls.check_file_limit(path, self.size_bytes)
             self.identity = identity_of(os.fstat(self._fd))
-            self.rotates = syscalls.rotates(os.fstat(self._fd))
+            self.rotates = rotates(os.fstat(self._fd))
             self._read_flags = self._probe_nowait()
         except BaseException:
             os.close(self._fd)

@@ -7,7 +7,6 @@ import errno
 import fcntl
 import os
 import resource
-import stat
 import struct
 from collections.abc import Iterator, Sequence
 
@@ -70,22 +69,6 @@ def block_device_is_read_only(fd: int) -> bool:
     answer = bytearray(4)
     fcntl.ioctl(fd, _BLKROGET, answer)
     return any(answer)
-
-
-def rotates(status: os.stat_result) -> bool | None:
-    """Return whether a file or block device lies on a rotating disk, by what the kernel says of it.
-
-    None if it says nothing: a file system in memory, over a network, or of several devices.
-    """
-    device = status.st_rdev if stat.S_ISBLK(status.st_mode) else status.st_dev
-    place = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"
-    for queue in ("queue", "../queue"):  # a partition's is that of its disk
-        try:
-            with open(f"{place}/{queue}/rotational", encoding="ascii") as told:
-                return told.read(1) == "1"
-        except OSError:
-            continue
-    return None
 
 
 def data_extents(fd: int, offset_bytes: int, length_bytes: int) -> Iterator[tuple[int, int]]:

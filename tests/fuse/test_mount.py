@@ -38,6 +38,51 @@ def run_fake(*arguments: str | Path, **environment: str) -> subprocess.Completed
     )
 
 
+# ---- names that strangers choose ----
+
+STRANGE = [b"cr\rlf", b"ff\x0c", b"fs\x1c", "nel\x85 ls\u2028".encode(), b"latin-1 \xff", b"x - y"]
+
+
+def test_no_name_on_the_machine_stops_a_reader_of_the_kernels_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, blocks = tmp_path / "mountinfo", tmp_path / "block"
+    lines = [
+        b"%d 1 0:%d / /mnt/%s rw - fuse.raidx disk rw,user_id=0"
+        % (number, number, name.replace(b" ", b"\\040"))
+        for number, name in enumerate(STRANGE)
+    ]
+    table.write_bytes(b"\n".join(lines) + b"\n")
+    for number, name in enumerate([*STRANGE, b"two\nlines", b"ends\n"]):
+        (blocks / f"loop{number}" / "loop").mkdir(parents=True)
+        (blocks / f"loop{number}" / "loop" / "backing_file").write_bytes(b"/mnt/" + name + b"\n")
+    monkeypatch.setattr(mountpoints, "_MOUNTINFO", str(table))
+    monkeypatch.setattr(mountpoints, "_LOOPS", blocks)
+    names = [os.fsencode(mount.path) for mount in mountpoints.mounts()]
+    assert names == [b"/mnt/" + name for name in STRANGE]
+    images = {os.fsencode(image) for _, image in mountpoints.loop_devices("/mnt")}
+    assert images == {b"/mnt/" + name for name in [*STRANGE, b"two\nlines", b"ends\n"]}
+    for name in STRANGE:
+        found = mountpoints.find(os.fsdecode(b"/mnt/" + name))
+        assert found is not None
+        assert found.fs_type == "fuse.raidx"
+
+
+@mounted
+def test_directories_of_strange_names_that_are_mounted_stop_no_command(tmp_path: Path) -> None:
+    if os.geteuid() or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare: other programs of the machine must not see the mounts")
+    raidx = str(Path(sys.executable).with_name("raidx"))
+    script = 'for each in "$@"; do mount -t tmpfs strange "$each" || exit 9; done; exec "$0" $ASK'
+    folders = [os.fsencode(tmp_path) + b"/" + name for name in STRANGE]
+    for folder in folders:
+        os.mkdir(folder)
+    env = {**os.environ, "ASK": "umount --if-exists /nowhere"}
+    words = ["unshare", "--mount", "sh", "-c", script, raidx, *folders]
+    done = subprocess.run(words, capture_output=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr
+
+
 # ---- refusals ----
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from raidx_fuse.members import syscalls
+from raidx_fuse.members import kernel_files
 from raidx_fuse.members.open import open_member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.model import model_member
@@ -29,17 +29,17 @@ from raidx_fuse.members.wrapper import WrapperMember
 def test_the_kernel_says_so_of_the_device(
     monkeypatch: pytest.MonkeyPatch, block: bool, place: str, text: str, expected: bool | None
 ) -> None:
-    def opened(path: str, *_: Any, **__: Any) -> io.StringIO:
+    def opened(path: str, *_: Any, **__: Any) -> io.BytesIO:
         if path != place:
             raise FileNotFoundError(path)
-        return io.StringIO(text)
+        return io.BytesIO(text.encode())
 
     device = os.makedev(8, 3)
     mode, rdev, dev = (stat.S_IFBLK, device, 5) if block else (stat.S_IFREG, 5, device)
     fields = (mode, 1, dev, 1, 0, 0, 0, 0, 0, 0, *[0] * 6, 0, 0, rdev)
     monkeypatch.setattr(builtins, "open", opened)
     status = os.stat_result(fields, {"st_dev": dev, "st_rdev": rdev})
-    assert syscalls.rotates(status) is expected
+    assert kernel_files.rotates(status) is expected
 
 
 def test_members_that_the_kernel_does_not_know_are_unknown_and_models_know() -> None:

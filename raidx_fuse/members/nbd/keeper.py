@@ -17,6 +17,7 @@ import trio
 from trio import lowlevel
 
 from raidx_fuse.errors import BusyError, MemberError
+from raidx_fuse.members.kernel_files import kernel_text
 from raidx_fuse.members.nbd.beat import (
     BEAT_BYTES,
     BEAT_OFFSET,
@@ -44,9 +45,8 @@ Ask = Callable[[Call, str], Awaitable[None]]
 @cache
 def _holder_of(pid: int) -> Holder:
     """Return the holder that is the process *pid*: this one. Unique on all machines and boots."""
-    with open("/proc/sys/kernel/random/boot_id") as boot, open("/proc/self/stat") as status:
-        started = status.read().rpartition(")")[2].split()[19]
-        unique = f"{boot.read().strip()} {pid} {started}"
+    started = kernel_text("/proc/self/stat").rpartition(")")[2].split()[19]
+    unique = f"{kernel_text('/proc/sys/kernel/random/boot_id').strip()} {pid} {started}"
     uid = hashlib.blake2b(unique.encode(), digest_size=16).digest()
     return Holder(uid, f"process {pid} on {socket.gethostname()}")
 
