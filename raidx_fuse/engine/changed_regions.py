@@ -15,9 +15,10 @@ Laws:
  2. A write that lacks a member notes its stripes, in memory, before it is planned, under their
     locks: a rebuild never passes such a stripe without a visit.
  3. The note is durable before a byte of a home place changes: before a write past the log begins,
-    before a checkpoint places what the log holds, and before a rebuild writes what the log holds to
-    the member that is caught up. A crash in between finds the record, and the start notes the
-    stripes of all records that it redoes, and those that await their resync.
+    before an unreadable page that is given up is written, before a checkpoint places what the log
+    holds, and before a rebuild writes what the log holds to the member that is caught up. A crash
+    in between finds the record, and the start notes the stripes of all records that it redoes, and
+    those that await their resync.
  4. Notes are dropped only when no member is away, or none can be caught up any more.
 """
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from raidx_fuse.engine.access_stats import Noted
@@ -345,14 +346,25 @@ class ArrayContext:
                 ):
                     raise MemberLostError
             else:
-                await self.changes.save()
-                await self.dirty_bitmap.enter((stripe,))  # a member that leaves now may lack it
-                try:
+                async with self.past_the_log((stripe,)):
                     await self.member_set.write(requests, background=True)
-                finally:
-                    self.dirty_bitmap.leave((stripe,))
         finally:
             self.forget_stripe(stripe)
+
+    @asynccontextmanager
+    async def past_the_log(self, stripes: Sequence[Stripe]) -> AsyncIterator[None]:
+        """Let the caller, who holds the locks of *stripes*, write to their home places.
+
+        First their regions are marked: a member that leaves from now on lacks them. Then what the
+        members lack that are away already is noted, durably. Raises RaidxError.
+        """
+        await self.dirty_bitmap.enter(stripes)
+        try:
+            self.changes.note(stripes)
+            await self.changes.save()
+            yield
+        finally:
+            self.dirty_bitmap.leave(stripes)
 
     def forget_stripe(self, stripe: Stripe) -> None:
         """Drop every cached page of *stripe*, data and parity."""

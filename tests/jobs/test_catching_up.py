@@ -16,7 +16,7 @@ from raidx_fuse.format.configuration.away import (
 )
 from raidx_fuse.format.superblock import decode_superblock
 from raidx_fuse.jobs.rebuild import Rebuild
-from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import READ, WRITE, SpyRig, Touch, fill, noise, spying
@@ -289,6 +289,30 @@ def test_writes_of_a_region_that_is_marked_again_while_it_is_cleaned_are_visited
             member.come_back()
             assert (await come_back(rig, 1, member))["catches_up"] is True
             await check_whole(rig, 1)
+
+    run(main)
+
+
+def test_what_a_job_writes_is_visited_if_a_member_leaves_while_its_region_is_marked() -> None:
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=CHUNK, stripes=600) as rig:
+            await rig.running.set("journal", "none")
+            await fill(rig)
+            await trio.sleep(30)
+            context, stripe = rig.running.context, Stripe(30)
+            for member in rig.members:
+                member.slow(1.0, ("flush",), count=1)
+            role, offset = context.position(stripe, CellIndex(0))
+            await context.locks.acquire(stripe)
+            async with trio.open_nursery() as nursery:
+                request = (role, offset, [noise(CHUNK)], CHUNK)
+                epoch = rig.running.member_set.role_epoch
+                nursery.start_soon(context.write_cells, stripe, [request], epoch)
+                await trio.sleep(0.5)
+                assert not context.dirty_bitmap.is_marked(stripe)
+                await rig.running.fail_disk((role + 1) % 3)
+            context.locks.release(stripe)
+            assert any(first <= stripe < end for first, end in context.changes.ranges(0, 600))
 
     run(main)
 

@@ -8,7 +8,8 @@ depends on it. Then, in this order:
 
 1. The data chunks that are lost with it are entered into the list of lost chunks, durably.
 2. The place is written, as a test: what follows goes through the log, which must not have content
-   for a place that cannot be written.
+   for a place that cannot be written. The stripe is marked and noted as changed before
+   (`ArrayContext.past_the_log`): until step 3 its chains do not hold, and who is away lacks it.
 3. Its content becomes what is being written, or zeros, and the parities of these bytes are computed
    from the data again, lost data as zeros. So the chains of the stripe hold.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 
 import numpy as np
 
@@ -134,21 +136,23 @@ class Mender:
         await context.journal.settle((stripe,))
         epoch = member_set.role_epoch
         requests: list[MemberIO] = []
-        for at, cells in sorted(marked.items()):
-            hopeless = self._hopeless(stripe, at)
-            if not cells & hopeless:
-                contents = await self._solved(stripe, at, cells)
-            elif needed is not None and needed.low < at + PAGE_BYTES and at < needed.high:
-                contents = await self._given_up(stripe, at, cells, hopeless, needed)
-            else:
-                contents = await self._solved(stripe, at, cells & ~hopeless)
-            for cell, content in contents.items():
-                role, begin = context.position(stripe, cell)
-                if member_set.queues[role] is not None:
-                    requests.append((role, begin + at, [content.data], PAGE_BYTES))
-        if not requests:
-            return []
-        await context.write_cells(stripe, requests, epoch)
+        async with AsyncExitStack() as marks:  # until the chains of what is given up hold again
+            for at, cells in sorted(marked.items()):
+                hopeless = self._hopeless(stripe, at)
+                if not cells & hopeless:
+                    contents = await self._solved(stripe, at, cells)
+                elif needed is not None and needed.low < at + PAGE_BYTES and at < needed.high:
+                    await marks.enter_async_context(context.past_the_log((stripe,)))
+                    contents = await self._given_up(stripe, at, cells, hopeless, needed)
+                else:
+                    contents = await self._solved(stripe, at, cells & ~hopeless)
+                for cell, content in contents.items():
+                    role, begin = context.position(stripe, cell)
+                    if member_set.queues[role] is not None:
+                        requests.append((role, begin + at, [content.data], PAGE_BYTES))
+            if not requests:
+                return []
+            await context.write_cells(stripe, requests, epoch)
         return [(role, offset // PAGE_BYTES) for role, offset, _, _ in requests]
 
     def _hopeless(self, stripe: Stripe, at: int) -> int:
