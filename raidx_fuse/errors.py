@@ -85,6 +85,24 @@ class FormatError(RaidxError):
     """Bytes on a member are not a valid structure of the on-disk format."""
 
 
+class OtherVersionError(FormatError):
+    """An intact structure of a format that this program does not know: it is refused by name.
+
+    Its checksum holds, so nothing of it is torn: whoever passed over it, or kept what it does not
+    know, could lose what was acknowledged. *array_uuid*: of the array, where the structure has it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        action: str | None = "use the raidx that wrote it, or a newer one",
+        array_uuid: str | None = None,
+    ) -> None:
+        super().__init__(message, action=action)
+        self.array_uuid = array_uuid
+
+
 class AssemblyError(RaidxError):
     """The given members do not form an array that can be started."""
 

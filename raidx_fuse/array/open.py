@@ -9,16 +9,18 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.errors import AssemblyError, RaidxError
+from raidx_fuse.errors import AssemblyError, FormatError, RaidxError
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.progress import check_progress
+from raidx_fuse.format.configuration.volumes import image_end
 from raidx_fuse.format.pages import PAYLOAD_BYTES
 from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.chunk_table import ChunkTable
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
@@ -51,6 +53,16 @@ def check_startable(
             f"the array was writing when it stopped, and role {missing} is not complete: "
             "data that was being written then may read back wrong (the write hole)",
             action="attach the missing member, or accept the risk with --start-degraded",
+        )
+
+
+def _check_volumes(config: ArrayConfig, layout: Layout) -> None:
+    """Raise FormatError if the volumes of *config* end beyond its image."""
+    size_bytes = min(layout.size_bytes, config.size_bytes or layout.size_bytes)
+    end = image_end(config.volumes, size_bytes)
+    if end > size_bytes:
+        raise FormatError(
+            f"array {config.name!r}: its volumes end at byte {end}, the image at {size_bytes}"
         )
 
 
@@ -108,6 +120,7 @@ async def _build(
     config = assembly.config
     layout = layout_of(config)
     check_progress(config, layout.stripes)
+    _check_volumes(config, layout)
     scan = await scan_table(assembly, layout)
     overlay = Overlay()
     member_set = MemberSet(

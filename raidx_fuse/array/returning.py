@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 
 from raidx_fuse.array.services import RunningArray
-from raidx_fuse.errors import FormatError, MemberError, RaidxError
+from raidx_fuse.errors import FormatError, MemberError, OtherVersionError, RaidxError
 from raidx_fuse.format.configuration.config import MISSING, MemberRecord
 from raidx_fuse.format.superblock import Superblock, newest, read_slots
 from raidx_fuse.layouts.placements.bundled import BundleLayout
@@ -40,7 +40,10 @@ async def problem(array: RunningArray, record: MemberRecord, member: Member) -> 
         return "it is another member, or was in use elsewhere"
     if not left[0] <= superblock.events <= left[1]:
         return "it is an old copy"
-    return await _table_problem(array, record, member)
+    try:
+        return await _table_problem(array, record, member)
+    except OtherVersionError as error:
+        return error.message
 
 
 def is_past(array: RunningArray, record: MemberRecord, superblock: Superblock) -> bool:

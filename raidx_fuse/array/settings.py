@@ -10,6 +10,7 @@ from raidx_fuse.array.services import RunningArray
 from raidx_fuse.engine.parity_policy.own import is_name, problem_of, why_not_asked
 from raidx_fuse.engine.parity_policy.policy import check_policy
 from raidx_fuse.errors import UsageError, unknown
+from raidx_fuse.format.configuration.config import require_known
 from raidx_fuse.jobs.rebundle.self_heal import AFTER_S as RESTORE_AFTER_S
 from raidx_fuse.journal.journal import MODES
 from raidx_fuse.members.unreadable import ERRORS_MAX_DEFAULT
@@ -348,7 +349,10 @@ SETTINGS = {
 }
 
 RETIRED = {"journal.parity": "the parity of logged data always follows at the checkpoint"}
-"""Settings of older versions, and what holds now: superblocks may have them, nothing reads them."""
+"""Settings of older versions, and what holds now: superblocks may have them, nothing reads them.
+
+A setting that goes leaves its name here, for good: any other name that is not known is refused.
+"""
 
 
 def setting_named(name: str) -> Setting:
@@ -364,12 +368,13 @@ def setting_named(name: str) -> Setting:
 def restored_settings(kept: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the valid settings of a superblock, and a warning for each that is not valid.
 
-    Settings of a newer version, which are not known here, are returned unchanged; those of an older
-    one that are retired are left out.
+    Those of an older version that are retired are left out. Raises OtherVersionError for one that
+    is not known here.
     """
+    require_known("the superblocks have the setting", SETTINGS.keys() | RETIRED.keys(), kept)
     values = {key: value for key, value in kept.items() if key not in RETIRED}
     warnings = []
-    for name in sorted(kept.keys() & SETTINGS.keys()):
+    for name in sorted(values):
         try:
             SETTINGS[name].restored(kept[name])
         except UsageError as error:
@@ -381,12 +386,15 @@ def restored_settings(kept: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
 
 
 def apply_saved(array: RunningArray) -> list[str]:
-    """Apply the settings in the superblocks; return warnings for those that are not valid."""
+    """Apply the settings in the superblocks; return warnings for those that are not valid.
+
+    Raises OtherVersionError for a setting that is not known here.
+    """
     member_set = array.member_set
     kept, warnings = restored_settings(member_set.config.settings)
     member_set.change(lambda config: replace(config, settings=kept))
     for key, value in kept.items():
-        if key in SETTINGS and not (key == POLICY and problem_of(value)):
+        if not (key == POLICY and problem_of(value)):
             SETTINGS[key].apply(array, value)
     return warnings
 

@@ -11,7 +11,13 @@ from typing import Any
 
 from raidx_fuse.daemon import inspect
 from raidx_fuse.daemon.member_files import Disks
-from raidx_fuse.errors import BusyError, RaidxError, UsageError, reason_of
+from raidx_fuse.errors import (
+    BusyError,
+    OtherVersionError,
+    RaidxError,
+    UsageError,
+    reason_of,
+)
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.format.superblock import MAGIC, read_superblock
 from raidx_fuse.members.threads import in_thread
@@ -30,6 +36,7 @@ async def scan(paths: Sequence[str]) -> dict[str, Any]:
     """
     found: dict[str, dict[str, Any]] = {}
     problems: list[dict[str, str]] = []
+    unknown: list[tuple[str | None, str]] = []  # array and path of members that are newer
     for path in _candidates(paths):
         try:
             if not await in_thread(path, partial(_has_magic, path)):
@@ -39,6 +46,8 @@ async def scan(paths: Sequence[str]) -> dict[str, Any]:
                 superblock = await read_superblock(member)
         except RaidxError as error:
             problems.append({"path": path, "problem": reason_of(error, path)})
+            if isinstance(error, OtherVersionError):
+                unknown.append((error.array_uuid, path))
             continue
         except OSError as error:
             problems.append({"path": path, "problem": error.strerror or "cannot be read"})
@@ -51,6 +60,9 @@ async def scan(paths: Sequence[str]) -> dict[str, Any]:
         array["members"].append(path)
         if config.events > array["events"]:  # the newest superblock knows
             array |= {**new, "events": config.events, "wanted": len(config.roles())}
+    for uuid, path in unknown:  # the array must not be started as if they were absent
+        if uuid in found:
+            found[uuid]["members"].append(path)
     return {"arrays": [await _judged(array) for array in found.values()], "problems": problems}
 
 

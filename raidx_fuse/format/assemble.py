@@ -17,7 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from raidx_fuse.errors import AssemblyError, FormatError, MemberError, UsageError
+from raidx_fuse.errors import (
+    AssemblyError,
+    FormatError,
+    MemberError,
+    OtherVersionError,
+    UsageError,
+)
 from raidx_fuse.format.configuration.config import (
     FAILED,
     MISSING,
@@ -96,9 +102,9 @@ async def assemble(
 ) -> Assembly:
     """Return the array that *members*, in any order, form. Writes nothing.
 
-    Raises UsageError without members, and AssemblyError with one line that names the members
-    concerned: not a member, too small, of another array, the same member twice, a split brain, or
-    too many members missing.
+    Raises UsageError without members, OtherVersionError for a member whose superblock this program
+    does not know, and AssemblyError with one line that names the members concerned: not a member,
+    too small, of another array, the same member twice, a split brain, or too many members missing.
     """
     if not members:
         raise UsageError("no members given", action="name the array's disks")
@@ -120,7 +126,8 @@ async def assemble(
 async def _look_at(members: Sequence[Member]) -> tuple[list[Given], list[str]]:
     """Return the members with their superblocks, and warnings.
 
-    A member that cannot be read is left out with a warning.
+    A member that cannot be read is left out with a warning, but one that is intact and unknown here
+    is refused: without it, members would count that are outdated by what it says.
     """
     given: list[Given] = []
     warnings: list[str] = []
@@ -128,6 +135,8 @@ async def _look_at(members: Sequence[Member]) -> tuple[list[Given], list[str]]:
         try:
             slots = await read_slots(member)
             superblock = newest(slots, member.path)
+        except OtherVersionError:
+            raise
         except (MemberError, FormatError) as error:
             warnings.append(f"not used: {error}")
             continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raidx_fuse.errors import FormatError, MemberError, reason_of
+from raidx_fuse.errors import FormatError, MemberError, OtherVersionError, reason_of
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, config_to_dict
 from raidx_fuse.format.pages import load_pages
 from raidx_fuse.format.regions import REGION_KINDS
@@ -119,7 +119,7 @@ async def _pages(member: Member, config: ArrayConfig, role: Role) -> list[dict[s
             continue
         try:
             loaded = await load_pages(member, region, config.array_uuid, payloads=False)
-        except MemberError as error:
+        except (MemberError, OtherVersionError) as error:
             reports.append({**report, "problem": error.message, "written": 0, "damaged": []})
             continue
         report["written"] = len(loaded.present())

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from crc32c import crc32c
 
+from raidx_fuse.errors import OtherVersionError
 from raidx_fuse.format.configuration.config import uuid_bytes
 from raidx_fuse.format.regions import SECTOR_BYTES
 from raidx_fuse.layouts.numbers import Chunk, MemberChunk, Offset, Role, Stripe
@@ -236,20 +237,25 @@ def header_fits(
 
     None if the header is not that of the given record, or if the record is larger than *room*.
     """
-    magic, _crc, its_epoch, its_sequence, its_position, body, _entries, zero, its_array = (
+    magic, _crc, its_epoch, its_sequence, its_position, body, _entries, _zero, its_array = (
         RECORD_HEADER.unpack(header)
     )
-    found = (magic, its_epoch, its_sequence, its_position, zero, its_array)
-    if found != (RECORD_MAGIC, epoch, sequence, position, 0, array_uuid):
+    found = (magic, its_epoch, its_sequence, its_position, its_array)
+    if found != (RECORD_MAGIC, epoch, sequence, position, array_uuid):
         return None
     size = -(-(RECORD_HEADER_BYTES + body) // SECTOR_BYTES) * SECTOR_BYTES
     return size if size <= room else None
 
 
-def decode_record(content: bytes) -> Record | None:
-    """Return the record in *content* (its whole size), or None if it is not valid.
+def _contradicting(sequence: int) -> OtherVersionError:
+    return OtherVersionError(f"the sizes in record {sequence} of the journal contradict each other")
 
-    It is invalid if its checksum is wrong, its sizes contradict each other, or an entry is unknown.
+
+def decode_record(content: bytes) -> Record | None:
+    """Return the record in *content* (its whole size), or None if its checksum is wrong.
+
+    Raises OtherVersionError for a record that is whole and not known here: nothing of it is torn,
+    so it is not the end of the log.
     """
     magic, crc, epoch, sequence, position, body, count, zero, array = RECORD_HEADER.unpack_from(
         content
@@ -260,8 +266,8 @@ def decode_record(content: bytes) -> Record | None:
     if crc32c(view[RECORD_HEADER_BYTES:end], crc32c(zeroed)) != crc:
         return None
     at = RECORD_HEADER_BYTES + count * ENTRY_BYTES
-    if at > end:
-        return None
+    if zero or at > end:
+        raise OtherVersionError(f"record {sequence} of the journal has an unknown header")
     data: list[tuple[Role, Offset, bytes]] = []
     written: list[tuple[Chunk, int]] = []
     table: list[tuple[int, Role, MemberChunk]] = []
@@ -276,7 +282,7 @@ def decode_record(content: bytes) -> Record | None:
         )
         if kind == DATA:
             if length > end - at:
-                return None
+                raise _contradicting(sequence)
             data.append((role, offset, bytes(view[at : at + length])))
             at += length
         elif kind == WRITTEN:
@@ -294,9 +300,10 @@ def decode_record(content: bytes) -> Record | None:
         elif kind == SETTLED:  # the newest record before this one whose number ends in these bits
             settled.append((offset, sequence - 1 - (sequence - 1 - length & SEQUENCE_MASK)))
         else:
-            return None  # an entry of a newer format, which cannot be redone
+            what = f"an entry of kind {kind}, unknown to this raidx"
+            raise OtherVersionError(f"record {sequence} of the journal has {what}")
     if at != end or any(first + number > len(data) for _, first, number in unsettled):
-        return None
+        raise _contradicting(sequence)
     return Record(
         sequence,
         tuple(data),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import crc32c
 import numpy as np
 
+from raidx_fuse.errors import OtherVersionError
 from raidx_fuse.format.configuration.config import uuid_bytes
 from raidx_fuse.format.log_record import RECORD_MAGIC
 from raidx_fuse.format.regions import (
@@ -157,7 +158,8 @@ async def load_pages(
 
     Payloads are left out without *payloads*, because the maps of a large array take most of its
     memory. They are also left out with *newest*: each page that is newer than the one in *newest*
-    is stored there. Parts that the member knows to be zero are not read. Raises MemberError.
+    is stored there. Parts that the member knows to be zero are not read. Raises MemberError, and
+    OtherVersionError for a page that is whole and not known here.
     """
     pages = region.pages if count is None else count
     assert 0 <= pages <= region.pages
@@ -165,7 +167,11 @@ async def load_pages(
     space = np.zeros((kept, PAYLOAD_BYTES), np.uint8)  # memory only where it is touched
     found = _Found(region.kind, uuid_bytes(array_uuid)[:8], nothing_loaded(space, pages), newest)
     for offset, length in _blocks(member, region.offset, pages * PAIR_BYTES):
-        found.scan(await _read(member, offset, length), (offset - region.offset) // PAIR_BYTES)
+        block = await _read(member, offset, length)
+        try:
+            found.scan(block, (offset - region.offset) // PAIR_BYTES)
+        except OtherVersionError as error:
+            raise OtherVersionError(f"{member.path}: {error.message}") from error
     return found.result
 
 
@@ -194,7 +200,7 @@ class _Found:
     def __init__(
         self, kind: str, half: bytes, result: LoadedPages, newest: LoadedPages | None
     ) -> None:
-        self.kind_number = PAGE_KINDS[kind]
+        self.kind, self.kind_number = kind, PAGE_KINDS[kind]
         self.half = half
         self._half_number = int.from_bytes(half, "little")
         self.result = result
@@ -212,12 +218,14 @@ class _Found:
             self._take(content, first + at // PAGE_SLOTS, at % PAGE_SLOTS)
 
     def _take(self, content: memoryview, page: int, slot: int) -> None:
-        magic, crc, generation, number, kind, _zero, half = PAGE_HEADER.unpack_from(content)
+        magic, crc, generation, number, kind, zero, half = PAGE_HEADER.unpack_from(content)
         if not _crc_holds(content, crc):
             self.result.damaged.append(DamagedPage(page, slot, generation))
             return
         if half != self.half:
             return  # an earlier array's page: whole, but not ours
+        if magic == PAGE_MAGIC and (zero or kind not in PAGE_KINDS.values()):
+            raise OtherVersionError(f"{self.kind}: page {page} has an unknown header")
         ours = magic == PAGE_MAGIC and kind == self.kind_number
         if not ours or number != page or not generation:
             self.result.damaged.append(DamagedPage(page, slot, 0))  # a misdirected write

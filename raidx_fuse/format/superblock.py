@@ -19,7 +19,7 @@ from functools import lru_cache
 
 import crc32c
 
-from raidx_fuse.errors import FormatError, MemberError
+from raidx_fuse.errors import FormatError, MemberError, OtherVersionError
 from raidx_fuse.format.configuration.config import (
     ArrayConfig,
     decode_config,
@@ -41,7 +41,7 @@ MAGIC = b"RAIDX-SB"
 MAJOR = 1
 """Increases when older programs must not use the member at all."""
 MINOR = 0
-"""Increases when top-level fields are added that older programs keep without reading them."""
+"""Increases when fields are added; a program refuses a member of a higher one than it knows."""
 
 HEADER = struct.Struct("<8sHHIIIQQQ16s16s48s")
 """magic, major, minor, crc, length, slot, events, base events, sequence, array, member, zeros."""
@@ -53,10 +53,6 @@ BODY_BYTES_MAX = SUPERBLOCK_SLOT_BYTES - HEADER_BYTES - BEAT_BYTES
 assert HEADER.size == HEADER_BYTES
 
 
-class OtherVersionError(FormatError):
-    """An intact superblock of a format version that this program cannot read."""
-
-
 @dataclass(frozen=True, slots=True)
 class Superblock:
     """One superblock: the configuration *config* on the member *member_uuid*.
@@ -64,7 +60,7 @@ class Superblock:
     * *sequence*: counts the superblock writes on this member, and determines the slot.
     * *base_events*: the lowest event counter that the members of its round held before; a member
       with a lower one is an old copy.
-    * *minor*: the minor version of its fields, including fields that this program does not read.
+    * *minor*: the minor version of its fields.
     """
 
     member_uuid: str
@@ -93,15 +89,15 @@ class Superblock:
 class Slot:
     """The content of a slot: a *superblock*, or a *problem* in words, or neither (empty).
 
-    *ours* is true if the slot has the magic of raidx (a damaged superblock rather than other data),
-    *other_version* if it is intact but of a format version that this program cannot read.
+    *ours* is true if the slot has the magic of raidx (a damaged superblock rather than other data).
+    *other* is set if it is intact but nothing that this program can read.
     """
 
     number: int
     superblock: Superblock | None = None
     problem: str | None = None
     ours: bool = False
-    other_version: bool = False
+    other: OtherVersionError | None = None
 
     @property
     def state(self) -> str:
@@ -164,18 +160,31 @@ def decode_superblock(content: bytes | bytearray, slot: int) -> Superblock:
 @lru_cache(maxsize=64)  # every round reads the superblocks of the round before it
 def _decode(content: bytes, slot: int) -> Superblock:
     header = HEADER.unpack_from(content)
-    _magic, major, minor, crc, _length, in_slot, events, base, sequence, array, member, _ = header
+    _magic, major, minor, crc, _length, in_slot, events, base, sequence, array, member, zeros = (
+        header
+    )
     body = content[HEADER_BYTES:]
     zeroed = content[:CRC_OFFSET] + bytes(4) + content[CRC_OFFSET + 4 : HEADER_BYTES]
     if crc32c.crc32c(body, crc32c.crc32c(zeroed)) != crc:
         raise FormatError("checksum mismatch (torn write or rot)")
-    if major != MAJOR:  # after the checksum, which all versions share
-        raise OtherVersionError(f"format {major} is another version, this one knows {MAJOR}")
+    # After the checksum, which all versions share. What it covers is what was written: a slot that
+    # is passed over in spite of it gives way to the configuration before it, which may count on
+    # members that are excluded by now.
+    uuid = uuid_text(array)
+    if major != MAJOR or minor > MINOR or any(zeros):
+        what = "another version" if major != MAJOR else "newer"
+        what = f"format {major}.{minor} is {what}, this raidx knows {MAJOR}.{MINOR}"
+        if (major, minor) <= (MAJOR, MINOR):
+            what = "its header has fields that are unknown to this raidx"
+        raise OtherVersionError(what, array_uuid=uuid)
     if in_slot != slot or sequence % SUPERBLOCK_SLOTS != slot:
         raise FormatError(f"belongs to slot {in_slot} (misdirected write)")
     if max(events, base, sequence) > COUNTER_MAX:
         raise FormatError("its counters are impossible")
-    config = decode_config(body)
+    try:
+        config = decode_config(body)
+    except FormatError as error:
+        raise OtherVersionError(error.message, array_uuid=uuid) from error
     if config.events != events or uuid_bytes(config.array_uuid) != array:
         raise FormatError("header and configuration differ")
     superblock = Superblock(uuid_text(member), sequence, base, config, minor)
@@ -231,7 +240,7 @@ def _judge(number: int, content: bytearray) -> Slot:
     try:
         return Slot(number, decode_superblock(content, number), ours=True)
     except OtherVersionError as error:
-        return Slot(number, None, error.message, ours, other_version=True)
+        return Slot(number, None, error.message, ours, error)
     except FormatError as error:
         return Slot(number, None, error.message, ours)
 
@@ -239,12 +248,14 @@ def _judge(number: int, content: bytearray) -> Slot:
 def newest(slots: tuple[Slot, Slot], path: str) -> Superblock | None:
     """Return the newest valid superblock of *slots*, None if neither slot has a superblock.
 
-    *path* names the member in errors. Raises FormatError if there are only damaged superblocks, if
-    one is of another format version, or if the two belong to different members.
+    *path* names the member in errors. Raises OtherVersionError if one is intact and cannot be read
+    here, FormatError if there are only damaged superblocks, or if the two belong to different
+    members.
     """
     for slot in slots:
-        if slot.other_version:
-            raise FormatError(f"{path}: {slot.problem}", action="use the raidx that wrote it")
+        if slot.other is not None:
+            problem = f"{path}: {slot.other.message}"
+            raise OtherVersionError(problem, array_uuid=slot.other.array_uuid)
     valid = [slot.superblock for slot in slots if slot.superblock is not None]
     if len({(s.array_uuid, s.member_uuid) for s in valid}) > 1:
         raise FormatError(f"{path}: its two superblocks belong to different members")

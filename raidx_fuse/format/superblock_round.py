@@ -164,7 +164,7 @@ async def _superblock_to_replace(
     Raises FormatError for a superblock that must not be overwritten, MemberError.
     """
     slots = await read_slots(member)
-    if any(slot.other_version for slot in slots):
+    if any(slot.other is not None for slot in slots):
         raise FormatError(f"{member.path}: a superblock of another version appeared on it")
     valid = [slot.superblock for slot in slots if slot.superblock is not None]
     for superblock in valid:

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from raidx_fuse.errors import AssemblyError, MemberError
+from raidx_fuse.errors import AssemblyError, MemberError, OtherVersionError, RaidxError
 from raidx_fuse.format.log_record import (
     HEAD,
     RECORD_HEADER_BYTES,
@@ -93,16 +93,21 @@ class _Ring:
     async def record(self, sequence: int, position: int) -> tuple[Record, bytes] | None:
         """Return the record and its bytes, or None if no log member holds it intact.
 
-        Raises AssemblyError for a record that this array cannot have written: the records behind
-        it, which may be acknowledged, must not be dropped because of it.
+        Raises AssemblyError for a record that this array cannot have written, OtherVersionError for
+        one that is not known here: the records behind it, which may be acknowledged, must not be
+        dropped because of it.
         """
-        wrong: str | None = None
+        wrong: RaidxError | None = None
         for role, member in self._members.items():
             try:
                 record = await self._read(role, member, sequence, position)
             except MemberError as error:
                 log.warning("journal: %s", error.message)
                 self._unread[role] = error
+                continue
+            except OtherVersionError as error:
+                wrong = OtherVersionError(f"{member.path}: {error.message}")
+                log.error("%s", wrong.message)
                 continue
             if record is None:
                 continue
@@ -111,10 +116,13 @@ class _Ring:
                 self._unread.clear()
                 self._found = True
                 return record
-            wrong = f"{member.path}: record {sequence} of the journal is impossible: {problem}"
-            log.error("%s", wrong)
+            wrong = AssemblyError(
+                f"{member.path}: record {sequence} of the journal is impossible: {problem}",
+                action="start without this member, if the others suffice",
+            )
+            log.error("%s", wrong.message)
         if wrong is not None:
-            raise AssemblyError(wrong, action="start without this member, if the others suffice")
+            raise wrong
         return None
 
     def doubt(self) -> MemberError | None:

@@ -26,7 +26,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.errors import BusyError, FormatError, UsageError
+from raidx_fuse.errors import BusyError, UsageError
 from raidx_fuse.format.configuration.volumes import (
     ALIGN_BYTES,
     VOLUMES_MAX,
@@ -55,11 +55,6 @@ class ArrayVolumes:
         self._changes = trio.Lock()
         self.wiper = Wiper(array, self.table, self.change)
         table = self.table()
-        if table.end() > array.size_bytes:
-            raise FormatError(
-                f"array {array.name!r}: its volumes end at byte {table.end()}, the image at "
-                f"{array.size_bytes}"
-            )
         # one that is on its way is shown by the pool, which knows the other array (pool.py)
         self.volumes = [self._volume(one) for one in table.volumes if one.move is None]
 

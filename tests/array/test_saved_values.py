@@ -99,11 +99,12 @@ WRONG: list[Any] = [
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
 def test_no_other_value_is(name: str) -> None:
+    other = "speed_max" if name == "speed_min" else "speed_min"
     for value in WRONG:
         if name == "parity.policy" and value == "impossible":
             continue  # a package may have it: tests/engine/test_own_policy.py
-        kept, warnings = restored_settings({name: value, "a later one": 5})
-        assert kept == {"a later one": 5}
+        kept, warnings = restored_settings({name: value, other: 5})
+        assert kept == {other: 5}
         assert len(warnings) == 1
         assert len(warnings[0]) < 200
 
@@ -125,6 +126,32 @@ def test_an_array_with_impossible_settings_starts_with_the_defaults() -> None:
             await array.write(0, b"a")
         async with open_array(members) as array:
             assert not array.warnings
+
+    with_members(main)
+
+
+NEWER: list[dict[str, Any]] = [
+    {"settings": {"speed_max": 7, "later.one": 5}},
+    {"jobs": {"polish:1": {"next_stripe": 5}}},
+    {"jobs": {"rebuild:1": {"next_stripe": 5, "later.one": 1}}},
+    {"jobs": {"grow": {"back": False, "later.one": 1}}},
+    {"jobs": {"away": {"later.one": 1}}},
+    {"params": {"later.one": True}},
+]
+
+
+@pytest.mark.parametrize("changes", NEWER)
+@pytest.mark.parametrize("read_only", [False, True])
+def test_what_a_newer_raidx_keeps_is_refused_by_name_and_nothing_written(
+    changes: dict[str, Any], read_only: bool
+) -> None:
+    async def main(members: list[RamMember]) -> None:
+        await change(members, lambda c: replace(c, **changes))
+        before = [bytes(member.memory) for member in members]
+        with pytest.raises(FormatError, match=r"later\.one|polish"):
+            async with open_array(members, read_only=read_only):
+                raise AssertionError("it starts")
+        assert [bytes(member.memory) for member in members] == before
 
     with_members(main)
 

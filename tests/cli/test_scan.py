@@ -14,6 +14,7 @@ from raidx_fuse.daemon.scan import members_of
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.fuse import mountpoint
 from tests.support.command import USAGE, checked, raidx
+from tests.support.superblocks import resigned
 
 
 def found(folder: Path, line: str) -> dict[str, Any]:
@@ -61,6 +62,23 @@ def test_a_scratched_member_is_a_problem_beside_the_rest(disks: Path) -> None:
     assert Path(path).name == "a"
     assert problem.startswith("no superblock is valid"), "the path is named beside it"
     assert {array["state"] for array in document["arrays"]} == {"degraded"}
+
+
+def test_a_member_of_a_newer_raidx_is_not_passed_over(disks: Path) -> None:
+    """A start without it would go back to what it excludes."""
+    with (disks / "a").open("r+b") as file:
+        for at in (0, 64 << 10):
+            file.seek(at)
+            slot = file.read(64 << 10)
+            if any(slot):
+                file.seek(at)
+                file.write(resigned(slot, {10: b"\x07"}))
+    first = found(disks, ".")["first"]
+    assert sorted(Path(path).name for path in first["members"]) == ["a", "b", "c"]
+    assert first["state"] == "failed"
+    assert "a: format 1.7 is newer, this raidx knows 1.0" in first["problem"]
+    for line in ("mount --name first --scan . mnt", "mount a b c mnt"):
+        assert "use the raidx that wrote it" in raidx(disks, line).stderr
 
 
 def test_all_disks_are_looked_at_without_a_path(

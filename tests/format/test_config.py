@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raidx_fuse.errors import FormatError
+from raidx_fuse.errors import FormatError, OtherVersionError
 from raidx_fuse.format.configuration.config import (
     ACTIVE,
     FAILED,
@@ -86,7 +86,6 @@ def configs(draw: st.DrawFn) -> ArrayConfig:
         lineage=tuple(draw(st.lists(st.text(), max_size=3))),
         size_bytes=draw(st.none() | st.integers(1, 1 << 60)),
         created_s=draw(st.integers(0, 1 << 37)),
-        extra=draw(json_dicts.map(lambda d: {f"later {key}": value for key, value in d.items()})),
     )
 
 
@@ -119,11 +118,15 @@ def test_json_is_lossless_and_canonical(config: ArrayConfig) -> None:
     assert encode_config(again) == text, "one value has one text"
 
 
-def test_a_newer_minor_versions_fields_are_kept() -> None:
-    values = {**config_to_dict(example()), "later": {"a": [1, None]}}
-    config = decode_config(json.dumps(values).encode())
-    assert config.extra == {"later": {"a": [1, None]}}
-    assert b'"later":{"a":[1,null]}' in encode_config(config.bumped())
+@pytest.mark.parametrize("where", [(), ("members", 0), ("regions",)])
+def test_a_field_that_is_not_known_is_refused_by_name(where: tuple[str | int, ...]) -> None:
+    values: Any = config_to_dict(example())
+    inner = values
+    for key in where:
+        inner = inner[key]
+    inner["later"] = [0, 4096]
+    with pytest.raises(OtherVersionError, match=r"'later', unknown to this raidx; use the raidx"):
+        decode_config(json.dumps(values).encode())
 
 
 def _changed(**changes: Any) -> bytes:

@@ -28,9 +28,9 @@ from tests.support.superblocks import NAMES, SIZE, config, content, ram, read, r
 
 
 @settings(deadline=None)
-@given(st.integers(0, COUNTER_MAX), st.integers(0, COUNTER_MAX), st.integers(0, 9))
-def test_encoding_is_lossless(sequence: int, base: int, minor: int) -> None:
-    superblock = Superblock(NAMES[0], sequence, base, config(), minor)
+@given(st.integers(0, COUNTER_MAX), st.integers(0, COUNTER_MAX))
+def test_encoding_is_lossless(sequence: int, base: int) -> None:
+    superblock = Superblock(NAMES[0], sequence, base, config())
     assert decode_superblock(encode_superblock(superblock), sequence % 2) == superblock
 
 
@@ -94,7 +94,7 @@ def test_a_write_torn_at_any_sector_leaves_the_old_or_the_new() -> None:
     """Never a third value: every prefix of sectors, every single sector, and all but one."""
     _, first = content(0, 1)
     at, second = content(1, 2)
-    offset, third = content(2, 3, extra={"later": "x" * 3000})
+    offset, third = content(2, 3, jobs={"later": "x" * 3000})
     before = first + bytes(len(third) - len(first))
     sectors = range(0, len(third), 512)
     kept: list[set[int]] = [set(sectors[:count]) for count in range(len(sectors) + 1)]
@@ -105,7 +105,7 @@ def test_a_write_torn_at_any_sector_leaves_the_old_or_the_new() -> None:
         torn = b"".join((third if s in keep else before)[s : s + 512] for s in sectors)
         found = read(ram((at, second), (offset, torn)))
         assert found is not None
-        assert found.config in (config(events=2), config(events=3, extra={"later": "x" * 3000}))
+        assert found.config in (config(events=2), config(events=3, jobs={"later": "x" * 3000}))
         seen.add(found.events)
         assert (found.events == 3) == (torn == third)
     assert seen == {2, 3}

@@ -9,11 +9,14 @@ from dataclasses import replace
 import pytest
 import trio
 
-from raidx_fuse.errors import FormatError
+from raidx_fuse.array.open import open_array
+from raidx_fuse.errors import OtherVersionError
 from raidx_fuse.format.configuration.config import FAILED, ArrayConfig, MemberRecord
+from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.format.superblock import (
     Superblock,
+    encode_superblock,
     read_slots,
     read_superblock,
     write_superblock,
@@ -127,7 +130,7 @@ def test_a_round_never_overwrites_another_version() -> None:
     offset, raw = content(0, 1)
     later = resigned(raw, {8: b"\x02"})
     member = ram((offset, later), content(1, 2))
-    with pytest.raises(FormatError, match="m0: format 2 is another version"):
+    with pytest.raises(OtherVersionError, match=r"m0: format 2\.0 is another version"):
         read(member)
     assert write_round({NAMES[0]: member}, config(events=9)) == {NAMES[0]}
     assert bytes(member.memory[: len(later)]) == later
@@ -185,16 +188,53 @@ def test_spares_are_written_as_they_are_present() -> None:
     assert found.config.members[-1].state == "spare"
 
 
-def test_a_newer_minor_version_and_its_fields_survive_a_round() -> None:
-    member = ram()
-    later = replace(config(events=2), extra={"later": [1]})
-    run(write_superblock, member, Superblock(NAMES[0], 0, 0, later, minor=3))
-    found = run(read_superblock, member)
-    assert found is not None
-    write_round({NAMES[0]: member}, replace(found.config, events=3))
-    found = run(read_superblock, member)
-    assert found is not None
-    assert (found.minor, found.config.extra, found.events) == (3, {"later": [1]}, 3)
+HEADERS = {
+    "another major version": ({8: b"\x02"}, r"format 2\.0 is another version"),
+    "a newer minor version": ({10: b"\x03"}, r"format 1\.3 is newer, this raidx knows 1\.0"),
+    "a new field of the header": ({127: b"\x01"}, "its header has fields that are unknown"),
+    "a new field of the configuration": (
+        {130: b"z"},
+        "the configuration has the field 'zrray_uuid'",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HEADERS)
+@pytest.mark.parametrize("newer", [0, 1])
+def test_what_is_not_known_is_refused_and_does_not_give_way_to_the_slot_before(
+    what: str, newer: int
+) -> None:
+    """The configuration before it may count on members that are excluded by now."""
+    changes, words = HEADERS[what]
+    first, second = content(newer, 5), content(newer + 1, 6)
+    member = ram(first, (second[0], resigned(second[1], changes)))
+    before = bytes(member.memory)
+    with pytest.raises(OtherVersionError, match=f"m0: {words}.*; use the raidx that wrote it"):
+        read(member)
+    assert write_round({NAMES[0]: member}, config(events=9)) == {NAMES[0]}
+    assert bytes(member.memory) == before
+
+
+def test_an_array_is_not_started_as_if_a_member_of_a_newer_raidx_were_absent() -> None:
+    """Without it, a member would count that the newer raidx had excluded: acknowledged bytes."""
+
+    async def main() -> None:
+        members = [ram(name=f"m{n}") for n in range(2)]
+        await create_array(members, "raid1", name="disk", now_s=0, chunk_bytes=4096)
+        slots = [await read_slots(member) for member in members]
+        for slot in slots[0]:
+            if slot.superblock is not None:
+                content = encode_superblock(slot.superblock)
+                at = slot.number * SUPERBLOCK_SLOT_BYTES
+                members[0].memory[at : at + len(content)] = resigned(content, {10: b"\x01"})
+        before = [bytes(member.memory) for member in members]
+        for given in (members, members[::-1]):
+            with pytest.raises(OtherVersionError, match=r"m0: format 1\.1 is newer"):
+                async with open_array(given):
+                    raise AssertionError("it starts")
+        assert [bytes(member.memory) for member in members] == before
+
+    run(main)
 
 
 def test_a_round_is_never_for_the_excluded() -> None:

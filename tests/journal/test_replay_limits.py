@@ -13,7 +13,7 @@ import pytest
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.check import check_members
 from raidx_fuse.array.open import open_array
-from raidx_fuse.errors import AssemblyError, MemberError
+from raidx_fuse.errors import AssemblyError, MemberError, OtherVersionError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.log_record import (
     DATA,
@@ -222,7 +222,7 @@ def test_an_impossible_record_beside_a_good_one_is_passed_over() -> None:
     run(main)
 
 
-def test_a_record_that_claims_more_entries_than_it_has_is_none() -> None:
+def test_a_record_that_claims_more_entries_than_it_has_is_refused() -> None:
     async def main() -> None:
         crashed = await Crashed("raid5", 5).make()
         whole = crashed.forge([(DATA, 0, 512, MIB // 2)], 512, 0)
@@ -232,8 +232,45 @@ def test_a_record_that_claims_more_entries_than_it_has_is_none() -> None:
             struct.pack_into("<I", record, 4, 0)
             struct.pack_into("<I", record, 4, crc32c.crc32c(record[: 64 + 16 + 512]))
             crashed.members[crashed.roles[0]].memory[crashed.at : crashed.at + len(record)] = record
-            async with open_array(crashed.members, read_only=True) as array:
-                assert bytes(await array.read(0, 3)) == b"000"
+            await _refused(crashed.members, "record 6 of the journal")
+
+    run(main)
+
+
+async def _refused(members: Sequence[RamMember], words: str) -> None:
+    """Check that the array of *members* does not start, and that nothing is written then."""
+    before = [bytes(member.memory) for member in members]
+    with pytest.raises(OtherVersionError, match=words):
+        async with open_array(members):
+            raise AssertionError("it starts")
+    assert [bytes(member.memory) for member in members] == before
+
+
+@pytest.mark.parametrize("unknown", ["entry", "header"])
+def test_a_record_that_is_not_known_is_no_end_of_the_log(unknown: str) -> None:
+    """What was flushed behind it would be gone. Torn, or of another array, it is the end."""
+
+    async def main() -> None:
+        crashed = await Crashed("raid5", 5).make()
+        data = (DATA, 0, 512, MIB // 2)
+        record = bytearray(crashed.forge([(9, 0, 0, 0), data], 512, 0))
+        if unknown == "header":
+            record = bytearray(crashed.forge([data], 512, 0))
+            struct.pack_into("<Q", record, 40, 1)
+            body = int.from_bytes(record[32:36], "little")
+            struct.pack_into("<I", record, 4, 0)
+            struct.pack_into("<I", record, 4, crc32c.crc32c(record[: 64 + body]))
+        for role in crashed.roles:
+            memory = crashed.members[role].memory
+            memory[crashed.at : crashed.at + len(record)] = record
+        words = {"entry": "an entry of kind 9, unknown to", "header": "an unknown header"}[unknown]
+        await _refused(crashed.members, words)
+        for torn in (70, 500, 53):  # an entry, the content, the array
+            members = [copy_of(member) for member in crashed.members]
+            for role in crashed.roles:
+                members[role].memory[crashed.at + torn] ^= 1
+            async with open_array(members) as array:
+                assert bytes(await array.read(4 * CHUNK, 3)) == b"444"
 
     run(main)
 

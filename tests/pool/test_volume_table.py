@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import BusyError, FormatError, NoSpaceError, RaidxError, UsageError
 from raidx_fuse.format.configuration.volumes import (
     VOLUMES_MAX,
@@ -25,6 +26,8 @@ from raidx_fuse.pool import volume_table
 from raidx_fuse.pool.volume import Volume
 from raidx_fuse.pool.volume_table import ArrayVolumes, open_volumes
 from tests.support.arrays import Rig
+from tests.support.growing import ram_of
+from tests.support.spy import members_from
 
 PAGE = 4096
 Scene = Callable[[Rig, ArrayVolumes], Awaitable[None]]
@@ -330,13 +333,17 @@ def test_a_table_that_does_not_fit_the_superblock_is_refused_and_nothing_changes
     play(scene)
 
 
-def test_a_table_beyond_the_end_of_the_image_is_not_guessed() -> None:
-    async def scene(_rig: Rig, volumes: ArrayVolumes) -> None:
+def test_a_table_beyond_the_end_of_the_image_is_refused_before_anything_is_written() -> None:
+    async def scene(rig: Rig, volumes: ArrayVolumes) -> None:
         uuid = "00000000-0000-4000-8000-000000000001"
         far = VolumeTable((VolumeRecord(uuid, "far", PAGE, (Extent(1 << 40, PAGE),)),))
         values = encode_table(far)
         await volumes.array.member_set.update(lambda config: replace(config, volumes=values))
+        members = members_from([bytes(ram.memory) for ram in map(ram_of, rig.members)])
+        before = [bytes(member.memory) for member in members]
         with pytest.raises(FormatError, match="its volumes end at byte 1099511631872"):
-            ArrayVolumes(volumes.array)
+            async with open_array(members):
+                raise AssertionError("it starts")
+        assert [bytes(member.memory) for member in members] == before
 
     play(scene)

@@ -12,12 +12,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
 
-from raidx_fuse.errors import FormatError
+from raidx_fuse.errors import FormatError, OtherVersionError
 from raidx_fuse.format.configuration.json_limits import impossible_number, is_too_deep
 from raidx_fuse.format.configuration.names import brief, cleaned, is_clean, name_problem
 from raidx_fuse.format.configuration.volumes import table_problem
@@ -67,7 +67,6 @@ class ArrayConfig:
     * *starts*: counts the starts for writing; *lineage*: an entry for each exclusion of members.
       From both, assemble.py decides whether one configuration extends another or both diverged.
     * *volumes*: the volume table (volumes.py) as JSON values; None: one volume, the whole image.
-    * *extra*: top-level fields of a newer minor version, kept when the superblock is rewritten.
     """
 
     array_uuid: str
@@ -88,7 +87,6 @@ class ArrayConfig:
     size_bytes: int | None = None
     created_s: int = 0
     volumes: dict[str, Any] | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
 
     # -- questions -------------------------------------------------------------------------------
 
@@ -166,7 +164,7 @@ class ArrayConfig:
             return f"image size {self.size_bytes} is not possible"
         if not 0 <= self.created_s <= CREATED_S_MAX:
             return f"a creation {self.created_s} s after 1970 is not possible"
-        for name in ("params", "jobs", "history", "extra"):
+        for name in ("params", "jobs", "history"):
             if (number := impossible_number(getattr(self, name))) is not None:
                 return f"{name} has the number {number}"
         if self.volumes is not None and (problem := table_problem(self.volumes, is_uuid)):
@@ -289,10 +287,12 @@ _CONFIG_TYPES: dict[str, tuple[type, ...]] = {
     "size_bytes": (int, type(None)),
     "created_s": (int,),
 }
+_FIELDS = frozenset({*_CONFIG_TYPES, "volumes"})
+_REGIONS = tuple(f.name for f in fields(Regions))
 
 
 def config_to_dict(config: ArrayConfig) -> dict[str, Any]:
-    """Return *config* as JSON values, including the fields of a newer minor version."""
+    """Return *config* as JSON values."""
     values: dict[str, Any] = {name: getattr(config, name) for name in _CONFIG_TYPES}
     values["members"] = [{n: getattr(r, n) for n in _RECORD_TYPES} for r in config.members]
     values["regions"] = {n: [r.offset, r.length] for n, r in config.regions.named().items()}
@@ -300,7 +300,7 @@ def config_to_dict(config: ArrayConfig) -> dict[str, Any]:
     values["lineage"] = list(config.lineage)
     if config.volumes is not None:
         values["volumes"] = config.volumes
-    return {**config.extra, **values}
+    return values
 
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -339,7 +339,8 @@ def _checked_text(config: ArrayConfig) -> bytes:
 def decode_config(text: bytes) -> ArrayConfig:
     """Return the configuration in *text*. It is cached and shared, so it must not be changed.
 
-    Raises FormatError if *text* is not a valid configuration.
+    Raises OtherVersionError for fields that are not known here, FormatError if *text* is not a
+    valid configuration.
     """
     try:
         values = json.loads(text.decode("ascii"), parse_constant=_refuse_constant)
@@ -368,22 +369,31 @@ def _typed(values: dict[str, Any], name: str, *types: type) -> Any:
     return value
 
 
+def require_known(what: str, known: Collection[str], found: Iterable[str]) -> None:
+    """Raise OtherVersionError, which begins with *what*, if *found* has a name not in *known*."""
+    unknown = sorted(name for name in found if name not in known)
+    if unknown:
+        raise OtherVersionError(f"{what} {brief(repr(unknown[0]))}, unknown to this raidx")
+
+
 def _config_from(values: dict[str, Any]) -> ArrayConfig:
+    require_known("the configuration has the field", _FIELDS, values)
     checked = {name: _typed(values, name, *types) for name, types in _CONFIG_TYPES.items()}
     checked["name"] = cleaned(checked["name"])
     checked["members"] = tuple(_record_from(record) for record in checked["members"])
+    require_known("the configuration has the region", _REGIONS, checked["regions"])
     checked["regions"] = Regions(
-        **{f.name: _region_from(checked["regions"][f.name]) for f in fields(Regions)}
+        **{name: _region_from(checked["regions"][name]) for name in _REGIONS}
     )
     checked["history"] = tuple(checked["history"])
     checked["lineage"] = tuple(_typed({"entry": e}, "entry", str) for e in checked["lineage"])
     if "volumes" in values:  # arrays without a volume table have none
         checked["volumes"] = _typed(values, "volumes", dict)
-    extra = {name: value for name, value in values.items() if name not in checked}
-    return ArrayConfig(**checked, extra=extra)
+    return ArrayConfig(**checked)
 
 
 def _record_from(values: dict[str, Any]) -> MemberRecord:
+    require_known("the record of a member has the field", _RECORD_TYPES, values)
     record = {n: _typed(values, n, kind) for n, kind in _RECORD_TYPES.items()}
     record["path_hint"] = cleaned(record["path_hint"])
     return MemberRecord(**record)

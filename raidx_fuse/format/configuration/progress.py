@@ -1,22 +1,45 @@
-"""Check the saved progress of unfinished jobs in the superblocks before a job continues."""
+"""Check the saved progress of unfinished jobs in the superblocks before a job continues.
+
+A job, or a field of one, that is not known here is refused: who goes on without it may undo what it
+stands for.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from raidx_fuse.errors import FormatError
-from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.format.configuration.config import ArrayConfig, require_known
 
 REBUILD = "rebuild:"
 REPLACE = "replace:"
+_FIELDS: dict[str, frozenset[str] | None] = {
+    REBUILD: frozenset({"next_stripe", "changed"}),
+    REPLACE: frozenset({"member_uuid", "next_stripe", "starts"}),
+    "grow": frozenset({"back", "remove"}),
+    "restripe": frozenset({"back"}),
+    "reshape": frozenset({"kind", "role"}),
+    "tuner": frozenset({"since_scrub_s"}),
+    "away": frozenset({"left", "stripes", "regions", "starts", "shape"}),
+    "bad_chunks": frozenset({"count", "steps", "shift", "ranges"}),
+    **dict.fromkeys(("health", "pool", "plan")),  # for people, and where nothing is lost without
+}
+"""The fields of each job; None: whatever there is, a reader ignores what it does not know."""
 
 
 def check_progress(config: ArrayConfig, stripes: int) -> None:
     """Raise FormatError if the jobs of *config* are impossible for an array of *stripes*.
 
-    The position of a rebuild whose member has failed meanwhile is not used, and says nothing.
+    It is an OtherVersionError if they have a name that is not known here. The position of a rebuild
+    whose member has failed meanwhile is not used, and says nothing.
     """
     for key, values in config.jobs.items():
+        kind = "".join(key.partition(":")[:2])  # of "rebuild:2", that is "rebuild:"
+        require_known(f"array {config.name!r} has the unfinished job", _FIELDS, (kind,))
+        known = _FIELDS[kind]
+        if known is not None and isinstance(values, dict):
+            what = f"array {config.name!r}: its unfinished {kind.rstrip(':')} has the field"
+            require_known(what, known, values)
         if not _is_possible(config, key, values, stripes):
             raise FormatError(f"array {config.name!r}: its unfinished {key[:40]!r} is impossible")
 
@@ -39,7 +62,7 @@ def _is_possible(config: ArrayConfig, key: str, values: Any, stripes: int) -> bo
         case "tuner":
             since_s = _of(values, "since_scrub_s", 0.0)
             return type(since_s) in (int, float) and since_s >= 0
-    return True  # a newer minor version's
+    return True
 
 
 def _of(values: Any, name: str, default: Any = None) -> Any:
