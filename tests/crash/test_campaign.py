@@ -235,15 +235,15 @@ def test_one_wrong_bit_in_flushed_data_is_noticed(mode: str) -> None:
     expected = recording.history.at(end)
     sector = next(s for s, contents in enumerate(expected.allowed) if any(contents[0]))
     needle = expected.allowed[sector][0]
-    data = recording.regions.data  # the log holds copies, too
+    data = recording.roles.regions.data  # the log holds copies, too
     places = ((image, image.find(needle, data.offset, data.end)) for image in images.values())
     image, at = next((image, at) for image, at in places if at >= 0)
     whole = {number: bytearray(image) for number, image in images.items()}
     state = State(recording.cell, 3, Cut(end, "k"))
-    judge(Left(recording, end, whole, frozenset(), expected), state.generator("look"))
+    judge(Left(recording, end, whole), state.generator("look"))
     image[at + 100] ^= 1
     with pytest.raises(ViolationError, match=f"sector {sector} holds content that nobody wrote"):
-        judge(Left(recording, end, images, frozenset(), expected), state.generator("look"))
+        judge(Left(recording, end, images), state.generator("look"))
 
 
 def test_a_missing_member_that_nobody_took_is_noticed() -> None:
@@ -252,7 +252,7 @@ def test_a_missing_member_that_nobody_took_is_noticed() -> None:
     starts = enumerate(recording.record.starts)
     images = {number: start.copy() for number, start in starts if is_member(start)}
     del images[0]
-    left = Left(recording, 0, images, frozenset(), recording.history.at(0))
+    left = Left(recording, 0, images)
     with pytest.raises(ViolationError, match=r"roles \[0\] were left out"):
         judge(left, State(recording.cell, 5, Cut(0, "k")).generator("look1"))
 

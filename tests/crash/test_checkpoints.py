@@ -143,14 +143,14 @@ def crashed_again(story: str, each: int) -> Iterator[str | None]:
             continue
         state = State(recording.cell, 0, Cut(index, DECISIONS[index // each % 4]))
         images = left_by(list(disks), state, range(WIDTH))
-        left = Left(recording, index, images, frozenset(), recording.history.at(index))
+        left = Left(recording, index, images)
         recovery = CutRecord()
         left.exempt = judge(left, state.generator("recovery"), recovery)
         for number, again, _event in recovery.moments():
             lost = (index + number) % WIDTH
             cut = State(state.cell, 0, Cut(number, DECISIONS[number % 4], (lost,)))
             images = left_by(list(again), cut, sorted(left.images))
-            yield what_breaks(replace(left, images=images, away=frozenset({lost})), cut)
+            yield what_breaks(replace(left, images=images, lost=frozenset({lost})), cut)
 
 
 @pytest.mark.parametrize("story", STORIES)

@@ -19,9 +19,9 @@ from raidx_fuse.engine.write.mend import Mender
 from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.lab.crash.disks import SectorDisk
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
+from raidx_fuse.lab.crash.parts import read_sectors
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import Recording
-from raidx_fuse.lab.crash.requests.reading import read_sectors
 from raidx_fuse.lab.crash.state import DROPPED, KEPT, Cell, Cut
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.members.base import SECTOR_BYTES
@@ -52,7 +52,7 @@ def given_up(journal: str, by: str, what: int, at: int = STRIPE) -> tuple[Record
         whole = [c for c in cells if context.position(stripe, CellIndex(c))[0] != LOST]
         cell = CellIndex(whole[what])
         role, position = context.position(stripe, cell)
-        player.recording.out.append((LOST, player.event, 1 << 60))
+        player.roles.out.append((LOST, player.event, 1 << 60))
         await player.array.fail_disk(LOST)
         await player.disks[role].poison(position)
         player.note_hanging(True)  # what is lost reads as an error

@@ -46,7 +46,7 @@ class Growing:
         array = player.array
         array.grow_operation.set_granule(1)
         disk = player.new_disk()
-        player.recording.holders.append((player.event, WIDTH, disk))
+        player.roles.holders.append((player.event, WIDTH, disk))
         self.begin = player.event
         span = player.history.begin("grow live", player.event)
         await array.grow([player.disks[disk]], "live")
@@ -125,7 +125,7 @@ def narrowed() -> tuple[Recording, int]:
         await place(player)
         array = player.array
         disk = player.new_disk()
-        player.recording.holders.append((player.event, array.member_set.config.width, disk))
+        player.roles.holders.append((player.event, array.member_set.config.width, disk))
         span = player.history.begin("grow live", player.event)
         await array.grow([player.disks[disk]], "live")
         job = growth_of(player)

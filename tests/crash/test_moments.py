@@ -52,7 +52,7 @@ class Scene:
             Shape(**values),  # the test's own words
         )
         self.record: CutRecord = self.recording.record
-        self.regions = self.recording.regions.named()
+        self.regions = self.recording.roles.regions.named()
 
     def region(self, offset: int) -> str:
         return next(n for n, r in self.regions.items() if r.offset <= offset < r.end)
@@ -65,7 +65,7 @@ class Scene:
 
     def span(self, verb: str, number: int = -1) -> range:
         """Return the moments of the last (or *number*-th) *verb*."""
-        spans = [span for span in self.recording.history.timeline.spans if span.verb == verb]
+        spans = [span for span in self.recording.timeline.spans if span.verb == verb]
         return range(spans[number].begin_event, int(spans[number].end_event) + 1)
 
     def moments(self, within: range, wanted: Callable[[Disks, Event | None], bool]) -> int:
@@ -76,9 +76,9 @@ class Scene:
                 count += 1
                 for number, decisions in enumerate(_cuts(disks, index)):
                     self.crash(index, disks, decisions, ())
-                    if self.recording.tolerance(index) and (index + number) % LOSS_EACH == 0:
+                    if self.recording.roles.tolerance(index) and (index + number) % LOSS_EACH == 0:
                         # Each disk in its turn.
-                        lost = (index + number) // LOSS_EACH % self.recording.layout.width
+                        lost = (index + number) // LOSS_EACH % self.recording.roles.layout.width
                         self.crash(index, disks, decisions, (lost,))
         return count
 
@@ -90,14 +90,12 @@ class Scene:
             image = disk.crash(decision)
             if number not in lost and is_member(image):
                 images[number] = image
-        recording = self.recording
-        away = recording.roles_out(index) | recording.roles_of(lost, index)
-        return Left(recording, index, images, away, recording.history.at(index))
+        return Left(self.recording, index, images, frozenset(lost))
 
     def crash(
         self, index: int, disks: Disks, decisions: Sequence[Sequence[int]], lost: tuple[int, ...]
     ) -> None:
-        if lost and self.recording.roles_out(index):
+        if lost and self.recording.roles.out_at(index):
             return  # one is out already
         left = self.left(index, disks, decisions, lost)
         judge(left, random.Random(f"{index} {decisions} {lost}"))

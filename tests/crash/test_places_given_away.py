@@ -56,7 +56,7 @@ def test_it_reads_again_where_the_chunk_lies_by_then() -> None:
             nursery.start_soon(read)
             await held.began.wait()
             disk = player.new_disk()
-            player.recording.holders.append((player.event, player.width, disk))
+            player.roles.holders.append((player.event, player.width, disk))
             job = (await array.grow([player.disks[disk]]))["job"]
             assert (await array.jobs.wait(job))["state"] == "done"
             assert array.context.layout.place(*array.context.layout.locate(chunk))[0] != role

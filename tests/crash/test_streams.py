@@ -215,14 +215,14 @@ def crashed_again(story: str, seed: int) -> Iterator[str | None]:
             continue
         state = State(recording.cell, seed, Cut(index, DECISIONS[index // 5 % 4]))
         images = left_by(list(disks), state, range(WIDTH))
-        left = Left(recording, index, images, frozenset(), recording.history.at(index))
+        left = Left(recording, index, images)
         recovery = CutRecord()
         left.exempt = judge(left, state.generator("recovery"), recovery)
         for number, again, _event in recovery.moments():
             lost = (index + number) % WIDTH
             cut = State(state.cell, seed, Cut(number, DECISIONS[number % 4], (lost,)))
             images = left_by(list(again), cut, sorted(left.images))
-            yield what_breaks(replace(left, images=images, away=frozenset({lost})), cut)
+            yield what_breaks(replace(left, images=images, lost=frozenset({lost})), cut)
 
 
 @pytest.mark.parametrize("seed", [0, 1], ids=["inline", "uneven"])
@@ -257,7 +257,7 @@ def test_a_recovery_that_is_cut_again_and_again_logs_the_parity_once() -> None:
                 for n, image in sorted(images.items())
             ]
             found.append(run(_records_of, members))
-            log = recording.regions.log
+            log = recording.roles.regions.log
             cuts = [
                 number
                 for number, event in enumerate(again.events)

@@ -1,6 +1,6 @@
 """Group commit, seen from the engine: concurrent small writes share one record of the log.
 
-The writes are stepped as by the session loop: lab/crash/requests/held_handlers.py.
+The writes are stepped as by the session loop: lab/crash/held_handlers.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import trio
 
 from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.journal.group_commit import CommitBatch
-from raidx_fuse.lab.crash.requests.held_handlers import Handler, go_on_held, through_door
+from raidx_fuse.lab.crash.held_handlers import Handler, go_on_held, through_door
 from raidx_fuse.members.simulated.faulty import WRITE as WRITES
 from raidx_fuse.members.simulated.faulty import Fault
 from raidx_fuse.members.simulated.virtual_time import run

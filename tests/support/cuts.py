@@ -79,13 +79,12 @@ def crashed_moments(
     for index, disks, _event in recording.record.moments():
         if index < begin or index % each:
             continue
-        expected = recording.history.at(index)
         for turn, lost in enumerate([(), *((role,) for role in range(width))]):
             if lost and not ALL_LOSSES and (index // each + turn) % 2:
                 continue
             state = State(recording.cell, seed, Cut(index, DECISIONS[(index + turn) % 4], lost))
             images = left_by(list(disks), state, range(len(disks)))
-            left = Left(recording, index, images, frozenset(lost), expected)
+            left = Left(recording, index, images, frozenset(lost))
             yield what_breaks(left, state)
 
 

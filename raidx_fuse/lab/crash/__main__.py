@@ -20,8 +20,6 @@ from rich.table import Table
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.journal.journal import MODES
 from raidx_fuse.lab.crash import matrix
-from raidx_fuse.lab.crash.pool.player import has_pool
-from raidx_fuse.lab.crash.pool.workloads import POOL
 from raidx_fuse.lab.crash.state import PROGRAM, Cell, State
 from raidx_fuse.lab.crash.walk import FAULTS, Tally, replay
 from raidx_fuse.lab.crash.workload import themes_of
@@ -118,17 +116,11 @@ def _cells(
     cells: list[Cell] = []
     for theme in themes or ("",):
         themed = [Cell(name, mode, broken, theme) for name in names for mode in journals or MODES]
-        themed = [cell for cell in themed if not theme or _has(cell, theme)]
+        themed = [cell for cell in themed if not theme or theme in themes_of(cell)]
         if not themed:
             raise UsageError(f"none of the layouts {', '.join(names)} has the theme {theme!r}")
         cells += themed
     return cells
-
-
-def _has(cell: Cell, theme: str) -> bool:
-    if theme == POOL:
-        return cell.journal != "none" and has_pool(cell.layout)
-    return theme in themes_of(cell)
 
 
 def _print(console: Console, tally: Tally, elapsed_s: float) -> None:

@@ -1,20 +1,19 @@
-"""Crashing one recorded workload: moments x decisions x losses; some recoveries are crashed, too.
-
-What a workload is and what it promises is the matter of its `Kind`: one array (oracle.py), or the
-arrays of a pool (pool/).
-"""
+"""Crashing one recorded workload: moments x decisions x losses; recoveries are crashed, too."""
 
 from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from raidx_fuse.lab.crash.disks import is_member
-from raidx_fuse.lab.crash.recording import TEMPTING
+from raidx_fuse.lab.crash.hardware import POOL
+from raidx_fuse.lab.crash.oracle import Left
+from raidx_fuse.lab.crash.recording import TEMPTING, Recording
 from raidx_fuse.lab.crash.state import DROPPED, KEPT, Cell, Cut, State, ViolationError
+from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.members.simulated.powercut import CutRecord, DiskState, count_cuts
 from raidx_fuse.members.simulated.sparse import Image
 from raidx_fuse.members.simulated.virtual_time import run
@@ -28,66 +27,8 @@ BACK_SHARE = 0.3  # of the members that the first cut took: they are there after
 UNREAD_SHARE = 0.15  # of the members that a cut would take: only their log cannot be read then
 AGAIN_MOMENTS, AGAIN_LATER = 8, 2  # how many moments of a recovery; of those: after the mount
 LEVELS_MAX, THIRD_SHARE = 2, 0.04  # recoveries in a row that are cut
+POOL_STATES_MAX = 24  # of one workload on a pool
 LAST_KEPT = "l1"  # where a theme tempts: all but the last record is dropped, and recovery is cut
-
-
-class Recorded(Protocol):
-    """One workload that was run."""
-
-    cell: Cell
-    seed: int
-    record: CutRecord
-    memory: dict[int, Image]
-    is_one_array: bool  # then disks may come back, and logs be unreadable for a while
-
-    def verb_at(self, moment: int) -> str:
-        """Return the verb of what was done at *moment*."""
-        ...
-
-    def weights(self) -> list[int]:
-        """Return for each moment how much likelier than others it is to be tried."""
-        ...
-
-    def losses(self, moment: int, generator: random.Random) -> tuple[int, ...]:
-        """Draw the disks to lose at *moment*: at most as many as the codes tolerate."""
-        ...
-
-
-class Leavings(Protocol):
-    """What a cut left: *images* by disk number."""
-
-    @property
-    def images(self) -> Mapping[int, Image]:
-        """The disks that are there and carry an array."""
-        ...
-
-    async def judge(self, generator: random.Random, record: CutRecord | None = None) -> None:
-        """Check the promises. Raises ViolationError.
-
-        With *record* the disks record their writes, in the order of their numbers, so that the
-        recovery can be cut; what it could not recover is not expected of a second one.
-        """
-
-    def again(self, images: Mapping[int, Image], cut: Cut) -> Leavings:
-        """Return what *cut* of the recovery left: *images*."""
-        ...
-
-
-R = TypeVar("R", bound=Recorded)
-
-
-class Kind(Protocol[R]):
-    """A kind of workload; *states_max* states of one workload are tried at most."""
-
-    states_max: int
-
-    def run(self, cell: Cell, seed: int) -> R:
-        """Run workload *seed* on *cell*. Raises what goes wrong."""
-        ...
-
-    def left(self, recorded: R, cut: Cut, images: Mapping[int, Image]) -> Leavings:
-        """Return what *cut* left: *images*."""
-        ...
 
 
 class Counts(Protocol):
@@ -98,7 +39,6 @@ class Counts(Protocol):
 
 
 def crash_one(
-    kind: Kind[R],
     cell: Cell,
     seed: int,
     budget: int,
@@ -110,36 +50,37 @@ def crash_one(
 
     With *focus*, only moments of that verb.
     """
-    recorded = _recorded(kind, cell, seed)
+    recorded = _recorded(cell, seed)
     if isinstance(recorded, str):
         counts.count(State(cell, seed, Cut(0, KEPT)), "running", recorded)
         return
-    run(_crash_at_moments, kind, recorded, min(budget, kind.states_max), generator, counts, focus)
+    if cell.theme == POOL:
+        budget = min(budget, POOL_STATES_MAX)
+    run(_crash_at_moments, recorded, budget, generator, counts, focus)
 
 
-def replay_one(kind: Kind[R], state: State) -> tuple[str, str | None]:
+def replay_one(state: State) -> tuple[str, str | None]:
     """Run exactly *state* again; return its verb and the broken promise, None if there is none."""
-    recorded = _recorded(kind, state.cell, state.seed)
+    recorded = _recorded(state.cell, state.seed)
     if isinstance(recorded, str):
         return "running", recorded
     verb = recorded.verb_at(state.cut.moment)
     for index, disks, _event in recorded.record.moments():
         if index == state.cut.moment:
-            return verb, run(_what_breaks, kind, recorded, disks, state)
+            return verb, run(_what_breaks, recorded, disks, state)
     return verb, f"the workload has no moment {state.cut.moment}: the code has changed"
 
 
-def _recorded(kind: Kind[R], cell: Cell, seed: int) -> R | str:
+def _recorded(cell: Cell, seed: int) -> Recording | str:
     """Return the workload of *seed*, or how it fails without a power cut: a violation, too."""
     try:
-        return kind.run(cell, seed)
+        return record_workload(cell, seed)
     except Exception as error:
         return f"the workload fails while running: {error!r}\n{traceback.format_exc()}"
 
 
 async def _crash_at_moments(
-    kind: Kind[R],
-    recorded: R,
+    recorded: Recording,
     budget: int,
     generator: random.Random,
     counts: Counts,
@@ -167,15 +108,15 @@ async def _crash_at_moments(
             unread: tuple[int, ...] = ()
             if generator.random() < LOST_SHARE:
                 lost = recorded.losses(index, generator)
-                if recorded.is_one_array and generator.random() < UNREAD_SHARE:
+                if not recorded.is_pool and generator.random() < UNREAD_SHARE:
                     lost, unread = (), lost
             cut = Cut(index, decision, lost, (), unread)
             state = State(recorded.cell, recorded.seed, cut)
             verb = recorded.verb_at(index)
-            counts.count(state, verb, await _what_breaks(kind, recorded, disks, state))
+            counts.count(state, verb, await _what_breaks(recorded, disks, state))
             budget -= 1
             if generator.random() < AGAIN_SHARE or decision == LAST_KEPT:
-                left = _left(kind, recorded, disks, state.cut)
+                left = _left(recorded, disks, state.cut)
                 budget -= await _crash_recovery(recorded, disks, left, state, generator, counts)
 
 
@@ -192,7 +133,7 @@ def _decisions(disks: Sequence[DiskState], generator: random.Random) -> list[str
 
 
 def _images(
-    recorded: Recorded, disks: Sequence[DiskState], cut: Cut, numbers: Sequence[int]
+    recorded: Recording, disks: Sequence[DiskState], cut: Cut, numbers: Sequence[int]
 ) -> dict[int, Image]:
     """Return what *cut* leaves of *disks*, by number; lost disks and non-members are left out.
 
@@ -208,16 +149,14 @@ def _images(
     return images
 
 
-def _left(kind: Kind[R], recorded: R, disks: Sequence[DiskState], cut: Cut) -> Leavings:
+def _left(recorded: Recording, disks: Sequence[DiskState], cut: Cut) -> Left:
     images = _images(recorded, disks, cut, range(len(disks)))
-    return kind.left(recorded, cut, images)
+    return Left(recorded, cut.moment, images, frozenset(cut.lost), cut.unread)
 
 
-async def _what_breaks(
-    kind: Kind[R], recorded: R, disks: Sequence[DiskState], state: State
-) -> str | None:
+async def _what_breaks(recorded: Recording, disks: Sequence[DiskState], state: State) -> str | None:
     """Return the promise that *state* breaks, or None."""
-    left = _left(kind, recorded, disks, state.cut)
+    left = _left(recorded, disks, state.cut)
     try:
         for number, cut in enumerate(state.again):
             before = replace(state, again=state.again[:number])
@@ -234,7 +173,7 @@ async def _what_breaks(
     return None
 
 
-async def _record_recovery(left: Leavings, state: State) -> CutRecord:
+async def _record_recovery(left: Left, state: State) -> CutRecord:
     """Recover from *left*, which *state* has led to; return the record."""
     record = CutRecord()
     await left.judge(state.generator("recovery"), record)
@@ -242,13 +181,13 @@ async def _record_recovery(left: Leavings, state: State) -> CutRecord:
 
 
 def _left_again(
-    recorded: Recorded,
+    recorded: Recording,
     disks: Sequence[DiskState],
-    left: Leavings,
+    left: Left,
     again: Sequence[DiskState],
     before: State,
     cut: Cut,
-) -> Leavings:
+) -> Left:
     """Return what *cut* left of *again*, the disks of *left* during the recovery from *before*.
 
     *disks* are those at the moment of the first cut.
@@ -263,9 +202,9 @@ def _left_again(
 
 
 async def _crash_recovery(
-    recorded: Recorded,
+    recorded: Recording,
     disks: Sequence[DiskState],
-    left: Leavings,
+    left: Left,
     state: State,
     generator: random.Random,
     counts: Counts,
@@ -314,7 +253,7 @@ def _moments_of(record: CutRecord, generator: random.Random) -> set[int]:
 
 
 def _draw_again(
-    recorded: Recorded,
+    recorded: Recording,
     state: State,
     index: int,
     disks: Sequence[DiskState],
@@ -327,6 +266,6 @@ def _draw_again(
     if not gone and generator.random() < AGAIN_LOST_SHARE:
         lost = recorded.losses(state.cut.moment, generator)
     back: tuple[int, ...] = ()
-    if recorded.is_one_array and state.cut.lost and not any(cut.back for cut in state.again):
+    if not recorded.is_pool and state.cut.lost and not any(cut.back for cut in state.again):
         back = tuple(n for n in state.cut.lost if generator.random() < BACK_SHARE)
     return Cut(index, decision, lost, back)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from raidx_fuse.errors import UsageError
+from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.log_record import ENTRY_BYTES, record_bytes
-from raidx_fuse.format.regions import PAGE_HEADER_BYTES, PAYLOAD_BITS, log_bytes
+from raidx_fuse.format.regions import PAGE_HEADER_BYTES, PAYLOAD_BITS, Regions, log_bytes
 from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.journal.ring import HEAD_BYTES
 from raidx_fuse.journal.unsettled import RECORD_SHARE
 from raidx_fuse.lab.crash.disks import PACES, SLOW_FLUSHES, SectorDisk
-from raidx_fuse.lab.crash.requests.image_parts import Parts
+from raidx_fuse.lab.crash.parts import Parts
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.layouts.placements.bundled import bundle_code
+from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.registry import allowed_widths, code_for, find_layout
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.powercut import CutRecord
@@ -30,6 +33,11 @@ MEMBER_BYTES_MIN = 256 << 10
 MEMBER_BYTES_MAX = 8 << 20  # added at most to the smallest size that is tried
 
 MEMBER_UNIT_BYTES = 64 << 10
+POOL = "pool"
+"""The name of the theme with volumes of two arrays."""
+POOL_NAMES = ("here", "there")
+POOL_OTHERS = ("raid1", "raid5", "raid0", "raid4")
+POOL_STRIPES = 14
 GROWTH_PRIME = 7  # of a code of two losses that grows: up to 8 members (rdp) or 9 (evenodd)
 
 # Huge images: the first sector of a page of the written map holds the bits of 3,840 chunks; in the
@@ -167,23 +175,63 @@ class Hardware:
                 fewer = max(code.rows, code.data_count - 2 * code.rows)
                 stripes = -(-shape.stripes * code.data_count // fewer)
         least = self._least_bytes()
-        for size in range(least, least + MEMBER_BYTES_MAX, MEMBER_UNIT_BYTES):
+        disks: list[SectorDisk] = []
+
+        async def create(size: int) -> ArrayConfig:
             images = [self.blank(size + more) for more in extra]
-            disks = [self.disk(image, number, None) for number, image in enumerate(images)]
-            with suppress(UsageError):  # too small for the metadata
-                config = await create_array(
-                    disks,
-                    cell.layout,
-                    chunk_bytes=HUGE_CHUNK_BYTES if shape.huge else CHUNK_BYTES,
-                    name="campaign",
-                    now_s=0,
-                    overwrite_signature=True,
-                    size_bytes=image_bytes,
-                    params=params,
-                )
-                if layout_of(config).stripes >= stripes:
-                    return disks
-        raise AssertionError(f"{cell.layout} over {shape.width} members needs larger members")
+            disks[:] = [self.disk(image, number, None) for number, image in enumerate(images)]
+            return await create_array(
+                disks,
+                cell.layout,
+                chunk_bytes=HUGE_CHUNK_BYTES if shape.huge else CHUNK_BYTES,
+                name="campaign",
+                now_s=0,
+                overwrite_signature=True,
+                size_bytes=image_bytes,
+                params=params,
+            )
+
+        await _create_smallest(create, least, stripes)
+        return disks
+
+    async def create_pool(self) -> list[tuple[Layout, Regions, list[Image]]]:
+        """Create two arrays without volumes; return layout, regions and images of each."""
+        layouts = [self.cell.layout, self.rng.choice(POOL_OTHERS)]
+        if self.rng.random() < 0.5:
+            layouts.reverse()
+        return [await self._create_of_pool(number, name) for number, name in enumerate(layouts)]
+
+    async def _create_of_pool(
+        self, number: int, layout: str
+    ) -> tuple[Layout, Regions, list[Image]]:
+        width = self.rng.choice(WIDTHS.get(layout) or allowed_widths(layout)[:2])
+        images: list[Image] = []
+
+        async def create(size: int) -> ArrayConfig:
+            images[:] = [bytearray(size) for _ in range(width)]
+            return await create_array(
+                [self.disk(image, role, None) for role, image in enumerate(images)],
+                layout,
+                chunk_bytes=CHUNK_BYTES << self.rng.randrange(2) * number,
+                name=POOL_NAMES[number],
+                now_s=0,
+                with_volume=False,
+            )
+
+        config = await _create_smallest(create, MEMBER_BYTES_MIN, POOL_STRIPES)
+        return layout_of(config), config.regions, images
+
+
+async def _create_smallest(
+    create: Callable[[int], Awaitable[ArrayConfig]], least: int, stripes: int
+) -> ArrayConfig:
+    """Call *create* with larger and larger members, in bytes, until the array has *stripes*."""
+    for size in range(least, least + MEMBER_BYTES_MAX, MEMBER_UNIT_BYTES):
+        with suppress(UsageError):  # too small for the metadata
+            config = await create(size)
+            if layout_of(config).stripes >= stripes:
+                return config
+    raise AssertionError(f"{stripes} stripes need larger members")
 
 
 class Fronts:

@@ -1,19 +1,26 @@
 """The verdict on one state: mount what the cut left, read everything, compare with the promise.
 
-Every state is mounted and read immediately, and read again when the array's own work (recovery,
-resync, rebuild) has ended; then the parity is checked. On a share of the states the array is also
+Every state is mounted and read immediately, and read again when the arrays' own work (recovery,
+resync, rebuild, moves, wiping) has ended; then the parity is checked. On a share of the states an
+array is also
 
 - mounted read-only first: no byte of a member may change;
 - given a replacement for a lost member, and rebuilt;
 - written while degraded;
 - mounted once more without one of its healthy members, written, and mounted with it again;
 - mounted at first without one of its members, written, and then mounted with it.
+
+Of a pool, every volume is there, once, with a size that it may have; every free byte reads as zero;
+in the end no table names a move. On a share of the states
+
+- each array is mounted alone first: it shows no volume that is on its way, both show none twice;
+- the moves that go on are cancelled, or volumes are written meanwhile.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,21 +28,25 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
+from raidx_fuse.errors import ungrouped
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.lab.crash.disks import POISON, SectorDisk
 from raidx_fuse.lab.crash.history import Expectation
+from raidx_fuse.lab.crash.mounting import mounted, moves_of
+from raidx_fuse.lab.crash.parts import Parts, Readable, read_sectors
 from raidx_fuse.lab.crash.recording import Recording
-from raidx_fuse.lab.crash.requests.image_parts import Parts
-from raidx_fuse.lab.crash.requests.reading import read_sectors
-from raidx_fuse.lab.crash.requests.touched import stripes_uncovered
 from raidx_fuse.lab.crash.state import Cut, ViolationError, as_violations
-from raidx_fuse.layouts.numbers import Role, Stripe, cell_range
+from raidx_fuse.layouts.numbers import Chunk, Role, Stripe, cell_range
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image
 from raidx_fuse.members.simulated.virtual_time import begin_anew, run, sleep
+from raidx_fuse.pool.allocate import free_ranges
+from raidx_fuse.pool.pool import Pool
+
+Sectors = list[bytes | None]  # None: it cannot be read
 
 # What each journal mode promises after a cut, and where it promises less.
 #
@@ -67,7 +78,7 @@ def exempt_sectors(
         return frozenset()
     stripes = expected.full_in_flight
     if journal == "none":
-        stripes = expected.in_flight | stripes_uncovered(layout, parts, expected.allowed)
+        stripes = expected.in_flight | _stripes_uncovered(layout, parts, expected.allowed)
     per_chunk = layout.chunk_bytes // SECTOR_BYTES
     exempt = set(expected.given_up)
     for stripe in map(Stripe, stripes):
@@ -85,6 +96,19 @@ def exempt_sectors(
     return frozenset(exempt)
 
 
+def _stripes_uncovered(
+    layout: Layout, parts: Parts, allowed: Sequence[Collection[object]]
+) -> frozenset[int]:
+    """Return the stripes of *layout* that have sectors with more than one of *allowed* contents.
+
+    A write that waited while a restripe ended was asked for in stripes of the other shape.
+    """
+    per_chunk = layout.chunk_bytes // SECTOR_BYTES
+    sectors = (sector for sector, contents in enumerate(allowed) if len(contents) > 1)
+    chunks = {parts.in_image(sector) // per_chunk for sector in sectors}
+    return frozenset(layout.locate(Chunk(chunk))[0] for chunk in chunks)
+
+
 def lost_matters(journal: str) -> bool:
     """Return whether a degraded, unclean array needs `start_degraded` to mount."""
     return journal == "none"
@@ -94,24 +118,37 @@ MOUNT_LIMIT_S = 3600.0  # of virtual time: a mount that takes longer counts as h
 POLL_S = 0.25
 
 READ_BYTES = (1 << 20, 4096, 16384)
+ALONE_SHARE = 0.25  # of the states: each array of a pool is mounted alone before both are together
+CANCEL_SHARE = 0.25
+USED_SHARE = 0.3  # volumes are written while the moves go on
+SLOW_BYTES = (8192, 32768, 131072)  # a second: of those moves
 
 
 @dataclass
 class Left:
     """What a cut of *recording* at *moment* left: *images* by disk number.
 
-    *away*: the roles that may be without a complete member. Every sector must be as *expected*,
-    except for *exempt*: sectors that an earlier mount after the same cut could not recover. The log
-    of the disks *unread* cannot be read while these are mounted.
+    The disks *lost* may be missing. Nothing is promised for the sectors *exempt*, which an earlier
+    mount after the same cut could not recover. The log of the disks *unread* cannot be read while
+    these are mounted.
     """
 
     recording: Recording
     moment: int
     images: Mapping[int, Image]
-    away: frozenset[int]
-    expected: Expectation
-    exempt: frozenset[int] = frozenset()
+    lost: frozenset[int] = frozenset()
     unread: tuple[int, ...] = ()
+    exempt: frozenset[int] = frozenset()
+
+    @property
+    def expected(self) -> list[Expectation]:
+        """What each volume may be."""
+        return [history.at(self.moment) for history in self.recording.volumes]
+
+    @property
+    def away(self) -> list[frozenset[int]]:
+        """The roles of each array that may be without a complete member."""
+        return [roles.away(self.lost, self.moment) for roles in self.recording.arrays]
 
     async def judge(self, generator: random.Random, record: CutRecord | None = None) -> None:
         """Check the promises: `judge` below. Raises ViolationError.
@@ -124,9 +161,7 @@ class Left:
 
     def again(self, images: Mapping[int, Image], cut: Cut) -> Left:
         """Return what *cut* of the recovery left: *images*."""
-        roles = self.recording.roles_of(cut.lost, self.moment)
-        away = self.away | self.recording.away(self.moment, roles)
-        return replace(self, images=images, away=away, unread=cut.unread)
+        return replace(self, images=images, lost=self.lost | set(cut.lost), unread=cut.unread)
 
 
 def judge(left: Left, generator: random.Random, record: CutRecord | None = None) -> frozenset[int]:
@@ -144,7 +179,7 @@ async def judge_inside(
 ) -> frozenset[int]:
     """`judge` as a coroutine: one trio run checks many states, one after the other."""
     look = _Oracle(left, generator, record)
-    with as_violations("the jobs that the mount started never end"):
+    with as_violations("the jobs that the mount started never end"), ungrouped():
         await begin_anew(look.look, seed=generator.getrandbits(32))
     return look.exempt
 
@@ -156,14 +191,21 @@ class _Oracle:
         self.rng = generator
         self.record = record
         self.parts = left.recording.parts
-        self.read_bytes = generator.choice(READ_BYTES)
+        self.read_bytes = READ_BYTES[0] if self.recording.is_pool else generator.choice(READ_BYTES)
         self.degraded_ok = lost_matters(left.recording.cell.journal)
-        self.damaged = left.recording.is_damaged(left.moment)
+        roles = left.recording.arrays
+        self.damaged = any(one.is_damaged(left.moment) for one in roles)
         self.exempt = left.exempt
 
     async def look(self) -> None:
         """Mount the members and run all checks. Raises ViolationError."""
-        members = self._members()
+        if self.recording.is_pool:
+            await self._look_at_pool(self._members())
+        else:
+            await self._look_at_array(self._members()[0])
+
+    async def _look_at_array(self, members: list[Member]) -> None:
+        roles = self.recording.roles
         draw = self.rng.random()
         if self.record is None and draw < 0.06:
             await self._look_only(members)
@@ -187,7 +229,7 @@ class _Oracle:
                 await self._check_degraded_writes(array)
         if absent is not None:
             await self._check_return(members, absent)
-        may_lose = self.recording.tolerance(self.left.moment) and not self.damaged
+        may_lose = roles.tolerance(self.left.moment) and not self.damaged
         if self.record is None and 0.14 <= draw < 0.22 and whole and may_lose:
             absent = members.pop(self.rng.randrange(len(members)))
             async with open_array(members) as array:
@@ -196,20 +238,47 @@ class _Oracle:
                 await self._check_degraded_writes(array)
             await self._check_return(members, absent)
 
+    async def _look_at_pool(self, arrays: list[list[Member]]) -> None:
+        if self.record is None and self.rng.random() < ALONE_SHARE:
+            await self._each_alone(arrays)
+        async with mounted(arrays) as pool:
+            slow = self.record is None and self.rng.random() < USED_SHARE
+            for job in moves_of(pool):
+                job.limit(0, self.rng.choice(SLOW_BYTES) if slow else 0)
+            first = await self._check_pool(pool)
+            if self.rng.random() < CANCEL_SHARE:
+                for job in moves_of(pool):
+                    job.cancel()
+            if slow:
+                await self._use(pool, first)
+            for job in moves_of(pool):
+                job.limit(0, 0)
+            for volumes in pool.arrays:
+                await self._wait_for_jobs(volumes.array)
+            with trio.fail_after(MOUNT_LIMIT_S):
+                for volumes in pool.arrays:
+                    await volumes.wiped()
+            await self._check_pool_same(first, pool, "after the mount's own work")
+            await self._check_tidy(pool)
+            if self.record is None:
+                for volumes in pool.arrays:
+                    await self._check_parity(volumes.array)
+        async with mounted(arrays) as pool:
+            await self._check_pool_same(first, pool, "after a clean end")
+
     def _hold_back(self, members: list[Member]) -> Member | None:
         """Take one member that is whole from *members*, if the array can do without it."""
-        left, recording = self.left, self.recording
-        spared = len(left.away) + len(left.unread) < recording.tolerance(left.moment)
-        if not spared or self.damaged:
+        left, roles = self.left, self.recording.roles
+        (away,) = left.away
+        if self.damaged or len(away) + len(left.unread) >= roles.tolerance(left.moment):
             return None
         paths = {member.path: member for member in members}
-        roles = [role for role in recording.roles(left.moment) if role not in left.away]
-        role = self.rng.choice(roles)
-        absent = paths.get(f"disk{recording.holder(role, left.moment)}")
+        role = self.rng.choice([role for role in roles.present(left.moment) if role not in away])
+        disk = roles.holder(role, left.moment)
+        absent = paths.get(f"disk{disk}")
         if absent is not None:
             members.remove(absent)
-            away = left.away | recording.away(left.moment, frozenset({role}))
-            self.left = replace(left, away=away)
+            self.left = replace(left, lost=left.lost | {disk})
         return absent
 
     async def _check_return(self, members: list[Member], absent: Member) -> None:
@@ -221,21 +290,36 @@ class _Oracle:
             await self._check_parity(array)
             self._check_same(before, await self._read_all(array), "after a member came back")
 
-    def _members(self) -> list[Member]:
-        reads_zero = self.recording.zeroed
-        members: list[Member] = []
+    async def _each_alone(self, arrays: list[list[Member]]) -> None:
+        """Mount each array of a pool without the other one."""
+        seen: set[str] = set()
+        for number in self.rng.sample((0, 1), 2):
+            async with mounted([arrays[number]]) as pool:
+                found = (await self._read_pool(pool)).keys()
+                if both := seen & found:
+                    raise ViolationError(f"each array alone shows {', '.join(both)}")
+                seen |= found
+                await self._check_free(pool)
+
+    def _members(self) -> list[list[Member]]:
+        """Return the members of each array."""
+        recording = self.recording
+        arrays: list[list[Member]] = [[] for _ in recording.arrays]
         lend = (
             self.record is None
+            and not recording.is_pool
             and not self.left.unread
             and self.rng.random() < 0.5
-            and not self.recording.has_poison
+            and not recording.has_poison
         )
         for number, image in sorted(self.left.images.items()):
+            members = arrays[recording.array_of[number] if recording.is_pool else 0]
             if lend and isinstance(image, bytearray):
-                ram = self.recording.lent.get(number)
+                ram = recording.lent.get(number)
                 if ram is None:
-                    ram = RamMember(len(image), name=f"disk{number}", reads_zero=reads_zero)
-                    self.recording.lent[number] = ram
+                    zeroed = recording.zeroed
+                    ram = RamMember(len(image), name=f"disk{number}", reads_zero=zeroed)
+                    recording.lent[number] = ram
                 ram.memory[:] = image
                 members.append(ram)
                 continue
@@ -244,13 +328,13 @@ class _Oracle:
                 self.rng,
                 name=f"disk{number}",
                 record=self.record,
-                reads_zero=reads_zero,
-                under=self.recording.under(number, self.left.moment),
+                reads_zero=recording.zeroed,
+                under=recording.under(number, self.left.moment),
             )
             if number in self.left.unread:
-                disk.lose_log(self.recording.regions.log)
+                disk.lose_log(recording.roles.regions.log)
             members.append(disk)
-        return members
+        return arrays
 
     # -- checks --------------------------------------------------------------------------------
 
@@ -262,16 +346,16 @@ class _Oracle:
         if before != [_content(member) for member in members]:
             raise ViolationError("a read-only mount wrote to a member")
 
-    async def _check_mounted(self, array: Array) -> list[bytes | None]:
+    async def _check_mounted(self, array: Array) -> Sectors:
         """Check the roles in use and every sector; return the sectors (None: EIO)."""
         member_set = array.member_set
-        unexpected = member_set.lost - self.left.away
+        unexpected = member_set.lost - self.left.away[0]
         if unexpected:
             raise ViolationError(
                 f"roles {sorted(unexpected)} were left out though nothing happened to them: "
                 f"{'; '.join(array.warnings)}"
             )
-        expected = self.left.expected
+        (expected,) = self.left.expected
         bad = self._bad_roles()
         self.exempt |= exempt_sectors(
             self.recording.cell.journal,
@@ -283,41 +367,121 @@ class _Oracle:
         found = await self._read_all(array)
         if found == expected.plainest:
             return found
+        self._check_sectors(found, expected, 0)
+        return found
+
+    def _check_sectors(self, found: Sectors, expected: Expectation, volume: int) -> None:
+        """Check what was *found* in a volume. Raises ViolationError."""
         wrong = []
-        for sector, (content, allowed) in enumerate(zip(found, expected.allowed, strict=True)):
-            if content in allowed or sector in self.exempt:
+        for sector, content in enumerate(found):
+            if content in expected.allowed[sector] or sector in self.exempt:
                 continue
             if content is None:
                 wrong.append(f"sector {sector} cannot be read")
             else:
-                wrong.append(self.recording.history.describe(sector, content, allowed))
+                history = self.recording.volumes[volume]
+                wrong.append(history.describe(sector, content, expected.allowed[sector]))
         if wrong:
             more = f" (and {len(wrong) - 3} more sectors)" if len(wrong) > 3 else ""
             raise ViolationError("; ".join(wrong[:3]) + more)
-        return found
 
     def _bad_roles(self) -> frozenset[Role]:
         """Return the roles whose disks have sectors that cannot be read."""
         if not self.recording.has_poison:
             return frozenset()
         numbers = [n for n, image in self.left.images.items() if POISON in bytes(image)]
-        return frozenset(map(Role, self.recording.roles_of(tuple(numbers), self.left.moment)))
+        return frozenset(map(Role, self.recording.roles.of(tuple(numbers), self.left.moment)))
 
-    async def _read_all(self, array: Array) -> list[bytes | None]:
+    async def _read_all(self, store: Readable, parts: Parts | None = None) -> Sectors:
         """Return every sector; None where a read fails."""
-        sectors: list[bytes | None] = []
-        for at, length in self.parts.ranges(self.read_bytes):
-            sectors += await read_sectors(array, at, length)
+        sectors: Sectors = []
+        for at, length in (parts or self.parts).ranges(self.read_bytes):
+            sectors += await read_sectors(store, at, length)
         return sectors
 
-    def _check_same(self, before: list[bytes | None], after: list[bytes | None], when: str) -> None:
+    def _check_same(self, before: Sectors, after: Sectors, when: str) -> None:
         if before == after:
             return
-        history = self.recording.history
+        name = self.recording.timeline.name
         for sector, (old, new) in enumerate(zip(before, after, strict=True)):
             if old != new and sector not in self.exempt:
-                was, now = (history.name(c) if c is not None else "EIO" for c in (old, new))
+                was, now = (name(c) if c is not None else "EIO" for c in (old, new))
                 raise ViolationError(f"sector {sector} changed from {was} to {now} {when}")
+
+    # -- checks of a pool ----------------------------------------------------------------------
+
+    async def _read_pool(self, pool: Pool) -> dict[str, Sectors]:
+        """Return the sectors of each volume that is shown, by name. Raises ViolationError."""
+        found: dict[str, Sectors] = {}
+        for volumes in pool.arrays:
+            for volume in volumes.volumes:
+                if volume.name in found:
+                    raise ViolationError(f"volume {volume.name} is shown twice")
+                parts = Parts([(0, volume.size_bytes // SECTOR_BYTES)])
+                found[volume.name] = await self._read_all(volume, parts)
+        moment = self.left.moment
+        known = {history.volume: history for history in self.recording.volumes}
+        for name in found:
+            if name not in known or not any(known[name].at(moment).sizes):
+                raise ViolationError(f"volume {name} is there, though it should not be")
+        return found
+
+    async def _check_pool(self, pool: Pool) -> dict[str, Sectors]:
+        """Check the roles in use and every volume; return the sectors of each by name."""
+        for volumes, away in zip(pool.arrays, self.left.away, strict=True):
+            if unexpected := volumes.array.member_set.lost - away:
+                raise ViolationError(f"roles {sorted(unexpected)} were left out for no reason")
+        found = await self._read_pool(pool)
+        for number, history in enumerate(self.recording.volumes):
+            content, expected = found.get(history.volume), history.at(self.left.moment)
+            size = 0 if content is None else len(content) * SECTOR_BYTES
+            if size not in expected.sizes:
+                has = f"has {size} bytes" if size else "is lost"
+                allowed = f"allowed: {sorted(set(expected.sizes))}"
+                raise ViolationError(f"volume {history.volume} {has}, {allowed}")
+            if content is not None:
+                self._check_sectors(content, expected, number)
+        await self._check_free(pool)
+        return found
+
+    async def _check_pool_same(self, before: dict[str, Sectors], pool: Pool, when: str) -> None:
+        after = await self._read_pool(pool)
+        if before.keys() != after.keys():
+            raise ViolationError(f"volumes {sorted(before)} became {sorted(after)} {when}")
+        for name, sectors in before.items():
+            self._check_same(sectors, after[name], when)
+
+    async def _check_free(self, pool: Pool) -> None:
+        for volumes in pool.arrays:
+            array = volumes.array
+            for extent in free_ranges(volumes.table().taken(), array.size_bytes):
+                if any(await array.read(extent.offset, extent.length)):
+                    raise ViolationError(f"array {array.name}: a free byte is not zero")
+
+    async def _use(self, pool: Pool, content: dict[str, Sectors]) -> None:
+        """Write some sectors while the moves go on; *content* has them then."""
+        for _ in range(self.rng.randint(1, 8)):
+            shown = [volume for volumes in pool.arrays for volume in volumes.volumes]
+            if not shown:
+                return
+            volume = self.rng.choice(shown)
+            sector = self.rng.randrange(volume.size_bytes // SECTOR_BYTES)
+            data = self.rng.randbytes(SECTOR_BYTES)
+            await volume.write(sector * SECTOR_BYTES, data)
+            content[volume.name][sector] = data
+            await trio.sleep(self.rng.choice((0.0, 0.1, 1.0)))
+
+    async def _check_tidy(self, pool: Pool) -> None:
+        """Check that no move is left. Raises ViolationError."""
+        await self._check_free(pool)
+        for volumes in pool.arrays:
+            table = volumes.table()
+            if table.arrived or any(record.move is not None for record in table.volumes):
+                raise ViolationError(f"array {volumes.array.name} still names a move: {table}")
+        if pool.unshown:
+            raise ViolationError(pool.unshown[0].text)
+
+    # -- checks of an array --------------------------------------------------------------------
 
     async def _wait_for_jobs(self, array: Array) -> None:
         with trio.fail_after(MOUNT_LIMIT_S):
@@ -328,8 +492,10 @@ class _Oracle:
                 await sleep(POLL_S)  # the end of this job may start the next one
         for job in array.jobs.list():
             cancelled = job.get("going_back") and not job.get("removes_members")
-            ending = "cancelled" if cancelled else "done"
-            if job["state"] != ending and not _waits(job):
+            endings = ["cancelled" if cancelled else "done"]
+            if self.recording.is_pool:  # a move that is cancelled is seen by its effects
+                endings.append("cancelled")
+            if job["state"] not in endings and not _waits(job):
                 raise ViolationError(f"{job['kind']} ended as {job['state']}: {job['error']}")
 
     async def _check_parity(self, array: Array) -> None:
@@ -339,7 +505,9 @@ class _Oracle:
             result = await array.jobs.wait(await array.start_scrub(repair=False))
         if result["state"] != "done":
             raise ViolationError(f"scrub ended as {result['state']}: {result['error']}")
-        layout = array.context.layout if array.context.layout.contiguous else self.recording.layout
+        layout = array.context.layout
+        if not layout.contiguous:
+            layout = self.recording.roles.layout
         stripe_bytes = layout.code.data_count * layout.chunk_bytes
         exempt = (self.parts.in_image(sector) * SECTOR_BYTES for sector in self.exempt)
         given_up = {at // stripe_bytes for at in exempt}

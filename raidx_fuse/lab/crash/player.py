@@ -1,6 +1,6 @@
-"""One workload while it runs: array, disks, history, and the steps that workloads are made of.
+"""One workload while it runs: its arrays, disks and volumes, and what is noted about them.
 
-1. Create the array, unrecorded.
+1. Create the arrays, unrecorded: one, or the two of a pool.
 2. Perhaps run some steps, cut the power, and begin again from what the cut left.
 3. Mount, play the script, compare every sector, end cleanly; all of it is recorded.
 """
@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -17,23 +17,27 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import ArrayFailedError, RaidxError
+from raidx_fuse.lab.crash.at_changes import ChangeWriter
 from raidx_fuse.lab.crash.broken import break_order
-from raidx_fuse.lab.crash.disks import MOODY, SectorDisk, is_member
-from raidx_fuse.lab.crash.durable import whole_since
-from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Fronts, Hardware, Shape
-from raidx_fuse.lab.crash.history import History, Span, WriteSpan
-from raidx_fuse.lab.crash.recording import Recording
-from raidx_fuse.lab.crash.requests.at_changes import ChangeWriter
-from raidx_fuse.lab.crash.requests.image_parts import Parts
-from raidx_fuse.lab.crash.requests.reading import read_sectors
-from raidx_fuse.lab.crash.requests.steps import Steps
-from raidx_fuse.lab.crash.requests.touched import sectors_on_lost, touched_stripes
+from raidx_fuse.lab.crash.disks import MOODY, PACES, SectorDisk, is_member
+from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, POOL, Fronts, Hardware, Shape
+from raidx_fuse.lab.crash.history import History, Span, Timeline, WriteSpan
+from raidx_fuse.lab.crash.mounting import mounted
+from raidx_fuse.lab.crash.parts import Parts, read_sectors
+from raidx_fuse.lab.crash.recording import Recording, Roles
 from raidx_fuse.lab.crash.state import Cell, ViolationError
+from raidx_fuse.lab.crash.steps import Steps
+from raidx_fuse.layouts.numbers import Stripe, cell_range, stripe_range
+from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.registry import LAYOUTS
-from raidx_fuse.members.base import SECTOR_BYTES
+from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image
+from raidx_fuse.pool.pool import Pool
+from raidx_fuse.pool.volume import Volume
 
 CACHE_BYTES = (0, 8 << 10, 256 << 10)  # no chunk cache, a small one, one for everything; in turn
 DISCARD_SHARE = 0.3  # of the workloads: they have discards
@@ -43,7 +47,8 @@ DOOR_SHARE = 0.35  # of the workloads: some of their small writes share commit b
 class Player(Steps):
     """One workload while it runs; its steps are public, so that scripts can call them.
 
-    *at_changes*: it also writes when the configuration changes (requests/at_changes.py).
+    *at_changes*: it also writes when the configuration changes (at_changes.py). With the theme
+    "pool" it has the *pool* of two arrays, whose volumes come and go; else one *array*.
     """
 
     def __init__(
@@ -58,7 +63,9 @@ class Player(Steps):
         self.cell = cell
         self.theme = theme
         self.seed = seed
-        self.rng = rng = random.Random(f"{cell.layout}:{cell.journal} {seed}")
+        self.is_pool = theme == POOL
+        pool = ":pool" if self.is_pool else ""
+        self.rng = rng = random.Random(f"{cell.layout}:{cell.journal}{pool} {seed}")
         # A separate generator: the other choices of a seed do not depend on this one.
         door = random.Random(f"{cell} {seed} door")
         by_chance = not cell.theme and cell.journal != "none" and shape is None
@@ -66,22 +73,27 @@ class Player(Steps):
         discards = random.Random(f"{cell} {seed} discards")
         by_chance = not cell.theme and shape is None and discards.random() < DISCARD_SHARE
         self.discards = theme == "discards" or by_chance
+        if self.is_pool:  # each array has its own width
+            shape = Shape(0, pace=PACES[seed % len(PACES)], zeroed=False)
         self.shape = shape or Shape.drawn(cell, theme, rng)
         if self.has_door and shape is None and self.shape.pace != "inline":
             self.shape = replace(self.shape, pace=MOODY)
         self.hardware = Hardware(cell, theme, self.shape, rng)
         self.at_changes = at_changes and not self.shape.huge
         self.width, self.stripes = self.shape.width, self.shape.stripes - self.at_changes
-        self.tolerance = LAYOUTS[cell.layout].tolerance(self.width)
+        self.tolerance = LAYOUTS[cell.layout].tolerance(self.width) if self.width else 0
         self.bundled = LAYOUTS[cell.layout].bundled
         self.record = CutRecord()
+        self.timeline = Timeline()
         self.disks: list[SectorDisk] = []
+        self.uuids: dict[int, str] = {}  # of the volumes, by their histories' numbers
         self._stack = AsyncExitStack()
         self._fronts = Fronts()
         self._changes: ChangeWriter | None = None
         self.refusals = False  # whether writes and flushes may end in errors
         self.hanging = False  # whether a refused write may still be under way
         self.array: Array
+        self.pool: Pool
         self.history: History
         self.recording: Recording
 
@@ -100,6 +112,8 @@ class Player(Steps):
 
         If *had_power_cut*, the array has lost power before; the script begins with its recovery.
         """
+        if self.is_pool:
+            return await self._play_pool(script)
         await self._prepare(writes)
         if not self.at_changes:
             return await self._play(script, had_power_cut, None)
@@ -114,10 +128,12 @@ class Player(Steps):
         try:
             if had_power_cut:
                 await self._live_and_crash()
+            roles = Roles(
+                self.layout, self.regions, [(0, role, role) for role in range(self.width)]
+            )
             self.recording = Recording(
-                *(self.cell, self.seed, self.record, self.history, self.layout, self.parts),
-                regions=self.regions,
-                holders=[(0, role, role) for role in range(self.width)],
+                *(self.cell, self.seed, self.record, self.timeline, [self.history], [roles]),
+                self.parts,
                 zeroed=self.shape.zeroed,
                 has_poison=self.theme == "latent",
             )
@@ -133,6 +149,31 @@ class Player(Steps):
             await self._stack.aclose()
         return self.recording
 
+    async def _play_pool(self, script: Script) -> Recording:
+        created = await self.hardware.create_pool()
+        self.parts = Parts([(0, 0)])
+        self.recording = Recording(
+            *(self.cell, self.seed, self.record, self.timeline, [], [], self.parts)
+        )
+        for number, (layout, regions, images) in enumerate(created):
+            holders = [(0, role, len(self.disks) + role) for role in range(len(images))]
+            self.recording.arrays.append(Roles(layout, regions, holders))
+            for image in images:
+                disk = self.hardware.disk(image, len(self.disks), self.record)
+                self.disks.append(disk)
+                self.recording.array_of.append(number)
+        await self.open()
+        try:
+            await script(self)
+        finally:
+            await self._stack.aclose()
+        return self.recording
+
+    @property
+    def roles(self) -> Roles:
+        """Which disk holds which role of the only array."""
+        return self.recording.roles
+
     def _begin_changes(self, nursery: trio.Nursery) -> None:
         """Write from now on when the configuration changes, to the sectors behind the others."""
         rng = random.Random(f"{self.cell} {self.seed} changes")
@@ -147,7 +188,7 @@ class Player(Steps):
         """Check which disk holds each role: an oracle that is wrong there loses too many disks."""
         for record in self.array.member_set.config.members:
             if record.role >= 0 and record.state == "active":
-                disk = self.recording.holder(record.role, self.event)
+                disk = self.roles.holder(record.role, self.event)
                 assert record.path_hint == f"disk{disk}", f"{record.path_hint} is not disk{disk}"
 
     async def _prepare(self, writes: int) -> None:
@@ -163,7 +204,7 @@ class Player(Steps):
                 own = self.stripe_bytes // SECTOR_BYTES
                 self.sectors -= own
                 self.parts = Parts([(0, self.sectors), (self.sectors, own)])
-            self.history = History(self.seed, self.parts.sectors)
+            self.history = History(self.seed, self.parts.sectors, self.timeline)
             await self.array.set("journal", self.cell.journal)
             for _ in range(writes):
                 await self.write(*self.place("many"))
@@ -189,6 +230,7 @@ class Player(Steps):
                 cuts = [disk.sample(self.rng) for disk in disks]
                 images = [disk.crash(cut) for disk, cut in zip(disks, cuts, strict=True)]
         self.history = self.history.after(moment)
+        self.timeline = self.history.timeline
         self._record_from(images)
 
     async def _observe_undecided(self) -> None:
@@ -212,27 +254,47 @@ class Player(Steps):
 
     async def open(self, without: int | None = None) -> None:
         """Mount the disks, all but the one with the number *without*."""
-        span = self.history.begin("mount", self.event)
-        self._fronts = Fronts()  # a mount begins with an empty log
-        self.array = await self._stack.enter_async_context(
-            open_array(
-                [
-                    disk
-                    for number, disk in enumerate(self.disks)
-                    if number != without and is_member(disk.cut.state.image)
-                ],
-                start_degraded=True,
+        if self.is_pool:
+            await self._open_pool()
+            return
+        with self.doing("mount"):
+            self._fronts = Fronts()  # a mount begins with an empty log
+            self.array = await self._stack.enter_async_context(
+                open_array(
+                    [
+                        disk
+                        for number, disk in enumerate(self.disks)
+                        if number != without and is_member(disk.cut.state.image)
+                    ],
+                    start_degraded=True,
+                )
             )
-        )
-        self.array.context.use_cache(CACHE_BYTES[self.seed % len(CACHE_BYTES)])
-        if self.cell.broken:
-            break_order(self.array, self.cell.theme)
-        self.history.end(span, self.event)
+            self.array.context.use_cache(CACHE_BYTES[self.seed % len(CACHE_BYTES)])
+            if self.cell.broken:
+                break_order(self.array, self.cell.theme)
         if self._changes is not None:
             self._changes.allow()
 
+    async def _open_pool(self) -> None:
+        arrays: list[list[Member]] = [[] for _ in self.recording.arrays]
+        for disk, number in zip(self.disks, self.recording.array_of, strict=True):
+            arrays[number].append(disk)
+        self.pool = await self._stack.enter_async_context(mounted(arrays))
+        for volumes in self.pool.arrays:
+            if self.cell.broken:
+                break_order(volumes.array, "")
+            if volumes.array.get("journal") != self.cell.journal:
+                await volumes.array.set("journal", self.cell.journal)
+
     async def close(self) -> None:
-        """Close the array cleanly; all writes are durable afterwards."""
+        """Close the arrays cleanly; all writes are durable afterwards."""
+        if self.is_pool:
+            flushes = [(one, one.begin_flush("close", self.event)) for one in self.present()]
+            await self._stack.aclose()
+            self._stack = AsyncExitStack()
+            for history, flush in flushes:
+                history.end(flush, self.event)
+            return
         if self._changes is not None:
             await self._changes.pause()
         span = self._begin_flush("close")
@@ -243,13 +305,21 @@ class Player(Steps):
         else:  # the log was lost before: the next mount continues with what was flushed
             self.history.fail_flush(span, self.event)
 
-    def _begin_flush(self, verb: str) -> Span:
+    def _begin_flush(self, verb: str, history: History | None = None) -> Span:
+        if history is not None:
+            return history.begin_flush(verb, self.event)
         if not self.array.context.dirty_bitmap.pending_regions():
             self.history.resync_ended(self.event)
         return self.history.begin_flush(verb, self.event)
 
     async def compare(self) -> None:
-        """Read everything while the array runs, and compare it with the newest content."""
+        """Read everything while the arrays run, and compare it with the newest content."""
+        if self.is_pool:
+            for history in self.present():
+                volume = self.volume(history)
+                if bytes(await volume.read(0, volume.size_bytes)) != history.content():
+                    raise ViolationError(f"before any cut: volume {history.volume} is wrong")
+            return
         content: list[bytes | None] = []
         if self._changes is not None:
             await self._changes.pause()
@@ -278,28 +348,27 @@ class Player(Steps):
 
     # -- steps ---------------------------------------------------------------------------------
 
-    async def flush(self) -> None:
-        """Flush the array, and note it in the history."""
-        span = self._begin_flush("flush")
+    def present(self) -> list[History]:
+        """Return the histories of the volumes of the pool that are there."""
+        return [history for history in self.recording.volumes if history.size]
+
+    def volume(self, history: History) -> Volume:
+        """Return the volume of the pool that *history* is about."""
+        return self.pool.find(self.uuids[history.number])[1]
+
+    async def flush(self, history: History | None = None) -> None:
+        """Flush the array or the volume of *history*, and note it there."""
+        span = self._begin_flush("flush", history)
+        store = self.array if history is None else self.volume(history)
+        history = history or self.history
         try:
-            await self.array.flush()
+            await store.flush()
         except RaidxError:
             if not self.refusals:
                 raise
-            self.history.fail_flush(span, self.event)
+            history.fail_flush(span, self.event)
             return
-        self.history.end(span, self.event)
-
-    def is_whole(self, out: int, disk: int, begin: int) -> None:
-        """Note that *disk*, which joined at *begin*, is whole in the role of `recording.out[out]`.
-
-        That is so as soon as the superblocks are durable: then any other member may be lost.
-        """
-        recording = self.recording
-        role, left, _ = recording.out[out]
-        since = whole_since(self.record, role, disk, begin)
-        recording.out[out] = (role, left, since)
-        recording.holders.append((since, role, disk))
+        history.end(span, self.event)
 
     async def jobs_end(self) -> None:
         """Wait until the running jobs have ended."""
@@ -327,11 +396,18 @@ class Player(Steps):
         else:
             self.history.observe(sector, got)
 
+    async def write_volume(self, history: History, offset: int, length: int) -> None:
+        """Write *length* bytes at *offset* of a volume of the pool, and note the write."""
+        span = history.begin_write("write", self.event, frozenset(), frozenset())
+        data = _content(history, span, offset, length)
+        await self.volume(history).write(offset, data)
+        history.end(span, self.event)
+
     async def write(self, offset: int, length: int, *, discard: bool = False) -> None:
         """Write *length* bytes at *offset*, fewer where a part ends, and note the write.
 
         A *discard* counts as a write of zeros. *offset* counts in the workload's parts of the
-        image (image_parts.py).
+        image (parts.py).
         """
         at, length = self.parts.place(offset, length)
         span, data = self._begin_write(offset, at, length, discard)
@@ -346,7 +422,7 @@ class Player(Steps):
             if not self.refusals:
                 raise
             torn = {"none": span.stripes, "partial": span.full, "full": ()}[self.cell.journal]
-            given_up = sectors_on_lost(self.array.context, self.parts, torn)
+            given_up = _sectors_on_lost(self.array.context, self.parts, torn)
             self.history.refuse(span, self.event, given_up)
             return
         if unlogged.count == before and discard:
@@ -362,9 +438,8 @@ class Player(Steps):
 
         Returns its span and its content.
         """
-        end = offset + length
         fronts = Fronts() if discard else self._fronts
-        stripes, full, closes = touched_stripes(
+        stripes, full, closes = _touched_stripes(
             self.array.context.layout, self.parts, fronts, self.stripe_bytes, at, at + length
         )
         verb = "write stripes" if len(full) == len(stripes) else "write part"
@@ -374,12 +449,63 @@ class Player(Steps):
             verb = "discard"
         span: WriteSpan = self.history.begin_write(verb, self.event, stripes, full)
         span.complete(closes)
-        parts = []
-        for sector in range(offset // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
-            low = max(offset - sector * SECTOR_BYTES, 0)
-            high = min(end - sector * SECTOR_BYTES, SECTOR_BYTES)
-            parts.append(self.history.add_sector(span, sector, low, high, zeros=discard))
-        return span, b"".join(parts)
+        return span, _content(self.history, span, offset, length, zeros=discard)
 
 
 Script = Callable[[Player], Awaitable[None]]
+
+
+def _content(
+    history: History, span: WriteSpan, offset: int, length: int, *, zeros: bool = False
+) -> bytes:
+    """Let *span* write *length* bytes at *offset*; return them: unique content, or *zeros*."""
+    parts = []
+    end = offset + length
+    for sector in range(offset // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
+        low = max(offset - sector * SECTOR_BYTES, 0)
+        high = min(end - sector * SECTOR_BYTES, SECTOR_BYTES)
+        parts.append(history.add_sector(span, sector, low, high, zeros=zeros))
+    return b"".join(parts)
+
+
+def _touched_stripes(
+    layout: Layout, parts: Parts, fronts: Fronts, stripe_bytes: int, offset: int, end: int
+) -> tuple[frozenset[Stripe], frozenset[Stripe], frozenset[int]]:
+    """Return the stripes of a write, those that it covers whole, and the sectors that it completes.
+
+    *fronts* says what is completed. *offset* and *end* are bytes of the image;
+    *stripe_bytes* counts if the stripes are not contiguous.
+    """
+    if isinstance(layout, RestripeLayout):  # a restripe sends every write through the log
+        chunks = range(offset // CHUNK_BYTES, -(-end // CHUNK_BYTES))
+        stripes = frozenset(layout.locate(chunk)[0] for chunk in chunks)
+        return stripes, frozenset(), frozenset()
+    if layout.contiguous:
+        stripe_bytes = layout.code.data_count * layout.chunk_bytes
+    stripes = frozenset(stripe_range(offset // stripe_bytes, -(-end // stripe_bytes)))
+    closes = frozenset[int]()
+    if layout.contiguous:
+        closes = frozenset(
+            sector
+            for at in fronts.note(offset, end, stripe_bytes)
+            for sector in parts.sectors_of(at, 1)
+        )
+    full = (s for s in stripes if offset <= s * stripe_bytes and (s + 1) * stripe_bytes <= end)
+    return stripes, frozenset(full), closes
+
+
+def _sectors_on_lost(context: ArrayContext, parts: Parts, stripes: Iterable[int]) -> frozenset[int]:
+    """Return the sectors of *stripes* that lie on lost members.
+
+    Past the log a refused write may leave these stripes torn: what their chains would solve is lost
+    for ever, also where the chunk of a bundle comes to another member later.
+    """
+    layout, lost_at = context.layout, context.member_set.lost_at
+    per_chunk = CHUNK_BYTES // SECTOR_BYTES
+    sectors: set[int] = set()
+    for stripe in map(Stripe, stripes):
+        for cell in cell_range(0, layout.code.data_count):
+            if layout.place(stripe, cell)[0] in lost_at(stripe):
+                first = layout.logical(stripe, cell) * per_chunk
+                sectors.update(parts.sectors_of(first, per_chunk))
+    return frozenset(sectors)

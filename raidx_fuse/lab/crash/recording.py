@@ -1,14 +1,15 @@
-"""What one workload did: the record of its disks, its history, and which roles were lost when."""
+"""What one workload did: the record of its disks, its histories, which roles were lost when."""
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
 
 from raidx_fuse.format.regions import Regions
-from raidx_fuse.lab.crash.durable import changes
-from raidx_fuse.lab.crash.history import History
-from raidx_fuse.lab.crash.requests.image_parts import Parts
+from raidx_fuse.lab.crash.durable import changes, whole_since
+from raidx_fuse.lab.crash.history import History, Timeline
+from raidx_fuse.lab.crash.parts import Parts
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.ram import RamMember
@@ -16,6 +17,7 @@ from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image
 
 PROMISED = 4  # weight of a moment at which a flush has just returned; other moments have 1
+MOVING = 4  # of a moment at which a volume moves
 CHANGED = 12  # weight of the moments right after members or the layout have changed
 TEMPTING = 40  # weight of the moments that a theme has made for a cut
 AFTER_CHANGE = 6  # so many moments
@@ -24,67 +26,51 @@ NO_DISK = -1
 
 
 @dataclass
-class Recording:
-    """One workload that was run: the *record* of its disks and its *history*.
+class Roles:
+    """Which disk holds which role of one array when, and which roles may be without one.
 
+    - *layout*, *regions*: those at the beginning;
+    - *holders*: (event, role, disk), for each change of a role's disk;
     - *out*: (role, from event, to event) in which a role may be without a member;
     - *damaged*: (from event, to event) in which parity is wrong on purpose;
-    - *holders*: (event, role, disk), for each change of a role's disk;
     - *successors*: (from event, to event, role, other role that its disk may hold by then);
-    - *limits*: (event, most), ascending: from this event on, so many members may be lost, at most;
-    - *has_poison*: disks may have sectors that cannot be read (disks.py);
-    - *poisoned*: (event, disk, byte offset, content) of each sector that became unreadable;
-    - *tempting*: moments that the theme has made for caches that store the last write first;
-    - *memory*, *lent*: by disk number, the images and RAM members of the state that was checked
-      last. The next state uses them again, because new memory costs more than filling it.
+    - *limits*: (event, most), ascending: from this event on, so many members may be lost, at most.
     """
 
-    cell: Cell
-    seed: int
-    record: CutRecord
-    history: History
     layout: Layout
-    parts: Parts
     regions: Regions
     holders: list[tuple[int, int, int]] = field(default_factory=list)
     out: list[tuple[int, int, float]] = field(default_factory=list)
     damaged: list[tuple[int, float]] = field(default_factory=list)
     successors: list[tuple[int, float, int, int]] = field(default_factory=list)
     limits: list[tuple[int, int]] = field(default_factory=list)
-    zeroed: bool = False
-    has_poison: bool = False
-    poisoned: list[tuple[int, int, int, bytes]] = field(default_factory=list)
-    tempting: list[int] = field(default_factory=list)
-    memory: dict[int, Image] = field(default_factory=dict)
-    is_one_array: bool = True
-    lent: dict[int, RamMember] = field(default_factory=dict)
 
-    def verb_at(self, moment: int) -> str:
-        """Return the verb of what was done at *moment*."""
-        return self.history.timeline.verb_at(moment)
+    # -- what the workload notes ---------------------------------------------------------------
 
-    def weights(self) -> list[int]:
-        """Return for each moment how much likelier than others it is to be tried."""
-        promised = {span.end_event for span in self.history.flushes}
-        moments = range(len(self.record.events) + 1)
-        weights = [PROMISED if m in promised else 1 for m in moments]
-        for event in changes(self.record):
-            for moment in moments[event : event + AFTER_CHANGE]:
-                weights[moment] = CHANGED
-        for moment in self.tempting:
-            weights[moment] = TEMPTING
-        return weights
+    def take_out(self, role: int, event: int) -> int:
+        """Note that *role* may be without a member from *event* on; return the number of that."""
+        self.out.append((role, event, math.inf))
+        return len(self.out) - 1
+
+    def take_in(self, out: int, event: int, disk: int | None = None) -> None:
+        """Note that the role of `out[out]` is whole from *event* on, with another *disk* or not."""
+        role, begin, _ = self.out[out]
+        self.out[out] = (role, begin, event)
+        if disk is not None:
+            self.holders.append((event, role, disk))
+
+    # -- what a cut may meet -------------------------------------------------------------------
 
     def tolerance(self, moment: int) -> int:
         """Return how many members may be lost at *moment*."""
         limits = [most for event, most in self.limits if event <= moment]
         return limits[-1] if limits else self.layout.code.tolerance
 
-    def roles_out(self, moment: int) -> frozenset[int]:
+    def out_at(self, moment: int) -> frozenset[int]:
         """Return the roles that the workload itself may have left without a whole member."""
         return frozenset(role for role, begin, end in self.out if begin < moment < end)
 
-    def roles(self, moment: int) -> list[int]:
+    def present(self, moment: int) -> list[int]:
         """Return the roles that a disk held at *moment*, in rising order."""
         latest = {role: disk for event, role, disk in self.holders if event <= moment}
         return sorted(role for role, disk in latest.items() if disk != NO_DISK)
@@ -97,9 +83,110 @@ class Recording:
         """Return whether parity is wrong on purpose at *moment*: no member may be lost then."""
         return any(begin < moment < end for begin, end in self.damaged)
 
-    def roles_of(self, lost: tuple[int, ...], moment: int) -> frozenset[int]:
-        """Return the roles that lose their member if the disks *lost* are lost at *moment*."""
-        return frozenset(r for r in self.roles(moment) if self.holder(r, moment) in lost)
+    def of(self, disks: tuple[int, ...] | frozenset[int], moment: int) -> frozenset[int]:
+        """Return the roles that lose their member if *disks* are lost at *moment*."""
+        return frozenset(r for r in self.present(moment) if self.holder(r, moment) in disks)
+
+    def away(self, lost: frozenset[int], moment: int) -> frozenset[int]:
+        """Return the roles that may be without a whole member when the disks *lost* are lost."""
+        roles = self.out_at(moment) | self.of(lost, moment)
+        return roles | {
+            other
+            for begin, end, role, other in self.successors
+            if begin <= moment < end and role in roles
+        }
+
+    def losses(
+        self, moment: int, generator: random.Random, least: int, disks: int
+    ) -> frozenset[int]:
+        """Draw at least *least* of the disks 0 to *disks* to lose, if the code tolerates it."""
+        if self.is_damaged(moment) or not self.tolerance(moment):
+            return frozenset()
+        out = self.out_at(moment)
+        whole = [r for r in self.present(moment) if r not in out]
+        most = max(0, min(self.tolerance(moment) - len(out), len(whole)))
+        chosen = generator.sample(whole, generator.randint(min(least, most), most))
+        lost = {self.holder(role, moment) for role in chosen}
+        if out:  # the old and the new disk of such a role may be present or not
+            free = set(range(disks)) - {self.holder(role, moment) for role in whole}
+            lost.update(disk for disk in sorted(free) if generator.random() < 0.4)
+        return frozenset(lost)
+
+
+@dataclass
+class Recording:
+    """One workload that was run: the *record* of its disks, and the *volumes*.
+
+    - *arrays*: the roles of each array; one array without a pool has one volume, of all its
+      *parts*;
+    - *array_of*: the array of each disk of a pool;
+    - *filling*: (from event, to event) in which writes of whole stripes to volumes are under way,
+      so that no member may be lost;
+    - *has_poison*: disks may have sectors that cannot be read (disks.py);
+    - *poisoned*: (event, disk, byte offset, content) of each sector that became unreadable;
+    - *tempting*: moments that the theme has made for caches that store the last write first;
+    - *memory*, *lent*: by disk number, the images and RAM members of the state that was checked
+      last. The next state uses them again, because new memory costs more than filling it.
+    """
+
+    cell: Cell
+    seed: int
+    record: CutRecord
+    timeline: Timeline
+    volumes: list[History]
+    arrays: list[Roles]
+    parts: Parts
+    array_of: list[int] = field(default_factory=list)
+    filling: list[tuple[int, float]] = field(default_factory=list)
+    zeroed: bool = False
+    has_poison: bool = False
+    poisoned: list[tuple[int, int, int, bytes]] = field(default_factory=list)
+    tempting: list[int] = field(default_factory=list)
+    memory: dict[int, Image] = field(default_factory=dict)
+    lent: dict[int, RamMember] = field(default_factory=dict)
+
+    @property
+    def is_pool(self) -> bool:
+        """Whether several arrays are mounted as a pool of volumes."""
+        return len(self.arrays) > 1
+
+    @property
+    def history(self) -> History:
+        """The history of an array's only volume."""
+        (history,) = self.volumes
+        return history
+
+    @property
+    def roles(self) -> Roles:
+        """The roles of the only array."""
+        (roles,) = self.arrays
+        return roles
+
+    def verb_at(self, moment: int) -> str:
+        """Return the verb of what was done at *moment*."""
+        return self.timeline.verb_at(moment)
+
+    def weights(self) -> list[int]:
+        """Return for each moment how much likelier than others it is to be tried."""
+        moments = range(len(self.record.events) + 1)
+        if self.is_pool:
+            return [MOVING if self.verb_at(m) in ("move", "swap") else 1 for m in moments]
+        promised = {span.end_event for span in self.history.flushes}
+        weights = [PROMISED if m in promised else 1 for m in moments]
+        for event in changes(self.record):
+            for moment in moments[event : event + AFTER_CHANGE]:
+                weights[moment] = CHANGED
+        for moment in self.tempting:
+            weights[moment] = TEMPTING
+        return weights
+
+    def is_whole(self, out: int, disk: int, begin: int) -> None:
+        """Note that *disk*, which joined at *begin*, is whole in the role of `roles.out[out]`.
+
+        That is so as soon as the superblocks are durable: then any other member may be lost.
+        """
+        role = self.roles.out[out][0]
+        self.roles.take_in(out, whole_since(self.record, role, disk, begin), disk)
 
     def under(self, disk: int, moment: int) -> dict[int, bytes] | None:
         """Return what the unreadable sectors of *disk* held at *moment*, as `SectorDisk` wants."""
@@ -110,27 +197,10 @@ class Recording:
         ]
         return dict(poisoned)
 
-    def away(self, moment: int, roles: frozenset[int]) -> frozenset[int]:
-        """Return *roles*, and the other roles that their disks may hold at *moment*."""
-        others = {
-            other
-            for begin, end, role, other in self.successors
-            if begin <= moment < end and role in roles
-        }
-        return roles | others
-
     def losses(self, moment: int, generator: random.Random) -> tuple[int, ...]:
-        """Draw the disks to lose at *moment*: at most as many as the code tolerates."""
-        if self.is_damaged(moment) or not self.tolerance(moment):
+        """Draw the disks to lose at *moment*: of each array at most as many as its code allows."""
+        if any(begin < moment < end for begin, end in self.filling):
             return ()
-        out = self.roles_out(moment)
-        whole = [r for r in self.roles(moment) if r not in out]
-        most = max(0, min(self.tolerance(moment) - len(out), len(whole)))
-        chosen = generator.sample(whole, generator.randint(min(1, most), most))
-        lost = {self.holder(role, moment) for role in chosen}
-        if out:  # the old and the new disk of such a role may be present or not
-            free = set(range(len(self.record.starts))) - {
-                self.holder(role, moment) for role in whole
-            }
-            lost.update(disk for disk in sorted(free) if generator.random() < 0.4)
-        return tuple(sorted(lost))
+        least, disks = not self.is_pool, len(self.record.starts)
+        lost = (roles.losses(moment, generator, least, disks) for roles in self.arrays)
+        return tuple(sorted(frozenset[int]().union(*lost)))

@@ -6,17 +6,12 @@ import gc
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from raidx_fuse.lab.crash.crashing import crash_one, replay_one
-from raidx_fuse.lab.crash.oracle import Left
-from raidx_fuse.lab.crash.pool.workloads import POOL, PoolWorkloads
-from raidx_fuse.lab.crash.recording import Recording
-from raidx_fuse.lab.crash.state import Cell, Cut, State, Violation
-from raidx_fuse.lab.crash.workload import record_workload
-from raidx_fuse.members.simulated.sparse import Image
+from raidx_fuse.lab.crash.state import Cell, State, Violation
 
 WORKLOAD_STATES = 80  # of one workload: new workloads find more than more states of one
 GARBAGE_OBJECTS = 10_000  # new ones, until the garbage collector looks at them
@@ -63,24 +58,6 @@ class Tally:
         self.workloads += other.workloads
 
 
-class ArrayWorkloads:
-    """Workloads on one array: a `Kind` (crashing.py)."""
-
-    states_max = WORKLOAD_STATES
-
-    def run(self, cell: Cell, seed: int) -> Recording:
-        """Run workload *seed* on *cell*. Raises what goes wrong."""
-        return record_workload(cell, seed)
-
-    def left(self, recorded: Recording, cut: Cut, images: Mapping[int, Image]) -> Left:
-        """Return what *cut* left: *images*."""
-        moment = cut.moment
-        out = recorded.roles_out(moment) | recorded.roles_of(cut.lost, moment)
-        away = recorded.away(moment, out)
-        expected = recorded.history.at(moment)
-        return Left(recorded, moment, images, away, expected, unread=cut.unread)
-
-
 def crash_workloads(
     cell: Cell,
     seeds: Sequence[int],
@@ -106,19 +83,14 @@ def crash_workloads(
             budget = min(states - tally.total, each)
             tally.count_workload()
             generator = random.Random(f"{cell} {seed} {turn // len(seeds)} cuts{focus}")
-            if cell.theme == POOL:
-                crash_one(PoolWorkloads(), cell, seed, budget, generator, tally, focus)
-            else:
-                crash_one(ArrayWorkloads(), cell, seed, budget, generator, tally, focus)
+            crash_one(cell, seed, budget, generator, tally, focus)
     return tally
 
 
 def replay(state: State) -> tuple[str, str | None]:
     """Run exactly *state* again; return its verb and the broken promise, None if there is none."""
     with _quiet():
-        if state.cell.theme == POOL:
-            return replay_one(PoolWorkloads(), state)
-        return replay_one(ArrayWorkloads(), state)
+        return replay_one(state)
 
 
 def _round(seeds: Sequence[int]) -> Iterator[int]:

@@ -22,16 +22,16 @@ lost power before, the theme and its steps. The themes:
 
 Only on request by name:
     streams    sequential requests that end inside stripes; their members are larger (hardware.py)
-    door       requests that share a commit batch (requests/held_handlers.py); every other theme has
-               some of them, too
+    door       requests that share a commit batch (held_handlers.py); every other theme has some of
+               them, too
     checkpoints  small writes, whose parity follows at the checkpoint, with checkpoints under way
     rewrites   logged data is written again and settled; the cut leaves of that the last record
                alone, and recovery is cut as well
     hangs      writes that hang and reach the disk late (themes/faults.py)
     refusals   records that members refuse which cannot be spared (themes/faults.py)
-    discards   ranges are discarded and written again (requests/discards.py); many workloads of the
+    discards   ranges are discarded and written again (steps.py); many workloads of the
                other themes have some of that, too
-    pool       volumes of two arrays (pool/)
+    pool       volumes of two arrays (themes/pool.py)
 """
 
 from __future__ import annotations
@@ -41,12 +41,9 @@ import random
 
 import trio
 
-from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
+from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, POOL, Shape
 from raidx_fuse.lab.crash.player import Player, Script
 from raidx_fuse.lab.crash.recording import Recording
-from raidx_fuse.lab.crash.requests.discards import discard_some
-from raidx_fuse.lab.crash.requests.moving import move_some
-from raidx_fuse.lab.crash.requests.together import come_together
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.lab.crash.themes.copies import theme_copies
 from raidx_fuse.lab.crash.themes.disks import lose_and_rebuild, theme_disks, theme_replaces
@@ -54,6 +51,7 @@ from raidx_fuse.lab.crash.themes.faults import theme_hangs, theme_refusals
 from raidx_fuse.lab.crash.themes.growth import theme_growth
 from raidx_fuse.lab.crash.themes.latent import theme_latent
 from raidx_fuse.lab.crash.themes.leave import theme_leave
+from raidx_fuse.lab.crash.themes.pool import theme_pool
 from raidx_fuse.lab.crash.themes.rebundle import theme_members
 from raidx_fuse.lab.crash.themes.restripe import restripes_of, theme_restripe
 from raidx_fuse.lab.crash.themes.returns import theme_returns
@@ -67,7 +65,7 @@ from raidx_fuse.members.simulated.virtual_time import run
 HAD_POWER_CUT_SHARE = 0.35
 AT_CHANGES_SHARE = 0.7  # of the workloads also write when the configuration changes
 # Their own writes fail or must be the only ones.
-WITHOUT_WRITES_AT_CHANGES = ("hangs", "refusals", "latent", "scrub", "huge")
+WITHOUT_WRITES_AT_CHANGES = ("hangs", "refusals", "latent", "scrub", "huge", POOL)
 
 
 def record_workload(
@@ -87,6 +85,8 @@ def record_workload(
     changes = random.Random(f"{cell} {seed} writes at changes")
     at_changes = theme not in WITHOUT_WRITES_AT_CHANGES and changes.random() < AT_CHANGES_SHARE
     player = Player(cell, seed, theme, shape, at_changes=at_changes)
+    if player.is_pool:
+        return run(player.play, themes[theme][0], 0, False, seed=seed)
     writes = player.rng.randint(0, 3)
     had_power_cut = player.rng.random() < HAD_POWER_CUT_SHARE
     return run(player.play, themes[theme][0], writes, had_power_cut, seed=seed)
@@ -128,6 +128,8 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
     if cell.journal != "none":
         themes["door"] = (theme_door, 0)
         themes["refusals"] = (theme_refusals, 0)
+        if find_layout(cell.layout).build is not None:  # an array that has free space
+            themes[POOL] = (theme_pool, 0)
     if cell.journal != "none" and find_layout(cell.layout).tolerance(3):
         themes["checkpoints"] = (theme_checkpoints, 0)
         themes["rewrites"] = (theme_rewrites, 0)
@@ -155,7 +157,7 @@ async def theme_discards(player: Player) -> None:
     rng = player.rng
     await player.write(0, player.stripes * player.stripe_bytes)
     for _ in range(rng.randint(3, 6)):
-        await discard_some(player)
+        await player.discard_some()
         if rng.random() < 0.5:
             await player.flush()
         await player.step()
@@ -165,7 +167,7 @@ async def theme_discards(player: Player) -> None:
     if player.tolerance and rng.random() < 0.4:
         role = rng.randrange(player.width)
         await lose_and_rebuild(player, role, spare=False, fail_first=rng.random() < 0.7)
-        await discard_some(player)
+        await player.discard_some()
 
 
 async def theme_door(player: Player) -> None:
@@ -175,7 +177,7 @@ async def theme_door(player: Player) -> None:
         await player.flush()  # small writes wait until no sector of the first write can be torn
     for _ in range(player.rng.randint(2, 5)):
         await player.step()
-        await come_together(player)
+        await player.come_together()
     if player.tolerance and player.rng.random() < 0.25:
         role = player.rng.randrange(player.width)
         await lose_and_rebuild(player, role, spare=False, fail_first=True)
@@ -205,7 +207,7 @@ async def theme_checkpoints(player: Player) -> None:
                 await player.array.jobs.wait(await player.array.start_scrub(repair=True))
                 await _write_piece(player, stripe)
             elif draw < 0.85:
-                await come_together(player)
+                await player.come_together()
             else:
                 await player.step()
             if rng.random() < 0.4:
@@ -309,7 +311,7 @@ async def theme_moves(player: Player) -> None:
     """Move and exchange chunks of bundles (a rebundle), among other steps."""
     await player.write(*player.place("many"))
     for _ in range(player.rng.randint(2, 4)):
-        await move_some(player)
+        await player.move_some()
         await player.step()
 
 
@@ -336,9 +338,9 @@ async def theme_scrub(player: Player) -> None:
     player.history.end(span, player.event)
     if not status["repaired"]:  # a write replaced the bad parity first, and is not durable yet
         await player.flush()
-    if player.recording.damaged:
-        begin, _ = player.recording.damaged.pop()
-        player.recording.damaged.append((begin, player.event))
+    if player.roles.damaged:
+        begin, _ = player.roles.damaged.pop()
+        player.roles.damaged.append((begin, player.event))
     await player.step()
 
 
@@ -355,6 +357,6 @@ async def rot_parity(player: Player) -> None:
     offset = start + player.rng.randrange(CHUNK_BYTES // SECTOR_BYTES) * SECTOR_BYTES
     cut = player.disks[role].cut
     rotten = bytes(byte ^ 0x40 for byte in cut.state.image[offset : offset + SECTOR_BYTES])
-    player.recording.damaged.append((player.event, math.inf))
+    player.roles.damaged.append((player.event, math.inf))
     await cut.writev(offset, [rotten])
     await cut.flush()

@@ -21,15 +21,15 @@ async def theme_copies(player: Player) -> None:
 
 
 async def _add_copies(player: Player) -> None:
-    rng, recording = player.rng, player.recording
+    rng, roles = player.rng, player.roles
     await player.jobs_end()  # a resync after an earlier cut
     width = player.array.member_set.config.width
     added = rng.randint(1, 2)
     disks = [player.new_disk() for _ in range(added)]
-    first, begin = len(recording.out), player.event
+    first, begin = len(roles.out), player.event
     for role, disk in enumerate(disks, width):
-        recording.out.append((role, begin, math.inf))
-        recording.holders.append((begin, role, disk))
+        roles.out.append((role, begin, math.inf))
+        roles.holders.append((begin, role, disk))
     span = player.history.begin("add copies", begin)
     await player.array.grow([player.disks[disk] for disk in disks])
     for job in player.array.jobs.running():
@@ -46,16 +46,16 @@ async def _add_copies(player: Player) -> None:
     await player.jobs_end()
     player.history.end(span, player.event)
     for number, disk in enumerate(disks):
-        player.is_whole(first + number, disk, begin)
-    since = max(event for event, _, disk in recording.holders if disk in disks)
-    recording.limits.append((since, width + added - 1))
+        player.recording.is_whole(first + number, disk, begin)
+    since = max(event for event, _, disk in roles.holders if disk in disks)
+    roles.limits.append((since, width + added - 1))
 
 
 async def _remove_copy(player: Player) -> None:
     span = player.history.begin("remove copy", player.event)
     role = player.array.member_set.config.width - 1
-    player.recording.out.append((role, player.event, math.inf))
-    player.recording.limits.append((player.event, role - 1))
+    player.roles.out.append((role, player.event, math.inf))
+    player.roles.limits.append((player.event, role - 1))
     await player.array.remove_disk(role)
-    player.recording.holders.append((player.event, role, NO_DISK))
+    player.roles.holders.append((player.event, role, NO_DISK))
     player.history.end(span, player.event)

@@ -59,9 +59,9 @@ async def lose_and_rebuild(
     if not spare and not fail_first:
         await replace_in_use(player, role)
         return
-    out = len(player.recording.out)
+    out = len(player.roles.out)
     disk = await join_spare(player) if spare else None
-    player.recording.out.append((role, player.event, math.inf))
+    player.roles.out.append((role, player.event, math.inf))
     if disk is not None or fail_first:
         span = player.history.begin("fail", player.event)
         await player.unless_data_would_be_lost(partial(player.array.fail_disk, role))
@@ -81,12 +81,12 @@ async def lose_and_rebuild(
         await player.unless_data_would_be_lost(partial(player.array.replace_disk, role, new))
     await rebuild_under_writes(player, role)
     player.history.end(span, player.event)
-    player.is_whole(out, disk, span.begin_event)
+    player.recording.is_whole(out, disk, span.begin_event)
 
 
 async def replace_in_use(player: Player, role: int) -> None:
     """Copy the member in *role* to another disk while it is used; its role is never lost."""
-    present = player.recording.holder(role, player.event)
+    present = player.roles.holder(role, player.event)
     # As large as the present one: a raidx array rebuilds the role onto a larger one instead.
     disk = player.new_disk(player.disks[present].size_bytes if player.bundled else 0)
     span = player.history.begin("replace", player.event)
@@ -97,7 +97,7 @@ async def replace_in_use(player: Player, role: int) -> None:
         await player.open()
     await rebuild_under_writes(player, role)
     player.history.end(span, player.event)
-    player.recording.holders.append((player.event, role, disk))
+    player.roles.holders.append((player.event, role, disk))
 
 
 async def join_spare(player: Player) -> int:

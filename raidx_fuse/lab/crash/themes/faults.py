@@ -16,9 +16,8 @@ from functools import partial
 
 import trio
 
+from raidx_fuse.lab.crash.parts import in_sectors
 from raidx_fuse.lab.crash.player import Player
-from raidx_fuse.lab.crash.requests.stagger import write_and_flush
-from raidx_fuse.lab.crash.requests.together import in_sectors
 from raidx_fuse.layouts.numbers import by_role
 
 TIMEOUT_S = 30.0  # io.timeout_s: an operation is given up after this time, or up to a quarter more
@@ -34,7 +33,7 @@ async def theme_hangs(player: Player) -> None:
     await player.flush()
     if player.tolerance and rng.random() < 0.5:  # then the array may need every other member
         role = rng.randrange(player.width)
-        player.recording.out.append((role, player.event, math.inf))
+        player.roles.out.append((role, player.event, math.inf))
         await player.unless_data_would_be_lost(partial(player.array.fail_disk, role))
     for _ in range(rng.randint(1, 3)):
         await _write_while_one_hangs(player)
@@ -44,10 +43,10 @@ async def _write_while_one_hangs(player: Player) -> None:
     rng = player.rng
     role = rng.choice([r for r, q in by_role(player.array.member_set.queues) if q is not None])
     member_set = player.array.member_set
-    out, begin = len(player.recording.out), player.event
+    out, begin = len(player.roles.out), player.event
     spared = member_set.tolerates(member_set.lost | {role})
     if spared:  # the member may be given up from here on
-        player.recording.out.append((role, begin, math.inf))
+        player.roles.out.append((role, begin, math.inf))
     disk = player.disks[role]
     disk.hang(rng.choice(HANGS_S))
     player.note_hanging(True)
@@ -56,7 +55,7 @@ async def _write_while_one_hangs(player: Player) -> None:
     async with trio.open_nursery() as nursery:
         for _ in range(rng.randint(2, 5)):
             ranges.append(in_sectors(*(player.near(where) if ranges else where)))
-            nursery.start_soon(write_and_flush, player, *ranges[-1], rng.random() < 0.4)
+            nursery.start_soon(player.write_and_flush, *ranges[-1], rng.random() < 0.4)
             await trio.sleep(rng.choice((0.0, 0.01, 10.0, 1.3 * TIMEOUT_S)))
     if rng.random() < 0.7:
         await player.flush()
@@ -67,7 +66,7 @@ async def _write_while_one_hangs(player: Player) -> None:
     player.note_hanging(False)
     await player.observe_met(ranges)
     if spared and member_set.queues[role] is not None:  # the member was not given up
-        player.recording.out[out] = (role, begin, player.event)
+        player.roles.out[out] = (role, begin, player.event)
 
 
 async def theme_refusals(player: Player) -> None:
@@ -76,7 +75,7 @@ async def theme_refusals(player: Player) -> None:
     await player.write(0, player.sectors * 512)
     await player.flush()
     for role in rng.sample(range(player.width), player.tolerance):  # then no member can be spared
-        player.recording.out.append((role, player.event, math.inf))
+        player.roles.out.append((role, player.event, math.inf))
         await player.unless_data_would_be_lost(partial(player.array.fail_disk, role))
     for _ in range(rng.randint(1, 3)):
         await _write_while_records_are_refused(player)
@@ -95,7 +94,7 @@ async def _write_while_records_are_refused(player: Player) -> None:
         for _ in range(rng.randint(2, 6)):
             near = ranges and rng.random() < 0.5
             ranges.append(in_sectors(*(player.near(where) if near else player.place("sectors"))))
-            nursery.start_soon(write_and_flush, player, *ranges[-1], rng.random() < 0.3)
+            nursery.start_soon(player.write_and_flush, *ranges[-1], rng.random() < 0.3)
             await trio.sleep(rng.choice(APART_S))
         if rng.random() < 0.5:
             await trio.sleep(rng.choice(APART_S))

@@ -63,10 +63,10 @@ async def grow(player: Player) -> None:
     surrogate = player.new_disk() if parity == SURROGATE else None
     newcomers: list[int] = [*disks, *([] if surrogate is None else [surrogate])]
     for number, disk in enumerate(newcomers):
-        player.recording.holders.append((player.event, width + number, disk))
+        player.roles.holders.append((player.event, width + number, disk))
     if surrogate is not None:
         successor = (player.event, math.inf, width + len(disks), player.width - 1)
-        player.recording.successors.append(successor)
+        player.roles.successors.append(successor)
     span = player.history.begin(f"grow {parity}", player.event)
     changing: Span | None = None
     if parity == PIGGYBACK and player.cell.journal == "none":
@@ -109,14 +109,14 @@ async def live_through(player: Player, turns: Sequence[str]) -> None:
 
 def inherit(player: Player) -> None:
     """Note that the surrogate now holds the parity role, unless the growth was cancelled."""
-    recording, now = player.recording, player.event
-    begin, _, role, successor = recording.successors.pop()
-    recording.successors.append((begin, now, role, successor))
+    roles, now = player.roles, player.event
+    begin, _, role, successor = roles.successors.pop()
+    roles.successors.append((begin, now, role, successor))
     config = player.array.member_set.config
     if config.width == role:
         # Not always the surrogate: it may have been replaced since the growth ended.
         disk = int(config.record(Role(successor)).path_hint.removeprefix("disk"))
-        recording.holders.extend([(now, successor, disk), (now, role, NO_DISK)])
+        roles.holders.extend([(now, successor, disk), (now, role, NO_DISK)])
 
 
 async def let_go(player: Player) -> None:
@@ -147,15 +147,15 @@ async def cancel(_player: Player, job: Grow) -> None:
 
 async def lose(player: Player, _job: Job) -> None:
     """Lose a member, old or new, and give its role another disk while writes go on."""
-    out = len(player.recording.out)
+    out = len(player.roles.out)
     role = player.rng.randrange(player.array.member_set.config.width)
     if not player.tolerance or player.array.member_set.spares:
         return
-    player.recording.out.append((role, player.event, math.inf))
+    player.roles.out.append((role, player.event, math.inf))
     await player.array.fail_disk(role)
     for _ in range(player.rng.randint(0, 2)):
         await player.step()
-    former, begin = player.recording.holder(player.width - 1, player.event), player.event
+    former, begin = player.roles.holder(player.width - 1, player.event), player.event
     disk = former
     if not is_whole(player, role):  # it is if the growth has ended: the former parity member is in
         disk = player.new_disk()
@@ -167,7 +167,7 @@ async def lose(player: Player, _job: Job) -> None:
         await trio.sleep(0.3)
         if player.rng.random() < 0.2:
             await player.step()
-    player.is_whole(out, disk, begin)
+    player.recording.is_whole(out, disk, begin)
 
 
 def is_whole(player: Player, role: int) -> bool:

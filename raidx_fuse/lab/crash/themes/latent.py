@@ -44,10 +44,10 @@ async def lose_sector(player: Player) -> bool:
     unwritten = context.unwritten_cells(stripe)
     cells = [c for c in cell_range(0, len(context.code.cells)) if not unwritten >> c & 1]
     role, start = context.position(stripe, rng.choice(cells))
-    number = player.recording.holder(role, player.event)
+    number = player.roles.holder(role, player.event)
     offset = start + rng.randrange(CHUNK_BYTES // SECTOR_BYTES) * SECTOR_BYTES
     event = player.event
-    player.recording.damaged.append((event, math.inf))
+    player.roles.damaged.append((event, math.inf))
     content = await player.disks[number].poison(offset)
     player.recording.poisoned.append((event, number, offset, content))
     return True
@@ -68,5 +68,5 @@ async def mend(player: Player) -> None:
     player.history.end(span, player.event)
     await player.flush()
     assert not player.array.member_set.lost, "one sector does not cost a member"
-    begin, _ = player.recording.damaged.pop()
-    player.recording.damaged.append((begin, player.event))
+    begin, _ = player.roles.damaged.pop()
+    player.roles.damaged.append((begin, player.event))

@@ -33,34 +33,34 @@ async def theme_leave(player: Player) -> None:
 async def leave(player: Player) -> None:
     """Let a member leave by a restripe; random steps go on. Raises UsageError if none can."""
     await player.jobs_end()  # a resync after an earlier cut
-    rng, recording, member_set = player.rng, player.recording, player.array.member_set
+    rng, roles, member_set = player.rng, player.roles, player.array.member_set
     width = member_set.config.width
     role = rng.randrange(width)
     if not isinstance(player.array.removal.plan(member_set.config.record(Role(role))), tuple):
         return  # the growth would be undone: that is the theme "shrink"
     turns = ["", "", "remount", "cancel", *(["lose", "lose"] if player.tolerance else [])]
     lost = player.tolerance > 0 and rng.random() < 0.3
-    out = len(recording.out)
+    out = len(roles.out)
     if lost:
         turns = ["", "remount"]
-        recording.out.append((role, player.event, math.inf))
+        roles.out.append((role, player.event, math.inf))
         await player.array.fail_disk(role)
-    first, begin = len(recording.successors), player.event
+    first, begin = len(roles.successors), player.event
     for behind in range(role + 1, width):  # it moves up when the removal ends
-        recording.successors.append((begin, math.inf, behind, behind - 1))
+        roles.successors.append((begin, math.inf, behind, behind - 1))
     span = player.history.begin("leave", begin)
     await player.array.remove_disk(role)
     await live_through(player, turns)
     now = player.event
     player.history.end(span, now)
-    for number in range(first, len(recording.successors)):
-        _, _, behind, up = recording.successors[number]
-        recording.successors[number] = (begin, now, behind, up)
+    for number in range(first, len(roles.successors)):
+        _, _, behind, up = roles.successors[number]
+        roles.successors[number] = (begin, now, behind, up)
     if player.array.member_set.config.width == width:
         return  # cancelled
     if lost:
-        recording.out[out] = (role, recording.out[out][1], now)
-    holders = [recording.holder(r, now) for r in range(width)]
+        roles.out[out] = (role, roles.out[out][1], now)
+    holders = [roles.holder(r, now) for r in range(width)]
     for behind in range(role + 1, width):
-        recording.holders.append((now, behind - 1, holders[behind]))
-    recording.holders.append((now, width - 1, NO_DISK))
+        roles.holders.append((now, behind - 1, holders[behind]))
+    roles.holders.append((now, width - 1, NO_DISK))

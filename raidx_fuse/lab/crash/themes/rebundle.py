@@ -80,7 +80,7 @@ async def add(player: Player) -> None:
     sizes = [player.disks[disk].size_bytes for disk in disks]
     _counts, roles = _rebundle(player).capacity.counts_with(sizes)
     for role, disk in zip(roles, disks, strict=True):
-        player.recording.holders.append((player.event, role, disk))
+        player.roles.holders.append((player.event, role, disk))
     span = player.history.begin("grow", player.event)
     await player.array.grow([player.disks[disk] for disk in disks])
     await _through(player)
@@ -91,8 +91,8 @@ async def remove(player: Player) -> None:
     """Evacuate a member and remove it, if the others have enough free space."""
     array = player.array
     role = player.rng.choice(array.member_set.config.roles())
-    out = len(player.recording.out)
-    player.recording.out.append((role, player.event, math.inf))
+    out = len(player.roles.out)
+    player.roles.out.append((role, player.event, math.inf))
     begin = player.event
     span = player.history.begin("evacuate", player.event)
     with suppress(RaidxError):  # no room
@@ -100,17 +100,17 @@ async def remove(player: Player) -> None:
         await _through(player)
     player.history.end(span, player.event)
     left = role not in player.array.member_set.config.roles()
-    player.recording.out[out] = (role, begin, player.event)
+    player.roles.out[out] = (role, begin, player.event)
     if left:
-        player.recording.holders.append((player.event, role, NO_DISK))
+        player.roles.holders.append((player.event, role, NO_DISK))
 
 
 async def restore(player: Player) -> None:
     """Lose a member; restore its chunks onto the others, or onto a new disk if they are full."""
     array = player.array
     role = player.rng.choice(array.member_set.config.roles())
-    out, begin = len(player.recording.out), player.event
-    player.recording.out.append((role, begin, math.inf))
+    out, begin = len(player.roles.out), player.event
+    player.roles.out.append((role, begin, math.inf))
     await array.fail_disk(role)
     for _ in range(player.rng.randint(0, 2)):
         await player.step()
@@ -126,23 +126,23 @@ async def restore(player: Player) -> None:
         await player.array.replace_disk(role, player.disks[disk])
         await _through(player)
         player.history.end(span, player.event)
-    player.recording.out[out] = (role, begin, player.event)
-    player.recording.holders.append((player.event, role, disk))
+    player.roles.out[out] = (role, begin, player.event)
+    player.roles.holders.append((player.event, role, disk))
 
 
 async def enlarge(player: Player) -> None:
     """Give a role a larger disk; its additional space becomes usable."""
     role = player.rng.choice(player.array.member_set.config.roles())
-    out, begin = len(player.recording.out), player.event
-    player.recording.out.append((role, begin, math.inf))
+    out, begin = len(player.roles.out), player.event
+    player.roles.out.append((role, begin, math.inf))
     largest = max(disk.size_bytes for disk in player.disks)
     disk = player.new_disk(largest + player.rng.randint(1, 12) * CHUNK_BYTES)
     span = player.history.begin("rebuild", player.event)
     await player.array.replace_disk(role, player.disks[disk])
     await _through(player)
     player.history.end(span, player.event)
-    player.recording.out[out] = (role, begin, player.event)
-    player.recording.holders.append((player.event, role, disk))
+    player.roles.out[out] = (role, begin, player.event)
+    player.roles.holders.append((player.event, role, disk))
 
 
 _TURNS = (add, remove, restore, enlarge)

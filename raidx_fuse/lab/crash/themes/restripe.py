@@ -70,11 +70,11 @@ async def restripe(player: Player, name: str, added: int) -> None:
     restripe_operation = player.array.restripe_operation
     restripe_operation.moving(restripe_operation.target(added, name, {}))
     disks = [player.new_disk() for _ in range(added)]
-    recording, begin = player.recording, player.event
+    roles, begin = player.roles, player.event
     for number, disk in enumerate(disks):
-        recording.holders.append((begin, width + number, disk))
-    before, then = recording.tolerance(begin), LAYOUTS[name].tolerance(width + added)
-    recording.limits.append((begin, min(before, then)))
+        roles.holders.append((begin, width + number, disk))
+    before, then = roles.tolerance(begin), LAYOUTS[name].tolerance(width + added)
+    roles.limits.append((begin, min(before, then)))
     span = player.history.begin("restripe", player.event)
     await player.array.restripe([player.disks[disk] for disk in disks], name, {})
     turns = ["", "", "remount", "cancel"]
@@ -85,9 +85,9 @@ async def restripe(player: Player, name: str, added: int) -> None:
     config = player.array.member_set.config
     if (config.layout, config.width) == (name, width + added):
         since = shaped_since(player.record, name, width + added, begin)
-        recording.limits.append((since, then))
+        roles.limits.append((since, then))
     else:  # cancelled
-        recording.limits.append((player.event, before))
+        roles.limits.append((player.event, before))
     await write_beyond(player)
 
 

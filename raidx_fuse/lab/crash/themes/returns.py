@@ -26,10 +26,10 @@ async def theme_returns(player: Player) -> None:
 async def _leave_and_return(player: Player) -> None:
     rng = player.rng
     role = rng.randrange(player.width)
-    disk = player.recording.holder(role, player.event)
+    disk = player.roles.holder(role, player.event)
     await player.jobs_end()  # a resync after an earlier cut
-    out, begin = len(player.recording.out), player.event
-    player.recording.out.append((role, begin, math.inf))
+    out, begin = len(player.roles.out), player.event
+    player.roles.out.append((role, begin, math.inf))
     absent = rng.random() < 0.4
     span = player.history.begin("leave", begin)
     if absent:
@@ -46,7 +46,7 @@ async def _leave_and_return(player: Player) -> None:
         await player.open(without=disk)
     back = player.event
     await _return(player, role, disk, absent)
-    player.is_whole(out, disk, back)
+    player.recording.is_whole(out, disk, back)
 
 
 async def _return(player: Player, role: int, disk: int, absent: bool) -> None:

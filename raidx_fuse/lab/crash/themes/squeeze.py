@@ -9,9 +9,8 @@ from __future__ import annotations
 import trio
 
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
+from raidx_fuse.lab.crash.parts import in_sectors
 from raidx_fuse.lab.crash.player import Player
-from raidx_fuse.lab.crash.requests.stagger import write_and_flush
-from raidx_fuse.lab.crash.requests.together import in_sectors
 
 WRITES_MAX = 10
 HELD_UP_S = 0.1
@@ -32,7 +31,7 @@ async def theme_squeeze(player: Player) -> None:
             for _ in range(rng.randint(3, WRITES_MAX)):
                 ranges.append(_large_part(player, stripe))
                 offset, length = ranges[-1]
-                nursery.start_soon(write_and_flush, player, offset, length, rng.random() < 0.3)
+                nursery.start_soon(player.write_and_flush, offset, length, rng.random() < 0.3)
                 await trio.sleep(rng.expovariate(1 / APART_S))
         await player.observe_met(ranges)
         if rng.random() < 0.3:

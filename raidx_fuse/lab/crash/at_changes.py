@@ -9,13 +9,13 @@ has sectors of its own, so that the order of the workload's writes stays known.
 from __future__ import annotations
 
 import random
-from typing import Protocol
 
 import trio
 
 from raidx_fuse.format.regions import Regions
 from raidx_fuse.journal.ring import HEAD_BYTES
 from raidx_fuse.lab.crash.durable import SLOTS_BYTES
+from raidx_fuse.lab.crash.steps import Steps
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.powercut import Event
 
@@ -24,22 +24,10 @@ WRITES_MAX = 80  # of a workload: a placement saves the head of the log, for eac
 SECTORS_MAX = 3
 
 
-class Writing(Protocol):
-    """What the writer needs of the workload."""
-
-    async def write(self, offset: int, length: int) -> None:
-        """Write *length* bytes at *offset*, and note it in the history."""
-
-    async def flush(self) -> None:
-        """Flush the array, and note it in the history."""
-
-
 class ChangeWriter:
     """Writes to *sectors* of *player*'s image while it may; *regions* says what lies where."""
 
-    def __init__(
-        self, player: Writing, rng: random.Random, sectors: range, regions: Regions
-    ) -> None:
+    def __init__(self, player: Steps, rng: random.Random, sectors: range, regions: Regions) -> None:
         self._player = player
         self._rng = rng
         self._sectors = sectors

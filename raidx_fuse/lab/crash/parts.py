@@ -10,10 +10,19 @@ sectors of one page: only then is a torn page worse than an old one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from itertools import accumulate
+from typing import Protocol
 
+from raidx_fuse.errors import RaidxError
 from raidx_fuse.members.base import SECTOR_BYTES
+
+
+class Readable(Protocol):
+    """What holds the content: an array or a volume."""
+
+    def read(self, offset: int, length: int, /) -> Awaitable[bytes | memoryview]:
+        """Return *length* bytes at *offset*. Raises RaidxError."""
 
 
 class Parts:
@@ -52,3 +61,24 @@ class Parts:
 
     def _part(self, sector: int) -> tuple[int, int, int]:
         return next(part for part in self._parts if sector < part[1])
+
+
+async def read_sectors(store: Readable, offset: int, length: int) -> list[bytes | None]:
+    """Return the sectors of a range, None for an unreadable one; a failing read is halved."""
+    try:
+        content = bytes(await store.read(offset, length))
+    except RaidxError:
+        if length <= SECTOR_BYTES:
+            return [None]
+        half = length // SECTOR_BYTES // 2 * SECTOR_BYTES
+        return [
+            *await read_sectors(store, offset, half),
+            *await read_sectors(store, offset + half, length - half),
+        ]
+    return [content[at : at + SECTOR_BYTES] for at in range(0, length, SECTOR_BYTES)]
+
+
+def in_sectors(offset: int, length: int) -> tuple[int, int]:
+    """Return the range extended to whole sectors: concurrent writes never share a sector's half."""
+    low = offset // SECTOR_BYTES * SECTOR_BYTES
+    return low, -(-(offset + length) // SECTOR_BYTES) * SECTOR_BYTES - low

@@ -1,1 +1,0 @@
-"""The requests of the campaign: their ranges, commit batches, and overlap in time."""

@@ -1,0 +1,230 @@
+"""Volumes of two arrays that are created, resized, deleted, moved and swapped: the theme "pool"."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+import trio
+
+from raidx_fuse.errors import BusyError, NoSpaceError, UsageError
+from raidx_fuse.lab.crash.history import History, Span, WriteSpan
+from raidx_fuse.lab.crash.mounting import moves_of
+from raidx_fuse.lab.crash.player import Player
+from raidx_fuse.lab.crash.state import ViolationError
+from raidx_fuse.members.base import SECTOR_BYTES
+from raidx_fuse.pool.move import start_move, start_swap
+from raidx_fuse.pool.move_job import MoveVolumes
+from raidx_fuse.pool.volume_table import ArrayVolumes
+
+PAGE = 4096
+PAGES_MAX = 14
+VOLUMES_MAX = 4
+FULL_SHARE = 0.25  # of the workloads begin with full arrays
+FREE_PAGES_MAX = 8
+WRITE_SECTORS = 7  # at most: a write that fills a stripe promises less without its log
+SLOW_BYTES = (8192, 32768, 131072)  # a second: a move lasts for several steps
+MOVE_LIMIT_S, POLL_S = 3600.0, 1.0
+STEPS = {"write": 8, "flush": 4, "wait": 3, "create": 3, "move": 6, "swap": 2, "resize": 3}
+STEPS |= {"delete": 2, "remount": 1, "cancel": 1, "pause": 1}
+WITHOUT_A_VOLUME = ("create", "remount", "cancel", "pause")
+
+
+async def theme_pool(player: Player) -> None:
+    """Let volumes come, change, move and go among writes."""
+    steps = _PoolSteps(player)
+    rng = player.rng
+    if rng.random() < FULL_SHARE:
+        await steps.fill()
+    else:
+        for _ in range(rng.randint(1, 2)):
+            await steps.create()
+    for _ in range(rng.randint(6, 14)):
+        await steps.step()
+    await player.compare()
+    if rng.random() < 0.8:
+        await steps.settle()
+        await player.compare()
+
+
+class _PoolSteps:
+    """Does random steps on the volumes of *player*'s pool."""
+
+    def __init__(self, player: Player) -> None:
+        self._player = player
+        self._rng = player.rng
+        self._volumes = player.recording.volumes
+        self._running: list[tuple[MoveVolumes, Span]] = []
+
+    async def step(self) -> None:
+        """Do one random step."""
+        kind = self._rng.choices(list(STEPS), list(STEPS.values()))[0]
+        self._reap()
+        present = self._player.present()
+        if kind == "create" and len(present) >= VOLUMES_MAX:
+            kind = "move"
+        if kind == "wait":
+            await trio.sleep(self._rng.choice((0.02, 0.2, 1.0, 5.0)))
+        elif kind in WITHOUT_A_VOLUME:
+            await getattr(self, kind)()
+        elif present:
+            await getattr(self, kind)(self._rng.choice(present))
+        self._reap()
+
+    async def fill(self) -> None:
+        """Fill both arrays but for a few pages, and let two volumes change places."""
+        pool, uuids = self._player.pool, self._player.uuids
+        size = self._rng.randint(2, PAGES_MAX) * PAGE
+        for volumes in pool.arrays:
+            await self.create(size, volumes)
+        for volumes in pool.arrays:
+            free = volumes.free_in(volumes.table())[-1].length // PAGE
+            await self.create((free - self._rng.randint(1, FREE_PAGES_MAX)) * PAGE, volumes)
+        await self._start("swap", start_swap(pool, uuids[0], uuids[1]))
+
+    async def create(self, size: int = 0, volumes: ArrayVolumes | None = None) -> None:
+        """Create a volume of *size*, 0: any, on an array, and write most of it."""
+        player, rng, number = self._player, self._rng, len(self._volumes)
+        size = size or rng.randint(1, PAGES_MAX) * PAGE
+        history = History(player.seed, 0, player.timeline, number=number, name=f"v{number}")
+        span = history.begin_size("create", player.event, size)
+        self._volumes.append(history)
+        try:
+            volumes = volumes or rng.choice(player.pool.arrays)
+            volume = await volumes.create(history.volume, size)
+        except (BusyError, NoSpaceError):
+            self._volumes.remove(history)
+            history.end(span, player.event)
+            return
+        player.uuids[number] = volume.uuid
+        history.end(span, player.event)
+        if rng.random() < 0.8:
+            low = rng.randrange(2) * rng.randrange(size // PAGE) * PAGE
+            begin = player.event
+            player.recording.filling.append((begin, float("inf")))
+            await player.write_volume(history, low, size - low)
+            await player.flush(history)
+            player.recording.filling[-1] = begin, player.event
+
+    async def write(self, history: History) -> None:
+        """Write some sectors, perhaps in several places at the same time."""
+        rng, sectors = self._rng, history.size // SECTOR_BYTES
+        starts = sorted(rng.sample(range(0, sectors, 8), min(sectors // 8, 3)))
+        async with trio.open_nursery() as nursery:
+            for start in starts[: rng.randint(1, 3)]:
+                count = rng.randint(1, WRITE_SECTORS)
+                first = start + rng.randint(0, 8 - count)
+                where = first * SECTOR_BYTES, count * SECTOR_BYTES
+                nursery.start_soon(self._player.write_volume, history, *where)
+
+    async def flush(self, history: History) -> None:
+        """Flush a volume: what was written is sure then."""
+        await self._player.flush(history)
+
+    async def resize(self, history: History) -> None:
+        """Make a volume larger or smaller."""
+        size = self._rng.randint(1, PAGES_MAX) * PAGE
+        await self.flush(history)  # what it loses is lost for good
+        volumes, volume = self._player.pool.find(self._player.uuids[history.number])
+        span = history.begin_size("resize", self._player.event, size)
+        # Refused: it is on its way, or there is no room.
+        await self._unless_refused(history, span, volumes.resize(volume, size, lose_data=True))
+
+    async def delete(self, history: History) -> None:
+        """Delete a volume."""
+        volumes, volume = self._player.pool.find(self._player.uuids[history.number])
+        span = history.begin_size("delete", self._player.event, 0)
+        # Refused: it is on its way, or there already.
+        await self._unless_refused(history, span, volumes.delete(volume, lose_data=True))
+
+    async def _unless_refused(
+        self, history: History, span: WriteSpan, change: Awaitable[object]
+    ) -> None:
+        try:
+            await change
+        except (BusyError, NoSpaceError, UsageError):
+            history.forget(span, self._player.event)
+        else:
+            history.end(span, self._player.event)
+
+    async def move(self, history: History) -> None:
+        """Start to move a volume to the other array."""
+        pool, uuid = self._player.pool, self._player.uuids[history.number]
+        volumes, _ = pool.find(uuid)
+        other = next(one for one in pool.arrays if one is not volumes)
+        await self._start("move", start_move(pool, uuid, other.array.name))
+
+    async def swap(self, history: History) -> None:
+        """Start to swap a volume for another one."""
+        other = self._rng.choice(self._player.present())
+        uuids = (self._player.uuids[one.number] for one in (history, other))
+        await self._start("swap", start_swap(self._player.pool, *uuids))
+
+    async def _start(self, verb: str, starting: Awaitable[int]) -> None:
+        span = self._begin(verb)
+        try:
+            await starting
+        except (BusyError, NoSpaceError, UsageError):
+            self._player.timeline.end(span, self._player.event)
+            return
+        known = [job for job, _ in self._running]
+        (job,) = [job for job in moves_of(self._player.pool) if job not in known]
+        self._watch(job, span)
+
+    def _begin(self, verb: str) -> Span:
+        return self._player.timeline.begin(verb, self._player.event, is_job=True)
+
+    def _watch(self, job: MoveVolumes, span: Span) -> None:
+        job.limit(0, self._rng.choice(SLOW_BYTES))
+        job.set_window(1)
+        self._running.append((job, span))
+
+    def _reap(self) -> None:
+        """Note which moves have ended."""
+        for job, span in list(self._running):
+            if job.finished.is_set():
+                if job.state == "failed":
+                    raise ViolationError(f"a move ended as {job.state}: {job.error}")
+                self._running.remove((job, span))
+                self._player.timeline.end(span, self._player.event)
+
+    async def cancel(self) -> None:
+        """Cancel a move."""
+        if self._running:
+            self._rng.choice(self._running)[0].cancel()
+
+    async def pause(self) -> None:
+        """Pause a move, or resume it."""
+        if self._running:
+            job = self._rng.choice(self._running)[0]
+            if job.state == "paused":
+                job.resume()
+            else:
+                job.pause()
+
+    async def remount(self) -> None:
+        """Unmount and mount again: moves go on."""
+        player = self._player
+        with player.doing("remount"):
+            await player.close()
+            for _, span in self._running:
+                player.timeline.end(span, player.event)
+            await player.open()
+            self._running = []
+            for job in moves_of(player.pool):
+                self._watch(job, self._begin("move"))
+
+    async def settle(self) -> None:
+        """Wait until all moves have ended and all is wiped."""
+        for job, _ in self._running:
+            job.resume()
+            job.limit(0, 0)
+        with trio.fail_after(MOVE_LIMIT_S):
+            for job, _ in self._running:
+                while not job.finished.is_set():
+                    if job.error is not None:  # a swap without room for its next leg
+                        job.cancel()
+                    with trio.move_on_after(POLL_S):
+                        await job.finished.wait()
+            for volumes in self._player.pool.arrays:
+                await volumes.wiped()
+        self._reap()
