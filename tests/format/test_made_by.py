@@ -1,7 +1,8 @@
 """Members made by earlier versions mount, with and without one of them, and so does their log.
 
-made/COMMIT-LAYOUT.xz are the members of one array that lost power with records in its log. A commit
-that changes what is written to members adds a set, by made/make.py; no set is ever removed.
+made/COMMIT-LAYOUT.xz are the members of one array that lost power with records in its log, made by
+made/make.py. No set is ever removed. Arrays of commits from 79fb2b4 on are on the shelf
+(test_shelf.py).
 """
 
 from __future__ import annotations

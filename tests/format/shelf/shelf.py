@@ -1,0 +1,515 @@
+"""A shelf: arrays that the code of one commit has made, for the code of another one to mount.
+
+    git worktree add --detach /tmp/old COMMIT
+    cd /tmp/old
+    PYTHONPATH=. python .../tests/format/shelf/shelf.py make .../tests/format/shelf/COMMIT.xz
+    PYTHONPATH=. python .../tests/format/shelf/shelf.py play FILE
+
+*make* stops arrays where a kill would stop them, perhaps in the middle of a job, and keeps their
+members with the hash of every volume as the code that made it read it then. *play* mounts what is
+on a shelf, finishes its jobs, and compares: a line of JSON for each array says "ok", "refused" with
+the reason, or "wrong". Both use only what both sides have, so that either runs on either commit.
+
+Every pair of layout and state is there, as far as the commit can make it, and with them every pair
+of layout and journal mode and of state and mode.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import lzma
+import random
+import sys
+import uuid
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
+from raidx_fuse.errors import RaidxError, UsageError, single
+from raidx_fuse.format.create import create_array
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.pool.move import open_pool, start_move
+from raidx_fuse.pool.pool import Pool
+from raidx_fuse.pool.volume_table import open_volumes
+
+KIB = 1 << 10
+CHUNK = PAGE = 4096
+MEMBER_BYTES = 1024 * KIB
+LOG_BYTES = 400 * KIB  # a restripe changes as much at once
+SLOW = "8192"  # bytes a second: jobs take some seconds of virtual time
+SLOTS_BYTES = 128 * KIB  # of superblocks; zeros where a member has left
+WINDOW = "WINDOW_BYTES"
+LAYOUTS = {  # name -> members, and the layout that a restripe goes to
+    "raid0": (3, "raid5"),
+    "raid1": (3, "raid5"),
+    "raid4": (4, "rdp"),
+    "raid5": (4, "rdp"),
+    "rdp": (5, "raid5"),
+    "evenodd": (5, "raid4"),
+    "xcode": (5, "rdp"),
+    "pcode": (6, "raid4"),
+    "upc": (6, "raid5"),
+    "raidx-zero": (3, None),
+    "raidx-copy": (4, None),
+    "raidx-parity": (5, None),
+}
+MODES = ("partial", "full", "none")
+
+
+@dataclass
+class Case:
+    """One array, or two, being made: *members* by array, *pool* while it is mounted."""
+
+    layout: str
+    mode: str
+    state: str
+    seed: int
+    members: dict[str, list[RamMember]] = field(default_factory=dict)
+    pool: Pool | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name on the shelf."""
+        return f"{self.layout}-{self.mode}-{self.state}"
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.name)
+
+    def uuids(self) -> str:
+        """Return a UUID, the same ones each time."""
+        return str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
+
+    def member(self, array: str, size_bytes: int = MEMBER_BYTES) -> RamMember:
+        """Return one more member of *array*, which gets it."""
+        own = self.members.setdefault(array, [])
+        own.append(RamMember(size_bytes, name=f"{array}{len(own)}"))
+        return own[-1]
+
+    async def create(self) -> None:
+        """Create the arrays, with a volume of the whole image or with two of a part each."""
+        width = LAYOUTS[self.layout][0]
+        unlike = 8 * CHUNK if self.layout.startswith("raidx") else 0
+        arrays = {"one": self.layout} | ({"two": "raid5"} if self.state == "move" else {})
+        for array, layout in arrays.items():
+            members = [
+                self.member(array, MEMBER_BYTES + unlike * (n % 3))
+                for n in range(width if array == "one" else 3)
+            ]
+            whole = self.state not in ("move", "removal") and self.seed % 2 == 0
+            await create_array(
+                members,
+                layout,
+                name=array,
+                now_s=0,
+                chunk_bytes=CHUNK,
+                params=self.params(layout),
+                log_bytes=LOG_BYTES,
+                with_volume=whole,
+                uuid_source=self.uuids,
+            )
+
+    def params(self, layout: str) -> dict[str, Any]:
+        """Return parameters that leave space to grow, or without a member."""
+        if layout in ("rdp", "evenodd"):
+            return {"prime": 5}
+        few = {"raidx-zero": 180, "raidx-copy": 120, "raidx-parity": 90}.get(layout)
+        return {"bundles": few} if few and self.state == "removal" else {}
+
+    @property
+    def array(self) -> Array:
+        """The array of the layout."""
+        assert self.pool is not None
+        return self.pool.array("one").array
+
+    async def write(self, count: int) -> None:
+        """Write *count* ranges of the volumes, from single sectors to whole stripes."""
+        assert self.pool is not None
+        for volumes in self.pool.arrays:
+            for volume in volumes.volumes:
+                for _ in range(count):
+                    size = self.rng.choice((512, 700, PAGE, 3 * PAGE, 12 * PAGE))
+                    size = min(size, volume.size_bytes)
+                    at = self.rng.randrange(volume.size_bytes - size + 1)
+                    # of few different bytes: a shelf is to be small
+                    token = self.rng.randbytes(8) * -(-size // 8)
+                    await volume.write(at, token[:size])
+
+    async def flush(self) -> None:
+        """Flush all arrays."""
+        assert self.pool is not None
+        for volumes in self.pool.arrays:
+            await volumes.array.flush()
+
+    async def until(self, share: float, array: str = "one") -> None:
+        """Return when the running job of *array* has done *share* of its work."""
+        assert self.pool is not None
+        jobs = self.pool.array(array).array.jobs
+        for _ in range(20_000):
+            if not jobs.running():
+                raise UsageError("it is done at once, or is no job")
+            job = jobs.running()[0]
+            if job.total_bytes and job.done_bytes >= share * job.total_bytes:
+                return
+            await trio.sleep(0.05)
+        raise RuntimeError(f"{self.name}: the job does not move")
+
+
+# -- states --------------------------------------------------------------------------------------
+
+
+async def clean(case: Case) -> None:
+    """Nothing under way: `snapshot` is after the close."""
+
+
+async def log(case: Case) -> None:
+    """Stopped with records in the log and regions marked."""
+
+
+async def growth(case: Case) -> None:
+    """In the middle of a growth."""
+    await case.array.grow([case.member("one")])
+    await case.until(0.25)
+
+
+async def grown(case: Case) -> None:
+    """After a growth."""
+    await case.array.set("speed_max", "0")
+    await case.array.grow([case.member("one")])
+    for job in case.array.jobs.running():
+        await job.finished.wait()
+
+
+async def restripe(case: Case) -> None:
+    """In the middle of a restripe to another layout and one more member."""
+    await case.array.restripe([case.member("one")], LAYOUTS[case.layout][1], {})
+    await case.until(0.25)
+
+
+async def replacement(case: Case) -> None:
+    """In the middle of a copy of a member in use to the one that replaces it."""
+    await case.array.replace_disk(1, case.member("one", MEMBER_BYTES + 16 * CHUNK))
+    await case.until(0.25)
+
+
+async def rebuild(case: Case) -> None:
+    """In the middle of a rebuild of a failed member."""
+    await case.array.fail_disk(1)
+    await case.write(4)
+    await case.array.replace_disk(1, case.member("one", MEMBER_BYTES + 16 * CHUNK))
+    await case.until(0.25)
+
+
+async def removal(case: Case) -> None:
+    """While a member leaves."""
+    role = len(case.members["one"]) - 1
+    if not case.layout.startswith("raidx"):
+        await grown(case)
+        await case.array.set("speed_max", SLOW)
+        role += 1
+    await case.array.remove_disk(role)
+    await case.until(0.25)
+
+
+async def move(case: Case) -> None:
+    """While a volume moves to another array."""
+    assert case.pool is not None
+    ends = ("one", "two") if case.seed % 2 else ("two", "one")
+    await case.pool.array(ends[0]).array.set("speed_max", SLOW)
+    await start_move(case.pool, f"{ends[0]}-b", ends[1])
+    await case.until(0.25, ends[0])
+
+
+async def absent(case: Case) -> None:
+    """Stopped while a member was absent: it has what it had when it left."""
+
+
+STATES: dict[str, Callable[[Case], Awaitable[None]]] = {
+    state.__name__: state
+    for state in (
+        *(clean, log, growth, grown, restripe, replacement, rebuild, removal, move, absent),
+    )
+}
+
+
+MIDDLE = ("growth", "restripe", "replacement", "rebuild", "removal", "move")
+
+
+def cases() -> Iterator[Case]:
+    """Yield every pair of layout and state, each with one journal mode."""
+    for n, layout in enumerate(LAYOUTS):
+        for m, state in enumerate(STATES):
+            yield Case(layout, MODES[(n + m) % len(MODES)], state, n + m)
+
+
+# -- making --------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def mounted(arrays: Iterable[list[RamMember]]) -> AsyncIterator[Pool]:
+    """Mount the members of one or several arrays; close them cleanly at the end."""
+    async with AsyncExitStack() as stack:
+        parts = []
+        for members in arrays:
+            array = await stack.enter_async_context(open_array(members, start_degraded=True))
+            parts.append(await stack.enter_async_context(open_volumes(array)))
+        yield await stack.enter_async_context(open_pool(parts))
+
+
+async def hashes(pool: Pool, sizes: Mapping[str, Any] | None = None) -> dict[str, list[Any]]:
+    """Return size and hash of every volume of *pool*, by name; of their beginnings by *sizes*."""
+    found = {}
+    for volumes in pool.arrays:
+        for volume in volumes.volumes:
+            size = sizes[volume.name][0] if sizes else volume.size_bytes
+            content = await volume.read(0, size)
+            found[volume.name] = [size, hashlib.sha256(content).hexdigest()]
+    return found
+
+
+async def make(case: Case) -> dict[str, Any]:
+    """Return what the shelf says of *case*; its members are as they were when it was stopped."""
+    await case.create()
+    async with mounted(case.members.values()) as case.pool:
+        for volumes in case.pool.arrays:
+            await volumes.array.set("journal", case.mode)
+            await volumes.array.set("speed_max", SLOW)
+            room = volumes.free_bytes() // PAGE
+            pages = (24, 24) if case.state == "move" else (room * 2 // 5, room * 3 // 10)
+            for name, size in zip("ab", pages, strict=True):
+                if room:
+                    await volumes.create(f"{volumes.array.name}-{name}", size * PAGE)
+        await case.write(12)
+        await case.flush()
+    left = None
+    if case.state == "absent":
+        left = case.members["one"].pop(1)
+    async with mounted(case.members.values()) as case.pool:
+        await case.write(3)
+        await STATES[case.state](case)
+        await case.write(6)
+        await case.flush()
+        await case.write(3)
+        found = await hashes(case.pool)
+        if case.state in MIDDLE and not any(v.array.jobs.running() for v in case.pool.arrays):
+            raise UsageError("it ended too soon")
+        stopped = images(case)
+    if case.state == "clean":
+        stopped = images(case)
+    if left is not None:
+        stopped["one"].append((left.path, bytes(left.memory)))
+    return {"volumes": found, "images": stopped}
+
+
+def images(case: Case) -> dict[str, list[tuple[str, bytes]]]:
+    """Return path and content of the members of each array, as they are now."""
+    return {a: [(m.path, bytes(m.memory)) for m in own] for a, own in case.members.items()}
+
+
+# -- the file ------------------------------------------------------------------------------------
+
+
+def pages_of(content: bytes) -> list[list[int]]:
+    """Return the runs (first, count) of pages of *content* that are not zero."""
+    runs: list[list[int]] = []
+    for page in range(len(content) // PAGE):
+        if any(content[page * PAGE : (page + 1) * PAGE]):
+            if runs and sum(runs[-1]) == page:
+                runs[-1][1] += 1
+            else:
+                runs.append([page, 1])
+    return runs
+
+
+def pack(shelf: Sequence[tuple[Case, dict[str, Any]]], impossible: dict[str, str]) -> bytes:
+    """Return the file: its length in 8 bytes, a table of contents in JSON, then pages."""
+    entries, pages = [], []
+    for case, made in shelf:
+        members = []
+        for array, own in made["images"].items():
+            for path, content in own:
+                runs = pages_of(content)
+                members.append([array, path, len(content), runs])
+                pages += [content[a * PAGE : (a + n) * PAGE] for a, n in runs]
+        about = {"layout": case.layout, "mode": case.mode, "state": case.state}
+        entries.append({**about, "volumes": made["volumes"], "members": members})
+    contents = json.dumps({"cases": entries, "impossible": impossible}).encode()
+    raw = len(contents).to_bytes(8, "little") + contents + b"".join(pages)
+    return lzma.compress(raw, preset=9 | lzma.PRESET_EXTREME)
+
+
+@contextmanager
+def small_windows() -> Iterator[None]:
+    """Let jobs work in small windows, so that small arrays have some."""
+    modules = [m for name, m in sys.modules.items() if name.startswith("raidx_fuse.jobs.")]
+    kept = [(module, value) for module in modules if (value := vars(module).get(WINDOW))]
+    for module, _ in kept:
+        setattr(module, WINDOW, 4 * CHUNK)
+    try:
+        yield
+    finally:
+        for module, value in kept:
+            setattr(module, WINDOW, value)
+
+
+def make_shelf(path: Path, names: Collection[str] = ()) -> None:
+    """Write a shelf of all cases, or of those named *names*."""
+    shelf: list[tuple[Case, dict[str, Any]]] = []
+    impossible: dict[str, str] = {}
+    with small_windows():
+        for case in cases():
+            if names and case.name not in names:
+                continue
+            try:
+                shelf.append((case, run(make, case)))
+            except (RaidxError, BaseExceptionGroup) as error:
+                impossible[case.name] = str(_refusal(error))
+    path.write_bytes(pack(shelf, impossible))
+
+
+def _refusal(error: BaseException) -> RaidxError:
+    """Return the error of raidx that *error* is; raise it if it is another one."""
+    one = single(error) if isinstance(error, BaseExceptionGroup) else error
+    if not isinstance(one, RaidxError):
+        raise error
+    return one
+
+
+# -- playing -------------------------------------------------------------------------------------
+
+
+def read_shelf(path: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return the entries of a shelf and what was not possible; "images" are as in `make`."""
+    raw = memoryview(lzma.decompress(path.read_bytes()))
+    at = 8 + int.from_bytes(raw[:8], "little")
+    contents = json.loads(bytes(raw[8:at]))
+    for entry in contents["cases"]:
+        images: dict[str, list[tuple[str, bytes]]] = {}
+        for array, name, size, runs in entry.pop("members"):
+            content = bytearray(size)
+            for first, count in runs:
+                content[first * PAGE : (first + count) * PAGE] = raw[at : at + count * PAGE]
+                at += count * PAGE
+            images.setdefault(array, []).append((name, bytes(content)))
+        entry["images"] = images
+        entry["name"] = "{layout}-{mode}-{state}".format(**entry)
+    return contents["cases"], contents["impossible"]
+
+
+def members_of(images: Mapping[str, Sequence[tuple[str, bytes]]]) -> list[list[RamMember]]:
+    """Return members with the content of *images*."""
+    arrays = []
+    for own in images.values():
+        members = []
+        for path, content in own:
+            member = RamMember(len(content), name=path)
+            member.memory[:] = content
+            members.append(member)
+        arrays.append(members)
+    return arrays
+
+
+async def play(entry: Mapping[str, Any]) -> None:
+    """Mount an array of a shelf, end its jobs, mount it again. Raises WrongError, RaidxError."""
+    arrays = members_of(entry["images"])
+    async with mounted(arrays) as pool:
+        await _compare(entry, pool, "at once")
+        array = pool.arrays[0].array
+        logged = entry["state"] == "log" and entry["mode"] != "none"
+        if logged and not (array.replayed and array.replayed.records):
+            raise WrongError("its log has nothing to redo")
+        if entry["state"] in MIDDLE and not any(v.array.jobs.running() for v in pool.arrays):
+            raise WrongError("no job goes on")
+        await _end_jobs(pool)
+        await _compare(entry, pool, "after the jobs")
+        for volumes in pool.arrays:
+            array = volumes.array
+            scrub = await array.jobs.wait(await array.start_scrub(repair=False))
+            if scrub["state"] != "done" or scrub["mismatches"]:
+                raise WrongError(f"a scrub of {array.name}: {scrub}")
+    arrays = [[m for m in members if any(m.memory[:SLOTS_BYTES])] for members in arrays]
+    async with mounted(arrays) as pool:  # without members that have left
+        if not all(volumes.array.was_clean for volumes in pool.arrays):
+            raise WrongError("it was not closed cleanly")
+        await _compare(entry, pool, "after a remount")
+
+
+async def play_without(entry: Mapping[str, Any], role: int) -> None:
+    """Mount an array of a shelf without a member. Raises WrongError, RaidxError."""
+    images = dict(entry["images"])
+    images["one"] = [image for n, image in enumerate(images["one"]) if n != role]
+    async with mounted(members_of(images)) as pool:
+        await _compare(entry, pool, f"without member {role}")
+
+
+class WrongError(Exception):
+    """Something that must never be."""
+
+
+async def _compare(entry: Mapping[str, Any], pool: Pool, when: str) -> None:
+    found = await hashes(pool, entry["volumes"])
+    if found != entry["volumes"]:
+        raise WrongError(f"{when}: {found} instead of {entry['volumes']}")
+
+
+async def _end_jobs(pool: Pool) -> None:
+    """Let all jobs end, also those that follow others. Raises WrongError."""
+    quiet = 0
+    for volumes in pool.arrays:
+        await volumes.array.set("speed_max", "0")
+    while quiet < 3:
+        running = [job for volumes in pool.arrays for job in volumes.array.jobs.running()]
+        quiet = 0 if running else quiet + 1
+        for job in running:
+            await job.finished.wait()
+            if job.state not in ("done", "cancelled"):
+                raise WrongError(f"a job: {job.status()}")
+        await trio.sleep(1)
+
+
+def outcome(play_it: Callable[[], Awaitable[None]]) -> tuple[str, str]:
+    """Return what comes of *play_it*: ok, refused or wrong, and why."""
+    try:
+        run(play_it)
+    except WrongError as error:
+        return "wrong", str(error)
+    except (RaidxError, BaseExceptionGroup) as error:
+        one = single(error) if isinstance(error, BaseExceptionGroup) else error
+        return ("refused" if isinstance(one, RaidxError) else "wrong"), f"{one}"
+    except Exception as error:
+        return "wrong", repr(error)
+    return "ok", ""
+
+
+def play_shelf(path: Path) -> None:
+    """Play all arrays of a shelf, and print a line for each."""
+    logging.disable(logging.CRITICAL)
+    for entry in read_shelf(path)[0]:
+        result, why = outcome(partial(play, entry))
+        print(json.dumps([entry["name"], result, why]), flush=True)
+
+
+if __name__ == "__main__":
+    what, file, *some = sys.argv[1:]
+    if what == "make":
+        make_shelf(Path(file), some)
+    else:
+        play_shelf(Path(file))
