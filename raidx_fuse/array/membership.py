@@ -17,7 +17,7 @@ from raidx_fuse.format.create import prepare_member
 from raidx_fuse.format.reserve import reserve_metadata
 from raidx_fuse.format.shapes import RESTRIPE, leaving_roles
 from raidx_fuse.format.table_page import bytes_needed, shares_of
-from raidx_fuse.jobs.attach import record_of, require_joined
+from raidx_fuse.jobs.attach import forget_spare, record_of, require_joined
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.jobs.replace import successors
 from raidx_fuse.jobs.resync import chunks_at_stake
@@ -174,8 +174,8 @@ class Membership:
             await self.member_set.update(
                 lambda c: replace(c, members=(*c.members, record)), asked=True
             )
-        except FormatError:  # no space for one more record
-            del self.member_set.spares[record.member_uuid]
+        except (FormatError, ArrayFailedError):  # no space for one more record, or not written
+            forget_spare(self.member_set, record)
             raise
         if member not in self.member_set.present().values():
             raise RaidxError(f"{member.path} could not be written")

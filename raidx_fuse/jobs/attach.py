@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from raidx_fuse.errors import FormatError, RaidxError
+from raidx_fuse.errors import ArrayFailedError, FormatError, RaidxError
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.configuration.names import cleaned
 from raidx_fuse.format.create import new_member_uuid, prepare_member
@@ -54,15 +54,28 @@ async def join(member_set: MemberSet, members: Sequence[Member], chunks: int) ->
         await member_set.update(
             lambda config: replace(config, members=(*config.members, *records)), asked=True
         )
-    except FormatError:  # the configuration region cannot hold so many records
+    except (FormatError, ArrayFailedError):  # no space for so many records, or not written
         for record in records:
-            del member_set.spares[record.member_uuid]
+            forget_spare(member_set, record)
         raise
     for record, member in zip(records, members, strict=True):
         if record.member_uuid not in member_set.spares:
             await leave(member_set, records)
             raise RaidxError(f"{member.path} could not be written")
     return records
+
+
+def forget_spare(member_set: MemberSet, record: MemberRecord) -> None:
+    """Remove the spare of *record*, which could not be added, in memory; superblocks follow."""
+    member_set.spares.pop(record.member_uuid, None)
+    if member_set.config.find(record.member_uuid) is not None:
+        member_set.change(
+            lambda config: replace(
+                config,
+                members=tuple(r for r in config.members if r.member_uuid != record.member_uuid),
+            )
+        )
+        member_set.publish_soon()
 
 
 async def leave(member_set: MemberSet, records: Sequence[MemberRecord]) -> None:

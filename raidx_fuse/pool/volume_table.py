@@ -26,7 +26,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.errors import BusyError, UsageError
+from raidx_fuse.errors import ArrayFailedError, BusyError, UsageError
 from raidx_fuse.format.configuration.volumes import (
     ALIGN_BYTES,
     VOLUMES_MAX,
@@ -239,14 +239,20 @@ class ArrayVolumes:
     async def _save(self, table: VolumeTable, *, asked: bool = True) -> None:
         """Write *table* into the superblocks: the commit point of every change.
 
-        Raises BusyError if places that it has added are about to leave with a member.
+        Raises BusyError if places that it has added are about to leave with a member. If a member
+        does not take it, the table is as before: volumes are shown as the table has them.
         """
         if table.end() > max(self.array.room_bytes, self.table().end()):
             raise BusyError(f"array {self.array.name} is losing a member", action="try again")
         values = encode_table(table)
-        await self.array.member_set.update(
-            lambda config: replace(config, volumes=values), asked=asked
-        )
+        member_set = self.array.member_set
+        before = member_set.config.volumes
+        try:
+            await member_set.update(lambda config: replace(config, volumes=values), asked=asked)
+        except ArrayFailedError:  # some superblocks may have it: nothing is acknowledged before
+            member_set.change(lambda config: replace(config, volumes=before))
+            member_set.publish_soon()  # all have what the volumes are shown as
+            raise
 
     def places_for(self, size_bytes: int, more: Sequence[Extent] = ()) -> tuple[Extent, ...]:
         """Return extents for *size_bytes*; *more* count as free. UsageError, NoSpaceError."""

@@ -4,10 +4,13 @@ Laws:
  1. A member that failed is excluded immediately. Before any write is acknowledged without it, the
     superblocks of the other members record the exclusion with a higher event counter, flushed.
     Writers therefore end with `published()`, and the log waits for it before it takes a record that
-    was planned without the member. While one that stays (law 2) lacks the record, writes fail.
+    was planned without the member.
  2. A member is failed only while the code tolerates its loss. Otherwise the operation fails and the
     member stays: an array with one bad block too many is still readable elsewhere.
- 3. A role that is being rebuilt counts as lost from its watermark on, and as present below it.
+ 3. Nothing is acknowledged on a configuration that a member lacks: if one that stays (law 2) does
+    not take a round of superblocks, the update fails that began it, and so do writes and flushes,
+    each of which tries again, until one round has reached all.
+ 4. A role that is being rebuilt counts as lost from its watermark on, and as present below it.
 """
 
 from __future__ import annotations
@@ -86,8 +89,9 @@ class MemberSet(NewestReads):
         self._config_lock = trio.Lock()
         self._flush_rounds = FlushRounds(self._flush_members)
         self.refresh()
-        # Of the last exclusion until all members that stay record it, else 0.
-        self._excluding_events = config.events if self.lost and not read_only else 0
+        # Of the last round that all members took. Of the start, it is not known who was told of an
+        # exclusion.
+        self._reached_events = -1 if self.lost and not read_only else config.events
         self._deaf = ""  # a member that stays and did not take the last superblock
 
     # -- membership ----------------------------------------------------------------------------
@@ -288,7 +292,6 @@ class MemberSet(NewestReads):
         self.config = replace(self.config, members=tuple(members))
         self.refresh()
         self.publish_soon()
-        self._excluding_events = 0 if self.read_only else self.config.events
         return True
 
     def change(self, change: Callable[[ArrayConfig], ArrayConfig]) -> None:
@@ -315,17 +318,15 @@ class MemberSet(NewestReads):
             self.nursery.start_soon(self._publish)
 
     async def published(self) -> None:
-        """Return when the superblocks hold the current configuration, or at least all exclusions.
+        """Return when the superblocks of all members hold the newest configuration.
 
-        Raises ArrayFailedError if it does not fit, or if a member that stays does not record who is
-        excluded, which is tried again by each call: no write may be acknowledged then.
+        Raises ArrayFailedError if it does not fit, or if a member that stays does not take it,
+        which is tried again by each call: nothing may be acknowledged then.
         """
-        if self._excluding_events:
+        if self._reached_events < self.config.events:
             self._publish_now()
         await self._rounds_ended()
-        if self._excluding_events:
-            told = f"the superblock of {self._deaf or 'a member'} does not record who is excluded"
-            raise ArrayFailedError(told, action="to read what is there, mount with --read-only")
+        self._require(self.config.events)
 
     async def _rounds_ended(self) -> None:
         while self._publication is not None:
@@ -333,20 +334,34 @@ class MemberSet(NewestReads):
         if self._unwritable is not None:
             raise ArrayFailedError(f"no superblock can be written: {self._unwritable}")
 
+    def _require(self, events: int) -> None:
+        """Raise ArrayFailedError unless every member has the configuration of *events*."""
+        if self._reached_events >= events:
+            return
+        if self.closed:
+            raise ArrayFailedError("the array is being closed")
+        lacks_it = f"the superblock of {self._deaf or 'a member'} lacks the newest configuration"
+        raise ArrayFailedError(lacks_it, action="to read what is there, mount with --read-only")
+
     async def _publish(self) -> None:
         assert self._publication is not None
         try:
-            written = -1
-            while written != self.config.events:
-                written = self.config.events
+            tries = 0
+            while True:
+                events = self.config.events
                 await self._write_superblocks()
+                tries = tries + 1 if self._deaf else 0
+                if events == self.config.events and tries != 1:  # a fault may be transient
+                    break
             self._unwritable = None
         except FormatError as error:  # before any member was written
             log.critical("no superblock can be written: %s", error)
             self._unwritable = error
         finally:
             event, self._publication = self._publication, None
-            self.unpublished = self._unwritable is not None or self._excluding_events > 0
+            self.unpublished = (
+                self._unwritable is not None or self._reached_events < self.config.events
+            )
             event.set()
 
     async def _write_superblocks(self) -> None:
@@ -367,8 +382,8 @@ class MemberSet(NewestReads):
                     deaf = record.path_hint
         self.published_events = events
         self._deaf = deaf
-        if not deaf and events >= self._excluding_events:
-            self._excluding_events = 0
+        if not deaf:
+            self._reached_events = events
 
     async def update(
         self, change: Callable[[ArrayConfig], ArrayConfig], *, asked: bool = False
@@ -376,13 +391,17 @@ class MemberSet(NewestReads):
         """Change the newest configuration; return when every member's superblock has it, flushed.
 
         Raises FormatError, with nothing replaced, if it does not fit. A change that a user *asked*
-        for leaves room for changes that cannot be refused. Raises ArrayFailedError if read-only.
+        for leaves room for changes that cannot be refused. Raises ArrayFailedError if read-only,
+        and if a member that stays does not take it: then the change is in force in memory, and
+        may be in some superblocks, but nothing is acknowledged before all have it (law 3).
         """
         if self.read_only:
             raise ArrayFailedError("the array was started read-only")
         self.config = fitted(tended(change(self.config)).bumped(), RESERVE_BYTES if asked else 0)
+        events = self.config.events
         self._publish_now()
         await self._rounds_ended()
+        self._require(events)
 
     async def watch(self) -> None:
         """End operations without an answer and fail their members (background watchdog task)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from raidx_fuse.errors import BusyError, MemberError
+from raidx_fuse.errors import ArrayFailedError, BusyError, MemberError
 from raidx_fuse.format.superblock import read_superblock
 from raidx_fuse.members.overdue import came_back, give_up, is_overdue
 from raidx_fuse.members.ram import RamMember
@@ -29,9 +29,9 @@ def test_an_overdue_superblock_never_lands_over_a_newer_one() -> None:
         async with running("raid0", 2) as rig:
             await prepare(rig)
             fault = rig.members[0].hang(("write",), count=1)
-            await rig.running.set("speed_max", "1MiB")
-            await rig.running.set("speed_max", "2MiB")
-            await rig.running.set("speed_max", "3MiB")
+            for speed in ("1MiB", "2MiB", "3MiB"):
+                with pytest.raises(ArrayFailedError, match="superblock of ram0 lacks"):
+                    await rig.running.set("speed_max", speed)
             fault.lift()
             await landed()
             await rig.running.set("speed_max", "4MiB")
@@ -52,14 +52,20 @@ def test_an_overdue_superblock_and_a_kill_leave_an_array_that_starts() -> None:
         async with running("raid0", 2) as rig:
             await prepare(rig)
             rig.members[0].hang(("write",), count=1)
-            await rig.running.set("speed_max", "1MiB")
-            await rig.running.set("speed_max", "2MiB")
-            await rig.put(CHUNK, noise(CHUNK, 3))
-            await rig.running.flush()
+            for speed in ("1MiB", "2MiB"):
+                with pytest.raises(ArrayFailedError):
+                    await rig.running.set("speed_max", speed)
+            new = noise(CHUNK, 3)
+            with pytest.raises(ArrayFailedError):
+                await rig.running.write(CHUNK, new)
+            with pytest.raises(ArrayFailedError):
+                await rig.running.flush()
             images, model = rig.images(), bytes(rig.model)
             rig.members[0].clear()
             async with restarted(images) as array:
-                assert bytes(await array.read(0, len(model))) == model
+                got = bytes(await array.read(0, len(model)))
+            assert got[CHUNK : 2 * CHUNK] in (new, model[CHUNK : 2 * CHUNK])
+            assert (got[:CHUNK], got[2 * CHUNK :]) == (model[:CHUNK], model[2 * CHUNK :])
 
     run(main)
 
