@@ -67,7 +67,11 @@ def same_array(status: Mapping[str, Any], **wanted: Any) -> None:
 
 
 def same_members(status: Mapping[str, Any], members: Sequence[str]) -> bool:
-    """Return whether *members* are exactly those of the arrays of *status*."""
-    arrays = status.get("arrays", [status])
-    there = {os.path.realpath(m["path"]) for each in arrays for m in each["members"] if m["path"]}
-    return there == {os.path.realpath(member) for member in members}
+    """Return whether *members* are those of the arrays of *status*.
+
+    In the place of a member that is missing anything may be named: it was left out at the mount.
+    """
+    all_members = [each for array in status.get("arrays", [status]) for each in array["members"]]
+    present = {os.path.realpath(m["path"]) for m in all_members if m["state"] != "missing"}
+    given = {os.path.realpath(member) for member in members}
+    return present <= given and len(given) <= len(all_members)

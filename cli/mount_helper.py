@@ -1,6 +1,7 @@
 """`mount.raidx`: what mount(8) calls for a line of fstab of type raidx.
 
     NAME             /mnt/disk  raidx  allow_other,scan=/srv/disks,nofail  0  0
+    NAME,NAME        /mnt/pool  raidx  nofail                              0  0
     /srv/a,/srv/b    /mnt/disk  raidx  ro                                  0  0
 
 mount(8) calls it as ``mount.raidx SOURCE MOUNTPOINT [-sfnv] [-o OPTIONS]``, and looks for it in
@@ -60,7 +61,8 @@ def command_line(words: Sequence[str]) -> list[str] | None:
         arguments = ["mount", *_given(options), *members, mountpoint]
     else:
         kind = "--uuid" if "by=uuid" in options else "--name"
-        arguments = ["mount", kind, source, *_given(options), mountpoint]
+        arrays = [word for array in source.split(",") for word in (kind, array)]
+        arguments = ["mount", *arrays, *_given(options), mountpoint]
     return arguments if is_real else None
 
 

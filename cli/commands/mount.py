@@ -31,6 +31,15 @@ _start_degraded_option = click.option(
     "written may be wrong (write hole). Or one whose log cannot be read on too many members: what "
     "was flushed to the log alone may be lost.",
 )
+_accept_option = click.option(
+    "--accept-member",
+    "accepted",
+    multiple=True,
+    metavar="MEMBER",
+    type=PATH,
+    help="Take back a member on which another format was made (mkswap, pvcreate, a partition "
+    "table) and clear its signature; without this it is left out.",
+)
 _tls_option = click.option(
     "--tls",
     metavar="DIR",
@@ -42,8 +51,18 @@ _tls_option = click.option(
 
 @verb()
 @click.argument("members", metavar="[MEMBER]... MOUNTPOINT", nargs=-1, required=True, type=PATH)
-@click.option("--name", help="Find the members of the array of this name, as `raidx scan` does.")
-@click.option("--uuid", help="Find the members of the array of this UUID, or its beginning.")
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    help="Find the members of the array of this name, as `raidx scan` does (repeat).",
+)
+@click.option(
+    "--uuid",
+    "uuids",
+    multiple=True,
+    help="Find the members of the array of this UUID, or its beginning (repeat).",
+)
 @click.option(
     "--scan",
     "folders",
@@ -65,6 +84,7 @@ _tls_option = click.option(
 )
 @if_missing("these members are mounted there already")
 @_start_degraded_option
+@_accept_option
 @click.option("--nbd", metavar="ADDRESS", help="Serve the volumes by NBD, too: see raidx serve.")
 @click.option(
     "--lab", is_flag=True, help="For teaching: let `raidx inject` and `raidx crash` break members."
@@ -73,8 +93,8 @@ _tls_option = click.option(
 def mount(
     out: Output,
     members: tuple[str, ...],
-    name: str | None,
-    uuid: str | None,
+    names: tuple[str, ...],
+    uuids: tuple[str, ...],
     folders: tuple[str, ...],
     read_only: bool,
     foreground: bool,
@@ -82,6 +102,7 @@ def mount(
     mode: int | None,
     if_missing: bool,
     start_degraded: bool,
+    accepted: tuple[str, ...],
     nbd: str | None,
     lab: bool,
     tls: str | None,
@@ -100,8 +121,8 @@ def mount(
         ) from None
     from raidx_fuse.daemon.serve import MountRequest  # late: `umount` does not need the engine
 
-    if name is not None or uuid is not None:
-        members = (*_found(members, folders, name, uuid), members[-1])
+    if names or uuids:
+        members = (*_found(members, folders, names, uuids), members[-1])
     elif folders:
         raise UsageError("--scan goes with --name or --uuid only")
     address, folder = _door(nbd, tls)
@@ -119,6 +140,7 @@ def mount(
     request = MountRequest(
         tuple(absolute(member) for member in members[:-1]),
         mountpoint.check(members[-1], allow_other=allow_other),
+        accepted=_accepted(accepted, read_only),
         read_only=read_only,
         allow_other=allow_other,
         start_degraded=start_degraded,
@@ -142,6 +164,7 @@ def mount(
 @_tls_option
 @click.option("--foreground", is_flag=True, help="Do not detach; log to standard error; ^C ends.")
 @_start_degraded_option
+@_accept_option
 def serve(
     out: Output,
     members: tuple[str, ...],
@@ -150,6 +173,7 @@ def serve(
     tls: str | None,
     foreground: bool,
     start_degraded: bool,
+    accepted: tuple[str, ...],
 ) -> None:
     """Assemble arrays from their members and serve all their volumes by NBD, without a mount.
 
@@ -163,12 +187,20 @@ def serve(
     address, folder = _door(nbd, tls)
     request = MountRequest(
         tuple(absolute(member) for member in members),
+        accepted=_accepted(accepted, read_only),
         read_only=read_only,
         start_degraded=start_degraded,
         nbd=address,
         tls=folder,
     )
     _run(out, request, parse_address(address, tls=bool(folder)).place, foreground)
+
+
+def _accepted(members: tuple[str, ...], read_only: bool) -> tuple[str, ...]:
+    """Return the members of --accept-member with absolute paths. Raises UsageError."""
+    if members and read_only:
+        raise UsageError("--accept-member clears a signature, which --read-only forbids")
+    return tuple(absolute(member) for member in members)
 
 
 def _mounted(out: Output, path: str) -> dict[str, Any] | None:
@@ -226,17 +258,27 @@ def ready_text(out: Output, status: dict[str, Any], place: str) -> str:
 
 
 def _found(
-    members: tuple[str, ...], folders: tuple[str, ...], name: str | None, uuid: str | None
+    members: tuple[str, ...],
+    folders: tuple[str, ...],
+    names: tuple[str, ...],
+    uuids: tuple[str, ...],
 ) -> list[str]:
-    """Return the members of the array called *name* or *uuid*. Raises UsageError."""
+    """Return the members of all arrays called *names* or *uuids*. Raises UsageError."""
     import trio
 
     from raidx_fuse.daemon.scan import members_of, scan
 
-    if len(members) != 1 or (name is not None and uuid is not None):
-        raise UsageError("give either members, --name or --uuid, and one mount point")
-    arrays = trio.run(scan, [absolute(folder) for folder in folders])["arrays"]
-    return members_of(arrays, name=name, uuid=uuid)
+    if len(members) != 1:
+        raise UsageError("give either members, or --name or --uuid, and one mount point")
+    places = [absolute(folder) for folder in folders]
+    found = trio.run(scan, places)
+    for each in found["problems"]:
+        if each["path"] in places:
+            warn(f"warning: {each['path']}: {each['problem']}")
+    arrays = found["arrays"]
+    wanted = [members_of(arrays, name=name, uuid=None) for name in names]
+    wanted += [members_of(arrays, name=None, uuid=uuid) for uuid in uuids]
+    return list(dict.fromkeys(member for group in wanted for member in group))
 
 
 @verb()

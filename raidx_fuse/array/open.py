@@ -78,14 +78,20 @@ async def open_array(
     read_only: bool = False,
     start_degraded: bool = False,
     unix_s: Callable[[], int] = lambda: 0,
+    left_out: Sequence[str] = (),
 ) -> AsyncIterator[Array]:
     """Assemble *members* and run their array until the block ends; then close it cleanly.
 
     The members stay open: their owner closes them. *unix_s* returns the seconds since 1970, for the
-    date of a scrub; 0 where nobody knows them. Raises AssemblyError or FormatError if the array
-    cannot start.
+    date of a scrub; 0 where nobody knows them. *left_out* says why other members were not opened.
+    Raises AssemblyError or FormatError if the array cannot start.
     """
-    assembly = await assemble(members)
+    try:
+        assembly = await assemble(members)
+    except AssemblyError as refused:
+        message = "; ".join([refused.message, *left_out])
+        raise AssemblyError(message, action=refused.action) from None
+    assembly.warnings[:0] = [f"not used: {text}" for text in left_out]
     error: BaseException | None = None
     async with trio.open_nursery() as nursery:
         tasks = Tasks(nursery)

@@ -14,14 +14,22 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from errno import EIO, ETIMEDOUT
+from errno import EACCES, EIO, EMFILE, ENFILE, ENOMEM, EPERM, EROFS, ETIMEDOUT
 from functools import partial
 from types import TracebackType
 
 import trio
 
 from raidx_fuse.daemon.backing_devices import Device, MembersOf, refuse_own
-from raidx_fuse.errors import BusyError, FormatError, MemberError, RaidxError, UsageError
+from raidx_fuse.errors import (
+    BusyError,
+    FormatError,
+    MemberError,
+    RaidxError,
+    SignatureFoundError,
+    UsageError,
+)
+from raidx_fuse.format.signature import Signature, clear_front, describe, find_in_front
 from raidx_fuse.format.superblock import Superblock, newest, read_slots
 from raidx_fuse.members.base import Identity, Member
 from raidx_fuse.members.local import identity_of
@@ -31,6 +39,9 @@ from raidx_fuse.members.spec import parse_spec, path_of
 from raidx_fuse.members.threads import CALL_S, in_background, in_thread
 
 log = logging.getLogger(__name__)
+
+# Of an open: the disk may be whole, and the user can do something about it.
+_TO_PUT_RIGHT = frozenset([EACCES, EPERM, EROFS, EMFILE, ENFILE, ENOMEM])
 
 Own = Callable[[Superblock], bool]  # whether a superblock is that of a member that returns
 
@@ -88,6 +99,46 @@ class Disks:
         check_distinct(specs)
         return [self._open(spec) for spec in specs]
 
+    def attach_usable(self, specs: Sequence[str]) -> tuple[list[Member], list[str]]:
+        """Open those of *specs* that can be members; return why the others cannot.
+
+        A path that is gone, a pipe, a dead disk or server must not stop an array that can start
+        without it. What the user can put right at once is refused: a member in use, or without
+        permission. Raises UsageError, BusyError; MemberError also if nothing can be opened.
+        """
+        check_distinct(specs)
+        opened: list[Member] = []
+        refused: list[MemberError] = []
+        for spec in specs:
+            try:
+                opened.append(self._open(spec))
+            except MemberError as error:
+                if error.errno in _TO_PUT_RIGHT:
+                    raise
+                refused.append(error)
+        if refused and not opened:
+            raise refused[0]
+        return opened, [str(error) for error in refused]
+
+    async def accept(self, spec: str) -> list[str]:
+        """Clear what others have made on the opened member *spec*; return a warning about it.
+
+        Raises UsageError if it is not open, MemberError.
+        """
+        with suppress(OSError):
+            here = identity(path_of(spec))
+            for member in self._opened:
+                if member.identity == here:
+                    foreign = await find_in_front(member, await read_slots(member))
+                    if not foreign:
+                        return []
+                    await clear_front(member, foreign)
+                    return [
+                        f"{member.path} carried {describe(foreign)}, which is gone: what else was "
+                        "written to it is found by raidx scrub"
+                    ]
+        raise UsageError(f"--accept-member {spec}: it is none of the members that are mounted")
+
     async def open(
         self,
         path: str,
@@ -98,7 +149,8 @@ class Disks:
     ) -> Member:
         """Open a member whose content will be overwritten; create a missing file of *create_bytes*.
 
-        A superblock that is *own*, of a member that returns, is no signature of somebody else.
+        A superblock that is *own*, of a member that returns, is no signature of somebody else; what
+        somebody else made on it meanwhile is, and goes with *overwrite_signature*.
         A size in the spec itself (``disk.img,size=1GiB``) takes precedence over *create_bytes*.
         Raises SignatureFoundError, MemberError, BusyError, UsageError.
         """
@@ -109,7 +161,9 @@ class Disks:
             self._made[id(member)] = made
             return member
         try:
-            await _check_newcomer(member, overwrite_signature, own)
+            foreign = await _check_newcomer(member, overwrite_signature, own)
+            if foreign:
+                await clear_front(member, foreign)
         except BaseException:
             await self.release(member)
             raise
@@ -247,22 +301,35 @@ def _undo(member: Member, made: str | None) -> None:
             os.unlink(made)
 
 
-async def _check_newcomer(member: Member, overwrite_signature: bool, own: Own | None) -> None:
-    """Raise UsageError, SignatureFoundError or MemberError if *member* must not be overwritten."""
+async def _check_newcomer(
+    member: Member, overwrite_signature: bool, own: Own | None
+) -> list[Signature]:
+    """Return the signatures of others on a member that returns, which may be overwritten.
+
+    Raises UsageError, SignatureFoundError or MemberError if *member* must not be overwritten.
+    """
     from raidx_fuse.format.create import check_member, check_unsigned  # late: few commands add one
 
     check_member(member)
-    if overwrite_signature:
-        return
+    foreign: list[Signature] = []
     with trio.move_on_after(CALL_S) as waiting:
         found = None
         if own is not None:
+            slots = await read_slots(member)
             with suppress(FormatError):
-                found = newest(await read_slots(member), member.path)
-        if own is None or found is None or not own(found):
+                found = newest(slots, member.path)
+        if own is not None and found is not None and own(found):
+            foreign = await find_in_front(member, slots)
+            if foreign and not overwrite_signature:
+                raise SignatureFoundError(
+                    f"{member.path} carries {describe(foreign)} now, made after it left the array",
+                    action="--overwrite-signature destroys it",
+                )
+        elif not overwrite_signature:
             await check_unsigned(member)
     if waiting.cancelled_caught:
         raise MemberError(member.path, "read", 0, ETIMEDOUT, f"no answer within {CALL_S:g} s")
+    return foreign
 
 
 def _not_there(spec: str) -> UsageError:

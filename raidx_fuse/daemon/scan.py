@@ -32,12 +32,12 @@ async def scan(paths: Sequence[str]) -> dict[str, Any]:
 
     A folder stands for the files in it; no path for all disks. Each array has *uuid*, *name*,
     *layout*, *state* ("failed" with a *problem* if its members do not suffice), *members*, the
-    paths, and *wanted*, how many it has. Raises UsageError for a path that does not exist.
+    paths, and *wanted*, how many it has. Raises UsageError if no path exists.
     """
     found: dict[str, dict[str, Any]] = {}
     problems: list[dict[str, str]] = []
     unknown: list[tuple[str | None, str]] = []  # array and path of members that are newer
-    for path in _candidates(paths):
+    for path in _candidates(paths, problems):
         try:
             if not await in_thread(path, partial(_has_magic, path)):
                 continue
@@ -103,20 +103,29 @@ def members_of(
     )
 
 
-def _candidates(paths: Sequence[str]) -> list[str]:
-    """Return the files and devices to look at, each once. Raises UsageError."""
+def _candidates(paths: Sequence[str], problems: list[dict[str, str]]) -> list[str]:
+    """Return the files and devices to look at, each once; note in *problems* where there are none.
+
+    Raises UsageError if none of the paths can be looked at.
+    """
     if not paths:
         names = sorted(os.listdir(BLOCK_DEVICES)) if BLOCK_DEVICES.is_dir() else []
         return [f"/dev/{name}" for name in names if not name.startswith(NOT_DISKS)]
     found: dict[str, None] = {}
     for path in paths:
-        if os.path.isdir(path):
-            inside = sorted(os.path.join(path, name) for name in os.listdir(path))
-            found |= dict.fromkeys(each for each in inside if _is_disk(each))
-        elif _is_disk(path):
+        if _is_disk(path):
             found[path] = None
+            continue
+        try:
+            inside = sorted(os.path.join(path, name) for name in os.listdir(path))
+        except (FileNotFoundError, NotADirectoryError):
+            problems.append({"path": path, "problem": "it is no folder, file or block device"})
+        except OSError as error:
+            problems.append({"path": path, "problem": error.strerror or "cannot be read"})
         else:
-            raise UsageError(f"{path} is no folder, file or block device")
+            found |= dict.fromkeys(each for each in inside if _is_disk(each))
+    if len(problems) == len(paths):
+        raise UsageError("; ".join(f"{each['path']}: {each['problem']}" for each in problems))
     if len(found) > FILES_MAX:
         raise UsageError(f"{len(found)} files are too many to look at", action="name fewer folders")
     return list(found)

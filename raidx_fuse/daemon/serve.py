@@ -63,7 +63,8 @@ class MountRequest:
 
     *mode* are the permissions of the images. Without a *mountpoint* there is only *nbd*, the
     address of the door for NBD clients; *tls* is the folder of its certificates. With *lab* the
-    members can be broken (daemon/commands/lab.py).
+    members can be broken (daemon/commands/lab.py). *accepted* are members that are used although
+    somebody else has made another format on them, whose signature is cleared.
     """
 
     members: tuple[str, ...]
@@ -75,6 +76,7 @@ class MountRequest:
     nbd: str = ""
     tls: str = ""
     lab: bool = False
+    accepted: tuple[str, ...] = ()
 
 
 def body(request: MountRequest) -> daemonize.Body:
@@ -102,7 +104,9 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
     async with AsyncExitStack() as stack:
         delivery = Delivery(EventStore(state_directory()))
         await stack.enter_async_context(delivering(delivery))
-        groups = await by_array(disks.attach(request.members))
+        opened, left_out = disks.attach_usable(request.members)
+        cleared = [text for spec in request.accepted for text in await disks.accept(spec)]
+        groups = await by_array(opened)
         for members in groups:
             place = request.mountpoint or request.nbd
             watch = Watch(delivery.emit, place, unix_s, beside_others=len(groups) > 1)
@@ -113,12 +117,21 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
                     read_only=request.read_only,
                     start_degraded=request.start_degraded,
                     unix_s=unix_s,
+                    left_out=() if parts else left_out,
                 )
             )
+            if not parts:
+                array.warnings.extend(cleared)
             array.context.journal.share(deferral)
-            for member in members:  # one that is out of date may join again, in any role
-                if member not in array.member_set.present().values():
+            present = list(array.member_set.present().values())
+            out_of_date = [member for member, _ in array.stale]
+            for member in members:
+                if member in present:
+                    continue
+                if member in out_of_date:  # it may join again, in any role
                     disks.note_failed(member)
+                else:
+                    disks.let_go(member)  # it is no member, or cannot be used
             volumes = await stack.enter_async_context(open_volumes(array))
             for shaper in (array.grow_operation, array.restripe_operation):
                 shaper.on_size.append(volumes.note_size)

@@ -37,7 +37,7 @@ from raidx_fuse.format.configuration.names import brief
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
 from raidx_fuse.format.ruling import Given, paths_of, ruling_config
 from raidx_fuse.format.shapes import RESTRIPE, can_lose, shapes_of
-from raidx_fuse.format.signature import describe, find_signatures
+from raidx_fuse.format.signature import describe, find_in_front, find_signatures
 from raidx_fuse.format.superblock import newest, read_slots
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.layouts.numbers import Role
@@ -102,34 +102,43 @@ async def assemble(
 ) -> Assembly:
     """Return the array that *members*, in any order, form. Writes nothing.
 
-    Raises UsageError without members, OtherVersionError for a member whose superblock this program
-    does not know, and AssemblyError with one line that names the members concerned: not a member,
-    too small, of another array, the same member twice, a split brain, or too many members missing.
+    What is no member, is truncated, cannot be read or carries a signature of somebody else, is left
+    out as if it had not been given, and named in a warning. Raises UsageError without members,
+    OtherVersionError for a member whose superblock this program does not know, and AssemblyError
+    with one line that names the members concerned: of another array, the same member twice, a split
+    brain, or too many members missing.
     """
     if not members:
         raise UsageError("no members given", action="name the array's disks")
-    given, warnings = await _look_at(members)
+    given, left_out, warnings = await _look_at(members)
     if not given:
-        raise AssemblyError("; ".join(warnings))
+        raise AssemblyError("; ".join(left_out))
     _refuse_foreign(given)
     _refuse_duplicates(given)
     config = ruling_config(given)
-    _refuse_truncated(given, config)
-    assembly = _judge(given, config, warnings)
-    _refuse_failed(assembly, tolerates)
+    base = max(g.superblock.base_events for g in given if g.superblock.config == config)
+    truncated = [text for one in given if (text := _why_truncated(one, config))]
+    given = [one for one in given if _why_truncated(one, config) is None]
+    left_out += truncated
+    warnings += [f"not used: {text}" for text in left_out]
+    if not given:
+        raise AssemblyError("; ".join(left_out))
+    assembly = _judge(given, config, base, warnings)
+    _refuse_failed(assembly, left_out, tolerates)
     return assembly
 
 
 # -- what was given ------------------------------------------------------------------------------
 
 
-async def _look_at(members: Sequence[Member]) -> tuple[list[Given], list[str]]:
-    """Return the members with their superblocks, and warnings.
+async def _look_at(members: Sequence[Member]) -> tuple[list[Given], list[str], list[str]]:
+    """Return the members with their superblocks, why others are left out, and warnings.
 
-    A member that cannot be read is left out with a warning, but one that is intact and unknown here
-    is refused: without it, members would count that are outdated by what it says.
+    A member that is intact and unknown here is refused: without it, members would count that are
+    outdated by what it says.
     """
     given: list[Given] = []
+    left_out: list[str] = []
     warnings: list[str] = []
     for member in members:
         try:
@@ -138,10 +147,18 @@ async def _look_at(members: Sequence[Member]) -> tuple[list[Given], list[str]]:
         except OtherVersionError:
             raise
         except (MemberError, FormatError) as error:
-            warnings.append(f"not used: {error}")
+            left_out.append(str(error))
             continue
         if superblock is None:
-            raise AssemblyError(await _why_not_a_member(member))
+            left_out.append(await _why_not_a_member(member))
+            continue
+        foreign = await find_in_front(member, slots)
+        if foreign:
+            left_out.append(
+                f"{member.path} carries {describe(foreign)} now, made after it joined the array; "
+                "if nobody needs that, take it back with --accept-member"
+            )
+            continue
         given.append(Given(member, superblock))
         warnings.extend(
             f"{member.path}: superblock slot {slot.number} is damaged ({slot.problem}), "
@@ -149,14 +166,22 @@ async def _look_at(members: Sequence[Member]) -> tuple[list[Given], list[str]]:
             for slot in slots
             if slot.state == "damaged"
         )
-    return given, warnings
+        warnings.extend(
+            f"{member.path}: superblock slot {slot.number} has other content, the other one is used"
+            for slot in slots
+            if slot.state == "other"
+        )
+    return given, left_out, warnings
 
 
 async def _why_not_a_member(member: Member) -> str:
     needed = SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS
     if member.size_bytes < needed:
         return f"{member.path} is no member: {member.size_bytes} bytes are too few (truncated?)"
-    signatures = await find_signatures(member)
+    try:
+        signatures = await find_signatures(member)
+    except MemberError as error:
+        return str(error)
     what = f"it holds {describe(signatures)}" if signatures else "it has no superblock"
     return f"{member.path} is no member of an array: {what}"
 
@@ -192,26 +217,29 @@ def _refuse_duplicates(given: Sequence[Given]) -> None:
         seen[one.uuid] = one
 
 
-def _refuse_truncated(given: Sequence[Given], config: ArrayConfig) -> None:
-    for one in given:
-        record = config.find(one.uuid)
-        needed = bytes_needed(config, record.role if record and record.role >= 0 else None)
-        if record is not None and record.role == NO_ROLE:
-            needed = min(needed, record.size_bytes)  # one that was to join a raidx array
-        if not config.excludes(one.uuid) and one.member.size_bytes < needed:
-            raise AssemblyError(
-                f"{one.member.path} has {one.member.size_bytes} bytes, but the array needs "
-                f"{needed}: truncated",
-                action="leave it out to start without it",
-            )
+def _why_truncated(one: Given, config: ArrayConfig) -> str | None:
+    """Return that a member is too small for its role, None if it is not or is out for good.
+
+    One that was only missing would be taken back.
+    """
+    record = config.find(one.uuid)
+    needed = bytes_needed(config, record.role if record and record.role >= 0 else None)
+    if record is not None and record.role == NO_ROLE:
+        needed = min(needed, record.size_bytes)  # one that was to join a raidx array
+    out = record is None or record.state == FAILED
+    if out or one.member.size_bytes >= needed:
+        return None
+    return (
+        f"{one.member.path} has {one.member.size_bytes} bytes, but the array needs "
+        f"{needed}: truncated"
+    )
 
 
 # -- the members to use --------------------------------------------------------------------------
 
 
-def _judge(given: Sequence[Given], config: ArrayConfig, warnings: list[str]) -> Assembly:
+def _judge(given: Sequence[Given], config: ArrayConfig, base: int, warnings: list[str]) -> Assembly:
     """Return the assembly of the members that *config* allows, with a reason for each other one."""
-    base = max(g.superblock.base_events for g in given if g.superblock.config == config)
     by_role: dict[Role, Member] = {}
     spares: dict[str, Member] = {}
     stale: list[tuple[Member, str]] = []
@@ -260,7 +288,7 @@ def _why_stale(
     return None
 
 
-def _refuse_failed(assembly: Assembly, tolerates: Tolerates) -> None:
+def _refuse_failed(assembly: Assembly, left_out: Sequence[str], tolerates: Tolerates) -> None:
     config = assembly.config
     unfinished = config.roles_in(REBUILDING)
     lost = frozenset(assembly.missing_roles) | unfinished
@@ -277,6 +305,6 @@ def _refuse_failed(assembly: Assembly, tolerates: Tolerates) -> None:
     unused = [f"{member.path} is not used: {reason}" for member, reason in assembly.stale]
     raise AssemblyError(
         f"array {config.name!r} has failed: {config.layout} over {config.width} members cannot do "
-        f"without {'; '.join(parts + unused)}",
+        f"without {'; '.join([*parts, *unused, *left_out])}",
         action="give the missing members too",
     )

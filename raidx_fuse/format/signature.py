@@ -3,6 +3,11 @@
 There is a table of (name, offset, magic) for the formats that are usual on Linux disks, and a few
 functions for formats whose magic number of two bytes is no sufficient proof. A false positive only
 costs the user an option; a false negative could cost a disk.
+
+A disk that becomes a member is searched whole (`find_signatures`). Of one that is a member already
+only the front counts (`find_in_front`), because users' data lies behind it. Creation clears the
+front, and arrays write nothing there but their superblocks: any other format was made later, by
+somebody who took the disk for free.
 """
 
 from __future__ import annotations
@@ -11,12 +16,15 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
-from raidx_fuse.format.superblock import MAGIC
+from raidx_fuse.errors import MemberError
+from raidx_fuse.format.regions import PAGE_BYTES, SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
+from raidx_fuse.format.superblock import MAGIC, Slot
 from raidx_fuse.members.base import Member
+from raidx_fuse.members.prompt_read import read_promptly
 
 HEAD_BYTES = 260 << 10  # up to and including the first ZFS label
 TAIL_BYTES = 260 << 10
+FRONT_BYTES = SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS  # the superblocks of a member
 _KI = 1024
 
 
@@ -29,9 +37,10 @@ class Signature:
     length: int
 
 
+_OWN = "a raidx member"
 _TABLE: tuple[tuple[str, int, bytes], ...] = (
-    ("a raidx member", 0, MAGIC),
-    ("a raidx member", SUPERBLOCK_SLOT_BYTES, MAGIC),
+    (_OWN, 0, MAGIC),
+    (_OWN, SUPERBLOCK_SLOT_BYTES, MAGIC),
     ("an XFS file system", 0, b"XFSB"),
     ("a Btrfs file system", 64 * _KI + 64, b"_BHRfS_M"),
     ("a LUKS volume", 0, b"LUKS\xba\xbe"),
@@ -59,6 +68,46 @@ _TABLE: tuple[tuple[str, int, bytes], ...] = (
     ("a FAT file system", 82, b"FAT32   "),
     ("an ISO 9660 image", 32 * _KI + 1, b"CD001"),
     ("a SquashFS image", 0, b"hsqs"),
+    ("a SquashFS image", 0, b"sqsh"),
+    ("a UDF file system", 32 * _KI + 1, b"BEA01"),
+    ("a hibernation image", 4096 - 10, b"S1SUSPEND"),
+    ("a hibernation image", 4096 - 10, b"S2SUSPEND"),
+    ("a hibernation image", 4096 - 10, b"ULSUSPEND"),
+    ("a hibernation image", 4096 - 10, b"LINHIB0001"),
+    ("a ReiserFS file system", 64 * _KI, b"ReIsEr4"),
+    ("an APFS container", 32, b"NXSB"),
+    ("an HFS+ file system", 1024, b"H+\0\4"),
+    ("an HFS+ file system", 1024, b"HX\0\5"),
+    ("a NILFS2 file system", 1024, b"\x02\0\0\0\0\0\x34\x34"),
+    ("an EROFS image", 1024, b"\xe2\xe1\xf5\xe0"),
+    ("an OCFS2 file system", 1024, b"OCFSV2"),
+    ("an OCFS2 file system", 2048, b"OCFSV2"),
+    ("an OCFS2 file system", 4096, b"OCFSV2"),
+    ("an OCFS2 file system", 8192, b"OCFSV2"),
+    ("a GFS2 file system", 64 * _KI, b"\x01\x16\x19\x70"),
+    ("a UFS file system", 8192 + 1372, b"\x54\x19\x01\0"),
+    ("a UFS file system", 8192 + 1372, b"\0\x01\x19\x54"),
+    ("a UFS file system", 64 * _KI + 1372, b"\x19\x01\x54\x19"),
+    ("an HPFS file system", 8192, b"\x49\xe8\x95\xf9"),
+    ("a VxFS file system", 1024, b"\xf5\xfc\x01\xa5"),
+    ("a BeFS file system", 512 + 32, b"1SFB"),
+    ("a ReFS file system", 3, b"ReFS\0"),
+    ("a BitLocker volume", 3, b"-FVE-FS-"),
+    ("a cramfs image", 0, b"\x45\x3d\xcd\x28"),
+    ("a romfs image", 0, b"-rom1fs-"),
+    ("a UBI volume", 0, b"UBI#"),
+    ("an LVM snapshot store", 0, b"SnAp"),
+    ("a dm-integrity device", 0, b"integrt\0"),
+    ("a dm-verity device", 0, b"verity\0\0"),
+    ("a VDO volume", 0, b"dmvdo001"),
+    ("a Ceph BlueStore device", 0, b"bluestore block device"),
+    ("a Stratis pool member", 512 + 4, b"!Stra0tis\x86\xff\x02^\x41rh"),
+    ("a ZFS pool member", 128 * _KI - 40, bytes.fromhex("117a0cb17ada1002")),
+    ("a ZFS pool member", 128 * _KI - 40, bytes.fromhex("0210da7ab10c7a11")),
+    ("an Apple partition map", 512, b"PM\0\0"),
+    ("an SGI disk label", 0, b"\x0b\xe5\xa9\x41"),
+    ("a BSD disk label", 64, b"\x57\x45\x56\x82"),
+    ("a BSD disk label", 512, b"\x57\x45\x56\x82"),
 )
 
 _TAIL_MAGICS: tuple[tuple[str, Callable[[int], int], bytes], ...] = (
@@ -70,6 +119,8 @@ _TAIL_MAGICS: tuple[tuple[str, Callable[[int], int], bytes], ...] = (
     ),
     ("a GPT partition table (backup)", lambda size: size - 512, b"EFI PART"),
     ("a GPT partition table (backup)", lambda size: size - 4096, b"EFI PART"),
+    ("an Intel RAID member", lambda size: size - 1024, b"Intel Raid ISM Cfg Sig. "),
+    ("a DDF RAID member", lambda size: size - 512, b"\xde\x11\xde\x11"),
 )
 
 _ZFS_UBERBLOCK_MAGIC = 0x00BAB10C
@@ -137,6 +188,54 @@ async def find_signatures(member: Member) -> list[Signature]:
     await member.readv(member.size_bytes - len(tail), [tail])
     found = {*find_in_head(bytes(head)), *find_in_tail(bytes(tail), member.size_bytes)}
     return sorted(found, key=lambda signature: signature.offset)
+
+
+async def find_in_front(member: Member, slots: Sequence[Slot]) -> list[Signature]:
+    """Return the signatures of others in front of *member*, which has the superblocks *slots*.
+
+    What looks like one inside an intact superblock is none: nobody has written there since. A part
+    that cannot be read has no signature. In rising order of offset.
+    """
+    front = await _read_front(member)
+    intact = [
+        (slot.number * SUPERBLOCK_SLOT_BYTES, slot.number * SUPERBLOCK_SLOT_BYTES + slot.length)
+        for slot in slots
+        if slot.superblock is not None
+    ]
+    found = [
+        signature
+        for signature in find_in_head(front)
+        if signature.name != _OWN
+        and not any(begin <= signature.offset < end for begin, end in intact)
+    ]
+    return sorted(found, key=lambda signature: signature.offset)
+
+
+async def _read_front(member: Member) -> bytes:
+    length = min(FRONT_BYTES, member.size_bytes)
+    front = bytearray(length)
+    try:
+        await read_promptly(member, 0, [front])
+    except MemberError:
+        front = bytearray()
+        while len(front) < length:
+            page = bytearray(min(PAGE_BYTES, length - len(front)))
+            try:
+                await read_promptly(member, len(front), [page])
+            except MemberError:
+                page = bytearray(len(page))
+            front += page
+    return bytes(front)
+
+
+async def clear_front(member: Member, signatures: Sequence[Signature]) -> None:
+    """Overwrite *signatures* with zeros and flush: *member* is a member again.
+
+    Raises MemberError.
+    """
+    for signature in signatures:
+        await member.writev(signature.offset, [bytes(signature.length)])
+    await member.flush()
 
 
 def describe(signatures: Sequence[Signature]) -> str:

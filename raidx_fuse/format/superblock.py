@@ -90,7 +90,8 @@ class Slot:
     """The content of a slot: a *superblock*, or a *problem* in words, or neither (empty).
 
     *ours* is true if the slot has the magic of raidx (a damaged superblock rather than other data).
-    *other* is set if it is intact but nothing that this program can read.
+    *other* is set if it is intact but nothing that this program can read. *length* is that of an
+    intact superblock in bytes.
     """
 
     number: int
@@ -98,6 +99,7 @@ class Slot:
     problem: str | None = None
     ours: bool = False
     other: OtherVersionError | None = None
+    length: int = 0
 
     @property
     def state(self) -> str:
@@ -238,7 +240,9 @@ def _judge(number: int, content: bytearray) -> Slot:
     if not ours and content.count(0) == len(content):
         return Slot(number)
     try:
-        return Slot(number, decode_superblock(content, number), ours=True)
+        superblock = decode_superblock(content, number)
+        length = HEADER_BYTES + HEADER.unpack_from(content)[LENGTH_FIELD]
+        return Slot(number, superblock, ours=True, length=length)
     except OtherVersionError as error:
         return Slot(number, None, error.message, ours, error)
     except FormatError as error:

@@ -15,22 +15,25 @@ async def by_array(members: Sequence[Member]) -> list[list[Member]]:
     """Return the members of each array, in the order in which the arrays are named first.
 
     Each array of several can be started, or AssemblyError names them all: a member of another
-    array that was given by mistake must not look like an array of its own. Of one array, and where
-    a superblock cannot be read, nothing is checked here.
+    array that was given by mistake must not look like an array of its own. Of one array nothing is
+    checked here. What has no superblock that can be read is in the first group, whose assembly
+    leaves it out and says what is wrong with it.
     """
     groups: dict[str, list[Member]] = {}
     names: dict[str, str] = {}
+    unread: list[Member] = []
     for member in members:
         try:
             superblock = newest(await read_slots(member), member.path)
         except (FormatError, MemberError):
             superblock = None
         if superblock is None:
-            return [list(members)]  # assembly says what is wrong with it
+            unread.append(member)
+            continue
         uuid = superblock.array_uuid
         groups.setdefault(uuid, []).append(member)
         names[uuid] = superblock.config.name
-    if len(groups) == 1:
+    if len(groups) < 2:
         return [list(members)]
     for group in groups.values():
         try:
@@ -45,7 +48,8 @@ async def by_array(members: Sequence[Member]) -> list[list[Member]]:
                 f"these are members of {len(groups)} arrays: {parts}; {error.message}",
                 action="give the members of one array, or all of each",
             ) from None
-    return list(groups.values())
+    first, *others = groups.values()
+    return [[*first, *unread], *others]
 
 
 def check_names(pool: Sequence[ArrayVolumes]) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint
-from tests.support.command import FAILED, USAGE, checked, checksums, raidx
+from tests.support.command import FAILED, PATH, USAGE, checked, checksums, raidx
 
 
 def _need_fuse() -> None:
@@ -54,6 +54,116 @@ def test_a_member_in_use_is_refused_everywhere(tmp_path: Path) -> None:
             assert done.status in (FAILED, USAGE), line
             assert len(done.stderr.splitlines()) == 1, done.stderr
         assert "clean" in checked(tmp_path, "status mnt")
+
+
+@pytest.mark.mount
+def test_what_cannot_be_used_is_left_out_and_named(tmp_path: Path) -> None:
+    """One disk that is gone must not keep an array from starting that can do without it."""
+    _need_fuse()
+    checked(tmp_path, "create --layout raid5 --size 4MiB a b c")
+    whole = (tmp_path / "c").read_bytes()
+    (tmp_path / "c").rename(tmp_path / "old-c")
+    (tmp_path / "empty").touch()
+    (tmp_path / "zeros").write_bytes(bytes(4 << 20))
+    (tmp_path / "cut").write_bytes(whole[: 3 << 20])
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "ring").symlink_to("ring")
+    (tmp_path / "folder").mkdir()
+    words = {
+        "c": "No such file",
+        "empty": "0 bytes are too few",
+        "zeros": "no superblock",
+        "cut": "truncated",
+        "fifo": "neither a file nor a block device",
+        "dangling": "No such file",
+        "ring": "symbolic link",
+        "folder": "neither a file nor",
+        "a/b": "Not a directory",
+        "nbd+unix:///x?socket=none": "there is no socket",
+    }
+    (tmp_path / "mnt").mkdir()
+    for name, word in words.items():
+        done = raidx(tmp_path, f"mount a b {name} mnt")
+        try:
+            assert done.status == 0, done.stderr
+            named = [line for line in done.stderr.splitlines() if word in line]
+            assert len(named) == 1, done.stderr
+            assert "is degraded" in done.stderr
+            assert word in checked(tmp_path, "status mnt")
+            assert raidx(tmp_path, f"mount --if-missing a b {name} mnt").status == 0
+            if name == "zeros":  # nobody holds what is not a member
+                checked(tmp_path, "create --layout raid1 --size 4MiB zeros other")
+        finally:
+            checked(tmp_path, "umount mnt")
+    (tmp_path / "old-c").rename(tmp_path / "c")
+    with mounted(tmp_path, "a b c"):
+        assert "clean" in checked(tmp_path, "wait mnt --state clean --timeout 60 --json")
+
+
+@pytest.mark.mount
+def test_a_folder_of_a_scan_that_is_gone_is_named_and_several_names_are_one_mount(
+    tmp_path: Path,
+) -> None:
+    _need_fuse()
+    checked(tmp_path, "create --layout raid5 --size 4MiB --name first a b c")
+    checked(tmp_path, "create --layout raid1 --size 4MiB --name second x y")
+    (tmp_path / "mnt").mkdir()
+    done = raidx(tmp_path, "mount --name first --name second --scan . --scan gone mnt")
+    try:
+        assert done.status == 0, done.stderr
+        assert "gone: it is no folder" in done.stderr
+        assert {path.name for path in (tmp_path / "mnt").iterdir()} == {"first", "second"}
+    finally:
+        raidx(tmp_path, "umount mnt")
+    assert raidx(tmp_path, "mount --name first --scan gone mnt").status == USAGE
+    assert raidx(tmp_path, "mount --name first --name third --scan . mnt").status == USAGE
+
+
+MBR = [(446, b"\x80\0\0\0\x83" + bytes(59)), (510, b"\x55\xaa")]
+GPT = [*MBR, (512, b"EFI PART")]
+PVCREATE = [(0, bytes(2048)), (512, b"LABELONE")]
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("made", [MBR, GPT, PVCREATE, "mkswap"], ids=["mbr", "gpt", "lvm", "swap"])
+def test_a_disk_that_somebody_else_uses_now_is_left_alone_until_it_is_accepted(
+    tmp_path: Path, made: list[tuple[int, bytes]] | str
+) -> None:
+    _need_fuse()
+    checked(tmp_path, "create --layout raid5 --size 4MiB --name disk a b c d")
+    with mounted(tmp_path, "a b c d") as image:
+        image.write_bytes(b"content" * 1000)
+    if isinstance(made, str):
+        subprocess.run([made, tmp_path / "b"], check=True, capture_output=True, env={"PATH": PATH})
+    else:
+        with (tmp_path / "b").open("r+b") as file:
+            for offset, piece in made:
+                os.pwrite(file.fileno(), piece, offset)
+    before = (tmp_path / "b").read_bytes()
+    for line in ("--name disk --scan .", "a b c d"):
+        done = raidx(tmp_path, f"mount {line} mnt")
+        try:
+            assert done.status == 0, done.stderr
+            assert "/b carries" in done.stderr
+            assert "--accept-member" in done.stderr
+            checked(tmp_path, "create --layout raid1 --size 4MiB x y --if-missing")
+            refused = raidx(tmp_path, "replace-disk mnt 1 b")
+            assert "carries" in refused.stderr, refused
+            with (tmp_path / "mnt" / "disk").open("r+b") as file:
+                file.write(b"CONTENT")
+        finally:
+            checked(tmp_path, "umount mnt")
+    assert (tmp_path / "b").read_bytes() == before
+    assert raidx(tmp_path, "mount a b c d mnt --accept-member x").status == USAGE
+    assert raidx(tmp_path, "mount a b c d mnt --accept-member b --read-only").status == USAGE
+    with mounted(tmp_path, "a b c d --accept-member b"):
+        checked(tmp_path, "wait mnt --state clean --timeout 60")
+        assert "scrub" in checked(tmp_path, "status mnt")
+    with mounted(tmp_path, "a b c") as image, image.open("rb") as file:
+        assert file.read(7000) == b"CONTENT" + b"content" * 999
+    with mounted(tmp_path, "a b c d"):
+        checked(tmp_path, "wait mnt --state clean --timeout 60")
 
 
 @pytest.mark.mount

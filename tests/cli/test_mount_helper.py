@@ -20,7 +20,8 @@ from tests.docs.pages import ROOT
     [
         ("disk /mnt", "mount --name disk /mnt"),
         ("disk /mnt -o defaults,nofail,noatime,x-systemd.automount", "mount --name disk /mnt"),
-        ("8f3c /mnt -o by=uuid,ro", "mount --uuid 8f3c --read-only /mnt"),
+        ("disk,more /mnt", "mount --name disk --name more /mnt"),
+        ("8f3c,12ab /mnt -o by=uuid,ro", "mount --uuid 8f3c --uuid 12ab --read-only /mnt"),
         ("/srv/a,/srv/b /mnt -o degraded", "mount --start-degraded /srv/a /srv/b /mnt"),
         ("nbd://host/a,nbd://host/b /mnt -n", "mount nbd://host/a nbd://host/b /mnt"),
         ("disk /mnt -o scan=/a:/b", "mount --name disk --scan /a --scan /b /mnt"),

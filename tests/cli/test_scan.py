@@ -89,7 +89,7 @@ def test_all_disks_are_looked_at_without_a_path(
     for name in ("sda", "loop3", "zram0", "nvme0n1"):
         (folder / name).mkdir()
     monkeypatch.setattr(scan_module, "BLOCK_DEVICES", folder)
-    assert scan_module._candidates([]) == ["/dev/nvme0n1", "/dev/sda"]
+    assert scan_module._candidates([], []) == ["/dev/nvme0n1", "/dev/sda"]
 
 
 def test_a_name_must_be_of_one_array() -> None:

@@ -279,6 +279,6 @@ def test_members_are_told_apart_by_their_superblocks() -> None:
         ):
             await by_array([*one, two[1]])
         blank = RamMember(4 << 20, name="blank")
-        assert await by_array([*one, blank, *two]) == [[*one, blank, *two]]
+        assert await by_array([*one, blank, *two]) == [[*one, blank], two]
 
     run(whole)

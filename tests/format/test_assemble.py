@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -121,28 +122,37 @@ def test_no_members() -> None:
         run(assemble, [])
 
 
-def test_a_stranger_is_refused_and_named_by_what_it_is() -> None:
+def test_a_stranger_is_left_out_and_named_by_what_it_is() -> None:
     life = Scenario()
     blank, xfs, cut = (RamMember(SIZE, name=name) for name in ("blank", "xfs", "cut"))
     xfs.memory[:4] = b"XFSB"
     for disk, said in ((blank, "blank is no member.*superblock"), (xfs, "xfs is .*an XFS")):
         with pytest.raises(AssemblyError, match=said):
-            run(assemble, [*life.disks, disk])
+            run(assemble, [disk])
+        assembly = run(assemble, [*life.disks, disk])
+        assert assembly.missing_roles == []
+        assert re.search(f"^not used: {said}", assembly.warnings[0])
+        with pytest.raises(AssemblyError, match=f"cannot do without role 0 .*; {said}"):
+            run(assemble, [*life.disks[2:], disk])
     cut = RamMember(4096, name="cut")
-    with pytest.raises(AssemblyError, match="cut is no member: 4096 bytes are too few"):
-        run(assemble, [*life.disks, cut])
+    (warning, *_) = run(assemble, [*life.disks[1:], cut]).warnings
+    assert "cut is no member: 4096 bytes are too few" in warning
 
 
-def test_a_truncated_member_is_refused_unless_it_is_out_anyway() -> None:
+def test_a_truncated_member_is_left_out() -> None:
     life = Scenario()
     short = RamMember(SIZE - 4096, name="short")
     short.memory[:] = life.disks[1].memory[: SIZE - 4096]
     life.disks[1] = short
-    assert "short has 1044480 bytes, but the array needs" in life.refused()
-    assert "truncated; leave it out" in life.refused()
+    assembly = life.assemble()
+    assert assembly.missing_roles == [1]
+    assert "not used: short has 1044480 bytes, but the array needs" in assembly.warnings[0]
+    assert "short has 1044480 bytes" in life.refused(0, 1, 2)
     assert life.assemble(0, 2, 3).missing_roles == [1]
     life.start(0, 2, 3).close()
-    assert "it was missing" in stale(life.assemble())["short"]
+    assert "short" not in stale(life.assemble()), "one that was only missing is taken back"
+    life.start(0, 2, 3).fail(1).close()
+    assert "it failed" in stale(life.assemble())["short"]
 
 
 def test_a_member_of_another_array_is_refused() -> None:

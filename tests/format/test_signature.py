@@ -5,14 +5,26 @@ from __future__ import annotations
 import random
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from raidx_fuse.format.signature import describe, find_signatures
+from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
+from raidx_fuse.format.signature import (
+    FRONT_BYTES,
+    Signature,
+    clear_front,
+    describe,
+    find_in_front,
+    find_signatures,
+)
+from raidx_fuse.format.superblock import read_slots
 from raidx_fuse.members.local import LocalMember
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.scenario import Scenario
 
 SIZE = 8 << 20
 MD = b"\xfc\x4e\x2b\xa9"
@@ -49,6 +61,19 @@ CASES: list[tuple[str, list[tuple[int, bytes]]]] = [
     ("ISO 9660", [(32769, b"CD001")]),
     ("ZFS", [(131072 + 5 * 1024, b"\x0c\xb1\xba\0\0\0\0\0")]),
     ("ZFS", [(131072, b"\0\0\0\0\0\xba\xb1\x0c")]),
+    ("ZFS", [(131032, bytes.fromhex("117a0cb17ada1002"))]),
+    ("hibernation", [(4086, b"S1SUSPEND")]),
+    ("UDF", [(32769, b"BEA01")]),
+    ("ReiserFS", [(65536, b"ReIsEr4")]),
+    ("APFS", [(32, b"NXSB")]),
+    ("HFS+", [(1024, b"H+\0\4")]),
+    ("GFS2", [(65536, b"\x01\x16\x19\x70")]),
+    ("UFS", [(65536 + 1372, b"\x19\x01\x54\x19")]),
+    ("BitLocker", [(3, b"-FVE-FS-")]),
+    ("dm-integrity", [(0, b"integrt\0")]),
+    ("Stratis", [(516, b"!Stra0tis\x86\xff\x02^\x41rh")]),
+    ("Apple", [(512, b"PM\0\0")]),
+    ("Intel", [(SIZE - 1024, b"Intel Raid ISM Cfg Sig. ")]),
 ]
 
 
@@ -70,6 +95,53 @@ def test_a_signature_is_found_and_goes_when_it_is_cleared(
     start, end = found[0].offset, found[0].offset + found[0].length
     member.memory[start:end] = bytes(end - start)
     assert run(find_signatures, member) == []
+
+
+IN_FRONT = [case for case in CASES if case[0] != "raidx" and case[1][0][0] < FRONT_BYTES]
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+@pytest.mark.parametrize(("name", "pieces"), IN_FRONT)
+def test_a_format_that_was_made_on_a_member_is_found_in_front_of_it(
+    name: str, pieces: list[tuple[int, bytes]], slot: int
+) -> None:
+    """As the tools leave it: one superblock of the two may be intact, and it hides nothing."""
+
+    async def found() -> list[Signature]:
+        return await find_in_front(member, await read_slots(member))
+
+    life = Scenario()
+    life.start().close()
+    member = life.disks[1]
+    assert [each.superblock is not None for each in run(read_slots, member)] == [True, True]
+    assert run(found) == []
+    at = SUPERBLOCK_SLOT_BYTES * slot
+    if len(pieces) > 1:  # a whole block of its own
+        member.memory[:4096] = bytes(4096)
+    elif not any(at <= offset < at + 4096 for offset, _ in pieces):
+        member.memory[at : at + 4096] = bytes(4096)  # mkswap, pvcreate and others zero the begin
+    for offset, piece in pieces:
+        member.memory[offset : offset + len(piece)] = piece
+    assert name in describe(run(found))
+    assembly = life.assemble()
+    assert assembly.missing_roles == [1]
+    assert assembly.warnings[0].startswith("not used: d1")
+    run(clear_front, member, run(found))
+    assert run(found) == []
+
+
+def test_what_a_superblock_says_is_no_signature_and_what_cannot_be_read_hides_none() -> None:
+    life = Scenario()
+    life.start().close()
+    disk = life.disks[1]
+    disk.memory[4086:4096] = b"SWAPSPACE2"  # say it is in the name of a volume
+    slots = run(read_slots, disk)
+    assert describe(run(find_in_front, disk, slots)) == "swap space"
+    assert run(find_in_front, disk, [replace(slots[0], length=5000), slots[1]]) == []
+    member = FaultMember(disk)
+    member.lose_sectors(64 << 10)
+    assert describe(run(find_in_front, member, slots)) == "swap space"
+    assert life.assemble(0, 2, 3).missing_roles == [1]
 
 
 @pytest.mark.parametrize(
