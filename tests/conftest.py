@@ -8,11 +8,21 @@ import shutil
 import signal
 import tempfile
 
+import pytest
 from hypothesis import settings
 
 if "RAIDX_STATE" not in os.environ:
     os.environ["RAIDX_STATE"] = tempfile.mkdtemp(prefix="raidx-state-")
     atexit.register(shutil.rmtree, os.environ["RAIDX_STATE"], ignore_errors=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--old-commit",
+        default="79fb2b4",
+        help="commit that arrays of today are given back to (tests/format/test_given_back.py)",
+    )
+
 
 # Hypothesis fails an example that takes 200 ms of real time, as any may on a machine that is busy.
 settings.register_profile("raidx", deadline=None)

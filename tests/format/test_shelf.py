@@ -1,7 +1,7 @@
 """Arrays on the shelf: what an earlier commit has made mounts, ends its jobs, and has every byte.
 
-shelf/COMMIT.xz has arrays of every layout in every state that the commit could stop in, packed and
-played by shelf/shelf.py. No shelf is ever removed, nor made anew; CONTRIBUTING.md says when one is
+shelf/COMMIT.shelf has arrays of every layout in every state that the commit could stop in, packed
+and played by shelf/shelf.py. No shelf is ever removed, nor made anew; CONTRIBUTING.md says when one is
 added.
 """
 
@@ -18,7 +18,7 @@ from raidx_fuse.layouts.registry import find_layout
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.format.shelf import shelf
 
-SHELVES = sorted(Path(shelf.__file__).parent.glob("*.xz"))
+SHELVES = sorted(Path(shelf.__file__).parent.glob("*.shelf"))
 DEGRADED = ("rebuild", "absent")  # without a member already
 FAILS_FIRST = "raidx-"  # 79fb2b4 fails the member of these layouts that it is to replace
 PACKED_MAX = 10 << 20

@@ -2,7 +2,7 @@
 
     git worktree add --detach /tmp/old COMMIT
     cd /tmp/old
-    PYTHONPATH=. python .../tests/format/shelf/shelf.py make .../tests/format/shelf/COMMIT.xz
+    PYTHONPATH=. python .../tests/format/shelf/shelf.py make .../tests/format/shelf/COMMIT.shelf
     PYTHONPATH=. python .../tests/format/shelf/shelf.py play FILE
 
 *make* stops arrays where a kill would stop them, perhaps in the middle of a job, and keeps their
@@ -169,7 +169,7 @@ class Case:
             job = jobs.running()[0]
             if job.total_bytes and job.done_bytes >= share * job.total_bytes:
                 return
-            await trio.sleep(0.05)
+            await trio.sleep(0.25)
         raise RuntimeError(f"{self.name}: the job does not move")
 
 
@@ -340,20 +340,22 @@ def pages_of(content: bytes) -> list[list[int]]:
 
 
 def pack(shelf: Sequence[tuple[Case, dict[str, Any]]], impossible: dict[str, str]) -> bytes:
-    """Return the file: its length in 8 bytes, a table of contents in JSON, then pages."""
-    entries, pages = [], []
+    """Return the file: a table of contents, JSON in xz, behind its size; then each array in xz."""
+    entries, packed = [], []
     for case, made in shelf:
-        members = []
+        members, pages = [], []
         for array, own in made["images"].items():
             for path, content in own:
                 runs = pages_of(content)
                 members.append([array, path, len(content), runs])
                 pages += [content[a * PAGE : (a + n) * PAGE] for a, n in runs]
+        packed.append(lzma.compress(b"".join(pages)))
         about = {"layout": case.layout, "mode": case.mode, "state": case.state}
-        entries.append({**about, "volumes": made["volumes"], "members": members})
+        sizes = {"members": members, "packed_bytes": len(packed[-1])}
+        entries.append({"name": case.name, **about, "volumes": made["volumes"], **sizes})
     contents = json.dumps({"cases": entries, "impossible": impossible}).encode()
-    raw = len(contents).to_bytes(8, "little") + contents + b"".join(pages)
-    return lzma.compress(raw, preset=9 | lzma.PRESET_EXTREME)
+    head = lzma.compress(contents)
+    return b"".join((len(head).to_bytes(8, "little"), head, *packed))
 
 
 @contextmanager
@@ -397,21 +399,28 @@ def _refusal(error: BaseException) -> RaidxError:
 
 
 def read_shelf(path: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return the entries of a shelf and what was not possible; "images" are as in `make`."""
-    raw = memoryview(lzma.decompress(path.read_bytes()))
-    at = 8 + int.from_bytes(raw[:8], "little")
-    contents = json.loads(bytes(raw[8:at]))
+    """Return the entries of a shelf, and what was not possible."""
+    content = path.read_bytes()
+    at = 8 + int.from_bytes(content[:8], "little")
+    contents = json.loads(lzma.decompress(content[8:at]))
     for entry in contents["cases"]:
-        images: dict[str, list[tuple[str, bytes]]] = {}
-        for array, name, size, runs in entry.pop("members"):
-            content = bytearray(size)
-            for first, count in runs:
-                content[first * PAGE : (first + count) * PAGE] = raw[at : at + count * PAGE]
-                at += count * PAGE
-            images.setdefault(array, []).append((name, bytes(content)))
-        entry["images"] = images
-        entry["name"] = "{layout}-{mode}-{state}".format(**entry)
+        entry["packed"] = content[at : at + entry["packed_bytes"]]
+        at += entry["packed_bytes"]
     return contents["cases"], contents["impossible"]
+
+
+def images_of(entry: Mapping[str, Any]) -> dict[str, list[tuple[str, bytes]]]:
+    """Return path and content of the members of each array of *entry*, as `images` does."""
+    pages = memoryview(lzma.decompress(entry["packed"]))
+    found: dict[str, list[tuple[str, bytes]]] = {}
+    at = 0
+    for array, path, size, runs in entry["members"]:
+        content = bytearray(size)
+        for first, count in runs:
+            content[first * PAGE : (first + count) * PAGE] = pages[at : at + count * PAGE]
+            at += count * PAGE
+        found.setdefault(array, []).append((path, bytes(content)))
+    return found
 
 
 def members_of(images: Mapping[str, Sequence[tuple[str, bytes]]]) -> list[list[RamMember]]:
@@ -428,33 +437,54 @@ def members_of(images: Mapping[str, Sequence[tuple[str, bytes]]]) -> list[list[R
 
 
 async def play(entry: Mapping[str, Any]) -> None:
-    """Mount an array of a shelf, end its jobs, mount it again. Raises WrongError, RaidxError."""
-    arrays = members_of(entry["images"])
-    async with mounted(arrays) as pool:
-        await _compare(entry, pool, "at once")
-        array = pool.arrays[0].array
-        logged = entry["state"] == "log" and entry["mode"] != "none"
-        if logged and not (array.replayed and array.replayed.records):
-            raise WrongError("its log has nothing to redo")
-        if entry["state"] in MIDDLE and not any(v.array.jobs.running() for v in pool.arrays):
-            raise WrongError("no job goes on")
-        await _end_jobs(pool)
-        await _compare(entry, pool, "after the jobs")
-        for volumes in pool.arrays:
-            array = volumes.array
-            scrub = await array.jobs.wait(await array.start_scrub(repair=False))
-            if scrub["state"] != "done" or scrub["mismatches"]:
-                raise WrongError(f"a scrub of {array.name}: {scrub}")
-    arrays = [[m for m in members if any(m.memory[:SLOTS_BYTES])] for members in arrays]
-    async with mounted(arrays) as pool:  # without members that have left
-        if not all(volumes.array.was_clean for volumes in pool.arrays):
-            raise WrongError("it was not closed cleanly")
-        await _compare(entry, pool, "after a remount")
+    """Mount an array of a shelf, end its jobs, mount it again.
+
+    Raises RaidxError if its start is refused, WrongError for everything else that must not be.
+    """
+    images = images_of(entry)
+    arrays = members_of(images)
+    started = False
+    try:
+        async with mounted(arrays) as pool:
+            started = True
+            await _play_mounted(entry, pool)
+        arrays = [[m for m in members if any(m.memory[:SLOTS_BYTES])] for members in arrays]
+        async with mounted(arrays) as pool:  # without members that have left
+            if not all(volumes.array.was_clean for volumes in pool.arrays):
+                raise WrongError("it was not closed cleanly")
+            await _compare(entry, pool, "after a remount")
+    except (RaidxError, BaseExceptionGroup) as error:
+        refusal = _refusal(error)
+        if started:
+            raise WrongError(f"it started, and then: {refusal}") from error
+        before = [content for own in images.values() for _, content in own]
+        after = [bytes(member.memory) for members in arrays for member in members]
+        if len(arrays) == 1 and before != after:  # of several, one is closed again
+            raise WrongError(f"it was refused after writing: {refusal}") from error
+        raise refusal from error
+
+
+async def _play_mounted(entry: Mapping[str, Any], pool: Pool) -> None:
+    """Compare, end the jobs, compare, scrub. Raises WrongError, RaidxError."""
+    await _compare(entry, pool, "at once")
+    array = pool.arrays[0].array
+    logged = entry["state"] == "log" and entry["mode"] != "none"
+    if logged and not (array.replayed and array.replayed.records):
+        raise WrongError("its log has nothing to redo")
+    if entry["state"] in MIDDLE and not any(v.array.jobs.running() for v in pool.arrays):
+        raise WrongError("no job goes on")
+    await _end_jobs(pool)
+    await _compare(entry, pool, "after the jobs")
+    for volumes in pool.arrays:
+        array = volumes.array
+        scrub = await array.jobs.wait(await array.start_scrub(repair=False))
+        if scrub["state"] != "done" or scrub["mismatches"]:
+            raise WrongError(f"a scrub of {array.name}: {scrub}")
 
 
 async def play_without(entry: Mapping[str, Any], role: int) -> None:
     """Mount an array of a shelf without a member. Raises WrongError, RaidxError."""
-    images = dict(entry["images"])
+    images = images_of(entry)
     images["one"] = [image for n, image in enumerate(images["one"]) if n != role]
     async with mounted(members_of(images)) as pool:
         await _compare(entry, pool, f"without member {role}")

@@ -1,0 +1,98 @@
+"""Arrays of today given back to an earlier commit: it mounts or refuses by name, and loses nothing.
+
+The commit is checked out of the history beside this tree, as far as the history is there, and run
+with the packages that shelf/COMMIT.txt records: with those of this interpreter, if they are the
+same, else with ones that pip installs.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+
+from tests.format.shelf import shelf
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(shelf.__file__)
+ANNOUNCED = "has no parameter"  # what it says of an array whose features it does not know
+
+
+@pytest.fixture(scope="module")
+def old_tree(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the tree of the earlier commit."""
+    commit = request.config.getoption("--old-commit")
+    git = ("git", "-C", str(ROOT))
+    if subprocess.run(
+        [*git, "cat-file", "-e", f"{commit}^{{tree}}"], capture_output=True
+    ).returncode:
+        pytest.skip(f"the history with commit {commit} is not here (git fetch --unshallow)")
+    packed = subprocess.run([*git, "archive", commit], capture_output=True, check=True).stdout
+    tree = tmp_path_factory.mktemp("old")
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(tree, filter="data")
+    return tree
+
+
+@pytest.fixture(scope="module")
+def old_python(old_tree: Path, request: pytest.FixtureRequest) -> dict[str, str]:
+    """Return the environment in which Python runs the earlier commit."""
+    commit = request.config.getoption("--old-commit")
+    recorded = PROGRAM.with_name(f"{commit}.txt")
+    paths = [str(old_tree)]
+    if recorded.exists() and not _are_here(recorded):
+        packages = old_tree / "packages"
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        words = [*pip, "--target", str(packages), "-r", str(recorded)]
+        done = subprocess.run(words, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"its packages cannot be installed here: {done.stderr.strip()[-200:]}")
+        paths.append(str(packages))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    words = [sys.executable, "-c", "import raidx_fuse; print(raidx_fuse.__file__)"]
+    done = subprocess.run(words, env=environment, cwd=old_tree, capture_output=True, text=True)
+    assert done.stdout.startswith(str(old_tree)), (done.stdout, done.stderr)
+    return environment
+
+
+def _are_here(recorded: Path) -> bool:
+    try:
+        return all(
+            version(name) == wanted
+            for name, _, wanted in (line.partition("==") for line in recorded.read_text().split())
+        )
+    except PackageNotFoundError:
+        return False
+
+
+def played(path: Path, environment: dict[str, str], folder: Path) -> dict[str, tuple[str, str]]:
+    """Return what comes of the arrays of the shelf *path*, by name: the outcome, and why."""
+    words = [sys.executable, str(PROGRAM), "play", str(path)]
+    done = subprocess.run(words, env=environment, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    return {name: (outcome, why) for name, outcome, why in rows}
+
+
+def test_arrays_of_today_mount_there_or_are_refused_by_name(
+    old_tree: Path, old_python: dict[str, str], tmp_path: Path
+) -> None:
+    """Idle, clean, and cut in the middle of every job."""
+    new = tmp_path / "new.shelf"
+    shelf.make_shelf(new)
+    found = played(new, old_python, old_tree)
+    assert set(found) == {entry["name"] for entry in shelf.read_shelf(new)[0]}
+    wrong = {
+        name: (outcome, why)
+        for name, (outcome, why) in found.items()
+        if not (outcome == "ok" or (outcome == "refused" and ANNOUNCED in why))
+    }
+    assert not wrong
+    assert len(found) > 90
