@@ -1,8 +1,8 @@
 """Arrays on the shelf: what an earlier commit has made mounts, ends its jobs, and has every byte.
 
 shelf/COMMIT.shelf has arrays of every layout in every state that the commit could stop in, packed
-and played by shelf/shelf.py. No shelf is ever removed, nor made anew; CONTRIBUTING.md says when one is
-added.
+and played by shelf/shelf.py. No shelf is ever removed, nor made anew; CONTRIBUTING.md says when one
+is added.
 """
 
 from __future__ import annotations
