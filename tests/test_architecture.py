@@ -40,6 +40,8 @@ FLAT_MODULES_MAX = 8  # in raidx_fuse itself
 MAY_TOUCH_THE_SYSTEM = {
     "members",  # files, devices, memory, threads
     "daemon.backing_devices",  # what a path stands on, by the kernel's tables
+    "daemon.aliases",  # other names of a member's bytes, by the kernel's tables
+    "daemon.array_lock",  # a lock file for each array
     "daemon.member_files",  # does a file exist? removes the ones it made
     "fuse.mountpoint",  # mount table, fusermount3
     "daemon.history_file",  # what a pool has seen, kept for the next mount

@@ -77,33 +77,23 @@ class _Search:
         finally:
             os.close(descriptor)
         if stat.S_ISBLK(status.st_mode):
-            return self._below_device(_numbers(status.st_rdev))
-        if self._own in (_numbers(status.st_dev), mount and mount.device):
+            return self._below_device(numbers(status.st_rdev))
+        if self._own in (numbers(status.st_dev), mount and mount.device):
             return []
-        way = self._below_device(_numbers(status.st_dev))
+        way = self._below_device(numbers(status.st_dev))
         if way is None and mount is not None:
             way = self._below_mount(mount)
         return way
 
     def _below_device(self, device: Device) -> list[str] | None:
-        folder = _DEVICES / f"{device[0]}:{device[1]}"
-        if self._known(device) or not folder.exists():
-            return None  # a file system without a block device: see its mount
-        whole = folder.resolve()
-        disks = [whole, whole.parent] if (whole / "partition").exists() else [whole]
-        for disk in disks:
-            for below in self._below_disk(disk):
+        if self._known(device):
+            return None
+        for disk in disks_of(device):  # none of a file system without a device: see its mount
+            for part in parts_of(disk):
+                below = self.way_down(part) if isinstance(part, str) else self._below_device(part)
                 if below is not None:
                     return [f"/dev/{disk.name}", *below]
         return None
-
-    def _below_disk(self, disk: Path) -> Iterator[list[str] | None]:
-        for slave in sorted(disk.glob("slaves/*/dev")):
-            major, _, minor = kernel_text(slave).strip().partition(":")
-            yield self._below_device((int(major), int(minor)))
-        backing = disk / "loop" / "backing_file"
-        if backing.exists():
-            yield self.way_down(kernel_text(backing).removesuffix("\n"))
 
     def _below_mount(self, mount: Mount) -> list[str] | None:
         """Follow a file system whose device number is not that of a block device."""
@@ -136,8 +126,28 @@ class _Search:
         return known
 
 
-def _numbers(device: int) -> Device:
+def numbers(device: int) -> Device:
+    """Return (major, minor) of a device number."""
     return os.major(device), os.minor(device)
+
+
+def disks_of(device: Device) -> list[Path]:
+    """Return the folder of a block device in /sys, and of the disk that a partition is of."""
+    folder = _DEVICES / f"{device[0]}:{device[1]}"
+    if not folder.exists():
+        return []
+    whole = folder.resolve()
+    return [whole, whole.parent] if (whole / "partition").exists() else [whole]
+
+
+def parts_of(disk: Path) -> Iterator[Device | str]:
+    """Yield the devices that the disk with that folder in /sys is made of; a loop device's file."""
+    for slave in sorted(disk.glob("slaves/*/dev")):
+        major, _, minor = kernel_text(slave).strip().partition(":")
+        yield int(major), int(minor)
+    backing = disk / "loop" / "backing_file"
+    if backing.exists():
+        yield kernel_text(backing).removesuffix("\n")
 
 
 def _mount_id(descriptor: int) -> int:

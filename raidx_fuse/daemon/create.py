@@ -207,6 +207,7 @@ async def wipe(specs: Sequence[str], *, lose_data: bool) -> list[dict[str, Any]]
     """
     with Disks() as disks:
         members = disks.attach(specs)
+        await disks.claim(members)
         found = [await _look(member, lose_data=lose_data) for member in members]
         for member, document in zip(members, found, strict=True):
             if document["wiped"]:
@@ -259,6 +260,7 @@ async def rename(specs: Sequence[str], name: str) -> tuple[str, str]:
     check_array_name(name)
     with Disks() as disks:
         members = disks.attach(specs)
+        await disks.claim(members)
         assembly = await assemble(members)
         if assembly.missing_roles:
             raise UsageError(

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import trio
 
 from raidx_fuse.array import advice
+from raidx_fuse.daemon.array_lock import refuse_running
 from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.errors import AssemblyError, BusyError, RaidxError, reason_of, single
 from raidx_fuse.format.assemble import Assembly, assemble
@@ -56,7 +57,9 @@ async def status(specs: Sequence[str]) -> dict[str, Any]:
     in_use = _in_use(specs)
     try:
         with Disks(read_only=True, lock=False) as disks:
-            document = describe(await assemble(disks.attach(specs)))
+            assembly = await assemble(disks.attach(specs))
+            document = describe(assembly)
+            in_use = in_use or _runs(assembly.config)
     except AssemblyError:
         if in_use:
             raise BusyError(
@@ -76,6 +79,15 @@ async def array_in_use(spec: str) -> str | None:
         return None
     uuid = (await examine(spec)).get("array_uuid")
     return uuid if isinstance(uuid, str) else None
+
+
+def _runs(config: ArrayConfig) -> bool:
+    """Return whether a process of this user has the array, maybe under other names of its disks."""
+    try:
+        refuse_running(config.array_uuid, config.name)
+    except BusyError:
+        return True
+    return False
 
 
 def _in_use(specs: Sequence[str]) -> bool:
@@ -159,6 +171,7 @@ async def peek(specs: Sequence[str], stripe: int, begin: int, length: int) -> di
     try:
         with Disks(read_only=True) as disks:
             members = disks.attach(specs)
+            await disks.claim(members)
             async with open_array(members, read_only=True, start_degraded=True) as array:
                 return await Peek(array.context).peek(stripe, begin, length)
     except BaseExceptionGroup as group:
@@ -174,6 +187,8 @@ async def check(specs: Sequence[str]) -> dict[str, Any]:
 
     try:
         with Disks(read_only=True) as disks:
-            return await check_members(disks.attach(specs))
+            members = disks.attach(specs)
+            await disks.claim(members)
+            return await check_members(members)
     except BaseExceptionGroup as group:
         raise single(group) from None

@@ -6,6 +6,10 @@ While an array is mounted, no path named by a user may be accessed on the event 
 be on a network disk that does not answer, or on the array's own image, which the event loop itself
 serves. `open`, `check` and `release` therefore use threads. `attach` is for the time before the
 mount.
+
+Who writes members, or reads them over some time, has them to itself by three locks: that of each
+member (members/local.py), that of what hides the same bytes under another name (aliases.py), and
+that of the array (array_lock.py), which `claim` takes.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from types import TracebackType
 
 import trio
 
+from raidx_fuse.daemon.aliases import hold_files_below, refuse_used_loops
+from raidx_fuse.daemon.array_lock import ArrayLock, refuse_running
 from raidx_fuse.daemon.backing_devices import Device, MembersOf, refuse_own
 from raidx_fuse.errors import (
     BusyError,
@@ -36,9 +42,11 @@ from raidx_fuse.members.local import identity_of
 from raidx_fuse.members.nbd.uri import is_uri, parse_uri
 from raidx_fuse.members.open import create_member, open_member
 from raidx_fuse.members.spec import parse_spec, path_of
-from raidx_fuse.members.threads import CALL_S, in_background, in_thread
+from raidx_fuse.members.threads import CALL_S, has_no_loop, in_background, in_thread
 
 log = logging.getLogger(__name__)
+
+LOOKS, LOOK_S = 3, 0.02
 
 # Of an open: the disk may be whole, and the user can do something about it.
 _TO_PUT_RIGHT = frozenset([EACCES, EPERM, EROFS, EMFILE, ENFILE, ENOMEM])
@@ -67,6 +75,8 @@ class Disks:
         self._opened: list[Member] = []
         self._made: dict[int, str] = {}  # by id of the member: the file created for it
         self._failed: set[int] = set()  # by id of the member: the array excluded it
+        self._below: dict[int, list[int]] = {}  # by id of the member: locked files below it
+        self._arrays: dict[str, ArrayLock] = {}  # by UUID
         self._refuse_own: Callable[[str], None] = lambda path: None
 
     def mounted(self, own: Device, members_of: MembersOf) -> None:
@@ -92,7 +102,35 @@ class Disks:
         _trace: TracebackType | None,
     ) -> None:
         while self._opened:
-            self._opened.pop().close()
+            self._forget(self._opened[-1], keep_file=True)()
+        while self._arrays:
+            self._arrays.popitem()[1].release()
+
+    async def claim(self, members: Sequence[Member], place: str = "") -> None:
+        """Take the locks of the arrays that opened *members* are of, until the end of the block.
+
+        *place* is where they will be mounted or served. Without a directory for locks nobody of
+        this user can have an array running, so readers do without. Raises BusyError, RaidxError.
+        """
+        for member in members:
+            superblock = await _superblock_of(member)
+            if superblock is not None and superblock.array_uuid not in self._arrays:
+                uuid, name = superblock.array_uuid, superblock.config.name
+                try:
+                    self._arrays[uuid] = await self._lock_array(uuid, name, place)
+                except BusyError:
+                    raise
+                except RaidxError:
+                    if not self._read_only:
+                        raise
+
+    async def _lock_array(self, uuid: str, name: str, place: str) -> ArrayLock:
+        """Return the lock of an array. Others may look at it for an instant, to see if it runs."""
+        for _ in range(0 if has_no_loop() else LOOKS):
+            with suppress(BusyError):
+                return ArrayLock(uuid, name, place, shared=self._read_only)
+            await trio.sleep(LOOK_S)
+        return ArrayLock(uuid, name, place, shared=self._read_only)
 
     def attach(self, specs: Sequence[str]) -> list[Member]:
         """Open existing members, each once. Raises UsageError, BusyError, MemberError."""
@@ -155,13 +193,13 @@ class Disks:
         Raises SignatureFoundError, MemberError, BusyError, UsageError.
         """
         make = partial(self._open_or_make, path, size_in(path) or create_bytes)
-        member, made = await in_thread(path_of(path), make, discard=lambda pair: _undo(*pair))
+        member, made = await in_thread(path_of(path), make, discard=self._discard)
         self._opened.append(member)
         if made is not None:
             self._made[id(member)] = made
             return member
         try:
-            foreign = await _check_newcomer(member, overwrite_signature, own)
+            foreign = await self._check_newcomer(member, overwrite_signature, own)
             if foreign:
                 await clear_front(member, foreign)
         except BaseException:
@@ -187,13 +225,13 @@ class Disks:
         member = await in_thread(
             path_of(path),
             partial(self._open_or_none, path, may_create),
-            discard=lambda member: member is not None and member.close(),
+            discard=lambda member: self._discard((member, None)) if member else None,
         )
         if member is None:
             return size_in(path)
         self._opened.append(member)
         try:
-            await _check_newcomer(member, overwrite_signature, own)
+            await self._check_newcomer(member, overwrite_signature, own)
             if look is not None:
                 await look(member)
             return member.size_bytes
@@ -215,11 +253,28 @@ class Disks:
         """Close a member that left an array, in the background."""
         in_background(member.path, self._forget(member))
 
-    def _forget(self, member: Member) -> Callable[[], None]:
+    async def _check_newcomer(
+        self, member: Member, overwrite_signature: bool, own: Own | None
+    ) -> list[Signature]:
+        """Return what `_look_at_newcomer` returns; raise BusyError if its array runs elsewhere."""
+        foreign = await _look_at_newcomer(member, overwrite_signature, own)
+        superblock = await _superblock_of(member)
+        if superblock is not None and superblock.array_uuid not in self._arrays:
+            refuse_running(superblock.array_uuid, superblock.config.name)
+        return foreign
+
+    def _forget(self, member: Member, *, keep_file: bool = False) -> Callable[[], None]:
         """Forget *member*; return the function that closes it and removes its created file."""
         self._opened.remove(member)
         self._failed.discard(id(member))
-        return partial(_undo, member, self._made.pop(id(member), None))
+        made = self._made.pop(id(member), None)
+        below = self._below.pop(id(member), [])
+        return partial(_undo, member, None if keep_file else made, below)
+
+    def _discard(self, opened: tuple[Member, str | None]) -> None:
+        """Close a member whose opening took too long, and remove the file created for it."""
+        member, made = opened
+        _undo(member, made, self._below.pop(id(member), []))
 
     # -- in threads ----------------------------------------------------------------------------
 
@@ -263,11 +318,11 @@ class Disks:
             elif other.identity == found:
                 also = "" if other.path == path else f", as {other.path}"
                 raise BusyError(f"{path}: in use by this array already{also}")
-        member = open_member(spec, read_only=self._read_only, lock=self._lock)
+        member = self._open_alone(spec)
         if member.identity != found:  # replaced after the checks of what it stands on
-            member.close()
+            self._discard((member, None))
             raise UsageError(f"{path} was replaced while it was being opened")
-        return self._wrap(member, spec)
+        return member
 
     def _close_failed(self, member: Member) -> None:
         """Close a failed member, which is to join again. Raises BusyError if that is not safe."""
@@ -280,9 +335,27 @@ class Disks:
         self._forget(member)()
 
     def _open(self, spec: str) -> Member:
+        member = self._open_alone(spec)
+        self._opened.append(member)
+        return member
+
+    def _open_alone(self, spec: str) -> Member:
+        """Open a member that nobody else uses, under no other name either."""
         member = open_member(spec, read_only=self._read_only, lock=self._lock)
-        self._opened.append(self._wrap(member, spec))
-        return self._opened[-1]
+        below: list[int] = []
+        path = path_of(spec)
+        try:
+            if self._lock and not is_uri(path):
+                with _host_errors(path):
+                    below = hold_files_below(path)
+                    if not self._read_only:
+                        refuse_used_loops(path)
+            wrapped = self._wrap(member, spec)
+        except BaseException:
+            _undo(member, None, below)
+            raise
+        self._below[id(wrapped)] = below
+        return wrapped
 
 
 @contextmanager
@@ -294,14 +367,23 @@ def _host_errors(path: str) -> Iterator[None]:
         raise MemberError(path, "open", -1, error.errno or EIO, error.strerror or "") from None
 
 
-def _undo(member: Member, made: str | None) -> None:
+def _undo(member: Member, made: str | None, below: Sequence[int] = ()) -> None:
     member.close()
+    for descriptor in below:
+        os.close(descriptor)
     if made is not None:
         with suppress(OSError):
             os.unlink(made)
 
 
-async def _check_newcomer(
+async def _superblock_of(member: Member) -> Superblock | None:
+    """Return the newest superblock of *member*, None if none can be read."""
+    with suppress(FormatError, MemberError):
+        return newest(await read_slots(member), member.path)
+    return None
+
+
+async def _look_at_newcomer(
     member: Member, overwrite_signature: bool, own: Own | None
 ) -> list[Signature]:
     """Return the signatures of others on a member that returns, which may be overwritten.

@@ -105,6 +105,7 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
         delivery = Delivery(EventStore(state_directory()))
         await stack.enter_async_context(delivering(delivery))
         opened, left_out = disks.attach_usable(request.members)
+        await disks.claim(opened, request.mountpoint or request.nbd)
         cleared = [text for spec in request.accepted for text in await disks.accept(spec)]
         groups = await by_array(opened)
         for members in groups:
