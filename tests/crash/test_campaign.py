@@ -21,13 +21,17 @@ from raidx_fuse.errors import UsageError
 from raidx_fuse.journal.journal import MODES
 from raidx_fuse.lab.crash import __main__, matrix
 from raidx_fuse.lab.crash.disks import is_member
+from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, REGION_STRIPES
 from raidx_fuse.lab.crash.history import History
 from raidx_fuse.lab.crash.oracle import Left, judge
+from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.state import Cell, Cut, State, ViolationError
 from raidx_fuse.lab.crash.walk import Tally, crash_workloads, replay
 from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.layouts.registry import LAYOUTS
+from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.powercut import CutRecord
+from raidx_fuse.store.dirty_bitmap import REGIONS_MIN
 
 STATES = int(os.environ.get("RAIDX_CRASH_STATES", "5000"))
 SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))
@@ -74,6 +78,21 @@ def test_a_workload_is_the_same_every_time() -> None:
     for seed in range(4):
         assert run(seed) == run(seed)
     assert run(0) != run(1)
+
+
+def test_half_of_the_workloads_use_stripes_of_large_dirty_regions() -> None:
+    cell = Cell("raid5", "partial", theme="writes")
+    large = [seed for seed in range(40) if Player(cell, seed, "writes").shape.regions]
+    assert 12 <= len(large) <= 28
+    shape = Player(cell, large[0], "writes").shape
+    recording = record_workload(cell, large[0])
+    used = [first for first, _ in recording.parts.spans()]
+    unit = recording.roles.layout.code.data_count * CHUNK_BYTES // SECTOR_BYTES
+    stripes = [recording.parts.in_image(sector) // unit for sector in used[:3]]
+    assert recording.roles.layout.stripes >= REGIONS_MIN * REGION_STRIPES
+    assert stripes[0] == 0
+    assert 0 < stripes[1] < REGION_STRIPES * 2 <= stripes[2], "in and across regions"
+    assert recording.parts.sectors == shape.stripes * unit
 
 
 def test_a_task_leaves_no_garbage() -> None:

@@ -154,6 +154,20 @@ def test_a_sparse_image_holds_what_a_dense_one_holds(writes: list[tuple[int, byt
     assert ends[-1] <= SIZE_BYTES
 
 
+def test_a_sparse_image_may_hold_what_an_old_disk_holds() -> None:
+    blank = bytes(range(256)) * 16
+    old, new = SparseImage(SIZE_BYTES, blank=blank), SparseImage(SIZE_BYTES)
+    old[4096 + 10 : 4096 + 12] = new[4096 + 10 : 4096 + 12] = b"xy"
+    assert old.copy()[4096:8192] == blank[:10] + b"xy" + blank[12:]
+    assert list(old.extents(0, SIZE_BYTES)) == [(0, SIZE_BYTES)], "nothing reads as zeros"
+    assert b"xy" in old
+    assert blank[7:9] in old
+    assert blank[7:9] not in new
+    assert not old.is_hole(0, 512)
+    assert new.is_hole(0, 4096)
+    assert not new.is_hole(4000, 97)
+
+
 def test_one_recorded_run_gives_every_boundary() -> None:
     record = CutRecord()
     first = bytearray(b"\x11" * SIZE_BYTES)

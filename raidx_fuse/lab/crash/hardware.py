@@ -24,13 +24,13 @@ from raidx_fuse.layouts.registry import allowed_widths, code_for, find_layout
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image, SparseImage
-from raidx_fuse.store.dirty_bitmap import REGION_BYTES
+from raidx_fuse.store.dirty_bitmap import REGION_BYTES, REGIONS_MIN, DirtyBitmap
 
 CHUNK_BYTES = 4096
 
 MEMBER_BYTES_MIN = 256 << 10
 
-MEMBER_BYTES_MAX = 8 << 20  # added at most to the smallest size that is tried
+MEMBER_BYTES_MAX = 64 << 20  # added at most to the smallest size that is tried
 
 MEMBER_UNIT_BYTES = 64 << 10
 POOL = "pool"
@@ -49,6 +49,9 @@ HUGE_METADATA_BYTES = 1 << 30
 
 HUGE_CHUNK_BYTES = 64 << 10  # smaller chunks make large maps and regions of many stripes
 
+# Images with large regions: the workload uses some stripes in a few of them.
+REGION_STRIPES = 64  # at least, that share a bit of the dirty bitmap
+
 HUGE_PARTS, HUGE_PART = 15, 20  # number of parts; sectors of each, across the end of a chunk
 
 FIRST_SECTOR_BITS = (SECTOR_BYTES - PAGE_HEADER_BYTES) * 8
@@ -63,7 +66,8 @@ WIDTHS = {
 class Shape:
     """*width* members with at least *stripes* stripes, on disks of *pace* (disks.py).
 
-    *zeroed*: the new disks hold zeros, otherwise random bytes. *huge*: the image is sparse and
+    *zeroed*: the new disks hold zeros, otherwise random bytes. *regions*: the stripes that the
+    workload uses lie in and across dirty regions of many stripes. *huge*: the image is sparse and
     large, and the workload uses a few small parts of it.
     """
 
@@ -72,6 +76,7 @@ class Shape:
     pace: str = "inline"
     zeroed: bool = True
     huge: bool = False
+    regions: bool = False
 
     @staticmethod
     def drawn(cell: Cell, theme: str, rng: random.Random) -> Shape:
@@ -96,8 +101,18 @@ class Hardware:
         self.shape = shape
         self.rng = rng
 
-    def parts(self, stripe_bytes: int) -> Parts:
+    def parts(self, stripe_bytes: int, dirty: DirtyBitmap) -> Parts:
         """Return the parts of the image that the workload uses; a stripe has *stripe_bytes*."""
+        if self.shape.regions:
+            per_region, stripes = dirty.per_region, self.shape.stripes
+            assert per_region >= REGION_STRIPES, f"a region has {per_region} stripes"
+            third = stripes // 3
+            region = self.rng.randrange(2, dirty.stripes // per_region)
+            last = region * per_region + self.rng.randrange(per_region - third)
+            across = per_region - self.rng.randint(1, third)
+            unit = stripe_bytes // SECTOR_BYTES
+            counts = ((0, third), (across, stripes - 2 * third), (last, third))
+            return Parts([(first * unit, count * unit) for first, count in counts])
         if not self.shape.huge:
             return Parts([(0, self.shape.stripes * stripe_bytes // SECTOR_BYTES)])
         first_sector = FIRST_SECTOR_BITS * HUGE_CHUNK_BYTES
@@ -114,6 +129,10 @@ class Hardware:
         """Return the content of a disk that has never been a member."""
         if self.shape.huge:
             return SparseImage(size_bytes)
+        if self.shape.regions:
+            if self.shape.zeroed:
+                return SparseImage(size_bytes)
+            return SparseImage(size_bytes, blank=self.rng.randbytes(4096))
         noise = bytes(4096) if self.shape.zeroed else self.rng.randbytes(4096)
         return bytearray((noise * (size_bytes // 4096 + 1))[:size_bytes])
 
@@ -140,6 +159,9 @@ class Hardware:
         if build is None:
             return size
         code = build(self.shape.width)
+        if self.shape.regions:
+            data = REGIONS_MIN * REGION_STRIPES * code.rows * CHUNK_BYTES
+            size += data // MEMBER_UNIT_BYTES * MEMBER_UNIT_BYTES
         if self.shape.huge:
             units = HUGE_IMAGE_BYTES * code.rows // code.data_count // MEMBER_UNIT_BYTES
             size = units * MEMBER_UNIT_BYTES + HUGE_METADATA_BYTES
@@ -154,20 +176,20 @@ class Hardware:
     async def create(self) -> list[SectorDisk]:
         """Create the array on the smallest members that hold its stripes; return the disks."""
         cell, shape = self.cell, self.shape
+        stripes = max(shape.stripes, REGIONS_MIN * REGION_STRIPES * shape.regions)
         extra = [0] * shape.width
         image_bytes = None
         if find_layout(cell.layout).bundled:  # unlike members
             extra = [self.rng.randrange(8) * CHUNK_BYTES for _ in extra]
             if self.theme == "members" and self.rng.random() < 0.7:  # some are free
                 data = bundle_code(cell.layout).data_count
-                image_bytes = shape.stripes * data * CHUNK_BYTES
+                image_bytes = stripes * data * CHUNK_BYTES
         params: dict[str, object] = {}
         if (
             self.theme in ("growth", "shrink", "leave")
             and "prime" in find_layout(cell.layout).params
         ):
             params = {"prime": GROWTH_PRIME, "rotate": True}
-        stripes = shape.stripes
         if self.theme in ("shrink", "leave"):  # the image must not need what a growth adds
             code = code_for(cell.layout, shape.width, params)
             image_bytes = shape.stripes * code.data_count * CHUNK_BYTES
@@ -226,11 +248,13 @@ async def _create_smallest(
     create: Callable[[int], Awaitable[ArrayConfig]], least: int, stripes: int
 ) -> ArrayConfig:
     """Call *create* with larger and larger members, in bytes, until the array has *stripes*."""
-    for size in range(least, least + MEMBER_BYTES_MAX, MEMBER_UNIT_BYTES):
+    size = least
+    while size < least + MEMBER_BYTES_MAX:
         with suppress(UsageError):  # too small for the metadata
             config = await create(size)
             if layout_of(config).stripes >= stripes:
                 return config
+        size += max(1, size >> 4 >> 16) * MEMBER_UNIT_BYTES
     raise AssertionError(f"{stripes} stripes need larger members")
 
 

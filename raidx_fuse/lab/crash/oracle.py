@@ -389,7 +389,7 @@ class _Oracle:
         """Return the roles whose disks have sectors that cannot be read."""
         if not self.recording.has_poison:
             return frozenset()
-        numbers = [n for n, image in self.left.images.items() if POISON in bytes(image)]
+        numbers = [n for n, image in self.left.images.items() if POISON in image]
         return frozenset(map(Role, self.recording.roles.of(tuple(numbers), self.left.moment)))
 
     async def _read_all(self, store: Readable, parts: Parts | None = None) -> Sectors:

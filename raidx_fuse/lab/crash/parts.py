@@ -3,9 +3,10 @@
     image    | part 0 |        ...        | part 1 |      ...      | part 2 |
     workload | part 0 | part 1 | part 2 |
 
-Workload, history and oracle count in sectors of the workload. Most images are one part. Huge images
-have several parts, so far apart that their bits in written map and dirty bitmap lie in different
-sectors of one page: only then is a torn page worse than an old one.
+Workload, history and oracle count in sectors of the workload. Small images are one part. Those with
+large dirty regions have parts of some stripes, in and across regions. Huge images have several
+parts, so far apart that their bits in written map and dirty bitmap lie in different sectors of one
+page: only then is a torn page worse than an old one.
 """
 
 from __future__ import annotations
@@ -26,16 +27,24 @@ class Readable(Protocol):
 
 
 class Parts:
-    """*parts* as (first sector in the image, sector count), ascending; *sectors*: their sum."""
+    """*parts* as (first sector in the image, sector count), ascending; *sectors*: their sum.
+
+    *end*: the image's sector behind the last one.
+    """
 
     def __init__(self, parts: Sequence[tuple[int, int]]) -> None:
         ends = [*accumulate(count for _, count in parts)]
         self.sectors = ends[-1]
+        self.end = sum(parts[-1])
         # (first sector of the workload, end sector, distance to the same sector of the image)
         self._parts = [
             (end - count, end, first - (end - count))
             for (first, count), end in zip(parts, ends, strict=True)
         ]
+
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """Yield (first sector of the workload, sector count) of each part."""
+        yield from ((begin, end - begin) for begin, end, _ in self._parts)
 
     def place(self, offset: int, length: int) -> tuple[int, int]:
         """Return the image offset of byte *offset*, and *length*, cut at the end of the part."""

@@ -41,6 +41,12 @@ from raidx_fuse.pool.volume import Volume
 
 CACHE_BYTES = (0, 8 << 10, 256 << 10)  # no chunk cache, a small one, one for everything; in turn
 DISCARD_SHARE = 0.3  # of the workloads: they have discards
+REGIONS_SHARE = 0.5  # of the workloads of these themes: their dirty regions have many stripes
+REGION_THEMES = {
+    *("writes", "remounts", "hangs", "replaces", "disks", "returns", "scrub", "latent", "squeeze"),
+    *("discards", "streams", "door", "refusals", "checkpoints", "rewrites", "moves", "copies"),
+    *("growth", "members", "restripe"),
+}
 DOOR_SHARE = 0.35  # of the workloads: some of their small writes share commit batches
 
 
@@ -76,6 +82,9 @@ class Player(Steps):
         if self.is_pool:  # each array has its own width
             shape = Shape(0, pace=PACES[seed % len(PACES)], zeroed=False)
         self.shape = shape or Shape.drawn(cell, theme, rng)
+        if shape is None and theme in REGION_THEMES:
+            regions = random.Random(f"{cell} {seed} regions").random() < REGIONS_SHARE
+            self.shape = replace(self.shape, regions=regions)
         if self.has_door and shape is None and self.shape.pace != "inline":
             self.shape = replace(self.shape, pace=MOODY)
         self.hardware = Hardware(cell, theme, self.shape, rng)
@@ -198,12 +207,15 @@ class Player(Steps):
             self.layout = self.array.context.layout
             self.regions = self.array.member_set.config.regions
             self.stripe_bytes = self.layout.code.data_count * CHUNK_BYTES
-            self.parts = self.hardware.parts(self.stripe_bytes)
+            self.parts = self.hardware.parts(self.stripe_bytes, self.array.context.dirty_bitmap)
             self.sectors = self.parts.sectors
             if self.at_changes:  # the last stripe is for those writes
                 own = self.stripe_bytes // SECTOR_BYTES
                 self.sectors -= own
-                self.parts = Parts([(0, self.sectors), (self.sectors, own)])
+                spans = [(self.parts.in_image(at), count) for at, count in self.parts.spans()]
+                first, count = spans.pop()
+                spans += [(first, count - own), (first + count - own, own)]
+                self.parts = Parts([span for span in spans if span[1]])
             self.history = History(self.seed, self.parts.sectors, self.timeline)
             await self.array.set("journal", self.cell.journal)
             for _ in range(writes):
@@ -395,6 +407,17 @@ class Player(Steps):
             self._check(sector, got)
         else:
             self.history.observe(sector, got)
+
+    async def fill(self) -> None:
+        """Write all that the workload uses, one part after the other."""
+        for first, count in self.parts.spans():
+            if first < self.sectors:
+                await self.write(first * SECTOR_BYTES, count * SECTOR_BYTES)
+
+    def image_stripe(self, stripe: int) -> Stripe:
+        """Return the array's number of the *stripe* of the workload."""
+        sectors = self.stripe_bytes // SECTOR_BYTES
+        return Stripe(self.parts.in_image(stripe * sectors) // sectors)
 
     async def write_volume(self, history: History, offset: int, length: int) -> None:
         """Write *length* bytes at *offset* of a volume of the pool, and note the write."""

@@ -57,7 +57,7 @@ from raidx_fuse.lab.crash.themes.restripe import restripes_of, theme_restripe
 from raidx_fuse.lab.crash.themes.returns import theme_returns
 from raidx_fuse.lab.crash.themes.shrink import theme_shrink
 from raidx_fuse.lab.crash.themes.squeeze import theme_squeeze
-from raidx_fuse.layouts.numbers import Stripe, cell_range
+from raidx_fuse.layouts.numbers import cell_range
 from raidx_fuse.layouts.registry import find_layout, grows_in_place
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.virtual_time import run
@@ -155,7 +155,7 @@ async def theme_huge(player: Player) -> None:
 async def theme_discards(player: Player) -> None:
     """Discard ranges and write them again, also while a member is lost and rebuilt."""
     rng = player.rng
-    await player.write(0, player.stripes * player.stripe_bytes)
+    await player.fill()
     for _ in range(rng.randint(3, 6)):
         await player.discard_some()
         if rng.random() < 0.5:
@@ -173,7 +173,7 @@ async def theme_discards(player: Player) -> None:
 async def theme_door(player: Player) -> None:
     """Let requests share commit batches, among other steps; sometimes lose a member meanwhile."""
     if player.rng.random() < 0.7:  # small writes need written chunks
-        await player.write(0, player.stripes * player.stripe_bytes)
+        await player.fill()
         await player.flush()  # small writes wait until no sector of the first write can be torn
     for _ in range(player.rng.randint(2, 5)):
         await player.step()
@@ -186,7 +186,7 @@ async def theme_door(player: Player) -> None:
 async def theme_checkpoints(player: Player) -> None:
     """Overwrite parts of few stripes again and again while checkpoints and scrubs are under way."""
     rng, journal = player.rng, player.array.context.journal
-    await player.write(0, player.stripes * player.stripe_bytes)
+    await player.fill()
     await player.flush()
     async with trio.open_nursery() as nursery:
         for _ in range(rng.randint(3, 6)):
@@ -220,7 +220,7 @@ async def theme_checkpoints(player: Player) -> None:
 
 async def theme_rewrites(player: Player) -> None:
     """Overwrite what is flushed, and settle it; cuts come before the next flush, and again."""
-    await player.write(0, player.stripes * player.stripe_bytes)
+    await player.fill()
     await player.flush()
     for _ in range(player.rng.randint(2, 4)):
         player.recording.tempting.extend(await _settle_behind_a_rewrite(player))
@@ -239,7 +239,7 @@ async def _settle_behind_a_rewrite(player: Player) -> range:
     await player.flush()
     await player.write(offset, SECTOR_BYTES)
     locks = player.array.context.locks
-    held = await locks.acquire_all([Stripe(stripe)])
+    held = await locks.acquire_all([player.image_stripe(stripe)])
     begin = player.event
     await journal.settle(held)
     settled = range(begin + 1, player.event + 2)
@@ -262,7 +262,7 @@ async def _write_piece(player: Player, stripe: int) -> None:
 async def theme_streams(player: Player) -> None:
     """Overwrite stripes by sequential requests of whole chunks that end inside stripes."""
     rng = player.rng
-    await player.write(0, player.stripes * player.stripe_bytes)
+    await player.fill()
     chunks = player.stripes * player.stripe_bytes // CHUNK_BYTES
     per_stripe = player.stripe_bytes // CHUNK_BYTES
     for _ in range(rng.randint(1, 3)):
@@ -348,7 +348,7 @@ async def rot_parity(player: Player) -> None:
     """Corrupt one parity sector at its home place, durably."""
     context = player.array.context
     await context.journal.drain()  # a scrub does not see a home place under logged content
-    live = context.written.written_stripes(context.layout, 0, player.stripes)
+    live = context.written.written_stripes(context.layout, 0, context.layout.stripes)
     if not live:
         return
     stripe = player.rng.choice(live)

@@ -29,6 +29,9 @@ from raidx_fuse.members.base import SECTOR_BYTES, Member, ReadBuffer, WriteBuffe
 from raidx_fuse.members.simulated.sparse import Image, SparseImage
 
 
+PUNCHED_BYTES_MAX = 64 << 10  # of a sparse image in one go
+
+
 class Writable(Protocol):
     """What takes content by slices with begin and end, as an image does."""
 
@@ -327,10 +330,15 @@ class PowerCutMember(Member):
     async def punch(self, offset_bytes: int, length_bytes: int) -> bool:
         """Write zeros, because a cut treats a punched hole like any other write.
 
-        Returns False for a sparse image, in which the zeros would take memory.
+        A hole of a sparse image stays one. Returns False for a larger range of it, in which the
+        zeros would take memory.
         """
-        if isinstance(self.state.image, SparseImage):
-            return False
+        if isinstance(image := self.state.image, SparseImage):
+            self._check("punch", offset_bytes, length_bytes)
+            if image.is_hole(offset_bytes, length_bytes):
+                return True
+            if length_bytes > PUNCHED_BYTES_MAX:
+                return False
         self._write(offset_bytes, bytes(length_bytes))
         return True
 

@@ -33,7 +33,7 @@ async def theme_disks(player: Player) -> None:
 async def theme_replaces(player: Player) -> None:
     """Copy members that are in use to other disks while writes go on, one after the other."""
     if player.rng.random() < 0.7:
-        await player.write(0, player.stripes * player.stripe_bytes)
+        await player.fill()
     for _ in range(player.rng.randint(1, 2)):
         await player.step()
         await replace_in_use(player, player.rng.randrange(player.width))

@@ -29,7 +29,7 @@ async def theme_hangs(player: Player) -> None:
     """Let single writes hang while the same ranges are written again."""
     rng = player.rng
     player.expect_refusals()
-    await player.write(0, player.sectors * 512)
+    await player.fill()
     await player.flush()
     if player.tolerance and rng.random() < 0.5:  # then the array may need every other member
         role = rng.randrange(player.width)
@@ -72,7 +72,7 @@ async def _write_while_one_hangs(player: Player) -> None:
 async def theme_refusals(player: Player) -> None:
     """Let log members refuse records while several writes come together, then let them take all."""
     rng = player.rng
-    await player.write(0, player.sectors * 512)
+    await player.fill()
     await player.flush()
     for role in rng.sample(range(player.width), player.tolerance):  # then no member can be spared
         player.roles.out.append((role, player.event, math.inf))

@@ -179,7 +179,7 @@ def is_whole(player: Player, role: int) -> bool:
 async def write_beyond(player: Player) -> None:
     """Write into the new part of the image: it lies in the cells that blocks have vacated."""
     array = player.array
-    first = player.parts.sectors * SECTOR_BYTES
+    first = player.parts.end * SECTOR_BYTES
     for _ in range(player.rng.randint(0, 3)):
         room = array.size_bytes - first
         size = min(player.rng.choice((SECTOR_BYTES, 4096, 6000, 20000)), room)

@@ -17,7 +17,7 @@ MENDED_S = 60.0
 async def theme_latent(player: Player) -> None:
     """Let sectors become unreadable, one after the other; they are found by chance or a scrub."""
     rng = player.rng
-    await player.write(0, player.stripes * player.stripe_bytes)
+    await player.fill()
     if rng.random() < 0.5:
         await player.flush()
     for _ in range(rng.randint(1, 3)):
@@ -37,7 +37,7 @@ async def lose_sector(player: Player) -> bool:
     """Make a sector of a written cell unreadable; return False if there is none."""
     context, rng = player.array.context, player.rng
     await context.journal.drain()  # nobody reads a place under logged content
-    live = context.written.written_stripes(context.layout, 0, player.stripes)
+    live = context.written.written_stripes(context.layout, 0, context.layout.stripes)
     if not live:
         return False
     stripe = rng.choice(live)

@@ -15,7 +15,7 @@ SLOW_JOB_BYTES = 8192  # a second: a catching up lasts for several steps
 async def theme_returns(player: Player) -> None:
     """Let a member leave, write, and take it back; once more, perhaps another one."""
     if player.rng.random() < 0.7:  # what is unwritten needs no catching up
-        await player.write(0, player.stripes * player.stripe_bytes)
+        await player.fill()
     await player.step()
     for _ in range(player.rng.choice((1, 1, 2))):
         await _leave_and_return(player)

@@ -21,7 +21,7 @@ async def theme_squeeze(player: Player) -> None:
     """Fill the log several times, with writes to a few stripes each time."""
     rng = player.rng
     if rng.random() < 0.7:  # a write to unwritten chunks would log pages of the written map, too
-        await player.write(0, player.sectors * 512)
+        await player.fill()
     for _ in range(rng.randint(2, 4)):
         stripe = rng.randrange(player.stripes)
         ranges: list[tuple[int, int]] = []
