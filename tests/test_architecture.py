@@ -115,6 +115,9 @@ CLOCKS = {
     ("members.local", "perf_counter"),  # is the disk too slow to be written inline?
     ("members.nbd.keeper", "sleep"),  # between two looks at a lock, where no event loop runs
     ("members.nbd.dial", "monotonic"),  # has a server taken too long? No event loop there
+    # when a lock may have been taken over: a suspend of the machine counts, too
+    ("members.nbd.dial", "clock_gettime"),
+    ("members.nbd.dial", "CLOCK_BOOTTIME"),
     ("daemon.events.wall_clock", "time"),  # dates for people: of creation, scrubs, events
     # when an answer is overdue, in commands: no event loop there
     ("daemon.control_socket", "monotonic"),

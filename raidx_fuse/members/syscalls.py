@@ -21,6 +21,7 @@ MAP_NORESERVE = 0x4000  # in Python's mmap module from 3.13 on only
 _MEMORY_FILE_SYSTEMS = {0x01021994: "tmpfs", 0x858458F6: "ramfs"}  # linux/magic.h
 _BLKGETSIZE64 = 0x80081272  # linux/fs.h
 _BLKROGET = 0x125E
+_SIOCOUTQ = 0x5411  # linux/sockios.h
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
@@ -69,6 +70,13 @@ def block_device_is_read_only(fd: int) -> bool:
     answer = bytearray(4)
     fcntl.ioctl(fd, _BLKROGET, answer)
     return any(answer)
+
+
+def unacknowledged_bytes(fd: int) -> int:
+    """Return how much was sent to the socket *fd* and not acknowledged yet. Raises OSError."""
+    answer = bytearray(4)
+    fcntl.ioctl(fd, _SIOCOUTQ, answer)
+    return int(struct.unpack("@i", answer)[0])
 
 
 def data_extents(fd: int, offset_bytes: int, length_bytes: int) -> Iterator[tuple[int, int]]:

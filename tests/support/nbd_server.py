@@ -146,8 +146,8 @@ class MemoryPipe(Pipe):
                 self.server.carry_out(self.link, request)
         return True
 
-    async def send(self, pieces: Sequence[Piece]) -> None:
-        self.try_send(pieces)
+    async def wait_sendable(self) -> None:
+        await trio.lowlevel.checkpoint()
 
     async def _serve(self, request: Request) -> None:
         await trio.sleep(self.server.delay_s)

@@ -13,8 +13,20 @@ Laws:
  1. A claim is written, left alone for CLAIM_S, and read back: of two that claim at once only the
     last one holds the member. No other write goes out before (`NbdMember`).
  2. A holder that could not beat for FENCE_S writes nothing until it has read its own page again.
-    FENCE_S is less than STALE_S: nobody can have taken over before.
+    FENCE_S is less than STALE_S: nobody can have taken over before. That is asked when a write is
+    sent; what was sent before and may still be on this machine is dropped in time (`Lock.guard`).
  3. A holder that finds the page of another one never writes again.
+ 4. A page is written only within CLAIM_S after a look that allowed it, or while law 2 allows
+    writes. Otherwise a process that was stopped in between would write over a claim which its
+    owner has read back already, and both would hold the member.
+
+ 5. A page of ours that was cut off on its way may land late, over that of a holder that took over
+    meanwhile. Such a holder, if its last beat is younger than STALE_S, puts its page back. So after
+    a pause, if such a page of ours is on its way, finding our page says nothing before we have
+    watched it for STALE_S, as anybody else would.
+
+Times are those of a clock that goes on in a suspend. A packet on its way, or a process that is
+stopped between asking and sending, only the server can refuse (examples/network.md).
 
 Cost: one read and one write of a page in BEAT_S seconds for each member; all members of a process
 wake together. Opening a member costs one read and one write; one whose holder died costs STALE_S,
@@ -40,6 +52,11 @@ BEAT_S = 2.0
 STALE_S = 10.0
 FENCE_S = 6.0
 CLAIM_S = 0.5
+# What was sent before and has no answer is dropped so long after the last beat, as late as is safe:
+# over TCP a server that stands still longer than that while it is written to is a lost one.
+DROP_S = 9.0
+GRACE_S = 0.5  # before that, after a pause of this process: all answers may be there already
+LOOKS_MAX = 10  # at pages that came too late for a write (law 4)
 LOOK_S = 1.0  # between two looks at the page of another holder
 
 MAGIC = b"RAIDX-HB"
@@ -107,6 +124,10 @@ class Holder:
     def note_dead(self, beat: Beat) -> None:
         """Note that *beat* was the last one of its holder."""
         self._dead[beat.holder] = beat.number
+
+    def took_over_from(self, beat: Beat) -> bool:
+        """Return whether *beat* is of a holder that was dead once: it may land late."""
+        return beat.holder in self._dead
 
     def knows_dead(self, beat: Beat) -> bool:
         """Return whether *beat* is of the last rounds of a holder that is known to be dead."""

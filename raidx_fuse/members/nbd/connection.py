@@ -3,10 +3,14 @@ batches.
 
 Requests that tasks make in one turn of the event loop are sent by one system call; replies that
 arrive together are processed together. A request that finds the connection idle is sent at once.
+
+Whether a request may go out is asked when it is sent, not when it is made (`Call.guard`): seconds
+may lie between the two, if the server takes nothing or this process is stopped.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,6 +31,7 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 60.0
 _LOOK_S = 5.0  # between two looks whether anything has arrived
 _RECEIVE_BYTES = 1 << 18
+_SEND_BYTES = 1 << 18  # what is sent next goes behind so much, and one request
 CHANGES = (Command.WRITE, Command.WRITE_ZEROES, Command.TRIM)
 
 
@@ -35,7 +40,8 @@ class Call:
 
     *buffers* are filled by a read, or hold the content of a write. *patient*: its end may be
     noticed up to a tick later. *sent*: a server may carry it out. *cancelled*: nobody waits for it
-    any more. Results: *error* and *message* as in `Exchange`.
+    any more. *guard* returns whether it may be sent now, None: at any time; if not, it waits until
+    it may, or if it *expires*, ends with EAGAIN. Results: *error* and *message* as in `Exchange`.
     """
 
     __slots__ = (
@@ -45,7 +51,9 @@ class Call:
         "cut_s",
         "done",
         "error",
+        "expires",
         "flags",
+        "guard",
         "message",
         "offset_bytes",
         "patient",
@@ -71,13 +79,18 @@ class Call:
         self.cut_s = 0.0
         self.error = 0
         self.message = ""
-        self.done = self.sent = self.cancelled = self.patient = False
+        self.done = self.sent = self.cancelled = self.patient = self.expires = False
+        self.guard: Callable[[], bool] | None = None
         self.task: lowlevel.Task | None = None
         self.then: Callable[[Call], None] | None = None
 
     def call_then(self, then: Callable[[Call], None]) -> None:
         """Have *then* called with this call when it has ended: no task waits for it."""
         self.then = then
+
+    def guard_by(self, guard: Callable[[], bool] | None, *, expires: bool = False) -> None:
+        """Let it be sent only while *guard* returns true."""
+        self.guard, self.expires = guard, expires
 
     def have_patience(self, patient: bool) -> None:
         """Let the end be noticed at a tick, if *patient*."""
@@ -87,9 +100,9 @@ class Call:
         """Take the result of *exchange*."""
         self.error, self.message = exchange.error, exchange.message
 
-    def note_sent(self, sent: bool) -> None:
-        """Note that a server may carry the call out, if *sent*."""
-        self.sent = self.sent or sent
+    def note_sent(self, sent: bool = True) -> None:
+        """Note that a server may carry the call out, or if not *sent*, that none does."""
+        self.sent = sent
 
     def age_s(self, now_s: float) -> float:
         """Note that a connection was lost under it; return how long ago that was the first time."""
@@ -116,6 +129,13 @@ class Call:
             lowlevel.reschedule(task)
         if self.then is not None:
             self.then(self)
+
+
+def _is_held(call: Call) -> bool:
+    """Return whether *call* is one that waits for its guard: the beats, for which it waits, go
+    first.
+    """
+    return call.guard is not None and not call.expires
 
 
 class Connection:
@@ -150,10 +170,9 @@ class Connection:
         self._link = Client(pipe.export)
         self.on_end = on_end
         self.on_cut = on_cut
-        self._unsent: list[Exchange] = []
+        self._unsent: list[Call] = []
         self._sender: lowlevel.Task | None = None
-        self._sending = False
-        self._behind = False  # the pipe keeps a rest of what was sent
+        self._behind: list[Call] = []  # of some of these the pipe keeps a rest
         self._idle = False
         self._rest: trio.CancelScope | None = None  # of the receiver, while it waits idly
         self._started = False
@@ -166,10 +185,73 @@ class Connection:
     @property
     def under_way(self) -> int:
         """How many calls have no answer yet."""
-        return len(self._link.exchanges)
+        return len(self._link.exchanges) + len(self._unsent)
+
+    @property
+    def has_guarded(self) -> bool:
+        """Whether calls with a guard have no answer yet, or were not sent."""
+        under_way = (exchange.owner for exchange in self._link.exchanges.values())
+        calls = (*under_way, *self._unsent)
+        return any(isinstance(call, Call) and call.guard is not None for call in calls)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether half of a request that must not go on is in the way of all others."""
+        return not self._may_go_on()
+
+    def _may_go_on(self) -> bool:
+        return all(call.guard is None or call.guard() for call in self._behind)
 
     def submit(self, call: Call) -> None:
         """Send *call*; it ends later."""
+        self._unsent.append(call)
+        alone = self.under_way == 1
+        self._idle = call.patient and (self._idle or alone)
+        if self._rest is not None and (not call.patient or alone):
+            self._rest.cancel()
+        if not self._started:
+            self._start()
+        elif alone and not self._behind:
+            self._send_now()
+        else:
+            self._wake_sender()
+        self._hold()
+
+    def wake(self) -> None:
+        """Ask the guards again."""
+        self._wake_sender()
+
+    def _send(self) -> bool:
+        """Send what may go, and end what has expired; False if there is nothing. Raises OSError.
+
+        While the pipe keeps a rest, only that is sent: what is not in the pipe can be taken back.
+        """
+        if self._behind:
+            if not self._may_go_on():
+                return False
+            calls = self._behind
+        else:
+            unsent, self._unsent, calls, size_bytes = self._unsent, [], [], 0
+            if len(unsent) > 1:
+                unsent.sort(key=_is_held)
+            for call in unsent:
+                if size_bytes >= _SEND_BYTES:
+                    self._unsent.append(call)
+                elif call.guard is None or call.guard():
+                    self._encode(call)
+                    calls.append(call)
+                    size_bytes += call.size_bytes if call.command == Command.WRITE else 0
+                elif call.expires:
+                    call.end(errno.EAGAIN, "it could not be sent in time")
+                    self._hold()
+                else:
+                    self._unsent.append(call)
+            if not calls:
+                return False
+        self._behind = [] if self.pipe.try_send(self._link.output()) else calls
+        return True
+
+    def _encode(self, call: Call) -> None:
         link = self._link
         if call.command == Command.READ:
             buffers = call.buffers
@@ -179,23 +261,11 @@ class Connection:
         else:
             exchange = link.command(call.command, call.offset_bytes, call.size_bytes, call.flags)
         exchange.belong_to(call)
-        self._unsent.append(exchange)
-        self._idle = call.patient and (self._idle or len(link.exchanges) == 1)
-        if self._rest is not None and (not call.patient or len(link.exchanges) == 1):
-            self._rest.cancel()
-        if not self._started:
-            self._start()
-        elif len(link.exchanges) == 1 and not (self._sending or self._behind):
-            self._send_now()
-        else:
-            self._wake_sender()
-        self._hold()
 
     def _send_now(self) -> None:
         """Send without suspending; the sender sends the rest."""
-        self._unsent.clear()
         try:
-            self._behind = not self.pipe.try_send(self._link.output())
+            self._send()
         except OSError as error:
             self.cut(str(error))
             return
@@ -231,14 +301,10 @@ class Connection:
             self.cut(reason)
 
     async def _send_all(self) -> None:
-        link = self._link
         while True:
-            self._unsent.clear()
-            pieces = link.output()
-            if pieces or self._behind:
-                self._behind, self._sending = False, True
-                await self.pipe.send(pieces)
-                self._sending = False
+            if self._behind:
+                await self.pipe.wait_sendable()
+            if self._send():
                 continue
 
             def abort(_: object) -> lowlevel.Abort:
@@ -253,7 +319,7 @@ class Connection:
         seen, since_s = -1, 0.0
         while not self._is_watched():
             now_s = trio.current_time()
-            if not self._link.exchanges:
+            if not self.under_way:
                 seen = -1
             elif self._arrivals != seen:
                 seen, since_s = self._arrivals, now_s
@@ -293,7 +359,7 @@ class Connection:
     async def _rest_until_replies(self) -> bool:
         """Return True when it is time to receive, False if a call was made meanwhile."""
         with trio.CancelScope() as self._rest:
-            if self._link.exchanges:
+            if self.under_way:
                 await rest(TICK_S)
             else:
                 await self.pipe.wait_received()
@@ -303,18 +369,21 @@ class Connection:
     def _hold(self) -> None:
         """Tell the run whether a real server works for it, as threads do."""
         if self._policy is not None:
-            wanted = bool(self._link.exchanges) and not (self._cut or self._idle)
+            wanted = self.under_way > 0 and not (self._cut or self._idle)
             if wanted != self._held:
                 self._held = wanted
                 (self._policy.begin if wanted else self._policy.end)()
 
     def cut(self, reason: str) -> None:
-        """Close the connection; calls under way go back to the member."""
+        """Close the connection; calls under way go back to the member.
+
+        They will be sent again: what has not left this machine never does.
+        """
         if self._cut:
             return
         self._cut = True
         self._hold()
-        self.pipe.close()
+        self.pipe.abort()
         self.on_cut(self, reason)
 
     def take_back(self) -> list[Call]:
@@ -323,22 +392,30 @@ class Connection:
         A request counts as sent as soon as the pipe has any of its bytes: a server may carry out a
         part of it.
         """
-        unsent = set(map(id, self._unsent))
         back, self._refused = self._refused, []
         for exchange in self._link.exchanges.values():
             call = exchange.owner
             assert isinstance(call, Call)
-            call.note_sent(id(exchange) not in unsent)
+            call.note_sent()
             back.append(call)
         self._link.exchanges.clear()
-        return back
+        unsent, self._unsent = self._unsent, []
+        return back + unsent
 
     def end_now(self) -> None:
-        """Say good-bye without waiting."""
+        """Say good-bye without waiting.
+
+        If the server owes answers, what has not left this machine never does: others may hold the
+        member by the time that it could.
+        """
         if self._cut:
             return
         self._cut = True
         self._hold()
+        if self.under_way:
+            self.pipe.abort()
+            self.pipe.forget()
+            return
         self._link.disconnect()
         with suppress(OSError):
             self.pipe.try_send(self._link.output())

@@ -27,6 +27,7 @@ from trio import lowlevel
 
 from raidx_fuse.errors import MemberError, RaidxError, UsageError
 from raidx_fuse.members import syscalls
+from raidx_fuse.members.nbd.beat import FENCE_S, STALE_S
 from raidx_fuse.members.nbd.pipe import Piece, Pipe
 from raidx_fuse.members.nbd.protocol.client_handshake import ClientHandshake
 from raidx_fuse.members.nbd.protocol.wire import Export
@@ -38,12 +39,23 @@ TURN_S = 0.001  # of one peer that sends on and on; then the event loop runs onc
 
 _UCRED = struct.Struct("=iII")  # pid, uid, gid
 _TLS_PIECE_BYTES = 1 << 16
-_KEEPALIVE = (  # a dead host is found out within 25 s also when nothing is requested
-    (socket.SO_KEEPALIVE, socket.SOL_SOCKET, 1),
-    (socket.TCP_KEEPIDLE, socket.IPPROTO_TCP, 10),
-    (socket.TCP_KEEPINTVL, socket.IPPROTO_TCP, 5),
-    (socket.TCP_KEEPCNT, socket.IPPROTO_TCP, 3),
-    (socket.TCP_NODELAY, socket.IPPROTO_TCP, 1),
+_LINGER = struct.Struct("ii")  # on, seconds
+_DROP, _DELIVER = _LINGER.pack(1, 0), _LINGER.pack(0, 0)
+# What is sent in the last moment of the fence is dropped before anybody can have taken over, even
+# if this process is stopped meanwhile: by the kernel, unless the server has acknowledged it.
+UNACKNOWLEDGED_S = STALE_S - FENCE_S
+# The kernel would take megabytes, and a beat behind them come too late over a slow link.
+_UNSENT_BYTES = 256 << 10
+_OPTIONS: tuple[tuple[int, int, int | bytes], ...] = (
+    # A dead host is found out within 15 s also when nothing is requested.
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNACKNOWLEDGED_S * 1000)),
+    (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES),
+    (socket.SOL_SOCKET, socket.SO_LINGER, _DROP),  # also if this process is killed
 )
 
 
@@ -84,7 +96,7 @@ def _connected(uri: NbdUri, timeout_s: float) -> socket.socket:
             raise
         return sock
     sock = socket.create_connection((uri.host, uri.port), timeout_s)
-    for option, level, value in _KEEPALIVE:
+    for level, option, value in _OPTIONS:
         sock.setsockopt(level, option, value)
     return sock
 
@@ -227,18 +239,13 @@ class SocketPipe(Pipe):
     def try_send(self, pieces: Sequence[Piece]) -> bool:
         self._adopt()
         self._rest += [self._encrypted(pieces)] if self._tls is not None else pieces
-        with suppress(BlockingIOError):
-            self._send_some()
+        if self._rest:
+            with suppress(BlockingIOError):
+                self._send_some()
         return not self._rest
 
-    async def send(self, pieces: Sequence[Piece]) -> None:
-        self._adopt()
-        self._rest += [self._encrypted(pieces)] if self._tls is not None else pieces
-        while self._rest:
-            try:
-                self._send_some()
-            except BlockingIOError:
-                await lowlevel.wait_writable(self._socket)
+    async def wait_sendable(self) -> None:
+        await lowlevel.wait_writable(self._socket)
 
     def _send_some(self) -> None:
         done = self._socket.sendmsg(self._rest[: syscalls.IOV_MAX])
@@ -297,10 +304,35 @@ class SocketPipe(Pipe):
         return self._outgoing.read()
 
     def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._linger(_DELIVER)
+        self.abort()
+
+    def abort(self) -> None:
+        if self._socket.fileno() < 0:
+            return
         if not self._blocking:
             with suppress(RuntimeError):  # no event loop any more
                 lowlevel.notify_closing(self._socket)
         self._socket.close()
+
+    def _linger(self, how: bytes) -> None:
+        if self.can_drop:
+            with suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, how)
+
+    @property
+    def can_drop(self) -> bool:
+        return self._socket.family != socket.AF_UNIX
+
+    def holds_back(self) -> bool:
+        try:
+            return bool(self._rest) or syscalls.unacknowledged_bytes(self._socket.fileno()) > 0
+        except OSError:
+            return True
+
+    def now_s(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     # -- the witness ---------------------------------------------------------------------------
 

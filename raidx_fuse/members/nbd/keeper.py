@@ -5,6 +5,7 @@ The rules and their reasons are in beat.py. One task of an event loop beats for 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import socket
@@ -12,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import cache
+from math import inf
 
 import trio
 from trio import lowlevel
@@ -23,10 +25,15 @@ from raidx_fuse.members.nbd.beat import (
     BEAT_OFFSET,
     BEAT_S,
     CLAIM_S,
+    DROP_S,
     FENCE_S,
+    GRACE_S,
     LOOK_S,
+    LOOKS_MAX,
+    STALE_S,
     SUPERBLOCK_MAGIC,
     SUPERBLOCK_OFFSETS,
+    Beat,
     Holder,
     decode_beat,
     in_use,
@@ -35,7 +42,7 @@ from raidx_fuse.members.nbd.beat import (
 from raidx_fuse.members.nbd.connection import Call
 from raidx_fuse.members.nbd.pipe import Pipe
 from raidx_fuse.members.nbd.protocol.wire import Command, Export, Flag
-from raidx_fuse.tasks import rest
+from raidx_fuse.tasks import TICK_S, rest
 
 _HEAD_BYTES = 4096  # a whole block of any export
 
@@ -57,15 +64,20 @@ def this_process() -> Holder:
 
 
 class Lock:
-    """The lock of the member *path*, which *holder* wants."""
+    """The lock of the member *path*, which *holder* wants; *clock* is that of `Pipe.now_s`."""
 
-    def __init__(self, path: str, holder: Holder) -> None:
+    def __init__(self, path: str, holder: Holder, clock: Callable[[], float]) -> None:
         self._path = path
         self._holder = holder
+        self._clock = clock
         self._claimed = False  # our page was written
         self._verified = False  # and was still there after CLAIM_S
-        self._beat_s = 0.0  # when the last beat was known to be on the export
-        self._looking = False
+        self._beat_s = -inf  # when the last look was begun that a beat followed
+        self._looking = self._guarding = False
+        self._beats: list[Call] = []  # that have not ended
+        self._late = False  # one that ended without an answer may still be on its way
+        self._drop: Callable[[bool], None] = lambda _: None
+        self._ask_again: Callable[[], None] = lambda: None
         self._lost: MemberError | None = None
         self._one = trio.Lock()
         self._ask: Ask | None = None
@@ -78,24 +90,53 @@ class Lock:
         An export that is no member yet is claimed by the first write only: until then its page may
         be content of others. With *read_only* nothing is written. Raises BusyError, OSError.
         """
-        page = pipe.read_now(BEAT_OFFSET, BEAT_BYTES, self._path)
-        looks = waiting(decode_beat(page), self._holder, self._path)
-        with suppress(StopIteration):
-            next(looks)
-            while True:
-                sleep(LOOK_S)
-                looks.send(pipe.read_now(BEAT_OFFSET, BEAT_BYTES, self._path))
-        if read_only:
-            return
         heads = (pipe.read_now(at, _HEAD_BYTES, self._path) for at in SUPERBLOCK_OFFSETS)
-        if any(head.startswith(SUPERBLOCK_MAGIC) for head in heads):
-            pipe.write_now(BEAT_OFFSET, self._holder.beat().encode(), self._path)
-            self._claimed = True
+        is_member = any(head.startswith(SUPERBLOCK_MAGIC) for head in heads)
+        for _ in range(LOOKS_MAX):
+            looked_s = self._clock()
+            page = pipe.read_now(BEAT_OFFSET, BEAT_BYTES, self._path)
+            looks = waiting(decode_beat(page), self._holder, self._path)
+            with suppress(StopIteration):
+                next(looks)
+                while True:
+                    sleep(LOOK_S)
+                    looked_s = self._clock()
+                    looks.send(pipe.read_now(BEAT_OFFSET, BEAT_BYTES, self._path))
+            if read_only or not is_member:
+                return
+            if self._may_beat(looked_s):
+                pipe.write_now(BEAT_OFFSET, self._holder.beat().encode(), self._path)
+                self._claimed = True
+                return
+        raise self._too_slow()
+
+    def guard_by(self, drop: Callable[[bool], None], ask_again: Callable[[], None]) -> None:
+        """Have *drop* called when nothing may go out any more, and *ask_again* when it may.
+
+        *drop* takes whether to drop only what has not left this machine.
+        """
+        self._drop, self._ask_again = drop, ask_again
 
     def sure(self) -> bool:
         """Return whether a write may go out: we hold the member, and have beaten lately."""
-        lately = trio.current_time() - self._beat_s < FENCE_S
-        return self._verified and lately and self._lost is None
+        return self._verified and self._is_fresh() and self._lost is None
+
+    def _may_beat(self, looked_s: float) -> bool:
+        """Return whether our page may be written after a look that began at *looked_s*."""
+        return self._clock() - looked_s < CLAIM_S or self._is_fresh()
+
+    def _is_fresh(self) -> bool:
+        """Return whether the last beat is so young that nobody can have taken over."""
+        return self._clock() - self._beat_s < FENCE_S
+
+    def _beaten(self, looked_s: float) -> None:
+        """Note that a beat followed the look that began at *looked_s*."""
+        self._beat_s = max(looked_s, self._beat_s)
+        self._ask_again()
+
+    def _too_slow(self) -> MemberError:
+        why = f"its server takes more than {CLAIM_S:g} s to answer"
+        return MemberError(self._path, "write", -1, errno.ETIMEDOUT, why)
 
     async def make_sure(self, ask: Ask, export: Export) -> None:
         """Claim the member, or find out that it is still ours. Raises MemberError."""
@@ -105,7 +146,6 @@ class Lock:
             self._check()
             if not self._claimed:
                 await self._claim(ask)
-                await self._write(ask)
                 if export.flags & Flag.FLUSH:
                     await ask(Call(Command.FLUSH), "flush")
                 self._claimed = True
@@ -113,20 +153,28 @@ class Lock:
                 await trio.sleep(CLAIM_S)
             await self._renew(ask)
             self._verified = True
+            self._ask_again()
             self._ask = ask
             keeper().add(self)
 
     async def _claim(self, ask: Ask) -> None:
-        looks = waiting(decode_beat(await self._read(ask)), self._holder, self._path)
-        try:
-            next(looks)
-            while True:
-                await trio.sleep(LOOK_S)
-                looks.send(await self._read(ask))
-        except StopIteration:
-            pass
-        except BusyError as error:
-            self._lose(error)
+        """Write the first beat when nobody holds the member. Raises MemberError."""
+        for _ in range(LOOKS_MAX):
+            looked_s = self._clock()
+            looks = waiting(decode_beat(await self._read(ask)), self._holder, self._path)
+            try:
+                next(looks)
+                while True:
+                    await trio.sleep(LOOK_S)
+                    looked_s = self._clock()
+                    looks.send(await self._read(ask))
+            except StopIteration:
+                pass
+            except BusyError as error:
+                self._lose(error)
+            if await self._write(ask, looked_s):
+                return
+        raise self._too_slow()
 
     async def renew(self, ask: Ask) -> None:
         """Check that the page is ours and beat; over a new connection, before anything else.
@@ -138,14 +186,21 @@ class Lock:
             await self._renew(ask)
 
     async def _renew(self, ask: Ask) -> None:
-        begun_s = trio.current_time()
-        await self._look(ask)
-        await self._write(ask)
-        self._beat_s = max(begun_s, self._beat_s)
+        for _ in range(LOOKS_MAX):
+            if self._may_be_late() and not self._is_fresh():
+                await self._watch(ask)
+            looked_s = self._clock()
+            await self._look(ask)
+            if await self._write(ask, looked_s):
+                self._beaten(looked_s)
+                return
+        raise self._too_slow()
 
     async def _look(self, ask: Ask, *, patient: bool = False) -> None:
         """Raise MemberError if the page is not ours any more."""
         beat = decode_beat(await self._read(ask, patient=patient))
+        if beat is not None and self._is_late(beat):
+            return  # ours follows
         if beat is None or beat.holder != self._holder.uid:
             what = "its beat is gone: the export has lost content" if beat is None else beat.text
             self._lose(in_use(self._path, beat) if beat else BusyError(f"{self._path}: {what}"))
@@ -159,16 +214,41 @@ class Lock:
         """
         if self._looking or self._ask is None:
             return
-        ask, begun_s, patient = self._ask, trio.current_time(), self.sure()
+        ask, looked_s, patient = self._ask, self._clock(), self.sure()
         with suppress(MemberError):  # who writes finds out why (`make_sure`)
             self._looking = True
             try:
                 await self._look(ask, patient=patient)
             finally:
                 self._looking = False
-            if not patient or self.sure():
-                await self._write(ask, patient=patient)
-                self._beat_s = max(begun_s, self._beat_s)
+            if self._may_be_late() and not self._is_fresh():
+                return  # law 5: `_renew` finds out
+            if await self._write(ask, looked_s, patient=patient):
+                self._beaten(looked_s)
+
+    async def guard(self) -> None:
+        """See to it that nothing goes out any more DROP_S after the last beat.
+
+        What is still on this machine is dropped at once. What is under way elsewhere is dropped, as
+        far as closing reaches it, if the member is not known to be ours again within GRACE_S.
+        """
+        if self._guarding:
+            return
+        self._guarding = True
+        try:
+            while (left_s := self._beat_s + DROP_S - self._clock()) > 0:
+                if left_s > BEAT_S + TICK_S:
+                    return  # the next beat comes before
+                await rest(left_s)
+            if self._ask is None:
+                return
+            self._drop(True)
+            with trio.move_on_after(GRACE_S), suppress(MemberError):
+                await self._renew(self._ask)
+            if not self.sure():
+                self._drop(False)
+        finally:
+            self._guarding = False
 
     async def _read(self, ask: Ask, *, patient: bool = False) -> bytes:
         page = bytearray(BEAT_BYTES)
@@ -177,16 +257,49 @@ class Lock:
         await ask(call, "read")
         return bytes(page)
 
-    async def _write(self, ask: Ask, *, patient: bool = False) -> None:
+    async def _write(self, ask: Ask, looked_s: float, *, patient: bool = False) -> bool:
+        """Beat after a look that began at *looked_s*; False if that is too long ago (law 4)."""
         page = self._holder.beat().encode()
         call = Call(Command.WRITE, BEAT_OFFSET, BEAT_BYTES, [page])
         call.have_patience(patient)
-        await ask(call, "write")
+        call.guard_by(lambda: self._may_beat(looked_s), expires=True)
+        self._beats.append(call)
+        try:
+            await ask(call, "write")
+        except MemberError as error:
+            if error.errno == errno.EAGAIN:
+                return False
+            raise
+        finally:
+            self._beats.remove(call)
+            self._late |= call.sent or not call.done
+        return True
+
+    def _may_be_late(self) -> bool:
+        """Return whether a beat of ours may be on its way over a lost connection."""
+        return self._late or any(call.sent for call in self._beats)
+
+    async def _watch(self, ask: Ask) -> None:
+        """Find out whether another one puts its page back (law 5). Raises MemberError if so."""
+        for _ in range(int(STALE_S / LOOK_S)):
+            await self._look(ask)
+            if self._is_fresh():
+                return  # another task has watched
+            await trio.sleep(LOOK_S)
+        self._late = False
+        for call in self._beats:
+            call.note_sent(False)
+
+    def _is_late(self, beat: Beat) -> bool:
+        """Return whether *beat* is of who held the member before us, and cannot have come back."""
+        held = self._verified and self._clock() - self._beat_s < STALE_S
+        return held and self._holder.took_over_from(beat)
 
     def _lose(self, error: BusyError) -> None:
         """Never write again. Raises MemberError."""
         why = error.message.removeprefix(f"{self._path}: ")
         self._lost = MemberError(self._path, "write", -1, error.errno, why)
+        self._drop(False)
         raise self._lost
 
     def _check(self) -> None:
@@ -248,6 +361,7 @@ class Keeper:
                         holder.begin_round()
                     for lock in self._locks:
                         nursery.start_soon(lock.beat)
+                        nursery.start_soon(lock.guard)
                 nursery.cancel_scope.cancel()
         finally:
             self._running = False

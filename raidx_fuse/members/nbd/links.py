@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 CONNECTIONS_MAX = 4  # where the server allows several
 CALLS_FOR_ANOTHER = 8  # under way on each connection before another one is made
 RETRY_S, RETRY_MAX_S = 0.05, 2.0
+AGAIN = (errno.ECONNRESET, errno.ETIMEDOUT)  # of a recovery: another connection may do better
 
 Dial = Callable[[], Pipe]
 Ask = Callable[[Call, str], Awaitable[None]]
@@ -41,11 +42,17 @@ class Links:
     """The connections of *member*, the first one over *pipe*, others made by *dial*.
 
     *renew* is called with each connection that follows a time without any, before it is used.
-    *refusal* is the error of every operation from now on, or None. *unflushed*: see there.
+    Changes are sent only while *sure*, if given, returns true (`Call.guard`). *refusal* is the
+    error of every operation from now on, or None. *unflushed*: see there.
     """
 
     def __init__(
-        self, member: Member, dial: Dial, pipe: Pipe, renew: Callable[[Ask], Awaitable[None]]
+        self,
+        member: Member,
+        dial: Dial,
+        pipe: Pipe,
+        renew: Callable[[Ask], Awaitable[None]],
+        sure: Callable[[], bool] | None = None,
     ) -> None:
         self.refusal: MemberError | None = None
         self.unflushed = Unflushed()
@@ -55,6 +62,8 @@ class Links:
         self._export = pipe.export
         self._several = bool(pipe.export.flags & Flag.MULTI_CONN)
         self._renew = renew
+        self._sure = sure
+        self._recovering: Connection | None = None
         self._watched = False  # whether callers limit the time of their calls
         self._connections = [Connection(pipe, self._ended, self._cut, lambda: self._watched)]
         self._waiting: list[Call] = []  # for a connection, in order
@@ -105,6 +114,7 @@ class Links:
                 why = "an earlier write of a lost connection may still land there"
                 raise MemberError(self._path, operation, offset_bytes, errno.EIO, why)
             await lost.ended.wait()
+        call.guard_by(self._sure)
         self._submit(call)
         await self._end_of(call, operation)
 
@@ -116,8 +126,32 @@ class Links:
         if not self._connections or (self._unsettled and call.command in CHANGES):
             return False
         call.call_then(then)
+        if call.command in CHANGES:
+            call.guard_by(self._sure)
         self._submit(call)
         return True
+
+    def ask_again(self) -> None:
+        """Send the changes that waited until the member was known to be ours."""
+        for connection in self._all():
+            connection.wake()
+
+    def drop(self, held_back_only: bool) -> None:
+        """Abort the connections with changes that have no answer: none goes out any more.
+
+        With *held_back_only* those only that still have bytes on this machine. Where sending means
+        delivery (a Unix socket), nothing can be dropped but what the pipe did not take.
+        """
+        for connection in self._all():
+            pipe = connection.pipe
+            if held_back_only and not pipe.holds_back():
+                continue
+            if connection.is_stuck or (pipe.can_drop and connection.has_guarded):
+                connection.cut("whether the member is still ours is not known")
+
+    def _all(self) -> list[Connection]:
+        recovering = [] if self._recovering is None else [self._recovering]
+        return self._connections + recovering
 
     async def _end_of(self, call: Call, operation: str) -> None:
         await call.wait()
@@ -268,13 +302,16 @@ class Links:
         try:
             self._check_same(pipe.export)
             if not self._connections:
+                self._recovering = connection
                 await self._recover(connection)
         except MemberError as error:
             connection.end_now()
-            if error.errno == errno.ECONNRESET:
+            if error.errno in AGAIN:
                 raise
             self._refuse(error)
             return
+        finally:
+            self._recovering = None
         connection.on_end, connection.on_cut = self._ended, self._cut
         self._connections.append(connection)
         waiting, self._waiting = self._waiting, []
@@ -296,6 +333,7 @@ class Links:
         self._waiting = [call for call in self._waiting if not call.cancelled]
         later = [call for call in self._waiting if call.command in CHANGES]  # these will be sent
         for call in self.unflushed.newest(later):
+            call.guard_by(self._sure)
             await ask(call, "write")
 
     def _cut_again(self, connection: Connection, reason: str) -> None:

@@ -57,7 +57,7 @@ class NbdMember(Member):
             self._export = export = pipe.export
             self._check_export()
             self.size_bytes = export.size_bytes
-            self._lock = Lock(path, holder or this_process()) if lock else None
+            self._lock = Lock(path, holder or this_process(), pipe.now_s) if lock else None
             if self._lock is not None:
                 self._lock.take_now(pipe, read_only)
         except BaseException as error:
@@ -70,7 +70,10 @@ class NbdMember(Member):
             if isinstance(error, ProtocolError):
                 raise MemberError(path, "open", -1, errno.EIO, error.message) from None
             raise
-        self._links = Links(self, dial, pipe, self._renew)
+        sure = None if self._lock is None else self._lock.sure
+        self._links = Links(self, dial, pipe, self._renew, sure)
+        if self._lock is not None:
+            self._lock.guard_by(self._links.drop, self._links.ask_again)
         self._fua = CommandFlag(0) if self._export.flags & Flag.FLUSH else CommandFlag.FUA
         self._closed = False
         self._copies = Copies()

@@ -11,6 +11,8 @@ import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
+import trio
+
 from raidx_fuse.errors import MemberError
 from raidx_fuse.members.nbd.protocol.client import Client
 from raidx_fuse.members.nbd.protocol.exchange import Exchange
@@ -44,11 +46,14 @@ class Pipe(ABC):
 
     @abstractmethod
     def try_send(self, pieces: Sequence[Piece]) -> bool:
-        """Send *pieces* without blocking; False: `send` sends the rest."""
+        """Send what an earlier call left, then *pieces*, without blocking; False: a rest is left.
+
+        A rest is sent by later calls only.
+        """
 
     @abstractmethod
-    async def send(self, pieces: Sequence[Piece]) -> None:
-        """Send what `try_send` left, then *pieces* in order."""
+    async def wait_sendable(self) -> None:
+        """Return when `try_send` may get rid of what it left."""
 
     @abstractmethod
     async def receive_into(self, buffer: memoryview) -> int:
@@ -60,7 +65,27 @@ class Pipe(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the connection. Idempotent."""
+        """Close the connection; what was sent still reaches the server. Idempotent."""
+
+    def abort(self) -> None:
+        """Close the connection; what the server has not received by now never leaves this machine.
+
+        Idempotent.
+        """
+        self.close()
+
+    @property
+    def can_drop(self) -> bool:
+        """Whether `abort` can keep anything from the server: not where sending means delivery."""
+        return False
+
+    def holds_back(self) -> bool:
+        """Return whether something that was sent may still be on this machine."""
+        return False
+
+    def now_s(self) -> float:
+        """Return the time by a clock that goes on while this machine is suspended."""
+        return trio.current_time()
 
     @property
     def has_witness(self) -> bool:
