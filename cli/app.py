@@ -8,6 +8,7 @@ interrupted. An exception that errors.py does not define is a bug and keeps its 
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from importlib import import_module
@@ -16,7 +17,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from raidx_fuse.cli import defaults
+from raidx_fuse.cli import defaults, streams
 from raidx_fuse.cli.output import Output, warn
 from raidx_fuse.cli.reference.summaries import SUMMARIES
 from raidx_fuse.errors import RaidxError, UsageError, shortage
@@ -49,6 +50,7 @@ ALIASES = {  # mdadm's words
     "unmount": "umount",
 }
 SENTENCE = 1000  # characters: no first sentence of a help is longer
+WORD = 4096  # characters: what a message repeats of a word, which is at most a path
 
 
 class Commands(MutableMapping[str, click.Command]):
@@ -157,38 +159,55 @@ class Verbs(Nouns):
         **extra: Any,
     ) -> Any:
         """Run one command line and exit with its status."""
+        streams.guard()
+        try:
+            status = self._status(args, prog_name, complete_var, **extra)
+            if sys.stdout is not None:
+                sys.stdout.flush()  # at the exit of Python a failure would be a traceback
+        except (BrokenPipeError, streams.OutputError) as error:
+            sys.stdout = None  # nothing may flush it at exit
+            # `raidx ... | head`: the reader has closed the pipe, and expects no word about it.
+            status = complain(error) if isinstance(error, RaidxError) else 1
+        if not standalone_mode:
+            return status
+        sys.exit(status if isinstance(status, int) else 0)
+
+    def _status(
+        self,
+        args: Sequence[str] | None,
+        prog_name: str | None,
+        complete_var: str | None,
+        **extra: Any,
+    ) -> Any:
+        """Run one command line; return its status. Raises what standard output raises."""
         say = _complain_in_json if _asks_for_json(args) else complain
         try:
             tables = defaults.read()
             defaults.check_names(tables, self.commands)
             extra.setdefault("default_map", tables)
-            status = super().main(
+            return super().main(
                 args, prog_name or "raidx", complete_var, standalone_mode=False, **extra
             )
         except click.exceptions.NoArgsIsHelpError as error:
             print(error.format_message(), file=sys.stderr)
-            status = 2
+            return 2
         except click.UsageError as error:
-            status = say(_usage(error), error.exit_code)
+            return say(_usage(error), error.exit_code)
         except click.ClickException as error:
-            status = say(RaidxError(error.format_message()), error.exit_code)
+            return say(RaidxError(error.format_message()), error.exit_code)
         except LayoutError as error:
-            status = say(UsageError(str(error)))
+            return say(UsageError(str(error)))
+        except (BrokenPipeError, streams.OutputError):
+            raise
         except RaidxError as error:
-            status = say(error)
+            return say(error)
         except (click.Abort, KeyboardInterrupt):
-            status = complain(RaidxError("interrupted"), 130)
-        except BrokenPipeError:
-            sys.stdout = None  # `raidx ... | head`: the reader has closed the pipe
-            status = 1
+            return complain(RaidxError("interrupted"), 130)
         except Exception as error:
-            short = shortage(error)
+            short = _without_folder(error) or shortage(error)
             if short is None:
                 raise
-            status = say(short)
-        if not standalone_mode:
-            return status
-        sys.exit(status if isinstance(status, int) else 0)
+            return say(short)
 
     def summary(self, name: str) -> str:
         """Return the first sentence about a command, without importing it if that is known."""
@@ -208,6 +227,17 @@ class Verbs(Nouns):
                 formatter.write_dl(rows)
 
 
+def _without_folder(error: Exception) -> RaidxError | None:
+    """Return what to say if *error* means that the working folder does not exist any more."""
+    if not isinstance(error, FileNotFoundError):
+        return None
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return RaidxError("the working folder was removed", action="change to another: cd /")
+    return None
+
+
 def _usage(error: click.UsageError) -> UsageError:
     """Return a usage error as one line that says which --help to read."""
     message = error.format_message().rstrip(".")
@@ -222,7 +252,8 @@ def _asks_for_json(args: Sequence[str] | None) -> bool:
 
 def complain(error: RaidxError, status: int | None = None) -> int:
     """Print *error* on one line of standard error; return *status*, by default that of *error*."""
-    warn(" ".join(str(error).split()))
+    words = (w if len(w) <= WORD else f"{w[: WORD // 2]}...{w[-20:]}" for w in str(error).split())
+    warn(" ".join(words))
     return error.exit_status if status is None else status
 
 

@@ -151,6 +151,7 @@ def shortage(error: BaseException) -> RaidxError | None:
         return RaidxError("too many open files", action="allow more: ulimit -n 1024")
     words = str(error) if isinstance(error, ImportError | RuntimeError) else ""
     unloaded = "failed to map segment" in words or "can't start new thread" in words
+    unloaded |= isinstance(error, SystemError) and "without exception set" in str(error)  # Python
     if number == _errno.ENOMEM or isinstance(error, MemoryError) or unloaded:
         return RaidxError("not enough memory", action="free some, or allow more: ulimit -v")
     return None

@@ -100,6 +100,7 @@ MAY_STORE = {
     ("nbd.address", "context.verify_mode"),
     ("cli.app", "ctx.obj"),  # so click hands an object to a command
     ("cli.app", "sys.stdout"),  # its reader is gone: nothing may flush it at exit
+    *(("cli.streams", f"sys.{name}") for name in ("stdin", "stdout", "stderr")),
     # The campaign breaks a rule on purpose: the object of a running array gets a class without it.
     ("lab.crash.broken", "array.rebundle.__class__"),
     ("lab.crash.broken", "array.context.journal.__class__"),

@@ -13,6 +13,7 @@ from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.idempotent import if_exists, if_missing, same_members, unchanged
 from raidx_fuse.cli.output import Output, warn
 from raidx_fuse.cli.parameters import ARRAY, PATH, Permissions
+from raidx_fuse.cli.streams import OutputError
 from raidx_fuse.client.status_document import document
 from raidx_fuse.daemon import control_socket, paths
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
@@ -228,14 +229,23 @@ def _door(nbd: str | None, tls: str | None) -> tuple[str, str]:
 def _run(out: Output, request: MountRequest, place: str, foreground: bool) -> None:
     """Run the daemon of *request*, whose commands are sent to *place*."""
     from raidx_fuse.daemon import daemonize
+    from raidx_fuse.daemon.memory_protection import check_address_space
     from raidx_fuse.daemon.serve import body
+
+    check_address_space()
 
     def ready(status: dict[str, Any]) -> None:
         shown = {**document([status]), "changed": True}
         out.emit(shown, ready_text(out, status, place))
 
+    def ready_in_foreground(status: dict[str, Any]) -> None:
+        try:
+            ready(status)
+        except (OutputError, BrokenPipeError) as error:  # no reason to end the disk
+            warn(f"warning: {error}")
+
     if foreground:
-        daemonize.run_in_foreground(body(request), ready)
+        daemonize.run_in_foreground(body(request), ready_in_foreground)
     else:
         ready(daemonize.start(body(request), paths.own_files(place).log))
 

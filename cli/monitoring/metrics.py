@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from raidx_fuse.cli.printable import shown
 from raidx_fuse.client.health import exit_status
 from raidx_fuse.errors import RaidxError
 
@@ -125,7 +126,8 @@ def _filled(
     """Return a metric family whose labels begin with the mount point."""
     filled = family(f"{PREFIX}_{name}", text, labels=["mount", *labels])
     for label_values, value in values:
-        filled.add_metric([mount, *label_values], value)
+        # A path may have bytes that are not UTF-8, which the format cannot have.
+        filled.add_metric([shown(label) for label in (mount, *label_values)], value)
     return filled
 
 

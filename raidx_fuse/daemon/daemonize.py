@@ -13,6 +13,7 @@ of members survive a fork.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import logging
@@ -102,6 +103,7 @@ def _become_daemon(body: Body, writing: int, log_path: Path) -> NoReturn:
     status = 1
     try:
         os.setsid()
+        _close_inherited(writing)
         _detach_output(log_path)
         # The daemon must not keep the caller's directory busy. The caller made its paths absolute.
         os.chdir("/")
@@ -112,6 +114,18 @@ def _become_daemon(body: Body, writing: int, log_path: Path) -> NoReturn:
     finally:
         logging.shutdown()
         os._exit(status)
+
+
+def _close_inherited(writing: int) -> None:
+    """Close all descriptors except the standard streams and *writing*.
+
+    The caller's locks and pipes would be held as long as the daemon runs: `flock` of a script, the
+    end of a pipe that its reader waits for.
+    """
+    for number in [int(name) for name in os.listdir("/proc/self/fd")]:
+        if number > 2 and number != writing:
+            with contextlib.suppress(OSError):  # that of the listing is closed by now
+                os.close(number)
 
 
 def _run(body: Body, writing: int) -> int:

@@ -23,12 +23,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from raidx_fuse.errors import RaidxError
 from raidx_fuse.members.kernel_files import kernel_text
+from raidx_fuse.units import format_size
 
 _PR_SET_IO_FLUSHER = 57
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 _CAP_IPC_LOCK, _CAP_SYS_RESOURCE = 14, 24
 _OOM_SCORE = -1000  # never kill
+ADDRESS_SPACE_BYTES = 1 << 30  # of a daemon: 450 MiB with three members, 8 MiB for each thread
 _COLLECT_AFTER = 10_000  # new objects; Python's own 700 come with every few requests
 
 
@@ -70,6 +73,21 @@ class Protections:
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """Return {"io_flusher": {"active": bool, "reason": str or None}, ...}."""
         return asdict(self)
+
+
+def check_address_space() -> None:
+    """Raise RaidxError if this process may have too little address space for a daemon.
+
+    Under `ulimit -v` a daemon may start and fail later, at a thread that never begins: then every
+    request to its mount would hang.
+    """
+    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit_bytes != resource.RLIM_INFINITY and limit_bytes < ADDRESS_SPACE_BYTES:
+        raise RaidxError(
+            f"only {format_size(limit_bytes)} of memory are allowed, a daemon may need "
+            f"{format_size(ADDRESS_SPACE_BYTES)}",
+            action="allow more: ulimit -v unlimited",
+        )
 
 
 def protect() -> Protections:

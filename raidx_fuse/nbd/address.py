@@ -17,7 +17,7 @@ from ipaddress import ip_address
 
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.members.nbd.dial import SOCKET_PATH_BYTES_MAX
-from raidx_fuse.members.nbd.uri import PORT
+from raidx_fuse.members.nbd.uri import PORT, NbdUri
 
 LOOPBACK = "127.0.0.1"
 _FORM = "write unix:PATH, PORT or HOST:PORT"
@@ -43,11 +43,10 @@ class Address:
         return self.path or f"/{self}"
 
     def uri(self, export: str, *, tls: bool) -> str:
-        """Return the URI of *export* there."""
-        scheme = "nbds" if tls else "nbd"
+        """Return the URI of *export* there; names are percent-encoded."""
         if self.path:
-            return f"{scheme}+unix:///{export}?socket={self.path}"
-        return f"{scheme}://{self}/{export}"
+            return str(NbdUri(socket=self.path, export=export, tls=tls))
+        return str(NbdUri(host=self.host, port=self.port, export=export, tls=tls))
 
 
 def parse_address(text: str, *, tls: bool) -> Address:

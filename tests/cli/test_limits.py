@@ -49,6 +49,7 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Path:
             *("ulimit -f 1000", "mount a b c mnt", "only 1024000 bytes of a file may be written"),
             marks=pytest.mark.mount,
         ),
+        ("ulimit -v 300000", "serve a b c --nbd unix:s", "a daemon may need 1 GiB"),
         ("ulimit -v 60000", "check a b c", "not enough memory; free some, or allow more"),
     ],
 )

@@ -179,6 +179,14 @@ def test_metrics_are_read_by_the_parser_of_prometheus(daemon: Daemon, tmp_path: 
     assert daemon.run("stats", "ARRAY", "--output", str(file)).exit_code == USAGE
 
 
+def test_metrics_name_a_mount_point_that_is_not_utf8(daemon: Daemon) -> None:
+    daemon.answers["status"] = status(mountpoint="/mnt/\udcff")
+    daemon.answers["stats"] = REPORT
+    result = daemon.run("stats", "ARRAY", "--prometheus")
+    assert result.exit_code == 0, result.stderr
+    assert {labels["mount"] for _, labels, _ in samples(result.stdout)} == {"/mnt/\\xff"}
+
+
 def test_a_wiped_member_is_free_and_one_with_a_role_wants_the_option(tmp_path: Path) -> None:
     checked(tmp_path, "create --layout raid5 --size 4MiB --name first a b c")
     refused = raidx(tmp_path, "wipe a b")

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import lzma
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from raidx_fuse.errors import UsageError
 from raidx_fuse.lab.loads import traces
 from raidx_fuse.lab.loads.request import Request, requests_of
+from raidx_fuse.lab.loads.source import Source
 from raidx_fuse.lab.loads.statistics import statistics_of
 from raidx_fuse.lab.loads.traces import Trace
 
@@ -108,7 +110,8 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, words: str) -> None:
 def test_bad_msr_lines_are_named(tmp_path: Path) -> None:
     for line, words in (
         ("1,hm,0,Trim,0,512,1", "type 'Trim'"),
-        ("1.5,hm,0,Read,0,512,1", "invalid literal"),
+        ("x1,hm,0,Read,0,512,1", "could not convert"),
+        ("inf,hm,0,Read,0,512,1", "no time"),
         ("1,hm,0,Read,0", "5 fields instead of 6"),
     ):
         with pytest.raises(UsageError, match="line 5: ") as caught:
@@ -116,11 +119,44 @@ def test_bad_msr_lines_are_named(tmp_path: Path) -> None:
         assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("text", [SPC, MSR])
+def test_what_people_put_around_the_requests_is_skipped(tmp_path: Path, text: str) -> None:
+    plain = list(requests_of(trace(tmp_path, text)))
+    names = "ASU,LBA,Size,Opcode,Time" if text is SPC else "Timestamp,Host,Disk,Type,Offset,Size"
+    before = f"\ufeff# made by hand\n\n{names}\n"
+    opened = trace(tmp_path, before + text + "# 3 requests\n", "around")
+    assert list(requests_of(opened)) == plain
+    wrong = before + text * 2 + "# none\nno request\n"
+    with pytest.raises(UsageError, match=f"line {wrong.count(chr(10))}: "):
+        list(trace(tmp_path, wrong, "wrong"))
+    exact = text.replace("5514663,", "5514663.0,")
+    assert next(iter(requests_of(trace(tmp_path, exact, "float")))) == plain[0]
+
+
+def test_a_trace_comes_from_a_pipe(tmp_path: Path) -> None:
+    """It is opened once, and read as often as a file: by `check`, `span_bytes` and the load."""
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=(SPC,))
+    writer.start()
+    source = Source(name=str(tmp_path / "pipe"), fit="scale")
+    source.check()
+    writer.join()
+    seen = [request for block in source.load(64 * MIB) for request in requests_of([block])]
+    assert len(seen) == 4
+    assert len(list(Trace(tmp_path / "pipe"))) == 1
+
+
+def test_a_load_has_an_end() -> None:
+    for source in (Source(name="zipf", requests=0), Source(name="zipf", seconds=0.0)):
+        with pytest.raises(UsageError):
+            source.check()
+
+
 def test_files_that_are_no_traces_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="an empty trace"):
         trace(tmp_path, "\n\n")
     with pytest.raises(UsageError, match="neither an SPC nor"):
-        trace(tmp_path, "version,time,op,size,lbn\n")
+        trace(tmp_path, "version,time,op,size,lbn\n1,2,r,4,5\n")
     with pytest.raises(UsageError, match=r"nowhere\.spc: cannot be read: No such file"):
         Trace(tmp_path / "nowhere.spc")
     with pytest.raises(UsageError, match="no trace format"):

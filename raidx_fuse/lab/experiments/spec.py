@@ -80,7 +80,7 @@ import fnmatch
 import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any
 
 from raidx_fuse.errors import UsageError
@@ -96,6 +96,7 @@ from raidx_fuse.lab.experiments.pool_parts import (
 from raidx_fuse.lab.experiments.simulate import Experiment
 from raidx_fuse.lab.experiments.toml_table import Table
 from raidx_fuse.lab.loads.source import Source
+from raidx_fuse.lab.loads.traces import regular_file
 from raidx_fuse.members.simulated.network import NetworkModel
 
 Changes = Sequence[tuple[Sequence[str], Any]]  # (path of keys, value), see sweep.py
@@ -286,12 +287,13 @@ def _check_members(array: Table, members: list[Any], disks: int) -> None:
 def _source(load: Table, folder: str, seed: int) -> tuple[Source, int]:
     """Return the load and its depth (0: open loop)."""
     name = load.must("source", str, "")
+    is_limited = load.has("requests"), load.has("seconds")  # 0 is no limit, but a mistake
     requests, depth = load.take("requests", int, 0), load.take("depth", int, 0)
     seconds, rate_s = load.take("seconds", float, 0.0), load.take("rate", float, 0.0)
     source = Source(
         name=name,
-        requests=requests or None,
-        seconds=seconds or None,
+        requests=requests if is_limited[0] else None,
+        seconds=seconds if is_limited[1] else None,
         speed=load.take("speed", float, 1.0),
         rate_s=rate_s or None,
         factor=load.take("factor", int, 1),
@@ -304,7 +306,8 @@ def _source(load: Table, folder: str, seed: int) -> tuple[Source, int]:
     if min(requests, depth, seconds, rate_s) < 0:
         raise UsageError(f"{load.place}: requests, seconds, rate and depth are not negative")
     if not source.is_generated:
-        source = source.at(str(PurePath(folder, name)))
+        # A pipe is read here: the processes that run the parts of a sweep cannot open it.
+        source = source.at(str(regular_file(Path(folder, name))))
     try:
         source.check()
     except UsageError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,10 @@ class Source:
             raise UsageError("speed and rate are above 0")
         if not 1 <= self.factor <= 1 << 20:
             raise UsageError(f"the factor of addresses is a whole number from 1, not {self.factor}")
+        if self.requests is not None and self.requests < 1:
+            raise UsageError(f"a load has at least one request, not {self.requests}")
+        if self.seconds is not None and not 0 < self.seconds < inf:
+            raise UsageError(f"a load takes more than 0 seconds, not {self.seconds}")
         check_asus(self.asus)
         if self.is_generated and self.asus != JOINED:
             raise UsageError(f"{self.name} is generated: it has no ASUs to choose from")
@@ -87,7 +92,8 @@ class Source:
         if self.rate_s is not None:
             work = replace(work, rate_s=self.rate_s / self.speed)
         # With a duration, more requests may be needed than the published trace has.
-        count = self.requests or (1 << 62 if self.seconds is not None else work.requests)
+        count = 1 << 62 if self.seconds is not None else work.requests
+        count = self.requests if self.requests is not None else count
         load = first(generate(work, seed=self.seed, requests=count), None, self.seconds)
         return self._fitted(faster(load, self.speed), size_bytes, work.span_bytes)
 

@@ -8,7 +8,9 @@
 * MSR Cambridge, ``Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime``: timestamp in units
   of 100 ns, Type Read or Write, Offset and Size in bytes.
 
-The first line decides which format it is. Every ASU (disk) is an address space of its own. With
+The first request decides which format it is. Empty lines, comments (``#``), a byte order mark and
+one line of column names before it are skipped. What is no regular file, such as a pipe, is copied
+to a temporary file first. Every ASU (disk) is an address space of its own. With
 *asus* "joined" they are concatenated in the order of their numbers, each as long as the trace's
 largest address on it, so the whole file is read once before the first block. "overlaid" puts all of
 them at address 0, as replays that ignore the ASU do; a number takes only the requests to that ASU.
@@ -21,10 +23,13 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from math import isfinite
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import IO, Any
 
 import numpy as np
@@ -41,6 +46,8 @@ JOINED, OVERLAID = "joined", "overlaid"
 DEVICE_ALIGNMENT_BYTES = 1 << 20
 OFFSET_BYTES_MAX = 1 << 60
 _ENCODING = "latin-1"  # decodes any byte: a wrong line gets a message with its number
+_MARK = b"\xef\xbb\xbf".decode(_ENCODING)  # of byte order, before the first line
+_copies: dict[str, Any] = {}  # path -> what came out of a pipe, removed at the end
 _BROKEN: tuple[type[Exception], ...] = (OSError, EOFError, lzma.LZMAError)
 if zstandard is not None:
     _BROKEN += (zstandard.ZstdError,)
@@ -61,7 +68,18 @@ def _msr_row(fields: Sequence[str]) -> Row:
     word = kind.strip().lower()
     if word not in ("read", "write"):
         raise ValueError(f"type {kind.strip()!r} is neither Read nor Write")
-    return int(time), int(device), word == "write", int(offset), int(size)
+    return _whole(time), int(device), word == "write", int(offset), int(size)
+
+
+def _whole(text: str) -> int:
+    """Return a time stamp; spreadsheets write such numbers as 1.28166E+17 or with ".0"."""
+    try:
+        return int(text)
+    except ValueError:
+        time = float(text)
+    if not isfinite(time):
+        raise ValueError(f"{text!r} is no time")
+    return round(time)
 
 
 FORMATS: dict[str, tuple[Callable[[Sequence[str]], Row], int, float]] = {
@@ -158,23 +176,31 @@ class Trace:
 
     def _recognise(self) -> str:
         for line in self._lines():
-            if not line.strip():
-                continue
             fields = line.split(",")
             if len(fields) >= 6 and fields[3].strip().lower() in ("read", "write"):
                 return "msr"
             if len(fields) >= 5 and fields[3].strip().lower() in ("r", "w"):
                 return "spc"
-            raise UsageError(
-                f"{self.path}: neither an SPC nor an MSR Cambridge trace",
-                action="expected lines like 0,303567,3584,w,0.000000 (ASU,LBA,size,opcode,time)",
-            )
+            if _is_row(line):
+                raise UsageError(
+                    f"{self.path}: neither an SPC nor an MSR Cambridge trace",
+                    action="expected lines like 0,303567,3584,w,0.000000"
+                    " (ASU,LBA,size,opcode,time)",
+                )
         raise UsageError(f"{self.path}: an empty trace")
 
     def _lines(self) -> Iterator[str]:
-        """Yield the lines of the file, decompressed by its suffix. Raises UsageError."""
+        """Yield the lines of the file, decompressed by its suffix. Raises UsageError.
+
+        A byte order mark is left out, and of a line with column names only its end is yielded.
+        """
         try:
             with self._open() as file:
+                first = next(file, "").removeprefix(_MARK)
+                while first and not _is_row(first):
+                    yield first
+                    first = next(file, "")
+                yield from ("\n" if _is_names(first.split(",")) else first,) if first else ()
                 yield from file
         except _BROKEN as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
@@ -182,23 +208,24 @@ class Trace:
 
     def _open(self) -> IO[str]:
         suffix = self.path.suffix.lower()
+        path = regular_file(self.path)
         if suffix == ".xz":
-            return lzma.open(self.path, "rt", encoding=_ENCODING)
+            return lzma.open(path, "rt", encoding=_ENCODING)
         if suffix == ".gz":
-            return gzip.open(self.path, "rt", encoding=_ENCODING)
+            return gzip.open(path, "rt", encoding=_ENCODING)
         if suffix == ".bz2":
-            return bz2.open(self.path, "rt", encoding=_ENCODING)
+            return bz2.open(path, "rt", encoding=_ENCODING)
         if suffix == ".zst":
-            return self._open_zst()
-        return self.path.open(encoding=_ENCODING)
+            return self._open_zst(path)
+        return path.open(encoding=_ENCODING)
 
-    def _open_zst(self) -> IO[str]:
+    def _open_zst(self, path: Path) -> IO[str]:
         if zstandard is None:
             raise UsageError(
                 f"{self.path}: reading .zst needs the package zstandard",
                 action="pip install 'raidx-fuse[traces]', or unpack the file",
             )
-        opened: IO[str] = zstandard.open(self.path, "rt", encoding=_ENCODING)
+        opened: IO[str] = zstandard.open(path, "rt", encoding=_ENCODING)
         return opened
 
     def _columns(self) -> Iterator[_Columns]:
@@ -222,7 +249,7 @@ class Trace:
     def _parse(self, lines: list[str], number: int) -> _Columns:
         read_row, needed, unit_s = FORMATS[self.format]
         try:
-            rows = [_checked(read_row(line.split(","))) for line in lines if line.strip()]
+            rows = [_checked(read_row(line.split(","))) for line in lines if _is_row(line)]
         except ValueError:
             self._complain(lines, number, read_row, needed)
             raise
@@ -244,12 +271,38 @@ class Trace:
         for at, line in enumerate(lines, number):
             fields = line.split(",")
             try:
-                if line.strip():
+                if _is_row(line):
                     _checked(read_row(fields))
             except ValueError as error:
                 few = f"{len(fields)} fields instead of {needed}"
                 problem = few if len(fields) < needed else error
                 raise UsageError(f"{self.path}, line {at}: {problem}") from None
+
+
+def regular_file(path: Path) -> Path:
+    """Return *path*, or of a pipe the path of a copy: a trace is read several times.
+
+    The copy is kept until the program ends. Raises OSError.
+    """
+    if str(path) not in _copies:
+        if path.is_file():
+            return path
+        with path.open("rb") as pipe:
+            copy = NamedTemporaryFile(prefix="raidx-trace-")  # noqa: SIM115  # kept to the end
+            shutil.copyfileobj(pipe, copy, 1 << 20)
+        copy.flush()
+        _copies[str(path)] = copy
+    return Path(_copies[str(path)].name)
+
+
+def _is_row(line: str) -> bool:
+    """Return whether *line* stands for a request: it is neither empty nor a comment."""
+    return bool(line.strip()) and not line.startswith("#")
+
+
+def _is_names(fields: Sequence[str]) -> bool:
+    """Return whether a first line of *fields* names the columns: none of them is a number."""
+    return len(fields) > 1 and not any(set(field) & set("0123456789") for field in fields)
 
 
 def check_asus(text: str) -> str:

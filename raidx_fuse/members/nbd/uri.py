@@ -53,9 +53,9 @@ class NbdUri:
             "tls-certificates": self.certificates,
             "tls-hostname": self.tls_hostname,
         }
-        given = "&".join(f"{key}={quote(value, _SAFE)}" for key, value in options.items() if value)
+        given = "&".join(f"{key}={_quoted(value)}" for key, value in options.items() if value)
         query = f"?{given}" if given else ""
-        return f"{scheme}://{place}/{quote(self.export, _SAFE)}{query}"
+        return f"{scheme}://{place}/{_quoted(self.export)}{query}"
 
     @property
     def identity(self) -> Identity:
@@ -63,6 +63,10 @@ class NbdUri:
         place = f"{self.socket or (self.host.lower(), self.port)}/{self.export}"
         digest = hashlib.blake2b(place.encode(), digest_size=8).digest()
         return _IDENTITY_SPACE, int.from_bytes(digest, "big")
+
+
+def _quoted(text: str) -> str:
+    return quote(text, _SAFE, errors="surrogateescape")
 
 
 def is_uri(text: str) -> bool:
@@ -77,7 +81,9 @@ def parse_uri(text: str) -> NbdUri:
         parts = urlsplit(text)
         port = PORT if parts.port is None else parts.port
         query = parts.query.replace("+", "%2B")  # no form: a plus sign means itself
-        queries = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+        queries = parse_qsl(
+            query, keep_blank_values=True, strict_parsing=bool(query), errors="surrogateescape"
+        )
     except ValueError as error:
         raise _wrong(text, str(error)) from None
     scheme = parts.scheme.lower()
