@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raidx_fuse.errors import FormatError
+from raidx_fuse.format.configuration import features
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.names import brief
 from raidx_fuse.format.regions import PAYLOAD_BITS
@@ -24,7 +25,7 @@ from raidx_fuse.layouts.placements.restriping import RestripeLayout, restripe
 from raidx_fuse.layouts.plugged import require_origin
 from raidx_fuse.layouts.registry import LAYOUTS, ORDER_PARAM, LayoutError, find_layout, make_layout
 
-RESTRIPE = "restripe"
+RESTRIPE = features.RESTRIPE
 MIGRATED = "migrated"
 
 

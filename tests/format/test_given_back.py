@@ -13,11 +13,15 @@ import os
 import subprocess
 import sys
 import tarfile
+from collections.abc import Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
 
+from raidx_fuse.format.configuration.features import FEATURES
+from raidx_fuse.journal.announce import announce, retract
+from raidx_fuse.members.simulated.virtual_time import run
 from tests.format.shelf import shelf
 
 ROOT = Path(__file__).parents[2]
@@ -96,3 +100,56 @@ def test_arrays_of_today_mount_there_or_are_refused_by_name(
     }
     assert not wrong
     assert len(found) > 90
+
+
+TRIED = "a feature to be tried"
+CASES = (  # one of each way in which an array begins to be read there
+    ("raid5", "partial", "log"),
+    ("raid5", "none", "restripe"),
+    ("rdp", "full", "growth"),
+    ("raid1", "partial", "absent"),
+    ("raidx-parity", "partial", "clean"),
+    ("raid4", "partial", "rebuild"),
+    ("xcode", "full", "move"),
+)
+
+
+@pytest.mark.parametrize("retracted", [False, True])
+def test_what_is_announced_is_refused_there_and_mounts_again_when_it_is_retracted(
+    old_tree: Path,
+    old_python: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    retracted: bool,
+) -> None:
+    """Nothing is written by a start that is refused."""
+    monkeypatch.setitem(FEATURES, TRIED, "nothing")
+
+    def with_feature(state: Callable[[shelf.Case], Awaitable[None]]) -> object:
+        async def reach(case: shelf.Case) -> None:
+            assert case.pool is not None
+            for volumes in case.pool.arrays:
+                await announce(volumes.array.member_set, TRIED)
+            await state(case)
+            await case.write(2)
+            if retracted:
+                for volumes in case.pool.arrays:
+                    array = volumes.array
+                    await retract(array.context.journal, array.member_set, TRIED)
+
+        return reach
+
+    cases = [shelf.Case(*case, seed) for seed, case in enumerate(CASES)]
+    for case in cases:
+        monkeypatch.setitem(shelf.STATES, case.state, with_feature(shelf.STATES[case.state]))
+    with shelf.small_windows():
+        made = [(case, run(shelf.make, case)) for case in cases]
+    path = tmp_path / "new.shelf"
+    path.write_bytes(shelf.pack(made, {}))
+    found = played(path, old_python, old_tree)
+    assert set(found) == {case.name for case in cases}
+    for name, (outcome, why) in found.items():
+        if retracted:
+            assert outcome == "ok", (name, why)
+        else:
+            assert (outcome, f"{ANNOUNCED} 'needs'" in why) == ("refused", True), (name, why)

@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from raidx_fuse.errors import FormatError, OtherVersionError
+from raidx_fuse.format.configuration.features import parted, with_needs
 from raidx_fuse.format.configuration.json_limits import impossible_number, is_too_deep
 from raidx_fuse.format.configuration.names import brief, cleaned, is_clean, name_problem
 from raidx_fuse.format.configuration.volumes import table_problem
@@ -63,7 +64,8 @@ class ArrayConfig:
 
     * *size_bytes*: the limit on the image that the user set, or None; *created_s*: Unix seconds.
     * *jobs*: progress of jobs that survives a remount ("rebuild:2" -> {"next_stripe": 123}).
-    * *params*, *history*: belong to the layout.
+    * *params*, *history*: belong to the layout; *needs*: the features of the format that earlier
+      programs cannot read (features.py), ascending.
     * *starts*: counts the starts for writing; *lineage*: an entry for each exclusion of members.
       From both, assemble.py decides whether one configuration extends another or both diverged.
     * *volumes*: the volume table (volumes.py) as JSON values; None: one volume, the whole image.
@@ -87,6 +89,7 @@ class ArrayConfig:
     size_bytes: int | None = None
     created_s: int = 0
     volumes: dict[str, Any] | None = None
+    needs: tuple[str, ...] = ()
 
     # -- questions -------------------------------------------------------------------------------
 
@@ -296,6 +299,7 @@ def config_to_dict(config: ArrayConfig) -> dict[str, Any]:
     values: dict[str, Any] = {name: getattr(config, name) for name in _CONFIG_TYPES}
     values["members"] = [{n: getattr(r, n) for n in _RECORD_TYPES} for r in config.members]
     values["regions"] = {n: [r.offset, r.length] for n, r in config.regions.named().items()}
+    values["params"] = with_needs(config.params, config.needs)
     values["history"] = list(config.history)
     values["lineage"] = list(config.lineage)
     if config.volumes is not None:
@@ -385,6 +389,7 @@ def _config_from(values: dict[str, Any]) -> ArrayConfig:
     checked["regions"] = Regions(
         **{name: _region_from(checked["regions"][name]) for name in _REGIONS}
     )
+    checked["params"], checked["needs"] = parted(checked["params"])
     checked["history"] = tuple(checked["history"])
     checked["lineage"] = tuple(_typed({"entry": e}, "entry", str) for e in checked["lineage"])
     if "volumes" in values:  # arrays without a volume table have none

@@ -1,0 +1,75 @@
+"""Features of the format that earlier programs cannot read, and how an array says that it has them.
+
+Programs up to commit 79fb2b4 refuse one thing that they do not know by name: a parameter of a
+layout. So an array that uses such a feature has the parameter `needs`, a list of the features'
+names; during a restripe both shapes have it. A program that does not know one of them refuses the
+array (journal/announce.py says when it is written).
+
+In memory, the names are a field of the configuration (`ArrayConfig.needs`), not a parameter: no
+layout depends on them, and they outlive growths and restripes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from raidx_fuse.errors import OtherVersionError
+from raidx_fuse.format.configuration.names import brief
+
+NEEDS = "needs"
+RESTRIPE = "restripe"
+_SHAPES = ("from", "to")
+FEATURES: dict[str, str] = {}
+"""The features that this program knows, and what of an array each of them changes."""
+
+
+def with_needs(params: dict[str, Any], needs: Sequence[str]) -> dict[str, Any]:
+    """Return the parameters of a superblock: *params* with the features *needs*."""
+    if not needs:
+        return params
+    moving = params.get(RESTRIPE)
+    if moving is None:
+        return {**params, NEEDS: list(needs)}
+    shapes = {
+        side: {**moving[side], "params": with_needs(moving[side]["params"], needs)}
+        for side in _SHAPES
+    }
+    return {**params, RESTRIPE: {**moving, **shapes}}
+
+
+def parted(params: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the parameters of a superblock without the features that it needs, and these.
+
+    Raises OtherVersionError for a feature that is not known here, ValueError if they are no list of
+    names, or not the same in both shapes of a restripe.
+    """
+    moving = params.get(RESTRIPE)
+    if not isinstance(moving, Mapping):
+        return _parted(params)
+    parts = {}
+    for side in _SHAPES:
+        shape = moving.get(side)
+        if not isinstance(shape, Mapping) or not isinstance(shape.get("params"), dict):
+            return params, ()  # what is wrong with it is said where the shapes are made
+        parts[side] = _parted(shape["params"])
+    old, new = (parts[side][1] for side in _SHAPES)
+    if old != new:
+        raise ValueError("the two shapes of a restripe need different features")
+    shapes = {side: {**moving[side], "params": parts[side][0]} for side in _SHAPES}
+    return {**params, RESTRIPE: {**moving, **shapes}}, old
+
+
+def _parted(params: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    if NEEDS not in params:
+        return params, ()
+    rest = {name: value for name, value in params.items() if name != NEEDS}
+    names = params[NEEDS]
+    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
+        raise ValueError("the features that it needs are no list of names")
+    for name in names:
+        if name not in FEATURES:
+            raise OtherVersionError(f"the array needs {brief(repr(name))}, unknown to this raidx")
+    if sorted(set(names)) != names:
+        raise ValueError("the features that it needs are not in order")
+    return rest, tuple(names)
