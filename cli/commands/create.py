@@ -19,7 +19,7 @@ from raidx_fuse.cli.parameters import (
     overwrite_option,
 )
 from raidx_fuse.client.status_document import document
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.members.spec import absolute
 
 
@@ -188,17 +188,34 @@ def wipe(out: Output, members: tuple[str, ...], lose_data: bool) -> None:
 
 
 @verb()
-@click.argument("members", metavar="MEMBER...", nargs=-1, required=True, type=PATH)
-@click.argument("name")
-def rename(out: Output, members: tuple[str, ...], name: str) -> None:
+@click.argument("words", metavar="MEMBER... [NAME]", nargs=-1, required=True, type=PATH)
+@click.option(
+    "--new-uuid",
+    "new_uuid",
+    is_flag=True,
+    help="Instead of a name, new UUIDs for array, members and volumes: for a full copy.",
+)
+def rename(out: Output, words: tuple[str, ...], new_uuid: bool) -> None:
     """Give an array that is not mounted another name; all of its members are needed.
 
     The image of an array without a volume table is named like the array.
+
+    With --new-uuid all arguments are members: a full copy of an array (dd, a snapshot of a virtual
+    machine) becomes an array of its own, which can be mounted beside the original. A change that
+    was cut is completed by the same command.
     """
     import trio
 
     from raidx_fuse.daemon import create as creation
 
+    if new_uuid:
+        found = trio.run(creation.give_new_uuid, [absolute(member) for member in words])
+        document = out.fit({**found, "old": found["name"]})
+        out.emit(document, f"{document['name']} has the UUID {document['uuid']} now")
+        return
+    *members, name = words
+    if not members:
+        raise UsageError("rename needs members and a name", action="see raidx rename --help")
     paths = [absolute(member) for member in members]
     old, uuid = trio.run(creation.rename, paths, name)
     out.emit({"uuid": uuid, "old": old, "name": name}, f"{old} is named {name} now")

@@ -18,6 +18,7 @@ from raidx_fuse.layouts.placements.bundled import SPARE_CHUNKS, BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, check_chunk_bytes, code_for
 from raidx_fuse.members.base import Member
+from raidx_fuse.members.spec import parse_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +247,22 @@ async def _look(member: Member, *, lose_data: bool) -> dict[str, Any]:
     if not lose_data:
         raise UsageError(f"{member.path} {what}", action="to wipe it all the same, add --lose-data")
     return document
+
+
+async def give_new_uuid(specs: Sequence[str]) -> dict[str, Any]:
+    """Give the array of the members *specs*, and its members and volumes, new UUIDs.
+
+    For a copy: its original may run meanwhile. A change that was cut is completed. Returns a
+    document. Raises UsageError, AssemblyError, BusyError if a member is in use, MemberError.
+    """
+    from raidx_fuse.array.new_identity import give_new_identity  # late, as in `rename`
+
+    with Disks() as disks:
+        members = disks.attach(specs)
+        if any(parse_spec(spec).is_remote for spec in specs):
+            await disks.claim(members)  # a server may export the very disks of the original
+        former, config = await give_new_identity(members)
+    return {"uuid": config.array_uuid, "old_uuid": former, "name": config.name}
 
 
 async def rename(specs: Sequence[str], name: str) -> tuple[str, str]:

@@ -34,6 +34,7 @@ from raidx_fuse.format.configuration.config import (
     MemberRecord,
 )
 from raidx_fuse.format.configuration.names import brief
+from raidx_fuse.format.configuration.renamed import refuse_half_renamed
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
 from raidx_fuse.format.ruling import Given, paths_of, ruling_config
 from raidx_fuse.format.shapes import RESTRIPE, can_lose, shapes_of
@@ -192,6 +193,7 @@ def _refuse_foreign(given: Sequence[Given]) -> None:
         arrays.setdefault(one.superblock.array_uuid, []).append(one)
     if len(arrays) == 1:
         return
+    refuse_half_renamed([one.superblock.config for one in given])
     groups = sorted(arrays.values(), key=len, reverse=True)
     parts = [
         f"{paths_of(group)} of array {group[0].superblock.config.name!r} "

@@ -14,6 +14,7 @@ Laws (FORMAT.md, "Superblock" and "Update protocol"):
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -27,6 +28,7 @@ from raidx_fuse.format.configuration.config import (
     uuid_bytes,
     uuid_text,
 )
+from raidx_fuse.format.configuration.renamed import renamed
 from raidx_fuse.format.regions import (
     COUNTER_MAX,
     PAGE_BYTES,
@@ -249,6 +251,16 @@ def _judge(number: int, content: bytearray) -> Slot:
         return Slot(number, None, error.message, ours)
 
 
+def valid_ones(slots: Sequence[Slot]) -> list[Superblock]:
+    """Return the valid superblocks of *slots*.
+
+    Of a change of the UUID that was cut between the two, the former one does not count any more.
+    """
+    valid = [slot.superblock for slot in slots if slot.superblock is not None]
+    formers = {made.array_uuid for one in valid if (made := renamed(one.config)) is not None}
+    return [one for one in valid if one.array_uuid not in formers]
+
+
 def newest(slots: tuple[Slot, Slot], path: str) -> Superblock | None:
     """Return the newest valid superblock of *slots*, None if neither slot has a superblock.
 
@@ -260,7 +272,7 @@ def newest(slots: tuple[Slot, Slot], path: str) -> Superblock | None:
         if slot.other is not None:
             problem = f"{path}: {slot.other.message}"
             raise OtherVersionError(problem, array_uuid=slot.other.array_uuid)
-    valid = [slot.superblock for slot in slots if slot.superblock is not None]
+    valid = valid_ones(slots)
     if len({(s.array_uuid, s.member_uuid) for s in valid}) > 1:
         raise FormatError(f"{path}: its two superblocks belong to different members")
     if valid:

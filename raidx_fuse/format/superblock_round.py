@@ -23,6 +23,7 @@ from raidx_fuse.format.superblock import (
     Superblock,
     encode_superblock,
     read_slots,
+    valid_ones,
     write_superblock,
 )
 from raidx_fuse.members.base import Member
@@ -166,7 +167,7 @@ async def _superblock_to_replace(
     slots = await read_slots(member)
     if any(slot.other is not None for slot in slots):
         raise FormatError(f"{member.path}: a superblock of another version appeared on it")
-    valid = [slot.superblock for slot in slots if slot.superblock is not None]
+    valid = valid_ones(slots)
     for superblock in valid:
         if (superblock.array_uuid, superblock.member_uuid) != (config.array_uuid, member_uuid):
             raise FormatError(f"{member.path}: another member's superblock appeared on it")

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from raidx_fuse.errors import AssemblyError, FormatError, MemberError, RaidxError, UsageError
 from raidx_fuse.format.assemble import assemble
+from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.format.configuration.renamed import refuse_half_renamed
 from raidx_fuse.format.superblock import newest, read_slots
 from raidx_fuse.members.base import Member
 from raidx_fuse.pool.volume_table import ArrayVolumes
@@ -21,6 +23,7 @@ async def by_array(members: Sequence[Member]) -> list[list[Member]]:
     """
     groups: dict[str, list[Member]] = {}
     names: dict[str, str] = {}
+    configs: dict[str, ArrayConfig] = {}  # of the first member of each
     unread: list[Member] = []
     for member in members:
         try:
@@ -33,6 +36,8 @@ async def by_array(members: Sequence[Member]) -> list[list[Member]]:
         uuid = superblock.array_uuid
         groups.setdefault(uuid, []).append(member)
         names[uuid] = superblock.config.name
+        configs.setdefault(uuid, superblock.config)
+    refuse_half_renamed(list(configs.values()))
     if len(groups) < 2:
         return [list(members)]
     for group in groups.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -145,6 +146,15 @@ def test_a_copy_of_a_running_array_is_refused_with_the_way_out(folder: Path) -> 
         assert "raidx rename --new-uuid MEMBER..." in done.stderr
     after = checksums(folder)
     assert [after[f"copy-{name}"] for name in "abc"] == [before[f"copy-{name}"] for name in "abc"]
+    document = json.loads(checked(folder, f"rename --new-uuid {copies} --json"))
+    assert document["uuid"] != document["old_uuid"]
+    checked(folder, f"mount {copies} m2")
+    assert (folder / "m2" / "v").read_bytes() == (folder / "m" / "v").read_bytes()
+    write(folder / "m2" / "v", b"the copy")
+    assert (folder / "m" / "v").read_bytes()[:8] == b"original"
+    checked(folder, "umount m2")
+    for name in "abc":
+        shutil.copy(folder / name, folder / f"copy-{name}")
     # The lock of a process ends with it, however it ends.
     with control_socket.Connection(folder / "m", timeout_s=10) as connection:
         pid = connection.daemon_pid

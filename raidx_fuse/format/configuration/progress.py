@@ -21,6 +21,7 @@ _FIELDS: dict[str, frozenset[str] | None] = {
     "reshape": frozenset({"kind", "role"}),
     "tuner": frozenset({"since_scrub_s"}),
     "away": frozenset({"left", "stripes", "regions", "starts", "shape"}),
+    "renamed": frozenset({"array", "events", "members"}),
     "bad_chunks": frozenset({"count", "steps", "shift", "ranges"}),
     **dict.fromkeys(("health", "pool", "plan")),  # for people, and where nothing is lost without
 }
