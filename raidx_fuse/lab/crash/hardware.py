@@ -38,6 +38,7 @@ POOL = "pool"
 POOL_NAMES = ("here", "there")
 POOL_OTHERS = ("raid1", "raid5", "raid0", "raid4")
 POOL_STRIPES = 14
+SCATTERED_STRIPES = 40  # of pools whose volumes have up to 16 extents, each in a stripe of its own
 GROWTH_PRIME = 7  # of a code of two losses that grows: up to 8 members (rdp) or 9 (evenodd)
 
 # Huge images: the first sector of a page of the written map holds the bits of 3,840 chunks; in the
@@ -240,7 +241,7 @@ class Hardware:
                 with_volume=False,
             )
 
-        config = await _create_smallest(create, MEMBER_BYTES_MIN, POOL_STRIPES)
+        config = await _create_smallest(create, MEMBER_BYTES_MIN, self.shape.stripes)
         return layout_of(config), config.regions, images
 
 

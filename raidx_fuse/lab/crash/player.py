@@ -22,7 +22,15 @@ from raidx_fuse.errors import ArrayFailedError, RaidxError
 from raidx_fuse.lab.crash.at_changes import ChangeWriter
 from raidx_fuse.lab.crash.broken import break_order
 from raidx_fuse.lab.crash.disks import MOODY, PACES, SectorDisk, is_member
-from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, POOL, Fronts, Hardware, Shape
+from raidx_fuse.lab.crash.hardware import (
+    CHUNK_BYTES,
+    POOL,
+    POOL_STRIPES,
+    SCATTERED_STRIPES,
+    Fronts,
+    Hardware,
+    Shape,
+)
 from raidx_fuse.lab.crash.history import History, Span, Timeline, WriteSpan
 from raidx_fuse.lab.crash.mounting import mounted
 from raidx_fuse.lab.crash.parts import Parts, read_sectors
@@ -36,11 +44,14 @@ from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image
+from raidx_fuse.pool.allocate import EXTENTS_MAX, unit_bytes
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume import Volume
+from raidx_fuse.pool.volume_table import ArrayVolumes
 
 CACHE_BYTES = (0, 8 << 10, 256 << 10)  # no chunk cache, a small one, one for everything; in turn
 DISCARD_SHARE = 0.3  # of the workloads: they have discards
+SCATTERED_SHARE = 0.5  # of the workloads on a pool: two volumes have many extents
 REGIONS_SHARE = 0.5  # of the workloads of these themes: their dirty regions have many stripes
 REGION_THEMES = {
     *("writes", "remounts", "hangs", "replaces", "disks", "returns", "scrub", "latent", "squeeze"),
@@ -79,8 +90,10 @@ class Player(Steps):
         discards = random.Random(f"{cell} {seed} discards")
         by_chance = not cell.theme and shape is None and discards.random() < DISCARD_SHARE
         self.discards = theme == "discards" or by_chance
+        self.is_scattered = random.Random(f"{cell} {seed} scattered").random() < SCATTERED_SHARE
         if self.is_pool:  # each array has its own width
-            shape = Shape(0, pace=PACES[seed % len(PACES)], zeroed=False)
+            stripes = SCATTERED_STRIPES if self.is_scattered else POOL_STRIPES
+            shape = Shape(0, stripes, PACES[seed % len(PACES)], zeroed=False)
         self.shape = shape or Shape.drawn(cell, theme, rng)
         if shape is None and theme in REGION_THEMES:
             regions = random.Random(f"{cell} {seed} regions").random() < REGIONS_SHARE
@@ -164,6 +177,10 @@ class Player(Steps):
         self.recording = Recording(
             *(self.cell, self.seed, self.record, self.timeline, [], [], self.parts)
         )
+        if self.is_scattered:
+            arrays = [[self.hardware.disk(i, 0, None) for i in images] for *_, images in created]
+            async with mounted(arrays) as self.pool:
+                await self._scatter()
         for number, (layout, regions, images) in enumerate(created):
             holders = [(0, role, len(self.disks) + role) for role in range(len(images))]
             self.recording.arrays.append(Roles(layout, regions, holders))
@@ -177,6 +194,19 @@ class Player(Steps):
         finally:
             await self._stack.aclose()
         return self.recording
+
+    async def _scatter(self) -> None:
+        """Create two volumes that lie between each other, and write them; unrecorded."""
+        volumes = self.rng.choice(self.pool.arrays)
+        layout = volumes.array.context.layout
+        unit = unit_bytes(layout.code.data_count * layout.chunk_bytes)
+        histories = [await self.create_volume(volumes, unit) for _ in range(2)]
+        for number in range(2, self.rng.randint(2, EXTENTS_MAX) + 1):
+            for history in histories:
+                await self.resize_volume(history, number * unit)
+        for history in histories:
+            await self.write_volume(history, 0, history.size)
+            await self.flush(history)
 
     @property
     def roles(self) -> Roles:
@@ -419,11 +449,46 @@ class Player(Steps):
         sectors = self.stripe_bytes // SECTOR_BYTES
         return Stripe(self.parts.in_image(stripe * sectors) // sectors)
 
-    async def write_volume(self, history: History, offset: int, length: int) -> None:
-        """Write *length* bytes at *offset* of a volume of the pool, and note the write."""
-        span = history.begin_write("write", self.event, frozenset(), frozenset())
-        data = _content(history, span, offset, length)
-        await self.volume(history).write(offset, data)
+    async def create_volume(self, volumes: ArrayVolumes, size: int) -> History:
+        """Create a volume of *size* bytes, and note it. Raises BusyError, NoSpaceError."""
+        number = len(self.recording.volumes)
+        history = History(self.seed, 0, self.timeline, number=number, name=f"v{number}")
+        span = history.begin_size("create", self.event, size)
+        self.recording.volumes.append(history)
+        try:
+            self.uuids[number] = (await volumes.create(history.volume, size)).uuid
+        except RaidxError:
+            self.recording.volumes.remove(history)
+            raise
+        finally:
+            history.end(span, self.event)
+        return history
+
+    async def resize_volume(self, history: History, size: int) -> None:
+        """Give a volume another size in bytes, 0: delete it. Raises UsageError if it is busy."""
+        volumes, volume = self.pool.find(self.uuids[history.number])
+        span = history.begin_size("resize" if size else "delete", self.event, size)
+        try:
+            if size:
+                await volumes.resize(volume, size, lose_data=True)
+            else:
+                await volumes.delete(volume, lose_data=True)
+        except RaidxError:
+            history.forget(span, self.event)
+            raise
+        history.end(span, self.event)
+
+    async def write_volume(
+        self, history: History, offset: int, length: int, *, discard: bool = False
+    ) -> None:
+        """Write or *discard* *length* bytes at *offset* of a volume of the pool, and note that."""
+        verb = "discard" if discard else "write"
+        span = history.begin_write(verb, self.event, frozenset(), frozenset())
+        data = _content(history, span, offset, length, zeros=discard)
+        if discard:
+            await self.volume(history).discard(offset, length)
+        else:
+            await self.volume(history).write(offset, data)
         history.end(span, self.event)
 
     async def write(self, offset: int, length: int, *, discard: bool = False) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable
+from contextlib import suppress
 
 import trio
 
 from raidx_fuse.errors import BusyError, NoSpaceError, UsageError
-from raidx_fuse.lab.crash.history import History, Span, WriteSpan
+from raidx_fuse.lab.crash.history import History, Span
 from raidx_fuse.lab.crash.mounting import moves_of
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.state import ViolationError
@@ -25,7 +27,7 @@ WRITE_SECTORS = 7  # at most: a write that fills a stripe promises less without 
 SLOW_BYTES = (8192, 32768, 131072)  # a second: a move lasts for several steps
 MOVE_LIMIT_S, POLL_S = 3600.0, 1.0
 STEPS = {"write": 8, "flush": 4, "wait": 3, "create": 3, "move": 6, "swap": 2, "resize": 3}
-STEPS |= {"delete": 2, "remount": 1, "cancel": 1, "pause": 1}
+STEPS |= {"delete": 2, "remount": 1, "cancel": 1, "pause": 1, "discard": 3, "stretch": 2}
 WITHOUT_A_VOLUME = ("create", "remount", "cancel", "pause")
 
 
@@ -33,7 +35,7 @@ async def theme_pool(player: Player) -> None:
     """Let volumes come, change, move and go among writes."""
     steps = _PoolSteps(player)
     rng = player.rng
-    if rng.random() < FULL_SHARE:
+    if not player.is_scattered and rng.random() < FULL_SHARE:
         await steps.fill()
     else:
         for _ in range(rng.randint(1, 2)):
@@ -52,8 +54,8 @@ class _PoolSteps:
     def __init__(self, player: Player) -> None:
         self._player = player
         self._rng = player.rng
-        self._volumes = player.recording.volumes
         self._running: list[tuple[MoveVolumes, Span]] = []
+        self._much: dict[int, int] = {}  # volume -> event from which on it may lack whole stripes
 
     async def step(self) -> None:
         """Do one random step."""
@@ -83,27 +85,28 @@ class _PoolSteps:
 
     async def create(self, size: int = 0, volumes: ArrayVolumes | None = None) -> None:
         """Create a volume of *size*, 0: any, on an array, and write most of it."""
-        player, rng, number = self._player, self._rng, len(self._volumes)
+        player, rng = self._player, self._rng
         size = size or rng.randint(1, PAGES_MAX) * PAGE
-        history = History(player.seed, 0, player.timeline, number=number, name=f"v{number}")
-        span = history.begin_size("create", player.event, size)
-        self._volumes.append(history)
         try:
-            volumes = volumes or rng.choice(player.pool.arrays)
-            volume = await volumes.create(history.volume, size)
+            history = await player.create_volume(volumes or rng.choice(player.pool.arrays), size)
         except (BusyError, NoSpaceError):
-            self._volumes.remove(history)
-            history.end(span, player.event)
             return
-        player.uuids[number] = volume.uuid
-        history.end(span, player.event)
         if rng.random() < 0.8:
             low = rng.randrange(2) * rng.randrange(size // PAGE) * PAGE
-            begin = player.event
-            player.recording.filling.append((begin, float("inf")))
-            await player.write_volume(history, low, size - low)
-            await player.flush(history)
-            player.recording.filling[-1] = begin, player.event
+            await self._write_much(history, low, size - low)
+            await self.flush(history)
+
+    async def _write_much(
+        self, history: History, offset: int, length: int, *, discard: bool = False
+    ) -> None:
+        """Write or *discard* whole stripes, perhaps: no member may be lost before a flush."""
+        self._much.setdefault(history.number, self._player.event)
+        self._note_filling(history.number, math.inf)
+        await self._player.write_volume(history, offset, length, discard=discard)
+
+    def _note_filling(self, volume: int, end: float) -> None:
+        filling, begin = self._player.recording.filling, self._much[volume]
+        filling[:] = [span for span in filling if span != (begin, math.inf)] + [(begin, end)]
 
     async def write(self, history: History) -> None:
         """Write some sectors, perhaps in several places at the same time."""
@@ -116,35 +119,49 @@ class _PoolSteps:
                 where = first * SECTOR_BYTES, count * SECTOR_BYTES
                 nursery.start_soon(self._player.write_volume, history, *where)
 
+    async def discard(self, history: History) -> None:
+        """Discard a range of any alignment, and perhaps write a part of it again."""
+        rng = self._rng
+        low, high = sorted(rng.randrange(history.size + 1) for _ in range(2))
+        if rng.random() < 0.7:
+            low, high = low // PAGE * PAGE, -(-high // PAGE) * PAGE
+        if low < high:
+            await self._write_much(history, low, high - low, discard=True)
+            if rng.random() < 0.5:
+                await self._player.write_volume(history, low, min(high - low, 3000))
+            if rng.random() < 0.5:
+                await self.flush(history)
+
+    async def stretch(self, history: History) -> None:
+        """Write all of a volume or a large part, over many extents."""
+        low = self._rng.randrange(2) * self._rng.randrange(history.size // SECTOR_BYTES)
+        low *= SECTOR_BYTES
+        await self._write_much(history, low, history.size - low)
+        if self._rng.random() < 0.5:
+            await self.flush(history)
+
     async def flush(self, history: History) -> None:
         """Flush a volume: what was written is sure then."""
         await self._player.flush(history)
+        self._end_filling(history)
+
+    def _end_filling(self, history: History) -> None:
+        if history.number in self._much:
+            self._note_filling(history.number, self._player.event)
+            del self._much[history.number]
 
     async def resize(self, history: History) -> None:
         """Make a volume larger or smaller."""
         size = self._rng.randint(1, PAGES_MAX) * PAGE
         await self.flush(history)  # what it loses is lost for good
-        volumes, volume = self._player.pool.find(self._player.uuids[history.number])
-        span = history.begin_size("resize", self._player.event, size)
-        # Refused: it is on its way, or there is no room.
-        await self._unless_refused(history, span, volumes.resize(volume, size, lose_data=True))
+        with suppress(BusyError, NoSpaceError, UsageError):  # it is on its way, or has no room
+            await self._player.resize_volume(history, size)
 
     async def delete(self, history: History) -> None:
         """Delete a volume."""
-        volumes, volume = self._player.pool.find(self._player.uuids[history.number])
-        span = history.begin_size("delete", self._player.event, 0)
-        # Refused: it is on its way, or there already.
-        await self._unless_refused(history, span, volumes.delete(volume, lose_data=True))
-
-    async def _unless_refused(
-        self, history: History, span: WriteSpan, change: Awaitable[object]
-    ) -> None:
-        try:
-            await change
-        except (BusyError, NoSpaceError, UsageError):
-            history.forget(span, self._player.event)
-        else:
-            history.end(span, self._player.event)
+        with suppress(BusyError, UsageError):  # it is on its way, or there already
+            await self._player.resize_volume(history, 0)
+            self._end_filling(history)
 
     async def move(self, history: History) -> None:
         """Start to move a volume to the other array."""
@@ -204,6 +221,8 @@ class _PoolSteps:
     async def remount(self) -> None:
         """Unmount and mount again: moves go on."""
         player = self._player
+        for history in player.present():
+            await self.flush(history)
         with player.doing("remount"):
             await player.close()
             for _, span in self._running:
