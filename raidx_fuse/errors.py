@@ -7,7 +7,8 @@ Each translation of errors happens in one place:
 * A `RaidxError` becomes ``FUSEError`` in fuse/operations.py (EIO if it names no other errno), and
   one line with an exit status in cli/main.py.
 
-Bugs are no `RaidxError`: they end the array (tasks.py) or the process.
+Bugs are no `RaidxError`: they end the array (tasks.py) or the process. The exception is `LawError`:
+the request that would break a law of the program is refused before it does harm.
 """
 
 from __future__ import annotations
@@ -79,6 +80,10 @@ class NotFastError(RaidxError):
     """A range cannot be zeroed faster than by a write of zeros, and only that was wanted."""
 
     errno = _errno.EOPNOTSUPP
+
+
+class LawError(RaidxError):
+    """A bug: a request met what the program promises never to let it meet. Only it has failed."""
 
 
 class FormatError(RaidxError):

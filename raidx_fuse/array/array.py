@@ -27,6 +27,7 @@ from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.discard import Discarder
 from raidx_fuse.engine.explain import explain, explain_stripe
+from raidx_fuse.engine.gate import Gate
 from raidx_fuse.engine.growth_position import LIVE
 from raidx_fuse.engine.read import Reader
 from raidx_fuse.engine.write.mend import Mender
@@ -64,7 +65,8 @@ class Array:
     """One running array; built by `open_array`.
 
     *size_bytes* is the size of the image. *read* and *write* are the reader's and the writer's own
-    methods, so that a front end pays for no further call. All ranges must lie inside the image.
+    methods, so that a front end pays for no further call; *read_for* and *write_for* are theirs for
+    a volume, whose gate (engine/gate.py) they take first. All ranges must lie inside the image.
     """
 
     def __init__(
@@ -83,8 +85,9 @@ class Array:
         self.warnings: list[str] = list(assembly.warnings)
         self.reader = Reader(context)
         self.writer = Writer(context)
-        self.read = self.reader.read
-        self.write = self._refuse_write if self.read_only else self.writer.write
+        self.read, self.read_for = self.reader.read, self.reader.read_for
+        self.write_for = self._refuse_write if self.read_only else self.writer.write_for
+        self.write = partial(self.write_for, None)
         self.discarder = Discarder(context, self.write)
         self.jobs = Jobs(context, nursery)
         self.membership = Membership(self)
@@ -132,7 +135,7 @@ class Array:
         """How much of the image volumes may use: all, or less while members are about to leave."""
         return min(self.size_bytes, self.discarder.kept_bytes)
 
-    async def _refuse_write(self, _offset: int, _data: ReadBuffer) -> None:
+    async def _refuse_write(self, _volume: Gate | None, _offset: int, _data: ReadBuffer) -> None:
         raise ReadOnlyError("the array was started read-only")
 
     async def discard(self, offset: int, length: int, fast_only: bool = False) -> None:

@@ -21,15 +21,15 @@ log = logging.getLogger(__name__)
 async def change_mode(context: ArrayContext, mode: str) -> None:
     """Put *mode* in force from now on, and after a remount.
 
-    Raises BusyError while a resync is due after a crash without a journal, RaidxError if a
-    superblock cannot be written.
+    Raises BusyError while a resync is due after a crash without a journal, or if requests do not
+    end in time (`ArrayContext.closed`); RaidxError if a superblock cannot be written.
     """
     member_set, journal, dirty = context.member_set, context.journal, context.dirty_bitmap
 
     def change(config: ArrayConfig) -> ArrayConfig:
         return replace(config, settings={**config.settings, "journal": mode})
 
-    async with journal.changing:
+    async with context.closed(drained=False):  # no write that began under the other mode is left
         if mode == "none":
             await member_set.update(change)
             journal.set_mode(mode)
@@ -40,9 +40,6 @@ async def change_mode(context: ArrayContext, mode: str) -> None:
                     action="wait for it: `raidx job ARRAY wait`",
                 )
             journal.set_mode(mode)
-            for stripe in list(context.locks.held):  # writes that began without the log end first
-                await context.locks.take(stripe)
-                context.locks.release(stripe)
             await member_set.flush()
             await member_set.update(change)
     try:

@@ -9,13 +9,13 @@ from dataclasses import replace
 from raidx_fuse.engine.access_stats import Noted
 from raidx_fuse.engine.changed_regions import ChangedRegions
 from raidx_fuse.engine.chunk_cache import ChunkCache, address_of
+from raidx_fuse.engine.gate import Gate
 from raidx_fuse.engine.growth_position import GrowthPosition
 from raidx_fuse.engine.heat.place_heat import counter_of
-from raidx_fuse.engine.in_flight import InFlight
 from raidx_fuse.engine.parity_policy.own import own_policy
 from raidx_fuse.engine.parity_policy.policy import POLICIES, BpuPolicy, Policy
 from raidx_fuse.engine.stripe_locks import StripeLocks
-from raidx_fuse.errors import UnrecoverableError
+from raidx_fuse.errors import LawError, UnrecoverableError
 from raidx_fuse.format.configuration.lost_chunks import LostChunks
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.stripe_parity import Plans
@@ -73,11 +73,12 @@ class ArrayContext:
     example after a second failure in a degraded stripe. Reading one is an error until it is written
     again.
 
-    *layout_epoch* rises when the place of a chunk changes. A task that looked up a place before it
-    held the stripe's lock compares the epoch afterwards, and repeats the look-up if it has changed.
+    *gate* is that of the layout (gate.py); `closed` closes it.
 
-    *reuse_epoch* rises when places that chunks have left may be given to other chunks. A read that
-    was under way then is repeated.
+    *layout_epoch* rises when the place of a chunk changes: with the layout, and with each window of
+    a growth or restripe, which moves places under stripe locks while the gate is open. A task that
+    looked up a place before it held the stripe's lock compares the epoch afterwards, and repeats
+    the look-up if it has changed.
 
     *growth* is the position of the growth that is under way, or None.
     """
@@ -97,6 +98,7 @@ class ArrayContext:
         "data_offset",
         "dirty_bitmap",
         "foreground_s",
+        "gate",
         "growth",
         "inner_mask",
         "journal",
@@ -107,8 +109,6 @@ class ArrayContext:
         "member_set",
         "on_layout",
         "policy",
-        "reads_in_flight",
-        "reuse_epoch",
         "shift",
         "synchronous",
         "unflushed_writes",
@@ -124,7 +124,7 @@ class ArrayContext:
         dirty: DirtyBitmap,
         journal: Journal,
     ) -> None:
-        self.layout_epoch = self.reuse_epoch = 0
+        self.layout_epoch = 0
         self.on_layout: list[Callable[[], None]] = []
         self.growth: GrowthPosition | None = None
         self.chunk_bytes = layout.chunk_bytes
@@ -138,7 +138,7 @@ class ArrayContext:
         self.unflushed_writes = UnflushedWrites()
         member_set.flush_observers.append(self.unflushed_writes)
         self.locks = StripeLocks()
-        self.reads_in_flight = InFlight()  # those that have suspended
+        self.gate = Gate("the array")
         self.changes = ChangedRegions(member_set, layout, dirty, lambda: journal.ring.stripes)
         journal.connect(self.locks, self._take_mark, self.changes.before_places)
         self.arenas = ArenaPool()
@@ -155,7 +155,7 @@ class ArrayContext:
         self.foreground_s = -1e9  # when the last foreground request ended
         self.zero_roles: frozenset[int] = frozenset()
         self.all_read_zero = False
-        self.take_layout(layout)
+        self._take_layout(layout)
         self.note_zero_roles()
 
     def _role(self, stripe: Stripe, cell: CellIndex) -> Role:
@@ -199,10 +199,11 @@ class ArrayContext:
         return mask
 
     def take_layout(self, layout: Layout) -> None:
-        """Use *layout* from now on. The caller has made sure that no stripe lock is held.
+        """Use *layout* from now on. Raises LawError outside a block of `closed`."""
+        self._require_closed("a change of the layout")
+        self._take_layout(layout)
 
-        See `StripeLocks.alone`.
-        """
+    def _take_layout(self, layout: Layout) -> None:
         self.layout = layout
         self.member_set.take_layout(layout)
         self.code = layout.code
@@ -235,34 +236,50 @@ class ArrayContext:
         self.layout_epoch += 1
 
     def end_growth(self) -> None:
-        """End the growth: every place that a chunk has left may now be given to another chunk."""
+        """End the growth: every place that a chunk has left may now be given to another chunk.
+
+        Raises LawError outside a block of `closed`.
+        """
+        self._require_closed("the end of a growth")
         self.growth = None
         self.layout_epoch += 1
-        self.reuse_epoch += 1
 
     def take_lost_chunks(self, chunks: LostChunks) -> None:
         """Use *chunks* as the list of lost chunks from now on."""
         self.bad_chunks = chunks
 
-    async def writes_drained(self) -> None:
-        """Return when the writes that are in flight now have ended.
+    @asynccontextmanager
+    async def closed(self, *, drained: bool = True) -> AsyncIterator[None]:
+        """Run the block while no request and no job is inside, and no stripe lock is held.
 
-        A write that is suspended while its content cannot be read yet holds or awaits stripe
-        locks, or it waits for the superblocks to exclude a member. One that awaited its locks while
-        a chunk moved awaits them once more; hence two passes. Raises ArrayFailedError.
+        The block changes the shape, the roles or the mode of the log, and publishes that. With
+        *drained*, the log was emptied shortly before, and no parity is awaited: what the log has of
+        a stripe is counted by its cells, which may change. Raises BusyError if requests do not end
+        within `io.timeout_s`, and what the members raise.
         """
-        while True:
-            epoch = self.layout_epoch
-            await self.locks.passed()
-            await self.member_set.published()
-            await self.locks.passed()
-            await self.locks.passed()
-            if epoch == self.layout_epoch:
-                return
+        unsettled, paused = self.journal.unsettled, False
 
-    def note_reuse(self) -> None:
-        """Note that places that chunks have left are given to others from now on."""
-        self.reuse_epoch += 1
+        async def drain() -> None:
+            nonlocal paused
+            paused = True
+            unsettled.pause(True)
+            await self.journal.drain()
+
+        try:
+            async with self.gate.closed(
+                self.member_set.io_timeout_s,
+                drain=drain if drained else None,
+                quiet=self.locks.free,
+            ):
+                yield
+        finally:
+            if paused:
+                unsettled.pause(False)
+
+    def _require_closed(self, change: str) -> None:
+        self.gate.require_empty(change)
+        if not self.gate.is_closed or self.locks.held:
+            raise LawError(f"{change} while requests may come")
 
     def recorded_zero_roles(self) -> frozenset[int]:
         """Return the roles whose superblock records say that unwritten places read as zero.

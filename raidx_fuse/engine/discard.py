@@ -167,6 +167,15 @@ class Discarder:
     async def _drop(self, layout: Layout, stripes: list[Stripe], choose: Choose) -> None:
         """Make the cells of *stripes* of *layout* unwritten that *choose* returns, by stripe."""
         context = self.context
+        passage = await context.gate.enter()
+        try:
+            await self._drop_in(layout, stripes, choose)
+        finally:
+            passage.leave()
+
+    async def _drop_in(self, layout: Layout, stripes: list[Stripe], choose: Choose) -> None:
+        """Do the same inside the gate of the layout."""
+        context = self.context
         await context.locks.acquire_all(stripes)
         try:
             if (

@@ -78,11 +78,17 @@ class ChunkMover:
         Raises what the members raise.
         """
         bundles = sorted({Stripe(cell // self.layout.length) for cell, _role, _chunk in moves})
-        await self.context.locks.acquire_all(bundles)
+        if self.context.gate.is_closed:
+            return False  # the roles are about to change, for which *moves* were planned
+        inside = self.context.gate.enter_now()
         try:
-            return await self.move_locked(bundles, moves)
+            await self.context.locks.acquire_all(bundles)
+            try:
+                return await self.move_locked(bundles, moves)
+            finally:
+                self.context.locks.release_all(bundles)
         finally:
-            self.context.locks.release_all(bundles)
+            inside.leave()
 
     async def move_locked(self, bundles: Sequence[Stripe], moves: Sequence[Move]) -> bool:
         """Do the same as `move` under the locks of *bundles*, which the caller holds."""

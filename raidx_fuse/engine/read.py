@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import mmap
+from functools import partial
 from math import inf
 from typing import Any
 
 from raidx_fuse.engine.access_stats import SAMPLE_MASK
 from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.gate import Gate, enter, leave
 from raidx_fuse.errors import MemberError, RaidxError, UnrecoverableError
 from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import bands, cells_of
@@ -29,12 +31,13 @@ AT_ONCE_S = 20e-6  # looking for a faster copy would cost as much time as it cou
 
 
 class Reader:
-    """Reads ranges of the image of one array."""
+    """Reads ranges of the image of one array; *read* is `read_for` without a volume."""
 
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
         self._reply = memoryview(mmap.mmap(-1, REPLY_BYTES))
         self._replies: dict[int, memoryview] = {}
+        self.read = partial(self.read_for, None)
         self._take_layout()
         context.on_layout.append(self._take_layout)
 
@@ -77,9 +80,10 @@ class Reader:
                     nearest, least_s = (copy, role, chunk), answer_s
         return nearest or (CellIndex(0), *place(stripe, CellIndex(0)))
 
-    async def read(self, offset: int, length: int) -> memoryview:
+    async def read_for(self, volume: Gate | None, offset: int, length: int) -> memoryview:
         """Return *length* bytes at *offset*; the buffer is valid until the caller's next await.
 
+        A read that suspends enters the gate of *volume* (None: of no volume, or it is inside).
         Raises UnrecoverableError or MemberError (EIO) when the code cannot give the bytes back.
         """
         context = self.context
@@ -145,11 +149,11 @@ class Reader:
                     self._keep(offset, reply)
                 context.count_synchronous(started_s)
                 return reply
-        flight = context.reads_in_flight.begin()
+        passage = await enter(volume, context.gate)
         try:
             answer = await self._read_general(offset, length)
         finally:
-            flight.end()
+            leave(passage)
         context.touch(started_s)
         return answer
 
@@ -228,7 +232,7 @@ class Reader:
         return requests, zeros  # type: ignore[return-value]  # lists serve as tuples here
 
     async def _read_general(self, offset: int, length: int) -> memoryview:
-        """Return the bytes whatever is lost, slow or failing. Raises as `read`."""
+        """Return the bytes whatever is lost, slow or failing. Raises as `read_for`."""
         context = self.context
         if context.dirty_bitmap.guarded:
             await self._finish_torn(offset, length)
@@ -238,7 +242,7 @@ class Reader:
         while True:
             # A new buffer for each try: an operation that timed out may still fill the old one.
             answer = memoryview(bytearray(length))
-            mark, reuse_epoch = context.layout.mark(*chunks), context.reuse_epoch
+            mark = context.layout.mark(*chunks)
             if context.bad_chunks:
                 self._refuse_bad(offset, length)
             try:
@@ -252,7 +256,7 @@ class Reader:
                     await self._read_pieces(offset, answer)
                 if context.bad_chunks:  # perhaps given up meanwhile
                     self._refuse_bad(offset, length)
-                if mark == context.layout.mark(*chunks) and reuse_epoch == context.reuse_epoch:
+                if mark == context.layout.mark(*chunks):
                     if cache is not None and cache is context.cache:
                         context.counters.count_miss()
                         if stamp == cache.stamp(offset, length):

@@ -4,15 +4,14 @@ Every write, every degraded read and each window of a background job takes the l
 stripes in ascending order, which rules out deadlock. Reads of healthy cells take none. Taking a
 free lock is one dict insertion (0.1 us), so a request that never suspends pays no more.
 
-`alone` stops new locks for the moment in which the array changes its shape: current holders finish
-first, and nobody gets a new lock until the change is done.
+The array changes its shape while no lock is held (`free`); the gate of its layout keeps requests
+and jobs away meanwhile (gate.py).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import trio
@@ -23,23 +22,15 @@ from raidx_fuse.layouts.numbers import Stripe
 class StripeLocks:
     """Locks by stripe number; waiters are served in order of arrival."""
 
-    __slots__ = ("_barrier", "_free", "_waiting", "held")
+    __slots__ = ("_free", "_waiting", "held")
 
     def __init__(self) -> None:
         self.held: dict[Stripe, deque[trio.lowlevel.Task] | None] = {}
-        # an event while `alone` waits or runs, set at its end
-        self._barrier: trio.Event | None = None
         self._free: trio.Event | None = None  # set when the last lock is released
         self._waiting = 0
 
     async def acquire(self, stripe: Stripe) -> None:
-        """Take the lock of *stripe*; suspend only if it is held or the shape is changing."""
-        while self._barrier is not None:
-            await self._barrier.wait()
-        await self.take(stripe)
-
-    async def take(self, stripe: Stripe) -> None:
-        """Take the lock of *stripe* even while `alone` waits: a write that began must end."""
+        """Take the lock of *stripe*; suspend only if it is held."""
         if stripe not in self.held:
             self.held[stripe] = None
             return
@@ -77,11 +68,10 @@ class StripeLocks:
             del self.held[stripe]
             if self._free is not None and not self.held:
                 self._free.set()
+                self._free = None
 
     async def acquire_all(self, stripes: Iterable[Stripe]) -> list[Stripe]:
         """Take the locks of *stripes* (ascending, each once) and return them as a list."""
-        while self._barrier is not None:
-            await self._barrier.wait()
         wanted = list(stripes)
         if self.held.keys().isdisjoint(wanted):
             self.held.update(dict.fromkeys(wanted))
@@ -89,7 +79,7 @@ class StripeLocks:
         taken: list[Stripe] = []
         try:
             for stripe in wanted:
-                await self.take(stripe)
+                await self.acquire(stripe)
                 taken.append(stripe)
         except BaseException:
             self.release_all(taken)
@@ -101,28 +91,9 @@ class StripeLocks:
         for stripe in stripes:
             self.release(stripe)
 
-    async def passed(self) -> None:
-        """Return when all tasks that hold or await locks now have released theirs."""
-        await trio.lowlevel.checkpoint()
-        while self._barrier is not None:
-            await self._barrier.wait()
-            await trio.lowlevel.checkpoint()  # who waited for it as well stands in line by now
-        for stripe in list(self.held):
-            await self.take(stripe)
-            self.release(stripe)
-
-    @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """Run the block, which must not suspend, while no lock is held; one caller at a time."""
-        assert self._barrier is None, "one change of shape at a time"
-        self._barrier = trio.Event()
-        try:
-            while self.held:
+    async def free(self) -> None:
+        """Return when no lock is held; the caller goes on without suspending."""
+        while self.held:
+            if self._free is None:
                 self._free = trio.Event()
-                await self._free.wait()
-            self._free = None
-            yield
-        finally:
-            self._free = None
-            barrier, self._barrier = self._barrier, None
-            barrier.set()
+            await self._free.wait()

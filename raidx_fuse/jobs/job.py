@@ -1,9 +1,11 @@
 """The loop of every background job: lock a window, work, record progress, unlock, throttle.
 
-A job names the next stripes and does the work on them. The loop holds the locks, measures the rate,
-throttles, and obeys pause, resume and cancel. Speed limits work as in md: the job runs at
-*speed_min* while users access the array, and at up to *speed_max* (0: no limit) while the array is
-idle. A window is small (about 1 MiB per member), so that a user's write never waits long for it.
+A job names the next stripes and does the work on them. The loop enters the gate of the layout
+(engine/gate.py) for the window, holds the locks, measures the rate, throttles, and obeys pause,
+resume and cancel. A job that names no stripes, because the arrays lock their own, is not inside.
+Speed limits work as in md: the job runs at *speed_min* while users access the array, and at up to
+*speed_max* (0: no limit) while the array is idle. A window is small (about 1 MiB per member), so
+that a user's write never waits long for it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.errors import MemberError, NoSpaceError, RaidxError
+from raidx_fuse.errors import BusyError, MemberError, NoSpaceError, RaidxError
 from raidx_fuse.layouts.numbers import Stripe
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,8 @@ LOG_POLL_S = 0.25  # while the log cannot be written
 CHECKPOINT_S = 10.0  # longest time between two saved positions
 
 RATE_WINDOW_S = 10.0
+
+TRY_AGAIN_S = 1.0  # until the next attempt of `when_free` and `insist`
 
 
 class Job(ABC):
@@ -185,7 +189,7 @@ class Job(ABC):
 
     async def _loop(self) -> bool:
         clock = self.context.member_set.clock
-        locks, journal = self.context.locks, self.context.journal
+        journal, gate = self.context.journal, self.context.gate
         saved_s = clock()
         self._marks = [(clock(), self.done_bytes)]
         while True:
@@ -199,16 +203,19 @@ class Job(ABC):
             if journal.torn is not None:  # recovery may redo what no reader sees
                 await self._wait_for_log(journal.torn)
                 continue
+            if gate.is_closed:  # what it was ready for may change
+                await gate.opened()
+                continue
             stripes = self.next_window()
             if stripes is None:
                 return True
             start_s = clock()
-            await locks.acquire_all(stripes)
+            inside = gate.enter_now() if stripes else None
             try:
-                is_ready = journal.torn is None and await self.settle(stripes)
-                progress = await self.work(stripes) if is_ready else 0
+                progress = await self._locked(stripes)
             finally:
-                locks.release_all(stripes)
+                if inside is not None:
+                    inside.leave()
             self.done_bytes += progress
             # Users write while the job runs: chunks that were first written ahead of it were not
             # counted.
@@ -224,11 +231,37 @@ class Job(ABC):
                 await self.checkpoint()
                 saved_s = clock()
 
+    async def _locked(self, stripes: list[Stripe]) -> int:
+        """Do the work of a window under the locks of *stripes*; return the progress in bytes."""
+        locks, journal = self.context.locks, self.context.journal
+        await locks.acquire_all(stripes)
+        try:
+            is_ready = journal.torn is None and await self.settle(stripes)
+            return await self.work(stripes) if is_ready else 0
+        finally:
+            locks.release_all(stripes)
+
     async def _wait_for_log(self, why: RaidxError) -> None:
         """Wait a moment because the log cannot be written; *error* says so meanwhile."""
         said, self.error = self.error, self.error or f"waits until the log can be written: {why}"
         await trio.sleep(LOG_POLL_S)
         self.error = said
+
+    async def when_free(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Do *step*, which closes a gate; repeat it while requests keep the gate from closing.
+
+        Raises what *step* raises; its BusyError if the job was stopped meanwhile.
+        """
+        while True:
+            try:
+                return await step()
+            except BusyError as error:
+                if self._cancelled:
+                    raise
+                log.warning("the end of the %s waits: %s", self.kind, error)
+                self.error = str(error)
+            await trio.sleep(TRY_AGAIN_S)
+            self.error = None
 
     async def _pay(self, progress: int, start_s: float) -> None:
         """Sleep until *progress* bytes since *start_s* fit the speed limits; always yield."""
@@ -254,15 +287,13 @@ class Job(ABC):
 
 NO_SPACE_S = 5.0  # until the next attempt after a host file system was full
 
-TRY_AGAIN_S = 1.0  # until the next attempt of `insist`
-
 
 class StallableJob(Job):
     """A job that waits at an error instead of failing; *error* says what it waits for."""
 
     title = ""  # its name in the log, if it is not its kind
 
-    def note_wait(self, error: MemberError | NoSpaceError) -> None:
+    def note_wait(self, error: BusyError | MemberError | NoSpaceError) -> None:
         """Record *error* as what the job waits for; log it only the first time.
 
         A job that `stall` paused keeps its text, which says what the user has to do.
@@ -280,13 +311,13 @@ class StallableJob(Job):
     async def insist(self, step: Callable[[], Awaitable[None]]) -> None:
         """Repeat *step* until it succeeds.
 
-        Raises its MemberError or NoSpaceError if the job was stopped meanwhile.
+        Raises its BusyError, MemberError or NoSpaceError if the job was stopped meanwhile.
         """
         while True:
             try:
                 await step()
                 break
-            except (MemberError, NoSpaceError) as error:
+            except (BusyError, MemberError, NoSpaceError) as error:
                 if self._cancelled:
                     raise
                 self.note_wait(error)

@@ -71,15 +71,8 @@ class Replace(Job):
         super().cancel()
 
     async def prepare(self) -> None:
-        """Wait for the writes that have reached the member alone; count the written stripes.
-
-        Those are under way since before the role writes to both. The stripe of a first write counts
-        as unwritten until it ends.
-        """
+        """Count the written stripes. Nothing has reached the member alone since it has a twin."""
         context = self.context
-        for stripe in list(context.locks.held):
-            await context.locks.take(stripe)
-            context.locks.release(stripe)
         strip_bytes = context.layout.cells_on((self.operation.role,)) * context.chunk_bytes
         live = context.written.count_live(context.layout, 0, context.layout.stripes)
         self.total_bytes = round(live * strip_bytes)
@@ -143,7 +136,7 @@ class Replace(Job):
         """Give the role to the new member; after a cancel, leave it as a spare."""
         if completed:
             self.total_bytes = self.done_bytes  # not all cells of a written stripe are written
-            await self.operation.hand_over()
+            await self.when_free(self.operation.hand_over)
         elif self.is_cancelled:
             await self.operation.drop()
 
@@ -248,7 +241,8 @@ class Replacement:
             queue.serve_by(twin)
             member_set.unreadable.spare(role)
 
-        await context.journal.drain(mirror)
+        async with context.closed(drained=False):  # no write is under way to the member alone
+            await context.journal.drain(mirror)
 
         def make(context: ArrayContext, number: int) -> Replace:
             self._job = Replace(context, number, self, start)
@@ -304,8 +298,13 @@ class Replacement:
             hook(twin.successor)
 
     async def hand_over(self) -> None:
-        """Give the role to the successor, which has everything. Raises RaidxError."""
-        await self.array.context.journal.drain(self._hand_over)
+        """Give the role to the successor, which has everything.
+
+        Raises BusyError if the gate of the layout cannot be closed now, RaidxError.
+        """
+        context = self.array.context
+        async with context.closed():
+            await context.journal.drain(self._hand_over)
 
     async def _hand_over(self) -> None:
         """Do so while the log is empty and nothing is committed."""

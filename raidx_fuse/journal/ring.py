@@ -100,7 +100,6 @@ class ReshapePosition:
 
     def __init__(self, mode: str) -> None:
         self.forced = False
-        self.changing = trio.Lock()  # held while the mode changes, here and in the superblocks
         self.mark = 0
         self.on_mark: Callable[[int], None] = lambda _mark: None
         self._mode = self.mode = mode

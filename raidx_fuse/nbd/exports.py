@@ -112,7 +112,7 @@ class Handler:
             else:
                 await self._in_parts(volume.write_zeros, offset, size)
         elif command is Command.CACHE:
-            await self._in_parts(volume.read, offset, size)
+            await self._in_parts(lambda *part: volume.read(*part), offset, size)
         if command is Command.FLUSH or (request.flags and request.flags & CommandFlag.FUA):
             await volume.flush()
         return link.done(request)

@@ -31,22 +31,30 @@ async def begin_transfer(
     """Enter a move of *volume* into both tables; return it. Raises RaidxError, changing nothing.
 
     *in_pieces*: without places on the target yet (transfer.py).
-    The caller has checked that the volume may move. Requests that are in flight still go to the
-    source: nothing may be copied before `ArrayContext.writes_drained`.
+    The caller has checked that the volume may move. Requests go to the source until both tables
+    have the move; the volume changes hands while its gate is closed. Raises BusyError if requests
+    of the volume do not end in time.
     """
-    places = () if in_pieces else target.places_for(volume.size_bytes)
+    before = source.table().find(volume.uuid)
+    size_bytes = volume.size_bytes if before is None else before.size_bytes or volume.size_bytes
+    places = () if in_pieces else target.places_for(size_bytes)
     mark = MoveMark(move_uuid, TARGET, source.array.uuid, source.array.name)
-    there = VolumeRecord(volume.uuid, volume.name, volume.size_bytes, places, mark)
+    there = VolumeRecord(volume.uuid, volume.name, size_bytes, places, mark)
     first = 0 if in_pieces else None
     mark = MoveMark(move_uuid, SOURCE, target.array.uuid, target.array.name, first=first)
     # One of the whole image, too, has its size and its place from now on.
-    here = VolumeRecord(volume.uuid, volume.name, volume.size_bytes, source.extents(volume), mark)
-    before = source.table().find(volume.uuid)
+    here = VolumeRecord(volume.uuid, volume.name, size_bytes, source.extents(volume), mark)
 
     def marked(table: VolumeTable) -> VolumeTable:
         if before is None or table.find(volume.uuid) != before:
             raise BusyError(f"volume {volume.name} has changed meanwhile", action="try again")
         return with_record(table, here)
+
+    async def undo() -> None:
+        if before is not None and source.table().find(volume.uuid) == here:
+            # it may yet become durable
+            await source.change(lambda table: with_record(table, before))
+        await give_up(target, volume.uuid)
 
     with trio.CancelScope(shield=True):
         try:
@@ -55,11 +63,15 @@ async def begin_transfer(
             )
             await source.change(marked, asked=True)
         except RaidxError:
-            if before is not None and source.table().find(volume.uuid) == here:
-                # it may yet become durable
-                await source.change(lambda table: with_record(table, before))
-            await give_up(target, volume.uuid)
+            await undo()
             raise
     transfer = Transfer(source, target, here, there)
-    transfer.take_over(volume)
+    limit_s = max(side.array.member_set.io_timeout_s for side in (source, target))
+    try:
+        async with volume.gate.closed(limit_s):
+            transfer.take_over(volume)
+    except BaseException:
+        with trio.CancelScope(shield=True):
+            await undo()
+        raise
     return transfer

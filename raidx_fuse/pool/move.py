@@ -8,6 +8,7 @@ on the two arrays together, and every byte is copied once.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -26,7 +27,10 @@ from raidx_fuse.pool.volume import Volume
 from raidx_fuse.pool.volume_table import ArrayVolumes
 from raidx_fuse.units import format_size
 
+log = logging.getLogger(__name__)
+
 MOVE, SWAP = "move", "swap"
+AGAIN_S = 1.0
 
 
 class Planned(NamedTuple):
@@ -215,6 +219,8 @@ def _require_target(target: ArrayVolumes, volume: Volume, accept_degraded: bool)
 async def start(pool: Pool, planned: Planned) -> int:
     """Start what is planned; return the job id. Raises as `start_move`."""
     first = planned.legs[0]
+    for leg in planned.legs:  # a long discard, say: no other move has to wait for it
+        await leg.volume.gate.passed()
     async with pool.starting:
         for leg in planned.legs:
             _require_movable(pool, leg.source, leg.volume)
@@ -240,7 +246,12 @@ async def _begin(legs: Sequence[Leg], pool: Pool) -> None:
             pool.add(begun[-1])
     except RaidxError:
         for transfer in begun:
-            await transfer.give_back()
+            while not transfer.is_over:
+                try:
+                    await transfer.give_back()
+                except BusyError as error:  # nobody else will do it
+                    log.warning("the end of a move that did not begin waits: %s", error)
+                    await trio.sleep(AGAIN_S)
             pool.remove(transfer)
         raise
 

@@ -24,7 +24,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.errors import NoSpaceError, RaidxError
+from raidx_fuse.errors import BusyError, NoSpaceError, RaidxError
 from raidx_fuse.format.create import new_uuid
 from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
 from raidx_fuse.layouts.numbers import Stripe
@@ -74,7 +74,6 @@ class MoveVolumes(StallableJob):
         self._legs = list(legs)
         self._turn = False
         self._went_back = False
-        self._drained: set[str] = set()  # moves of which no older request is in flight
         self._batch = 0
         self._seen = 0
         self._asked_s = -1e9
@@ -157,7 +156,7 @@ class MoveVolumes(StallableJob):
         leg = self._legs[0]
         try:
             copied = await (self._step_together() if leg.in_pieces else self._step(leg))
-        except NoSpaceError as error:
+        except (BusyError, NoSpaceError) as error:
             self.note_wait(error)
             self._again_s = self.retry_s()
             return 0
@@ -178,7 +177,6 @@ class MoveVolumes(StallableJob):
                 return 0
             transfer = await leg.begin()
             self._pool.add(transfer)
-        await self._drain(leg, transfer)
         if self._turn and not transfer.back and not transfer.arrived:
             await transfer.turn()
             self.done_bytes = 0
@@ -195,17 +193,9 @@ class MoveVolumes(StallableJob):
         del self._legs[0]
         return 0
 
-    async def _drain(self, leg: Leg, transfer: Transfer) -> None:
-        """Wait once for the writes that were in flight when the move began."""
-        if transfer.uuid not in self._drained:
-            await leg.source.array.context.writes_drained()
-            self._drained.add(transfer.uuid)
-
     async def _step_together(self) -> int:
         """Do the next step of the legs in pieces; return how many bytes it copied."""
         legs = self._under_way()
-        for leg, transfer in legs:
-            await self._drain(leg, transfer)
         if self._turn and not (all(one.back for _, one in legs) or self._are_settled()):
             for _, transfer in legs:
                 if not transfer.back:

@@ -14,9 +14,11 @@ The *watermark* is the durable `saved`, in the mark of the target's volume table
  2. `save` flushes the array that the window was copied to before the watermark passes it.
  3. Bytes between *saved* and *position* are the same on both arrays: they are read from where they
     were, and a write there waits for `save`.
- 4. A write into the *window* waits until it is copied, and the copy waits for writes in flight.
- 5. Places are given up, to be wiped, when the record that takes them away is durable and no read
-    of them is in flight.
+ 4. A write into the *window* waits until it is copied, and the copy waits for writes in flight:
+    for all who are inside the gate of the volume (engine/gate.py). A write waits before it enters.
+ 5. The volume gets other places, at the begin and the end of a move and when it passes pieces on,
+    while its gate is closed. Places are given up, to be wiped, when the record that takes them away
+    is durable; no request to them is left then.
 
 A move *in pieces*, of volumes that change places where no array has room for a whole one, has
 places on the target for the bytes below *limit* alone, and on the source for those from *first* on:
@@ -27,12 +29,11 @@ what is free on the target; going back, the other way round.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
 import trio
 
-from raidx_fuse.engine.in_flight import InFlight
 from raidx_fuse.format.configuration.volumes import (
     Arrived,
     VolumeRecord,
@@ -54,8 +55,8 @@ class Transfer:
 
     *saved* and *position* are offsets in the volume, see the module; *back*: the move was
     cancelled. *awaited*: a write waits for the window. *requests* counts those of users.
-    *arrived*: the target's table says that the volume is its own. *resumed*: the move began in an
-    earlier mount.
+    *arrived*: the target's table says that the volume is its own. *is_over*: one array serves the
+    volume again. *resumed*: the move began in an earlier mount.
     """
 
     def __init__(
@@ -78,13 +79,12 @@ class Transfer:
         self.saved = self.position = there.move.watermark
         self.back = there.move.back
         self.resumed = resumed
-        self.arrived = False
+        self.arrived = self.is_over = False
         self.requests = 0
         self.awaited = False
         self._lie(here, there)
         self._window = NOWHERE
         self._moved = trio.Event()
-        self._reads, self._writes = InFlight(), InFlight()
         self._saving = trio.Lock()
         self.volume = Volume(
             there.name,
@@ -102,13 +102,14 @@ class Transfer:
         self.first = (here.move and here.move.first) or 0
         self.limit = sum(extent.length for extent in there.extents)
         source, target = self.source.array, self.target.array
-        self._read_here = shifted(read_of(source.read, here.extents), self.first)
-        self._write_here = shifted(write_of(source.write, here.extents), self.first)
-        self._read_there = read_of(target.read, there.extents)
-        self._write_there = write_of(target.write, there.extents)
+        # without the gate of the volume: users' requests are inside, and the copy waits for them
+        self._read_here = shifted(read_of(source.read_for, here.extents), self.first)
+        self._write_here = shifted(write_of(source.write_for, here.extents), self.first)
+        self._read_there = read_of(target.read_for, there.extents)
+        self._write_there = write_of(target.write_for, there.extents)
 
     def take_over(self, volume: Volume) -> None:
-        """Serve *volume*, which users have open already, instead of one of its own."""
+        """Serve *volume*, which users have open, instead of one of its own; its gate is closed."""
         self.volume = volume
         volume.bind(self.read, self.write, self.flush)
 
@@ -124,7 +125,7 @@ class Transfer:
     async def read(self, offset: int, size: int) -> bytes | memoryview:
         """Return *size* bytes at *offset*, as `Volume.read`."""
         self.requests += 1
-        flight = self._reads.begin()
+        inside = self.volume.gate.enter_now()
         try:
             parts = list(self._parts(offset, offset + size))
             if len(parts) == 1:
@@ -135,13 +136,16 @@ class Transfer:
                 found.append(bytes(await read(at, end - at)))
             return b"".join(found)
         finally:
-            flight.end()
+            inside.leave()
 
     async def write(self, offset: int, data: ReadBuffer) -> None:
         """Write *data* at *offset*, as `Volume.write`."""
         self.requests += 1
-        end = offset + len(data)
+        end, gate = offset + len(data), self.volume.gate
         while True:
+            if gate.is_closed or self.is_over:  # it has other places after that
+                await self.volume.write_later(offset, data)
+                return
             low, high = self._window
             if max(offset, low) < min(end, high):
                 self.awaited = True
@@ -152,14 +156,14 @@ class Transfer:
                 await self.save()
                 continue
             break
-        flight = self._writes.begin()
+        inside = gate.enter_now()
         try:
             view = memoryview(data)
             for there, at, stop in list(self._parts(offset, end)):
                 part = data if stop - at == len(data) else bytes(view[at - offset : stop - offset])
                 await (self._write_there if there else self._write_here)(at, part)
         finally:
-            flight.end()
+            inside.leave()
 
     async def flush(self) -> None:
         """Return when everything written before is durable, on both arrays."""
@@ -220,7 +224,7 @@ class Transfer:
         self._window = low, high
         self.awaited = False
         try:
-            await self._writes.drained()
+            await self.volume.gate.passed()
             yield
         finally:
             self._open(NOWHERE)
@@ -276,7 +280,7 @@ class Transfer:
         Return whether there were any. No window may be open. Raises RaidxError.
         """
         await self.save()
-        async with self._saving:
+        async with self._closed(), self._saving:
             self._sync()
             before = self.first, self.limit
             await self._leave()
@@ -291,8 +295,6 @@ class Transfer:
         if self.limit == self.saved if self.back else self.first == self.saved:
             return
         left = self.target if self.back else self.source
-        await self._reads.drained()
-        await left.array.context.reads_in_flight.drained()
         await left.change(lambda table: self._without_rest(left, table))
         self._sync()
         left.wiper.ask()
@@ -328,12 +330,18 @@ class Transfer:
         assert there is not None
         self._lie(here, there)
 
+    def _closed(self) -> AbstractAsyncContextManager[None]:
+        """Return a block in which the volume may get other places; see `Gate.closed`."""
+        timeouts = (side.array.member_set.io_timeout_s for side in (self.source, self.target))
+        return self.volume.gate.closed(max(timeouts))
+
     # -- begin and end ---------------------------------------------------------------------------
 
     async def hand_over(self) -> None:
         """Everything is copied: make the volume one of the target alone (law 1).
 
-        May be called again after an error. Raises RaidxError.
+        May be called again after an error. Raises RaidxError; BusyError if requests of the volume
+        do not end in time.
         """
         async with self._saving:
             if not self.arrived:
@@ -341,11 +349,12 @@ class Transfer:
                 await self.target.change(self._arrived)
                 self.saved = self.size
                 self.arrived = True
+        if not self.is_over:
+            async with self._closed():
                 self.source.let_go(self.volume)
                 self.target.adopt(self.volume)
                 self.target.bind(self.volume)
-        await self._reads.drained()
-        await self.source.array.context.reads_in_flight.drained()
+                self.is_over = True
         await give_up(self.source, self.volume_uuid)
         await forget_arrival(self.target, self.uuid)
 
@@ -363,13 +372,14 @@ class Transfer:
     async def give_back(self) -> None:
         """Everything is on the source again: end the move there, then on the target (law 1).
 
-        May be called again after an error. Raises RaidxError.
+        May be called again after an error. Raises as `hand_over`.
         """
         await self.save()
-        await self.source.change(self._unmarked)
-        self.source.bind(self.volume)
-        await self._reads.drained()
-        await self.target.array.context.reads_in_flight.drained()
+        if not self.is_over:
+            async with self._closed():
+                await self.source.change(self._unmarked)
+                self.source.bind(self.volume)
+                self.is_over = True
         await give_up(self.target, self.volume_uuid)
 
     def _unmarked(self, table: VolumeTable) -> VolumeTable:

@@ -8,20 +8,28 @@
                                         is split
 
 A further ``async def`` would cost 0.5 us.
+
+Each of these knows the extents of one moment. So it is called and awaited at once, and the extents
+change only while the volume's *gate* is closed (engine/gate.py). Then `Volume.read` and the others
+are functions that wait until it opens, and look up the places after that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import NoReturn, Protocol, TypeVar
 
+from raidx_fuse.engine.gate import Gate
 from raidx_fuse.errors import NotFastError, UsageError
 from raidx_fuse.format.configuration.volumes import ALIGN_BYTES, Extent
 from raidx_fuse.members.base import ReadBuffer
 
 Read = Callable[[int, int], Awaitable[bytes | memoryview]]
 Write = Callable[[int, ReadBuffer], Awaitable[None]]
+ReadFor = Callable[[Gate | None, int, int], Awaitable[bytes | memoryview]]
+WriteFor = Callable[[Gate | None, int, ReadBuffer], Awaitable[None]]
 Flush = Callable[[], Awaitable[None]]
 Discard = Callable[[int, int, bool], Awaitable[None]]  # offset, length, only if it is fast
 Allocation = Callable[[int, int], Iterable[tuple[int, bool]]]
@@ -43,7 +51,9 @@ class Volume:
     ``(offset_bytes, length_bytes)`` returns exactly that many bytes, valid until the caller's next
     await; *write* ``(offset_bytes, data)`` writes all of *data*; *flush* returns when everything
     written before is durable. All three raise RaidxError, and may complete without suspending.
-    Ranges must lie inside the volume: the front end clips or refuses others. *uuid* names it for
+    They are awaited where they are called, not kept for later (see the module).
+    Ranges must lie inside the volume: the front end clips or refuses others. *gate*: requests that
+    suspend are inside; *read* and *write* enter it if they are made with it. *uuid* names it for
     good; *opened* counts the open handles of all front ends; *reads*, *writes*, *read_bytes* and
     *write_bytes* what they asked for since the volume was opened. The front ends count; FUSE notes
     a read by appending its size to *noted*, which takes a seventh of a call, and the pool's sampler
@@ -52,8 +62,8 @@ class Volume:
 
     __slots__ = (
         *("_allocation", "_discard", "_note", "_on_resize", "_plain", "_read_bytes", "_reads"),
-        *("flush", "name", "noted", "opened", "read", "read_only", "size_bytes", "uuid", "write"),
-        *("write_bytes", "writes"),
+        *("flush", "gate", "name", "noted", "opened", "read", "read_only", "size_bytes", "uuid"),
+        *("write", "write_bytes", "writes"),
     )
 
     def __init__(
@@ -68,9 +78,12 @@ class Volume:
         uuid: str = "",
         discard: Discard | None = None,
         allocation: Allocation | None = None,
+        gate: Gate | None = None,
     ) -> None:
         check_name(name)
         self.name = name
+        self.gate = gate or Gate(f"volume {name}")
+        self.gate.on_turn(self._take_functions)
         self.uuid = uuid
         self.opened = 0
         self._reads = self.writes = self._read_bytes = self.write_bytes = 0
@@ -131,37 +144,85 @@ class Volume:
         """Read, write, flush, discard and ask what is written by these functions from now on.
 
         Without *discard*, zeros are written; without *allocation* everything counts as written.
+        Raises LawError if requests are inside.
         """
+        self.gate.require_empty("a change of extents")
         self._plain = read, write
-        if self._note is not None:
-            read, write = _noted(read, write, self._note)
-        self.read = read
-        self.write = write
         self.flush = flush
         self._discard, self._allocation = discard, allocation
+        self._take_functions()
+
+    def end(self) -> None:
+        """Refuse every request from now on: the volume was deleted. Raises as `bind`."""
+
+        async def refuse(*_: object) -> NoReturn:
+            raise UsageError(f"volume {self.name} was deleted", action="see raidx volume list")
+
+        self.bind(refuse, refuse, self.flush, refuse)
+
+    def _take_functions(self) -> None:
+        """Let *read* and *write* be what is bound, or wait while the gate is closed."""
+        read, write = self._plain
+        if self.gate.is_closed:
+            read, write = self.read_later, self.write_later
+        if self._note is not None:
+            read, write = _noted(read, write, self._note)
+        self.read, self.write = read, write
+
+    async def read_later(self, offset: int, size: int) -> bytes | memoryview:
+        """Read when the gate is open, where the bytes lie then; UsageError behind the end."""
+        await self.gate.opened()
+        self.require_inside(offset, size)
+        return await self._plain[0](offset, size)
+
+    async def write_later(self, offset: int, data: ReadBuffer) -> None:
+        """Write when the gate is open; as `read_later`."""
+        await self.gate.opened()
+        self.require_inside(offset, len(data))
+        await self._plain[1](offset, data)
+
+    def require_inside(self, offset: int, size: int) -> None:
+        """Raise UsageError unless the volume has these bytes: its size may have changed."""
+        if not 0 <= offset <= offset + size <= self.size_bytes:
+            raise UsageError(
+                f"bytes {offset} to {offset + size} are not inside volume {self.name}, "
+                f"which has {self.size_bytes}"
+            )
 
     def watch(self, note: Note | None) -> None:
         """Call *note* with each request from now on, before it begins; None: nobody."""
         self._note = note
-        self.bind(*self._plain, self.flush, self._discard, self._allocation)
+        self._take_functions()
 
     async def discard(self, offset: int, length: int, *, fast_only: bool = False) -> None:
         """Let a range read as zeros and give its space back where possible. Raises as *write*.
 
         With *fast_only* raises NotFastError where that is no faster than writing zeros; of a volume
-        in several parts some may read as zeros then.
+        in several parts some may read as zeros then. Raises UsageError for other bytes than the
+        volume has.
         """
-        if self._discard is not None:
-            await self._discard(offset, length, fast_only)
-        elif fast_only:
+        inside = await self.gate.enter()
+        try:
+            self.require_inside(offset, length)
+            if self._discard is not None:
+                await self._discard(offset, length, fast_only)
+                return
+        finally:
+            inside.leave()
+        if fast_only:
             raise NotFastError("zeros are written to this volume")
-        else:
-            await self.write_zeros(offset, length)
+        await self.write_zeros(offset, length)
 
     async def write_zeros(self, offset: int, length: int) -> None:
-        """Write zeros, which keep their space. Raises as *write*."""
-        for at in range(offset, offset + length, ZEROS_BYTES):
-            await self.write(at, bytes(min(ZEROS_BYTES, offset + length - at)))
+        """Write zeros, which keep their space, up to the end of the volume. Raises as *write*.
+
+        Each part is a request of its own: a volume move may need the bytes in between.
+        """
+        at = offset
+        while at < min(offset + length, self.size_bytes):
+            size = min(ZEROS_BYTES, offset + length - at, self.size_bytes - at)
+            await self.write(at, bytes(size))
+            at += size
 
     def allocation(self, offset: int, length: int) -> Iterable[tuple[int, bool]]:
         """Return (length in bytes, whether it is written) of the parts of a range, in order."""
@@ -196,22 +257,32 @@ def _noted(read: Read, write: Write, note: Note) -> tuple[Read, Write]:
     return noted_read, noted_write
 
 
-def read_of(read: Read, extents: Sequence[Extent]) -> Read:
-    """Return the read of a volume that lies in *extents* of the array with *read*."""
+def read_of(read: ReadFor, extents: Sequence[Extent], gate: Gate | None = None) -> Read:
+    """Return the read of a volume that lies in *extents* of the array with *read*.
+
+    *gate* is that of the volume, None if its requests are inside already.
+    """
     if len(extents) == 1:
         base = extents[0].offset
-        return (lambda offset, size: read(offset + base, size)) if base else read
+        if not base:
+            return partial(read, gate)
+        return lambda offset, size: read(gate, offset + base, size)
     slots, bits = _slots(extents)
 
     def read_one_of(offset: int, size: int) -> Awaitable[bytes | memoryview]:
         end, shift = slots[offset >> bits]
         if offset + size <= end:
-            return read(offset + shift, size)
+            return read(gate, offset + shift, size)
         return read_across(offset, size)
 
     async def read_across(offset: int, size: int) -> bytes:
-        pieces = list(parts_of(extents, offset, size))
-        return b"".join([bytes(await read(*piece)) for piece in pieces])
+        inside = None if gate is None else gate.enter_now()
+        try:
+            pieces = list(parts_of(extents, offset, size))
+            return b"".join([bytes(await read(None, *piece)) for piece in pieces])
+        finally:
+            if inside is not None:
+                inside.leave()
 
     return read_one_of
 
@@ -221,30 +292,43 @@ def shifted(call: Callable[[int, Ranged], T], first: int) -> Callable[[int, Rang
     return (lambda offset, what: call(offset - first, what)) if first else call
 
 
-def write_of(write: Write, extents: Sequence[Extent]) -> Write:
-    """Return the write of a volume that lies in *extents* of the array with *write*."""
+def write_of(write: WriteFor, extents: Sequence[Extent], gate: Gate | None = None) -> Write:
+    """Return the write of a volume that lies in *extents* of the array with *write*.
+
+    *gate* as for `read_of`.
+    """
     if len(extents) == 1:
         base = extents[0].offset
-        return (lambda offset, data: write(offset + base, data)) if base else write
+        if not base:
+            return partial(write, gate)
+        return lambda offset, data: write(gate, offset + base, data)
     slots, bits = _slots(extents)
 
     def write_one_of(offset: int, data: ReadBuffer) -> Awaitable[None]:
         end, shift = slots[offset >> bits]
         if offset + len(data) <= end:
-            return write(offset + shift, data)
+            return write(gate, offset + shift, data)
         return write_across(offset, data)
 
     async def write_across(offset: int, data: ReadBuffer) -> None:
-        view, done = memoryview(data), 0
-        for place, size in parts_of(extents, offset, len(data)):
-            await write(place, bytes(view[done : done + size]))
-            done += size
+        inside = None if gate is None else gate.enter_now()
+        try:
+            view, done = memoryview(data), 0
+            for place, size in parts_of(extents, offset, len(data)):
+                await write(None, place, bytes(view[done : done + size]))
+                done += size
+        finally:
+            if inside is not None:
+                inside.leave()
 
     return write_one_of
 
 
 def discard_of(discard: Discard, extents: Sequence[Extent]) -> Discard:
-    """Return the discard of a volume that lies in *extents* of the array with *discard*."""
+    """Return the discard of a volume that lies in *extents* of the array with *discard*.
+
+    `Volume.discard` is inside the volume's gate until all parts are done.
+    """
 
     async def discard_parts(offset: int, length: int, fast_only: bool) -> None:
         for start, size in parts_of(extents, offset, length):

@@ -12,20 +12,24 @@ Laws:
  2. No range is in two volumes, nor free and in a volume.
  3. Every free byte reads as zero: a range that was written is free only after zeros are durable on
     all of it. A crash in between leaves it *wiping*, and the next start for writing goes on.
- 4. A volume that is open is neither deleted nor made smaller, so no request can reach a range that
-    it has given up.
+ 4. A volume's extents change only while its gate is closed (engine/gate.py): no request is under
+    way to a range that it gives up, by whatever way it came. `_save` holds that. An open volume is
+    not deleted or made smaller either, because its user still counts on it.
+ 5. The gate of a volume is closed before the table is locked: a write to a volume that moves waits
+    for the table (transfer.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import trio
 
 from raidx_fuse.array.array import Array
+from raidx_fuse.engine.gate import Gate
 from raidx_fuse.errors import ArrayFailedError, BusyError, UsageError
 from raidx_fuse.format.configuration.volumes import (
     ALIGN_BYTES,
@@ -101,9 +105,7 @@ class ArrayVolumes:
     def extents(self, volume: Volume) -> tuple[Extent, ...]:
         """Return where *volume* lies on this array."""
         record = self.table().find(volume.uuid)
-        if record is None or record.size_bytes is None:
-            return (Extent(0, volume.size_bytes),)
-        return record.extents
+        return (Extent(0, volume.size_bytes),) if record is None else _places(record, volume)
 
     def _free(self, table: VolumeTable) -> list[Extent]:
         return [] if table.exchanges else self.free_in(table)
@@ -156,13 +158,19 @@ class ArrayVolumes:
         """
         self.array.require_writable()
         _check_size(size_bytes)
-        async with self._changes:
-            self._require_present(volume)
-            if size_bytes > volume.size_bytes:
-                await self._enlarge(volume, size_bytes)
-            elif size_bytes < volume.size_bytes:
-                async with self._unused(volume):
-                    await self._shrink(volume, size_bytes, lose_data)
+        if size_bytes < volume.size_bytes:
+            await self._wait_until_unused(volume)
+        async with AsyncExitStack() as table_locked:
+            async with volume.gate.closed(self.array.member_set.io_timeout_s):
+                await table_locked.enter_async_context(self._changes)
+                self._require_present(volume)
+                if size_bytes > volume.size_bytes:
+                    await self._enlarge(volume, size_bytes)
+                elif size_bytes < volume.size_bytes:
+                    with self._hidden(volume):
+                        await self._shrink(volume, size_bytes, lose_data)
+            # The kernel may need a moment to be told; requests go on meanwhile.
+            await volume.resize(max(size_bytes, volume.size_bytes))
 
     async def delete(self, volume: Volume, *, lose_data: bool = False) -> None:
         """Delete *volume*. Raises UsageError, BusyError.
@@ -171,15 +179,17 @@ class ArrayVolumes:
         wiped, in the background.
         """
         self.array.require_writable()
-        async with self._changes:
+        await self._wait_until_unused(volume)
+        async with volume.gate.closed(self.array.member_set.io_timeout_s), self._changes:
             self._require_present(volume)
             self._require_loss("delete", volume.name, self.written_bytes(volume), lose_data)
-            async with self._unused(volume):
+            with self._hidden(volume):
                 table, extents = self.table(), self.extents(volume)
                 rest = tuple(r for r in table.volumes if r.uuid != volume.uuid)
                 wiping = (*table.wiping, *to_be_wiped(self.array, extents))
                 await self._save(replace(table, volumes=rest, wiping=wiping))
                 self.volumes.remove(volume)
+                volume.end()
         self.wiper.ask()
 
     def require_loss(self, volume: Volume, size_bytes: int, *, lose_data: bool) -> int:
@@ -210,7 +220,6 @@ class ArrayVolumes:
             extents = extended(extents, size_bytes - held, self._free(table), self._unit())
         await self._save(self._replaced(volume, size_bytes=size_bytes, extents=extents))
         self._bind(volume, extents)
-        await volume.resize(size_bytes)
 
     async def _shrink(self, volume: Volume, size_bytes: int, lose_data: bool) -> None:
         kept, off = cut(self.extents(volume), size_bytes)
@@ -239,9 +248,14 @@ class ArrayVolumes:
     async def _save(self, table: VolumeTable, *, asked: bool = True) -> None:
         """Write *table* into the superblocks: the commit point of every change.
 
-        Raises BusyError if places that it has added are about to leave with a member. If a member
-        does not take it, the table is as before: volumes are shown as the table has them.
+        Raises BusyError if places that it has added are about to leave with a member, LawError if
+        a request is under way to a volume whose extents change. If a member does not take it, the
+        table is as before: volumes are shown as the table has them.
         """
+        for volume in self.volumes:
+            record = table.find(volume.uuid)
+            if record is None or _places(record, volume) != self.extents(volume):
+                volume.gate.require_empty("a change of extents")
         if table.end() > max(self.array.room_bytes, self.table().end()):
             raise BusyError(f"array {self.array.name} is losing a member", action="try again")
         values = encode_table(table)
@@ -315,26 +329,27 @@ class ArrayVolumes:
     # -- front ends ------------------------------------------------------------------------------
 
     def _volume(self, record: VolumeRecord) -> Volume:
-        array = self.array
+        array, gate = self.array, Gate(f"volume {record.name}")
         whole = record.size_bytes is None
         extents = (Extent(0, array.size_bytes),) if whole else record.extents
         return Volume(
             record.name,
             array.size_bytes if record.size_bytes is None else record.size_bytes,
-            read=read_of(array.read, extents),
-            write=write_of(array.write, extents),
+            read=read_of(array.read_for, extents, gate),
+            write=write_of(array.write_for, extents, gate),
             flush=array.flush,
             read_only=array.read_only,
             uuid=record.uuid,
             discard=discard_of(array.discard, extents),
             allocation=allocation_of(array.allocation, extents),
+            gate=gate,
         )
 
     def _bind(self, volume: Volume, extents: Sequence[Extent]) -> None:
         array = self.array
         volume.bind(
-            read_of(array.read, extents),
-            write_of(array.write, extents),
+            read_of(array.read_for, extents, volume.gate),
+            write_of(array.write_for, extents, volume.gate),
             array.flush,
             discard_of(array.discard, extents),
             allocation_of(array.allocation, extents),
@@ -358,24 +373,36 @@ class ArrayVolumes:
         for front_end in self.front_ends:
             front_end.hide(volume)
 
-    @asynccontextmanager
-    async def _unused(self, volume: Volume) -> AsyncIterator[None]:
+    async def _wait_until_unused(self, volume: Volume) -> None:
+        """Wait a moment for the last close of *volume*. Raises BusyError if it is open."""
+        for _ in range(CLOSING_LOOKS):
+            if not volume.opened:
+                return
+            await trio.sleep(CLOSING_S / CLOSING_LOOKS)
+        self._require_unused(volume)
+
+    def _require_unused(self, volume: Volume) -> None:
+        if volume.opened:
+            raise BusyError(f"volume {volume.name} is in use", action="close it and try again")
+
+    @contextmanager
+    def _hidden(self, volume: Volume) -> Iterator[None]:
         """Hide *volume* inside the block; show it again unless it was deleted there.
 
         Raises BusyError if it is open.
         """
-        for _ in range(CLOSING_LOOKS):
-            if not volume.opened:
-                break
-            await trio.sleep(CLOSING_S / CLOSING_LOOKS)
-        else:
-            raise BusyError(f"volume {volume.name} is in use", action="close it and try again")
-        self._hide(volume)  # no await since the last look: nobody opens it any more
+        self._require_unused(volume)
+        self._hide(volume)  # no await since the look: nobody opens it any more
         try:
             yield
         finally:
             if volume in self.volumes:
                 self._show(volume)
+
+
+def _places(record: VolumeRecord, volume: Volume) -> tuple[Extent, ...]:
+    """Return where the volume of *record* lies; one of the whole image has no extents."""
+    return (Extent(0, volume.size_bytes),) if record.size_bytes is None else record.extents
 
 
 @asynccontextmanager

@@ -23,7 +23,7 @@ def test_records_have_the_copies_of_the_new_code_when_the_superblocks_have_it() 
 
             async def write_behind(*then: object) -> None:
                 await drain(*then)
-                if not then and context.locks._barrier is None:  # what came after the drain
+                if not then and not context.gate.is_closed:  # what came after the drain
                     await rig.put(0, random.Random(next(seeds)).randbytes(700))
                     await array.flush()
 

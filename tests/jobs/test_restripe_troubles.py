@@ -192,7 +192,7 @@ def test_a_write_while_a_restripe_turns_back_is_not_undone(monkeypatch: pytest.M
 
         async def drain_and_write(*then: Any) -> None:
             await drain(*then)
-            alone = context.locks._barrier is not None  # then a write waits
+            alone = context.gate.is_closed  # then a write waits
             if isinstance(context.layout, RestripeLayout) and not alone:
                 await put(1)
 

@@ -260,12 +260,12 @@ def test_no_piece_is_given_up_under_a_read_from_before(back: bool) -> None:
             if back:
                 job.cancel()
             left = transfer.target if back else transfer.source
-            reading = left.array.context.reads_in_flight.begin()
+            reading = transfer.volume.gate.enter_now()
             job.limit(0, 0)
             before = left.table().find(transfer.volume_uuid)
             await trio.sleep(30)
             after = left.table().find(transfer.volume_uuid)
-            reading.end()
+            reading.leave()
             assert before is not None
             assert after is not None
             assert after.extents == before.extents

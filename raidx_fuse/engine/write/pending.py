@@ -98,7 +98,7 @@ class Completion:
                 await self._wait_for(left)
             return
         if left:
-            await context.locks.take(stripe)
+            await context.locks.acquire(stripe)
             await self._place([stripe], left)
         if context.cache is not None:
             context.cache.wrote(offset, view)

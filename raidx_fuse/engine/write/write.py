@@ -15,9 +15,12 @@ stripe carry its content. Nothing is acknowledged before the superblocks exclude
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from functools import partial
 
 from raidx_fuse.engine.access_stats import SAMPLE_MASK
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.gate import Gate, Passage, enter, enter_now, leave
 from raidx_fuse.engine.write.data_only import is_cached, log_data
 from raidx_fuse.engine.write.full_stripe import FullStripeWrite
 from raidx_fuse.engine.write.pending import Completion
@@ -35,6 +38,7 @@ from raidx_fuse.engine.write.small import SmallWrite
 from raidx_fuse.engine.write.split import Piece, split
 from raidx_fuse.engine.write.stripe_end import StripeEnd
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.journal.group_commit import CommitBatch
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of
 from raidx_fuse.members.base import ReadBuffer
@@ -49,12 +53,13 @@ class _UnreadableError(Exception):
 
 
 class Writer:
-    """Writes ranges of the image of one array."""
+    """Writes ranges of the image of one array; *write* is `write_for` without a volume."""
 
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
         self._preparer = Preparer(context)
         self._completion = Completion(context)
+        self.write = partial(self.write_for, None)
         self._prepare_fast()
         context.on_layout.append(self._prepare_fast)
 
@@ -64,9 +69,10 @@ class Writer:
         self._stripe_end = StripeEnd(self.context)
         self._full_stripe = FullStripeWrite(self.context)
 
-    async def write(self, offset: int, data: ReadBuffer) -> None:
+    async def write_for(self, volume: Gate | None, offset: int, data: ReadBuffer) -> None:
         """Write all of *data* at *offset*; return when it is acknowledged (not yet durable).
 
+        A write that suspends enters the gate of *volume* (None: of no volume, or it is inside).
         Raises NoSpaceError, UnrecoverableError or MemberError. After an error the old content or
         the new one is readable, or it is reported as lost.
         """
@@ -87,46 +93,69 @@ class Writer:
                     access.sample()
             else:
                 access.note(first, last, is_write=True)
+        passage: Passage | None = None  # of a write that suspends
         fast = self._is_healthy()
         at = 0
         whole_cells = length >= context.chunk_bytes and not offset & context.inner_mask
-        if fast and whole_cells and context.journal.unsettled.current:
-            stripe = self._stripe_end.completed(offset, length)
-            if stripe is not None and self._stripe_end.lacks_mark(stripe):
-                await self._mark(stripe)
-                fast = self._is_healthy()
-                stripe = self._stripe_end.completed(offset, length) if fast else None
-            ended = None if stripe is None else self._stripe_end.write(stripe, offset, view)
-            if ended is not None:
-                at, pending = ended
-                if pending is not None:
-                    await self._completion.complete_locked(pending)
-                    fast = False  # a member may have failed meanwhile
-            if at == length:
-                context.count_synchronous(started_s)
-                return
-        ranges = [(at, length)]  # left for the general path
-        small = not at and (offset & context.inner_mask) + length <= context.chunk_bytes
-        if fast and small and not (context.cache is not None and self._is_cached(offset, length)):
-            done = self._small_write.write(offset, data, length)
-            if done is not None:
-                if done[1]:
-                    await self._completion.complete(done, offset, view)
-                elif context.cache is not None:
-                    context.cache.wrote(offset, view)
-                context.count_synchronous(started_s)
-                return
-        # One chunk may be a full stripe, of one data cell.
-        if fast and (whole_cells or not small):
-            whole = self._full_stripe.write(offset + at, view[at:], length - at)
-            if whole is not None:
-                middle, tail, pending = whole[0], whole[1] - offset, whole[2]
-                if pending is not None:
-                    await self._completion.complete_locked(pending)
-                ranges = [(at, middle - offset), (tail, length)]
-                if middle == offset + at and tail == length:
+        try:
+            if fast and whole_cells and context.journal.unsettled.current:
+                stripe = self._stripe_end.completed(offset, length)
+                if stripe is not None and self._stripe_end.lacks_mark(stripe):
+                    passage = enter_now(volume, context.gate)
+                    await self._mark(stripe)
+                    fast = self._is_healthy()
+                    stripe = self._stripe_end.completed(offset, length) if fast else None
+                ended = None if stripe is None else self._stripe_end.write(stripe, offset, view)
+                if ended is not None:
+                    at, pending = ended
+                    if pending is not None:
+                        passage = passage or enter_now(volume, context.gate)
+                        await self._completion.complete_locked(pending)
+                        fast = False  # a member may have failed meanwhile
+                if at == length:
                     context.count_synchronous(started_s)
                     return
+            ranges = [(at, length)]  # left for the general path
+            small = not at and (offset & context.inner_mask) + length <= context.chunk_bytes
+            if (
+                fast
+                and small
+                and not (context.cache is not None and self._is_cached(offset, length))
+            ):
+                done = self._small_write.write(offset, data, length)
+                if done is not None:
+                    if done[1]:
+                        if done[1].__class__ is not CommitBatch:  # of which the log keeps the locks
+                            passage = passage or enter_now(volume, context.gate)
+                        await self._completion.complete(done, offset, view)
+                    elif context.cache is not None:
+                        context.cache.wrote(offset, view)
+                    context.count_synchronous(started_s)
+                    return
+            # One chunk may be a full stripe, of one data cell.
+            if fast and (whole_cells or not small):
+                whole = self._full_stripe.write(offset + at, view[at:], length - at)
+                if whole is not None:
+                    middle, tail, pending = whole[0], whole[1] - offset, whole[2]
+                    if pending is not None:
+                        passage = passage or enter_now(volume, context.gate)
+                        await self._completion.complete_locked(pending)
+                    ranges = [(at, middle - offset), (tail, length)]
+                    if middle == offset + at and tail == length:
+                        context.count_synchronous(started_s)
+                        return
+            passage = passage or await enter(volume, context.gate)
+            await self._write_general(offset, view, ranges)
+            context.touch(started_s)
+        finally:
+            if passage is not None:
+                leave(passage)
+
+    async def _write_general(
+        self, offset: int, view: memoryview, ranges: Sequence[tuple[int, int]]
+    ) -> None:
+        """Write those *ranges* of *view*, which begins at *offset*, under the stripes' locks."""
+        context = self.context
         while True:
             epoch = context.layout_epoch
             pieces = [piece for at, end in ranges for piece in split(context, offset, at, end)]
@@ -148,16 +177,17 @@ class Writer:
                 for stripe in stripes:
                     context.forget_stripe(stripe)
             context.locks.release_all(stripes)
-        context.touch(started_s)
 
     def _is_healthy(self) -> bool:
         """Return whether fast paths may write: no member, chunk or page is lost, nothing is due.
 
-        Due are a membership change that is not published, and a resync.
+        Due are a membership change that is not published, a resync, and a change for which the gate
+        is closed.
         """
         context, member_set = self.context, self.context.member_set
         healthy = not member_set.lost and not member_set.unpublished and not context.bad_chunks
-        return healthy and not context.dirty_bitmap.guarded and not member_set.unreadable
+        calm = not context.dirty_bitmap.guarded and not member_set.unreadable
+        return healthy and calm and not context.gate.is_closed
 
     async def _mark(self, stripe: Stripe) -> None:
         """Mark the region of *stripe* in the dirty bitmap, unless the layout changes meanwhile.

@@ -1,4 +1,4 @@
-"""Changes of the shape of a running array: members join, roles change, under all stripe locks.
+"""Changes of the shape of a running array: members join, roles change, with the gate closed.
 
 No record of the log may be redone by recovery under other roles than it was written for. So the log
 is empty when roles change, and the superblocks have the new roles before anything is logged again.
@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
-
-import trio
-import trio.lowlevel
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import RaidxError
@@ -34,63 +31,58 @@ async def take_in(
     """Let *members* join and change to the layout that *wider* returns; return that layout.
 
     *wider* raises RaidxError if the array may not change now. *widen* makes the change in memory
-    and gives the new members, whose records it gets, their roles: under all stripe locks, with an
-    empty log. The caller holds `MembershipServices.attaching`. Raises RaidxError.
+    and gives the new members, whose records it gets, their roles: while the gate of the layout is
+    closed, which is published before it opens. The caller holds `MembershipServices.attaching`.
+    Raises RaidxError.
     """
     context, membership, member_set = array.context, array.membership, array.member_set
     layout = wider()
     membership.hold_spares()  # the new members must not replace a member that fails now
     try:
         records = await join(member_set, members, layout.chunks)
+        seated = False
         try:
             # No record that names a new role's former member may ever be redone by recovery.
-            context.journal.unsettled.pause(True)
-            await context.journal.drain()
-            async with context.locks.alone():
-                layout = wider()  # checked again, under the locks
+            async with context.closed():
+                layout = wider()  # checked again: nothing comes between
                 widen(layout, records)
+                seated = True
+                for pages in member_set.page_stores:
+                    await pages.save_all()
+                await member_set.flush()  # the maps before the superblock that gives a role
+                await member_set.update(lambda config: config)
         except RaidxError:
-            await leave(member_set, records)
+            if not seated:
+                await leave(member_set, records)
             raise
     finally:
-        context.journal.unsettled.pause(False)
         membership.release_spares()
-    for pages in member_set.page_stores:
-        await pages.save_all()
-    await member_set.flush()  # the maps before the superblock that gives a role
-    await member_set.update(lambda config: config)
     return layout
 
 
 @asynccontextmanager
 async def undisturbed(array: ArrayServices) -> AsyncIterator[None]:
-    """Run the block with all stripe locks, and while no other job than a growth runs.
+    """Run the block with the gate closed, and while no other job than a growth runs.
 
-    No parity is awaited then: what the log has of a stripe is counted by its cells, which change.
+    Raises as `ArrayContext.closed`.
     """
-    journal = array.context.journal
     while True:
         for job in array.jobs.running():  # those jobs rely on the current shape
             if job.kind != Grow.kind:
                 await job.finished.wait()
-        journal.unsettled.pause(True)
-        try:
-            await journal.drain()
-            async with array.context.locks.alone():
-                if all(job.kind == Grow.kind for job in array.jobs.running()):
-                    yield
-                    return
-        finally:
-            journal.unsettled.pause(False)
+        async with array.context.closed():
+            if all(job.kind == Grow.kind for job in array.jobs.running()):
+                yield
+                return
 
 
 async def drain_for_new_roles(context: ArrayContext) -> None:
     """Empty the log before members change their roles: no record may be redone under the new ones.
 
-    The caller holds all stripe locks (`undisturbed`). Writes that take no lock end meanwhile.
+    The caller has closed the gate. What never enters it, a mend say, may have logged meanwhile.
     """
     while True:
         await context.journal.drain(context.journal.believe_all)
         if not context.locks.held:
             return
-        await trio.lowlevel.checkpoint()
+        await context.locks.free()

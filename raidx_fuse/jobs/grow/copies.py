@@ -2,16 +2,16 @@
 
 More: the wider shape at once, then a rebuild of the new members.
 
-    join as spares -> the log is empty -> all locks: the wider layout, the new roles at watermark 0
-    -> maps of the new members -> superblocks -> rebuild
+    join as spares -> the log is empty -> gate closed: the wider layout, the new roles at watermark
+    0 -> maps of the new members -> superblocks -> gate open -> rebuild
 
 Copies move nothing: every chunk keeps its places, and a new role is a member that awaits its
 rebuild. A crash before the superblocks leaves the narrower array and spares, a crash after them an
 array that goes on with the rebuild. No record of the log names a new role before the superblocks
 do: writes leave out the stripes that a rebuild has not reached, and it begins afterwards.
 
-Fewer: all locks, an empty log -> the member leaves, the roles behind it move up by one
-    -> superblocks -> the member's superblock is erased
+Fewer: gate closed, an empty log -> the member leaves, the roles behind it move up by one
+    -> superblocks -> gate open -> the member's superblock is erased
 
 As every role has the same content at the same places, moving up moves no byte.
 """
@@ -143,12 +143,11 @@ class CopiesOperation:
         """Let the member in the role of *record* leave the array; the others keep all content."""
         self.require_removable(record)
         member_set = self.member_set
-        async with self.array.membership.attaching:
-            async with undisturbed(self.array):
-                await drain_for_new_roles(self.context)
-                record = self._newest(record)
-                queue = self._narrow(self.require_removable(record), record)
-                self.context.journal.choose_roles()
+        async with self.array.membership.attaching, undisturbed(self.array):
+            await drain_for_new_roles(self.context)
+            record = self._newest(record)
+            queue = self._narrow(self.require_removable(record), record)
+            self.context.journal.choose_roles()
             await member_set.update(lambda config: config)
         await release([queue.member] if queue else [], self.array.grow_operation.on_release)
         return {"path": record.path_hint, "member_uuid": record.member_uuid}
@@ -178,7 +177,6 @@ class CopiesOperation:
 
         member_set.change(narrowed)
         self.context.take_layout(layout)
-        self.context.note_reuse()
         member_set.refresh()
         if queue is not None:
             queue.close()

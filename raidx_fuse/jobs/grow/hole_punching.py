@@ -2,7 +2,7 @@
 
 Punching is safe from the moment that the position past the blocks is durable until the growth ends:
 a crash finds the new places, and no new block is written to the old ones yet. A read that looked
-its place up before the block moved would find zeros; `ArrayContext.reuse_epoch` makes it repeat.
+its place up before the block moved would find zeros: it is inside the gate, and is waited for.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class HolePunching:
             for stripe, cell in zip(*moves, strict=True):
                 role, chunk = self.layout.place_in(stripe, cell, after=False)
                 left.setdefault(role, []).append(chunk)
-            self.context.note_reuse()
+            await self.context.gate.passed()
             for role in roles:
                 rows = np.array(sorted(left.get(role, ())), np.int64)
                 for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):

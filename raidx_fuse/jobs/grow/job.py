@@ -245,6 +245,10 @@ class Grow(StallableJob):
                 end = max(stripes[limit], first + 1)
         return list(stripe_range(first, end))
 
+    def _is_awaited(self, window: Sequence[Stripe]) -> bool:
+        """Return whether somebody waits for the end of the window: for a lock, or at the gate."""
+        return self.context.gate.is_closed or self.context.locks.awaited(window)
+
     def _is_busy(self) -> bool:
         """Return whether users have asked for something a moment ago."""
         return self.context.member_set.clock() - self.context.foreground_s < BUSY_S
@@ -308,7 +312,7 @@ class Grow(StallableJob):
         async with trio.open_nursery() as nursery:
             for number in range(len(batches)):
                 await slots.acquire()
-                awaited = self._is_busy() or self.context.locks.awaited(window)
+                awaited = self._is_busy() or self._is_awaited(window)
                 if number >= line.end or (number and awaited):
                     break
                 nursery.start_soon(self._copy_one, line, number, slots)
@@ -326,7 +330,7 @@ class Grow(StallableJob):
             load = await self._copier.read(*batch)
             if self._copier.piggyback:  # its parities rely on the position of the batches before
                 await line.wait_for(number)
-            if number >= line.end or (number and context.locks.awaited(line.window)):
+            if number >= line.end or (number and self._is_awaited(line.window)):
                 line.stop(number)
             else:
                 await self._copier.write(load)

@@ -1,10 +1,11 @@
 """Growing an array onto more members: the change of shape at the beginning and at the end.
 
-    add members:  prepare them -> all locks: wider layout, 0 stripes migrated -> maps -> superblocks
+    add members:  prepare them -> gate closed: wider layout, 0 stripes migrated -> maps
+                  -> superblocks -> gate open
     job `grow`:   windows (job.py), positions made durable (engine/growth_position.py)
-    at the end:   superblocks: the new shape -> the image is larger; a surrogate has taken the role
-                  of the parity, and the former parity member is a spare
-    cancelled:    back to 0 stripes migrated -> all locks: narrower layout -> superblocks
+    at the end:   gate closed: superblocks: the new shape -> the image is larger; a surrogate has
+                  taken the role of the parity, and the former parity member is a spare
+    cancelled:    back to 0 stripes migrated -> gate closed: narrower layout -> superblocks
 
 With no stripe migrated, both layouts give every block the same place. The change of shape itself
 therefore moves nothing, and after a crash around it the array is intact in either shape.
@@ -235,10 +236,12 @@ class GrowOperation:
         if layout.surrogate is not None:
             await self._hand_over(layout, final_config)
         else:
-            await self.member_set.update(final_config)
-            self.context.note_zero_roles()
-            layout.finish_growth()
-            self.context.end_growth()
+            # No read is under way that has looked up a place which is vacated.
+            async with self.context.closed(drained=False):
+                await self.member_set.update(final_config)
+                self.context.note_zero_roles()
+                layout.finish_growth()
+                self.context.end_growth()
         log.warning("grown to %d members: the image has %d bytes", layout.width, layout.size_bytes)
         for hook in self.on_size:
             await hook()
@@ -249,8 +252,7 @@ class GrowOperation:
         """Give the surrogate the role of the parity; the former parity member becomes a spare."""
         async with self.array.membership.attaching, undisturbed(self.array):
             # Records name roles, so recovery must not redo any of them under the new assignment.
-            # Nothing is written until the superblocks hold it: all stripe locks are held, and
-            # writes that take no lock wait while a change of membership is unpublished.
+            # Nothing is written until the superblocks hold it: the gate is closed.
             await drain_for_new_roles(self.context)
             self._take_role(layout, final_config)
             self.context.journal.choose_roles()
@@ -294,16 +296,15 @@ class GrowOperation:
         assert self.context.growth is not None
         history = self.context.growth.layout.history[:-1]
         released: list[Member] = []
-        async with self.array.membership.attaching:
-            async with undisturbed(self.array):
-                # Losses may have put the log on a member that leaves (as in `_hand_over`).
-                journal = self.context.journal
-                moves = any(role >= history[-1] for role in journal.log_members.roles)
-                if moves:
-                    await drain_for_new_roles(self.context)
-                released = self._take_back(history)
-                if moves:
-                    journal.choose_roles()
+        async with self.array.membership.attaching, undisturbed(self.array):
+            # Losses may have put the log on a member that leaves (as in `_hand_over`).
+            journal = self.context.journal
+            moves = any(role >= history[-1] for role in journal.log_members.roles)
+            if moves:
+                await drain_for_new_roles(self.context)
+            released = self._take_back(history)
+            if moves:
+                journal.choose_roles()
             await member_set.update(lambda config: config)
         await release(released, self.on_release)
 
@@ -329,7 +330,6 @@ class GrowOperation:
             del member_set.watermarks[role]
         self.context.written.extend(layout.chunks)
         self.context.take_layout(layout)
-        self.context.note_reuse()
         member_set.refresh()
         for queue in gone:
             queue.close()

@@ -60,14 +60,13 @@ class GrowthRemoval:
             layout = self.narrower(record)
             try:
                 await array.discarder.give_up(layout.size_bytes)
-                await self.context.journal.drain()
-                async with self.context.locks.alone():
-                    layout = self.narrower(record)  # checked again, under the locks
+                async with self.context.closed():
+                    layout = self.narrower(record)  # checked again: nothing comes between
                     require_unwritten(self.context, layout.size_bytes)
                     self._widen(layout)
+                    await self.member_set.update(lambda config: config)
             finally:
                 array.discarder.keep_all()
-            await self.member_set.update(lambda config: config)
             job = self.operation.start(back=True)
         return {
             "job": job,

@@ -238,4 +238,4 @@ class RebundleJob(StallableJob):
 
     async def finish(self, completed: bool) -> None:
         """Conclude the purpose of the moves."""
-        await self._end(self, completed)
+        await self.when_free(lambda: self._end(self, completed))

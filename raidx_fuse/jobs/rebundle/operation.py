@@ -88,30 +88,26 @@ class RebundleOperation:
         async with array.membership.attaching:
             # The new members must not replace a member that fails now.
             array.membership.hold_spares()
+            seated = False
             try:
                 _moves, more = await self.capacity.plan_aside(counts)
                 chunks = (self.layout.stripes + more) * self.layout.code.data_count
                 records = await join(member_set, members, chunks)
                 try:
-                    # No record that names a role's former member may ever be redone by recovery.
-                    await self.context.journal.drain()
                     await self._clear_shares(members, [counts[role] for role in roles])
-                    async with self.context.locks.alone():
-                        self.require_growable()  # checked again, under the locks
+                    # No record that names a role's former member may ever be redone by recovery.
+                    async with self.context.closed():
+                        self.require_growable()  # checked again: nothing comes between
                         counts, roles = self.capacity.counts_with(sizes)
                         self._seat(records, roles, counts)
+                        seated = True
+                        await self._publish()
                 except RaidxError:
-                    await leave(member_set, records)
+                    if not seated:
+                        await leave(member_set, records)
                     raise
             finally:
                 array.membership.release_spares()
-            for pages in member_set.page_stores:
-                if (
-                    pages is not self.context.journal.chunk_table
-                ):  # all chunks of new members are free
-                    await pages.save_all()
-            await member_set.flush()  # maps first, then the superblock that assigns a role
-            await member_set.update(lambda config: config)
             moves, more = await self.capacity.plan_aside(counts)
             job = self.start(GROW)
         return {
@@ -123,6 +119,14 @@ class RebundleOperation:
             "size_before": array.size_bytes,
             "size_after": self.capacity.size_with(more),
         }
+
+    async def _publish(self) -> None:
+        """Give the new members the maps, then have superblocks assign their roles."""
+        for pages in self.member_set.page_stores:
+            if pages is not self.context.journal.chunk_table:  # all their chunks are free
+                await pages.save_all()
+        await self.member_set.flush()
+        await self.member_set.update(lambda config: config)
 
     async def _clear_shares(self, members: Sequence[Member], counts: Sequence[int]) -> None:
         """Clear the table pages that the new members may hold from an earlier array."""
@@ -329,11 +333,11 @@ class RebundleOperation:
             log_members.avoid(role)
             self.layout.closed.add(role)
             await self._clear_log()  # no record lies on the role or names it any more
-            async with self.context.locks.alone():
+            async with self.context.closed():
                 if self.layout.used_chunks()[role]:
                     return False
                 queue = self._vacate(role)
-            await member_set.update(lambda config: config)
+                await member_set.update(lambda config: config)
         finally:
             log_members.avoid(None)
             self.layout.closed.discard(role)

@@ -208,7 +208,9 @@ class Restripe(StallableJob):
         await context.member_set.update(
             lambda c: replace(c, jobs={**c.jobs, JOB_KEY: {"back": True}})
         )
-        context.note_reuse()
+        # A read from before its chunk moved would find it on the same side again, but may have seen
+        # what had its place in between.
+        await context.gate.passed()
         self.back = True
         self._set_out()
         await self._count()

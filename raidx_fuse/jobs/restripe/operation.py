@@ -1,9 +1,9 @@
 """Restriping an array to another layout: the change of shape at the beginning and at the end.
 
     begin:     new members join -> no region is marked dirty, all writes are logged from here on
-               -> the watermark at its start, durable -> all locks: two layouts -> superblocks
+               -> the watermark at its start, durable -> gate closed: two layouts -> superblocks
     job:       windows (job.py)
-    end:       the log is empty -> all locks: the new layout -> superblocks -> the image is larger
+    end:       the log is empty -> gate closed: the new layout -> superblocks -> the image is larger
     cancelled: the same with the old layout, and the new members are released
 
 A restripe onto fewer members (`without`) is the same; at its end those that are not needed any more
@@ -183,15 +183,20 @@ class RestripeOperation:
                 await self.array.discarder.give_up(layout.size_bytes)
                 records = await join(self.member_set, members, layout.chunks)
                 context.journal.force(True)
-                async with context.locks.alone():
+                async with context.closed(drained=False):
                     pass  # all writes past the log have ended, and none begins any more
                 await context.dirty_bitmap.clean_quiet(all_regions=True)
                 await context.journal.drain()
                 await context.journal.save_mark(layout.start)
-                async with context.locks.alone():
-                    layout = self.moving(shape)  # checked again, under the locks
+                async with context.closed():
+                    layout = self.moving(shape)  # checked again: nothing comes between
                     require_unwritten(context, layout.size_bytes)
                     self._widen(layout, shape, records)
+                    for pages in self.member_set.page_stores:
+                        await pages.save_all()
+                    # the maps first, then the superblock that assigns a role
+                    await self.member_set.flush()
+                    await self.member_set.update(lambda config: config)
             except BaseException:
                 context.journal.force(isinstance(context.layout, RestripeLayout))
                 if records and not context.journal.forced:
@@ -200,10 +205,6 @@ class RestripeOperation:
             finally:
                 membership.release_spares()
                 self.array.discarder.keep_all()
-            for pages in self.member_set.page_stores:
-                await pages.save_all()
-            await self.member_set.flush()  # maps first, then the superblock that assigns a role
-            await self.member_set.update(lambda config: config)
             job = self._start(back=False)
         old = shapes_of(self.member_set.config)[0]
         return {
@@ -263,8 +264,7 @@ class RestripeOperation:
                     await job.finished.wait()
                 context.dirty_bitmap.forget_torn()
                 await context.dirty_bitmap.clean_quiet(all_regions=True)
-                await context.journal.drain()
-                async with context.locks.alone():
+                async with context.closed():
                     gone = self._gone(back)
                     # No record may name them, or the roles behind them, or have fewer copies than
                     # the new code needs.
@@ -324,7 +324,6 @@ class RestripeOperation:
         context.written.extend(final.chunks)
         context.dirty_bitmap.reshape(final.stripes, final.founding_data_count * final.chunk_bytes)
         context.take_layout(final)
-        context.note_reuse()
         member_set.refresh()
         released = [queue for queue in queues if queue is not None]
         for queue in released:

@@ -126,7 +126,7 @@ class NoLocks(StripeLocks):
 
     __slots__ = ()
 
-    async def take(self, stripe: Stripe) -> None:
+    async def acquire(self, stripe: Stripe) -> None:
         """Return without a lock."""
 
     def take_free(self, stripes: Iterable[Stripe]) -> list[Stripe]:

@@ -28,7 +28,6 @@ from raidx_fuse.errors import MemberError
 from raidx_fuse.members.base import SECTOR_BYTES, Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.simulated.sparse import Image, SparseImage
 
-
 PUNCHED_BYTES_MAX = 64 << 10  # of a sparse image in one go
 
 

@@ -162,13 +162,13 @@ REBUILDING = (
     Mutant(
         "job-without-locks",
         "raidx_fuse/jobs/job.py",
-        "            await locks.acquire_all(stripes)\n"
-        "            try:\n"
-        "                is_ready = journal.torn is None and await self.settle(stripes)\n"
-        "                progress = await self.work(stripes) if is_ready else 0\n"
-        "            finally:\n"
-        "                locks.release_all(stripes)",
-        "            progress = await self.work(stripes)",
+        "        await locks.acquire_all(stripes)\n"
+        "        try:\n"
+        "            is_ready = journal.torn is None and await self.settle(stripes)\n"
+        "            return await self.work(stripes) if is_ready else 0\n"
+        "        finally:\n"
+        "            locks.release_all(stripes)",
+        "        return await self.work(stripes)",
         "a write changes a stripe while a job reads it",
         (*DISKS, "raid5:none:scrub", "evenodd:partial:scrub"),
         ("tests/jobs/test_scrub.py", *REBUILD_TESTS),

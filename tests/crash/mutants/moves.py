@@ -7,11 +7,13 @@ from tests.crash.mutants.mutant import POOL, Mutant
 TRANSFER = "raidx_fuse/pool/transfer.py"
 POOLS = "raidx_fuse/pool/pool.py"
 JOB = "raidx_fuse/pool/move_job.py"
+BEGIN = "raidx_fuse/pool/begin.py"
 MOVE_TESTS = (
     "tests/pool/test_move.py",
     "tests/pool/test_swap.py",
     "tests/pool/test_move_troubles.py",
     "tests/pool/test_move_settled.py",
+    "tests/pool/test_volume_gate.py",
 )
 
 MUTANTS = (
@@ -66,7 +68,7 @@ MUTANTS = (
     Mutant(
         "window-copied-under-writes-in-flight",
         TRANSFER,
-        "            await self._writes.drained()\n",
+        "            await self.volume.gate.passed()\n",
         "",
         "a write reaches the source when its place has been copied (law 4)",
         POOL,
@@ -74,9 +76,9 @@ MUTANTS = (
     ),
     Mutant(
         "first-window-copied-under-older-writes",
-        JOB,
-        "            await leg.source.array.context.writes_drained()\n",
-        "",
+        BEGIN,
+        "        async with volume.gate.closed(limit_s):\n",
+        "        if True:\n",
         "a write from before the move reaches the source when its place has been copied",
         POOL,
         MOVE_TESTS,
@@ -84,8 +86,8 @@ MUTANTS = (
     Mutant(
         "places-wiped-under-reads-in-flight",
         TRANSFER,
-        "        await self.source.array.context.reads_in_flight.drained()\n",
-        "",
+        "            async with self._closed():\n                self.source.let_go(self.volume)\n",
+        "            if True:\n                self.source.let_go(self.volume)\n",
         "a read from before the move returns zeros (law 5)",
         POOL,
         MOVE_TESTS,
@@ -102,9 +104,9 @@ MUTANTS = (
     Mutant(
         "target-given-up-before-the-source-is-whole",
         TRANSFER,
-        "        await self.source.change(self._unmarked)\n",
-        "        await give_up(self.target, self.volume_uuid)\n"
-        "        await self.source.change(self._unmarked)\n",
+        "                await self.source.change(self._unmarked)\n",
+        "                await give_up(self.target, self.volume_uuid)\n"
+        "                await self.source.change(self._unmarked)\n",
         "a cut between the two finds a mark that nobody knows (law 1)",
         POOL,
         MOVE_TESTS,
@@ -112,9 +114,8 @@ MUTANTS = (
     Mutant(
         "pieces-given-up-before-the-watermark-is-durable",
         TRANSFER,
-        "        await self.save()\n        async with self._saving:\n            self._sync()\n",
-        "        self.saved = self.position\n"
-        "        async with self._saving:\n            self._sync()\n",
+        "        await self.save()\n        async with self._closed(), self._saving:\n",
+        "        self.saved = self.position\n        async with self._closed(), self._saving:\n",
         "a cut finds bytes that the source has given up and the target does not count yet",
         POOL,
         MOVE_TESTS,
@@ -122,8 +123,8 @@ MUTANTS = (
     Mutant(
         "pieces-wiped-under-reads-in-flight",
         TRANSFER,
-        "        await left.array.context.reads_in_flight.drained()\n",
-        "",
+        "        async with self._closed(), self._saving:\n",
+        "        async with self._saving:\n",
         "a read from before the move returns zeros (law 5)",
         POOL,
         MOVE_TESTS,

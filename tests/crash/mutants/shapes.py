@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.crash.mutants.mutant import GROWTH, RESTRIPE, Mutant
 
+CONTEXT = "raidx_fuse/engine/context.py"
 GROWTH_FILE = "raidx_fuse/engine/growth_position.py"
 GROWER = "raidx_fuse/jobs/grow/operation.py"
 SHAPE = "raidx_fuse/jobs/grow/change_shape.py"
@@ -61,9 +62,9 @@ MUTANTS = (
     ),
     Mutant(
         "data-alone-while-cells-change-their-numbers",
-        SHAPE,
-        "        journal.unsettled.pause(True)\n        try:\n            await journal.drain()",
-        "        try:\n            await journal.drain()",
+        CONTEXT,
+        "            unsettled.pause(True)\n",
+        "",
         "what the log has of a stripe is counted by cells that the narrower code does not have",
         ("raid5:partial:growth", "rdp:partial:growth"),
         ("tests/crash/test_growth_data_only.py",),
@@ -107,9 +108,8 @@ MUTANTS = (
     Mutant(
         "wider-with-records-of-before",
         SHAPE,
-        "            await context.journal.drain()\n            async with context.locks.alone():\n"
-        "                layout = wider()",
-        "            async with context.locks.alone():\n                layout = wider()",
+        "            async with context.closed():\n                layout = wider()",
+        "            async with context.closed(drained=False):\n                layout = wider()",
         "a record of a role's former member is replayed onto the newcomer",
         GROWTH,
         GROWTH_TESTS,
@@ -199,14 +199,13 @@ MUTANTS = (
     Mutant(
         "restripe-ends-with-records-of-both-layouts",
         RESTRIPER,
-        "                await context.journal.drain()\n"
-        "                async with context.locks.alone():\n"
+        "                async with context.closed():\n"
         "                    gone = self._gone(back)\n"
         "                    # No record may name them, or the roles behind them, or have fewer "
         "copies than\n"
         "                    # the new code needs.\n"
         "                    await drain_for_new_roles(context)\n",
-        "                async with context.locks.alone():\n"
+        "                async with context.closed(drained=False):\n"
         "                    gone = self._gone(back)\n",
         "a replay under the new layout redoes a change of stripes of the old one",
         RESTRIPE,
