@@ -298,7 +298,7 @@ async def _measure(order: Run) -> Result:
         tuner = array.tuner
         if tuner is not None:
             tuner.enabled = order.tuned
-            tuner.scrub_each_s = 0.0
+        array.regular_scrub.set_interval(0.0)
         content = max(load.span for load in order.loads)
         for at in range(0, content, MIB):
             await array.write(at, bytes(min(MIB, content - at)))

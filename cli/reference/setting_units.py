@@ -20,7 +20,7 @@ SETTING_UNITS = {
     "bpu.a_write": SECONDS,
     "tuner.slice": SECONDS,
     "tuner.idle_s": SECONDS,
-    "tuner.scrub": SECONDS,
+    "scrub_each_s": SECONDS,
     "hot.latency": SECONDS,
     "hot.interval": SECONDS,
     "hot.position": SECONDS,

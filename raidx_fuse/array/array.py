@@ -47,6 +47,7 @@ from raidx_fuse.jobs.replace import Replacement
 from raidx_fuse.jobs.restripe.operation import RestripeOperation
 from raidx_fuse.jobs.restripe.removal import MemberRemoval
 from raidx_fuse.jobs.resync import Resync, finish, note_failing
+from raidx_fuse.jobs.regular_scrub import RegularScrub
 from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.jobs.tuner.job import TuneJob
 from raidx_fuse.jobs.tuner.tuner import Tuner
@@ -96,11 +97,12 @@ class Array:
         self.restripe_operation = RestripeOperation(self)
         growth = GrowthRemoval(self.grow_operation)
         self.removal = MemberRemoval(growth, self.restripe_operation)
+        self.regular_scrub = RegularScrub(self)
         self.tuner: Tuner | None = None
         self.rebundle: RebundleOperation | None = None
         self.self_heal: SelfHeal | None = None
         if isinstance(context.layout, BundleLayout) and isinstance(context.access, AccessStats):
-            self.tuner = Tuner(self, context.layout, context.access)
+            self.tuner = Tuner(self, context.layout, context.access, self.regular_scrub)
             self.rebundle = RebundleOperation(self, context.layout)
             self.self_heal = SelfHeal(self, self.rebundle)
         self.nursery = nursery
@@ -342,6 +344,7 @@ class Array:
         self.nursery.start_soon(self.lost_list.run)
         self.nursery.start_soon(self.mender.run)
         self.nursery.start_soon(self.health.run)
+        self.nursery.start_soon(self.regular_scrub.run)
         if self.tuner is not None:
             self.nursery.start_soon(self.tuner.run)
         if self.self_heal is not None:
@@ -360,6 +363,7 @@ class Array:
 
     def _note_ended(self, job: Job) -> None:
         self.health.note_ended(job)
+        self.regular_scrub.note_ended(job)
         if not self.read_only and not self.jobs.closing:
             self.nursery.start_soon(self.health.save)
 
@@ -375,10 +379,10 @@ class Array:
             await self.member_set.flush()
             await self.context.dirty_bitmap.clean_quiet(all_regions=True)
             await self.member_set.flush()
-            keep = self.tuner.keep if self.tuner is not None else lambda config: config
             await self.member_set.update(
                 lambda config: replace(
-                    self.replacement.keep(self.health.keep(keep(config))), clean=True
+                    self.replacement.keep(self.health.keep(self.regular_scrub.keep(config))),
+                    clean=True,
                 )
             )
         except RaidxError as error:

@@ -11,6 +11,7 @@ from raidx_fuse.jobs.rebundle.self_heal import SelfHeal
 from raidx_fuse.jobs.replace import Replacement
 from raidx_fuse.jobs.restripe.removal import MemberRemoval
 from raidx_fuse.jobs.services import ArrayServices
+from raidx_fuse.jobs.regular_scrub import RegularScrub
 from raidx_fuse.jobs.tuner.tuner import Tuner
 from raidx_fuse.tasks import Starter
 
@@ -22,6 +23,7 @@ class RunningArray(ArrayServices, Protocol):
     started_s: float
     warnings: list[str]
     tuner: Tuner | None
+    regular_scrub: RegularScrub
     rebundle: RebundleOperation | None
     self_heal: SelfHeal | None
     copies: CopiesOperation

@@ -11,12 +11,16 @@ from raidx_fuse.engine.parity_policy.own import is_name, problem_of, why_not_ask
 from raidx_fuse.engine.parity_policy.policy import check_policy
 from raidx_fuse.errors import UsageError, unknown
 from raidx_fuse.format.configuration.config import require_known
+from raidx_fuse.jobs.regular_scrub import EACH_S as SCRUB_EACH_S
 from raidx_fuse.jobs.rebundle.self_heal import AFTER_S as RESTORE_AFTER_S
 from raidx_fuse.journal.journal import MODES
 from raidx_fuse.members.unreadable import ERRORS_MAX_DEFAULT
 from raidx_fuse.units import parse_seconds, parse_size
 
 POLICY, TRADITIONAL = "parity.policy", "traditional"
+SCRUB_EACH = "scrub_each_s"
+KEPT_AS = {SCRUB_EACH: "tuner.scrub"}
+"""Settings that the superblocks keep under an earlier name, which `setting_named` takes as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,13 +233,18 @@ def _scrub_interval(text: str) -> float:
 def _tuner_setting(
     name: str, default: Any, help: str, parse: Callable[[str], Any], attribute: str
 ) -> Setting:
-    """Return the setting of one attribute of the tuner; kept, without effect, if there is none."""
+    """Return the setting of one attribute of the tuner; where there is none it cannot be set."""
 
     def apply(array: RunningArray, value: Any) -> None:
         if array.tuner is not None:
             array.tuner.configure(**{attribute: value == "on" if parse is _switch else value})
 
-    return Setting(name, default, help, parse, apply)
+    def keeps(array: RunningArray, value: Any) -> dict[str, Any]:
+        if array.tuner is None:
+            raise _not_here(array, name)
+        return {name: value}
+
+    return Setting(name, default, help, parse, apply, keeps=keeps)
 
 
 CACHE_MIN_BYTES = 4096
@@ -263,14 +272,30 @@ _TUNER_SETTINGS = (
         _seconds,
         "idle_s",
     ),
-    _tuner_setting(
-        "tuner.scrub",
-        7 * 86400.0,
-        "time after which the tuner starts a scrub in idle time; 0: never",
-        _scrub_interval,
-        "scrub_each_s",
-    ),
 )
+
+
+def _not_here(array: RunningArray, name: str) -> UsageError:
+    """Return the error for a setting that has no effect on the layout of *array*."""
+    layout = array.member_set.config.layout
+    return UsageError(f"{name} is for raidx layouts, whose chunks can move; {layout} has none")
+
+
+def _set_scrub_interval(array: RunningArray, value: Any) -> None:
+    array.regular_scrub.set_interval(value)
+
+
+def _scrub_interval_of(array: RunningArray) -> float:
+    return array.regular_scrub.each_s if array.regular_scrub.compares else 0.0
+
+
+def _keep_scrub_interval(array: RunningArray, value: Any) -> dict[str, Any]:
+    if value and not array.regular_scrub.compares:
+        raise UsageError(
+            f"{array.member_set.config.layout} has no redundancy: a scrub would compare nothing",
+            action="`raidx reshape` makes it a layout with redundancy",
+        )
+    return {KEPT_AS[SCRUB_EACH]: value}
 
 
 def _restore_after(text: str) -> float | None:
@@ -281,6 +306,12 @@ def _restore_after(text: str) -> float | None:
 def _set_restore_after(array: RunningArray, value: Any) -> None:
     if array.self_heal is not None:
         array.self_heal.set_delay(value)
+
+
+def _keep_restore_after(array: RunningArray, value: Any) -> dict[str, Any]:
+    if array.self_heal is None:
+        raise _not_here(array, "restore.after")
+    return {"restore.after": value}
 
 
 SETTINGS = {
@@ -342,6 +373,16 @@ SETTINGS = {
             "time after which a raidx array restores a lost member's chunks to free chunks; or off",
             _restore_after,
             _set_restore_after,
+            keeps=_keep_restore_after,
+        ),
+        Setting(
+            SCRUB_EACH,
+            SCRUB_EACH_S,
+            "time after which a scrub starts by itself when no request comes; 0: never",
+            _scrub_interval,
+            _set_scrub_interval,
+            in_force=_scrub_interval_of,
+            keeps=_keep_scrub_interval,
         ),
         *_BPU_SETTINGS,
         *_TUNER_SETTINGS,
@@ -355,11 +396,14 @@ A setting that goes leaves its name here, for good: any other name that is not k
 """
 
 
+_NAMES = {kept: name for name, kept in KEPT_AS.items()}
+
+
 def setting_named(name: str) -> Setting:
     """Return the setting called *name*. Raises UsageError that suggests the nearest name."""
     if name in RETIRED:
         raise UsageError(f"there is no setting {name} any more: {RETIRED[name]}")
-    setting = SETTINGS.get(name)
+    setting = SETTINGS.get(_NAMES.get(name, name))
     if setting is None:
         raise unknown("setting", name, SETTINGS)
     return setting
@@ -371,12 +415,13 @@ def restored_settings(kept: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
     Those of an older version that are retired are left out. Raises OtherVersionError for one that
     is not known here.
     """
-    require_known("the superblocks have the setting", SETTINGS.keys() | RETIRED.keys(), kept)
+    known = SETTINGS.keys() - KEPT_AS.keys() | RETIRED.keys() | _NAMES.keys()
+    require_known("the superblocks have the setting", known, kept)
     values = {key: value for key, value in kept.items() if key not in RETIRED}
     warnings = []
     for name in sorted(values):
         try:
-            SETTINGS[name].restored(kept[name])
+            setting_named(name).restored(kept[name])
         except UsageError as error:
             if name == POLICY and is_name(kept[name]):
                 continue  # in force again when its package is back: `why_not_asked`
@@ -395,7 +440,7 @@ def apply_saved(array: RunningArray) -> list[str]:
     member_set.change(lambda config: replace(config, settings=kept))
     for key, value in kept.items():
         if not (key == POLICY and problem_of(value)):
-            SETTINGS[key].apply(array, value)
+            setting_named(key).apply(array, value)
     return warnings
 
 

@@ -34,11 +34,11 @@ def test_a_speed_of_5000_digits_is_refused() -> None:
             for text in ("9" * 5000, "9" * 40, "9999999999TiB"):
                 with pytest.raises(UsageError):
                     await array.set("speed_max", text)
-            for key in ("bpu.t_pre", "tuner.scrub", "bpu.a_read", "io.timeout_s"):
+            for key in ("bpu.t_pre", "scrub_each_s", "bpu.a_read", "io.timeout_s"):
                 with pytest.raises(UsageError):
                     await array.set(key, "9" * 5000)
             with pytest.raises(UsageError):
-                await array.set("tuner.scrub", "1e999")
+                await array.set("scrub_each_s", "1e999")
             await array.set("speed_max", "7MiB")
             await array.write(0, b"a")
             assert array.get("speed_max") == 7 << 20

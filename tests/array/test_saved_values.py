@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raidx_fuse.array.open import open_array
-from raidx_fuse.array.settings import SETTINGS, restored_settings
+from raidx_fuse.array.settings import KEPT_AS, SETTINGS, restored_settings
 from raidx_fuse.errors import FormatError, RaidxError, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.create import create_array
@@ -60,7 +60,7 @@ TEXTS = {
     "tuner.enabled": ["off"],
     "tuner.slice": ["1ms", "10"],
     "tuner.idle_s": ["0.25"],
-    "tuner.scrub": ["0", "604800"],
+    "scrub_each_s": ["0", "604800"],
     "bpu.auto": [],
     "bpu.t_light": ["auto", "1us", "0.00001"],
     "bpu.t_heavy": ["auto", "3600"],
@@ -75,7 +75,8 @@ TEXTS = {
 def test_whatever_the_parser_makes_is_restored(name: str) -> None:
     for text in TEXTS[name]:
         value = SETTINGS[name].parse(text)
-        assert restored_settings({name: value}) == ({name: value}, [])
+        kept = {KEPT_AS.get(name, name): value}
+        assert restored_settings(kept) == (kept, [])
 
 
 WRONG: list[Any] = [
@@ -103,7 +104,7 @@ def test_no_other_value_is(name: str) -> None:
     for value in WRONG:
         if name == "parity.policy" and value == "impossible":
             continue  # a package may have it: tests/engine/test_own_policy.py
-        kept, warnings = restored_settings({name: value, other: 5})
+        kept, warnings = restored_settings({KEPT_AS.get(name, name): value, other: 5})
         assert kept == {other: 5}
         assert len(warnings) == 1
         assert len(warnings[0]) < 200

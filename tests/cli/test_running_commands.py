@@ -222,12 +222,12 @@ def test_settings_are_printed_as_they_are_set(daemon: Daemon) -> None:
 
 def test_every_default_is_printed_as_set_takes_it(daemon: Daemon) -> None:
     values = {name: each.default for name, each in SETTINGS.items() if each.in_force is None}
-    values |= {"restore.after": None, "io.timeout_s": 0.25, "tuner.scrub": 90.5}
+    values |= {"restore.after": None, "io.timeout_s": 0.25, "scrub_each_s": 90.5}
     daemon.answers["get"] = {"settings": values}
     for line in daemon.run("get", "ARRAY").stdout.splitlines():
         name, _, text = line.partition(" ")
         assert SETTINGS[name].parse(text.strip()) == values[name], line
-        timed = name in ("io.timeout_s", "restore.after", "tuner.idle_s", "tuner.scrub")
+        timed = name in ("io.timeout_s", "restore.after", "tuner.idle_s", "scrub_each_s")
         assert not timed or text.strip().endswith(("s", "off")), line
 
 

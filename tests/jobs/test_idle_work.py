@@ -4,49 +4,93 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
+from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import create_array
+from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.tuning import CHUNK, MIB, with_array
 
 
-def test_a_scrub_runs_when_the_last_one_is_long_ago_over_several_mounts() -> None:
+WIDTHS = {"raid1": 2, "raidx-zero": 3, "raidx-copy": 3, "xcode": 5, "pcode": 4, "upc": 4}
+
+
+@pytest.mark.parametrize("layout", sorted(set(LAYOUTS) - {"raid0", "raidx-zero", "mcpod"}))
+def test_a_scrub_runs_when_the_last_one_is_long_ago_over_several_mounts(layout: str) -> None:
     async def scenario() -> None:
-        members = [RamMember(16 * MIB, name=f"ram{number}") for number in range(3)]
-        await create_array(members, "raidx-copy", chunk_bytes=CHUNK, name="scrubbed", now_s=0)
+        width = WIDTHS.get(layout, 5)
+        members = [RamMember(16 * MIB, name=f"ram{number}") for number in range(width)]
+        await create_array(members, layout, chunk_bytes=CHUNK, name="scrubbed", now_s=0)
 
         def scrubs(array: Array) -> list[dict[str, Any]]:
             return [job for job in array.jobs.list() if job["kind"] == "scrub"]
 
         async with open_array(members) as array:
             await array.write(0, bytes(MIB))
-            await array.set("tuner.scrub", "1000s")
+            assert array.get("scrub_each_s") == 7 * 86400
+            name = "tuner.scrub" if layout == "raidx-copy" else "scrub_each_s"
+            await array.set(name, "1000s")  # the earlier name means the same
+            assert array.member_set.config.settings["tuner.scrub"] == 1000.0
             await trio.sleep(600)
             assert not scrubs(array)
         async with open_array(members) as array:
-            tuner = array.tuner
-            assert tuner is not None
+            assert array.get("tuner.scrub") == array.get("scrub_each_s") == 1000.0
             await trio.sleep(300)
             assert not scrubs(array)
-            assert 890 <= tuner.status()["seconds_since_scrub"] <= 910
+            assert 890 <= array.regular_scrub.since_scrub_s <= 910
             await trio.sleep(200)
             (job,) = scrubs(array)
             assert (job["state"], job["mismatches"], job["repair"]) == ("done", 0, False)
-            assert job["done"] == 2 * MIB
-            assert tuner.status()["seconds_since_scrub"] <= 110
+            assert job["done"] >= MIB
+            assert array.regular_scrub.since_scrub_s <= 110
+            assert array.status()["last_scrub"]["state"] == "done"
             await trio.sleep(500)
             await array.jobs.wait(await array.start_scrub(repair=False))
             await trio.sleep(900)
             assert len(scrubs(array)) == 2, "one by hand counts"
-            await array.set("tuner.scrub", "0")
+            await array.set("scrub_each_s", "0")
             await trio.sleep(5000)
             assert len(scrubs(array)) == 2
 
     run(scenario)
+
+
+def test_a_crash_costs_an_eighth_of_the_interval_at_most() -> None:
+    async def scenario() -> None:
+        members = [RamMember(16 * MIB, name=f"ram{number}") for number in range(3)]
+        await create_array(members, "raid5", chunk_bytes=CHUNK, name="crashing", now_s=0)
+        for _ in range(3):
+            async with open_array(members) as array:
+                await array.set("scrub_each_s", "1000s")
+                await trio.sleep(500)
+                ended = array.status()["last_scrub"]
+                array.end_superblocks()  # nothing is saved from here on
+        assert ended is not None
+
+    run(scenario)
+
+
+def test_a_setting_without_effect_is_not_accepted() -> None:
+    async def scenario(layout: str, refused: dict[str, str]) -> None:
+        members = [RamMember(16 * MIB, name=f"ram{number}") for number in range(3)]
+        await create_array(members, layout, chunk_bytes=CHUNK, name="fixed", now_s=0)
+        async with open_array(members) as array:
+            for name, text in refused.items():
+                with pytest.raises(UsageError, match=layout):
+                    await array.set(name, text)
+            assert not set(refused) & set(array.member_set.config.settings)
+            assert array.get("scrub_each_s") == (0 if layout in ("raid0", "raidx-zero") else 604800)
+
+    tuning = {"tuner.enabled": "off", "tuner.idle_s": "2", "restore.after": "off"}
+    scrubs = {"scrub_each_s": "3600", "tuner.scrub": "3600"}
+    run(scenario, "raid5", tuning)
+    run(scenario, "raid0", tuning | scrubs)
+    run(scenario, "raidx-zero", scrubs)
 
 
 def test_no_scrub_begins_while_requests_come_or_where_nothing_can_be_compared() -> None:
@@ -54,14 +98,18 @@ def test_no_scrub_begins_while_requests_come_or_where_nothing_can_be_compared() 
         members = [RamMember(16 * MIB, name=f"ram{number}") for number in range(3)]
         await create_array(members, layout, chunk_bytes=CHUNK, name="busy", now_s=0)
         async with open_array(members) as array:
-            await array.set("tuner.scrub", "60s")
-            for _ in range(300):
+            if layout == "raidx-copy":
+                await array.set("scrub_each_s", "60s")
+            for _ in range(220):
                 await array.write(0, bytes(4096))
                 await trio.sleep(0.5)
             assert not array.jobs.list()
             assert array.tuner is not None
             assert array.tuner.state == "waiting"
-            await trio.sleep(5)
+            await trio.sleep(0.2)
+            for _ in range(40):  # due for as long again: it waits no longer
+                await array.write(0, bytes(4096))
+                await trio.sleep(0.5)
             assert bool(array.jobs.list()) == (layout == "raidx-copy")
 
     run(scenario, "raidx-copy")

@@ -3,8 +3,7 @@
 It follows the raidx paper, section V.A: wait until no request has come for a second; flush; read a
 little of every member whose speed is not known; undo what made the last load slower (verdict.py);
 plan (plan.py) and move (engine/move_chunks.py) in slices of 50 ms. A request ends the round, and
-the next round begins a second after the last request. A scrub is started when the last one is long
-ago.
+the next round begins a second after the last request. While a scrub runs, nothing moves.
 
 job.py does the same on a user's command, as a job that can be paused, throttled and awaited.
 """
@@ -21,8 +20,7 @@ from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import RaidxError, UsageError
-from raidx_fuse.format.configuration.config import ArrayConfig
-from raidx_fuse.jobs.job import Job
+from raidx_fuse.jobs.regular_scrub import RegularScrub
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.tuner.measure import Measurements
 from raidx_fuse.jobs.tuner.plan import Plan, Planner, Step
@@ -41,8 +39,6 @@ STEPS_SHOWN_MAX = 256
 REST_S = 1.0
 ROUNDING_S = 1e-3  # a shorter rest would not advance the clock, and would be asked for repeatedly
 SHOWN_MAX = 20
-SCRUB_EACH_S = 7 * 86400.0
-JOB_KEY, SINCE_SCRUB = "tuner", "since_scrub_s"  # in the superblock's `jobs`
 
 
 class Tuner:
@@ -51,11 +47,18 @@ class Tuner:
     *state* is one word, *why* its reason; *moved* counts the chunks since the start.
     """
 
-    def __init__(self, array: ArrayServices, layout: BundleLayout, access: AccessStats) -> None:
+    def __init__(
+        self,
+        array: ArrayServices,
+        layout: BundleLayout,
+        access: AccessStats,
+        scrubs: RegularScrub,
+    ) -> None:
         self.array = array
         self.context: ArrayContext = array.context
         self.layout = layout
         self.access = access
+        self._scrubs = scrubs
         self.mover = ChunkMover(array.context, layout)
         self.planner = Planner(layout, access)
         self.measured = Measurements(array.context, layout, access, self._is_wanted)
@@ -67,7 +70,6 @@ class Tuner:
         self.enabled = True
         self.slice_s = 0.05
         self.idle_s = 1.0
-        self.scrub_each_s = SCRUB_EACH_S
         self.state, self.why = "waiting", "no request has come yet"
         self.moved = self.rounds = 0
         self.work_s = 0.0
@@ -75,9 +77,6 @@ class Tuner:
         self._basis: list[MemberLoad] = []
         self._basis_at: object = None  # arrivals and members when the basis was taken
         self._planned_at = -1  # arrivals when the last plan found nothing to do
-        kept = self.context.member_set.config.jobs.get(JOB_KEY, {})
-        self._unscrubbed_s = float(kept.get(SINCE_SCRUB, 0.0))  # before *_counted_from_s*
-        self._counted_from_s = self.context.member_set.clock()
 
     # -- measurements --------------------------------------------------------------------------
 
@@ -87,7 +86,6 @@ class Tuner:
         enabled: bool | None = None,
         slice_s: float | None = None,
         idle_s: float | None = None,
-        scrub_each_s: float | None = None,
     ) -> None:
         """Replace the settings that are given."""
         if enabled is not None:
@@ -96,8 +94,6 @@ class Tuner:
             self.slice_s = slice_s
         if idle_s is not None:
             self.idle_s = idle_s
-        if scrub_each_s is not None:
-            self.scrub_each_s = scrub_each_s
 
     def obstacle(self) -> str | None:
         """Return what prevents moves now, in words, or None."""
@@ -134,7 +130,6 @@ class Tuner:
 
     async def run(self) -> None:
         """Background task: tune in idle time, for ever."""
-        self.array.jobs.on_end.append(self._note_ended)  # a short scrub ends between two looks
         while True:
             if left_s := self._until_idle_s():
                 await trio.sleep(left_s)
@@ -181,8 +176,8 @@ class Tuner:
         if obstacle is not None:
             self.state, self.why = "waiting", obstacle
             return
-        if await self._scrub_when_due():
-            self.state, self.why = "scrubbing", "the last scrub was long ago"
+        if any(job.kind == "scrub" for job in self.array.jobs.running()):
+            self.state, self.why = "scrubbing", "a scrub runs"
             return
         if self.access.arrivals == self._planned_at:
             self.state, self.why = "balanced", "no move would gain anything"
@@ -264,35 +259,6 @@ class Tuner:
         self.verdicts.note(back)
         return len(step.moves) << self.context.shift
 
-    async def _scrub_when_due(self) -> bool:
-        """Start a report-only scrub if the last scrub is long ago; return whether one runs.
-
-        Scrubs started by users count too. The interval is measured in running time of the array.
-        """
-        if not self.context.code.parity_count:
-            return False  # there is no redundancy to compare
-        if any(job.kind == "scrub" for job in self.array.jobs.running()):
-            return True
-        if self.scrub_each_s and self.since_scrub_s >= self.scrub_each_s:
-            await self.array.start_scrub(repair=False)
-            return True
-        return False
-
-    def _note_ended(self, job: Job) -> None:
-        """Count anew from the end of a scrub."""
-        if job.kind == "scrub":
-            self._unscrubbed_s, self._counted_from_s = 0.0, self.context.member_set.clock()
-
-    @property
-    def since_scrub_s(self) -> float:
-        """Return the running time in seconds since the last scrub, earlier mounts included."""
-        return self._unscrubbed_s + self.context.member_set.clock() - self._counted_from_s
-
-    def keep(self, config: ArrayConfig) -> ArrayConfig:
-        """Return *config* with the tuner's state for the next mount."""
-        kept = {SINCE_SCRUB: round(self.since_scrub_s)}
-        return replace(config, jobs={**config.jobs, JOB_KEY: kept})
-
     # -- reports -------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
@@ -304,7 +270,7 @@ class Tuner:
             "why": self.why,
             "chunks_moved": self.moved,
             "rounds": self.rounds,
-            "seconds_since_scrub": round(self.since_scrub_s),
+            "seconds_since_scrub": round(self._scrubs.since_scrub_s),
             "members": [
                 {
                     "role": load.role,
