@@ -183,6 +183,14 @@ class MemberError(RaidxError):
         self.errno = errno
 
 
+class ShorterError(MemberError):
+    """A member has become shorter than it was when it was opened: nothing is written to it."""
+
+    def __init__(self, member: str, operation: str, size_bytes: int, was_bytes: int) -> None:
+        shorter = f"it has become shorter: {size_bytes} bytes, it had {was_bytes}"
+        super().__init__(member, operation, -1, _errno.EIO, shorter)
+
+
 _NO_SPACE = {
     _errno.ENOSPC: "free space on the host file system",
     _errno.EDQUOT: "free space on the host file system, or ask for a larger quota",

@@ -21,6 +21,7 @@ from raidx_fuse.array.health import Health
 from raidx_fuse.array.journal_mode import change_mode
 from raidx_fuse.array.lost_list import LostList
 from raidx_fuse.array.membership import Membership
+from raidx_fuse.array.presence import Presence
 from raidx_fuse.array.returning import take_back
 from raidx_fuse.array.settings import SETTINGS, apply_saved, setting_named
 from raidx_fuse.engine.access_stats import AccessStats
@@ -113,6 +114,7 @@ class Array:
         self.replacement = Replacement(self)
         self.mender = Mender(context, self.lost_list.save)
         self.health = Health(context.member_set, unix_s)
+        self.presence = Presence(context.member_set)
         self.mender.on_mended.append(self.health.note_mended)
 
     @property
@@ -345,6 +347,7 @@ class Array:
         self.nursery.start_soon(self.mender.run)
         self.nursery.start_soon(self.health.run)
         self.nursery.start_soon(self.regular_scrub.run)
+        self.nursery.start_soon(self.presence.run)
         if self.tuner is not None:
             self.nursery.start_soon(self.tuner.run)
         if self.self_heal is not None:

@@ -38,6 +38,8 @@ async def problem(array: RunningArray, record: MemberRecord, member: Member) -> 
         return "it has no superblock"
     if not is_past(array, record, superblock):
         return "it is another member, or was in use elsewhere"
+    if member.size_bytes < record.size_bytes:
+        return "it has become shorter"
     if not left[0] <= superblock.events <= left[1]:
         return "it is an old copy"
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from raidx_fuse.array.health import Health
+from raidx_fuse.array.presence import Presence
 from raidx_fuse.jobs.grow.copies import CopiesOperation
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.jobs.rebundle.self_heal import SelfHeal
@@ -29,6 +30,7 @@ class RunningArray(ArrayServices, Protocol):
     copies: CopiesOperation
     removal: MemberRemoval
     health: Health
+    presence: Presence
     replacement: Replacement
 
     @property

@@ -146,6 +146,10 @@ def status(array: RunningArray) -> dict[str, Any]:
         "tuner": None if array.tuner is None else array.tuner.status(),
         "last_scrub": shown_scrub(health),
         "restore": None if array.self_heal is None else array.self_heal.status(),
-        "warnings": [*array.warnings, *([] if policy is None else [policy])],
+        "warnings": [
+            *array.warnings,
+            *(f"{path}: {problem}" for path, problem in sorted(array.presence.problems.items())),
+            *([] if policy is None else [policy]),
+        ],
         "action": _action(array, word),
     }

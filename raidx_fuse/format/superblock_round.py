@@ -127,6 +127,7 @@ class _Write:
                 why = "an earlier one got no answer and may still land"
                 log.error("superblock not written: %s: %s", self._member.path, why)
             else:
+                await self._member.check_whole()
                 await write_superblock(self._member, self._superblock, self._content)
                 self.done = True
         except MemberError as error:

@@ -1,5 +1,9 @@
 """The interface of a member: one disk file, block device or memory region of an array.
 
+The size of a member is fixed. No write extends one: a file that somebody has cut off, and a write
+extends again, reads as zeros where content was. A kind whose storage can become shorter looks at
+its size before each write, and at each read that ends early.
+
 Every kind of member offers each operation in two forms:
 
 * The ``try_`` calls are synchronous. They do the operation, or return False if it would block; then
@@ -131,6 +135,22 @@ class Member(ABC):
         those of a write are the caller's again at once. Only if *begins*, in the event loop.
         """
         return False
+
+    def try_check_whole(self) -> bool:
+        """Check that the member is still as long as it was, or return False if that would block.
+
+        Raises MemberError; `ShorterError` if it has become shorter: then every later write and
+        flush of it is refused, and every read beyond what was left.
+        """
+        return True
+
+    async def check_whole(self) -> None:
+        """Check that the member is still there, and as long as it was. Raises as the other one."""
+        self.try_check_whole()
+
+    async def path_problem(self) -> str | None:
+        """Return how *path* does not lead to the member any more, None if it does."""
+        return None
 
     @abstractmethod
     async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import trio
 
-from raidx_fuse.errors import MemberError
+from raidx_fuse.errors import MemberError, ShorterError
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 
 PAGE_BYTES = 4096  # what is read, mended or given up at once
@@ -27,7 +27,7 @@ _OF_PLACES = frozenset({errno.EIO, errno.EILSEQ, errno.ENODATA, errno.EBADMSG, e
 
 def is_of_place(error: MemberError) -> bool:
     """Return whether *error* of a read may be one of the place alone."""
-    return error.errno in _OF_PLACES
+    return error.errno in _OF_PLACES and not isinstance(error, ShorterError)
 
 
 def pages_in(begin: int, end: int) -> range:

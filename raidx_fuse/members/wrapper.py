@@ -30,6 +30,15 @@ class WrapperMember(Member):
     def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
         return self.inner.try_writev(offset_bytes, buffers)
 
+    def try_check_whole(self) -> bool:
+        return self.inner.try_check_whole()
+
+    async def check_whole(self) -> None:
+        await self.inner.check_whole()
+
+    async def path_problem(self) -> str | None:
+        return await self.inner.path_problem()
+
     async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
         await self.inner.readv(offset_bytes, buffers)
 

@@ -21,7 +21,14 @@ from dataclasses import replace
 
 import trio
 
-from raidx_fuse.errors import ArrayFailedError, FormatError, MemberError, NoSpaceError, no_space
+from raidx_fuse.errors import (
+    ArrayFailedError,
+    FormatError,
+    MemberError,
+    NoSpaceError,
+    ShorterError,
+    no_space,
+)
 from raidx_fuse.format.configuration.away import tended
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
@@ -33,7 +40,7 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.store.flush_rounds import FlushRounds
 from raidx_fuse.store.member_io import MemberIO, NewestReads
 from raidx_fuse.store.observers import FlushObserver, NewerContent, PagesOfMembers
-from raidx_fuse.store.operation import FLUSH, PUNCH, WRITE, CountdownLatch, Operation
+from raidx_fuse.store.operation import CHECK, FLUSH, PUNCH, WRITE, CountdownLatch, Operation
 from raidx_fuse.store.queue import MemberQueue
 from raidx_fuse.tasks import Starter, rest
 
@@ -177,6 +184,8 @@ class MemberSet(NewestReads):
         operation = Operation(queue, PUNCH, offset, (), size, background=True)
         if await self._wait([operation]):
             assert operation.error is not None
+            if isinstance(operation.error, ShorterError):
+                self._blame(operation)
             raise operation.error
         return operation.punched
 
@@ -192,6 +201,28 @@ class MemberSet(NewestReads):
         """Return when all earlier writes are durable. Raises MemberError, ArrayFailedError."""
         await self._flush_rounds.flush()
 
+    async def check_whole(self, *, wait: bool = False) -> None:
+        """Check that no member has become shorter; one that has is failed.
+
+        Without *wait*, only those are waited for that cannot answer at once. Raises MemberError if
+        it cannot be spared.
+        """
+        last: MemberError | None = None
+        operations = []
+        for role, queue in by_role(self.queues):
+            if queue is None:
+                continue
+            try:
+                if wait or not queue.member.try_check_whole():
+                    operations.append(Operation(queue, CHECK, 0, (), 0))
+            except MemberError as error:
+                if not self.fail(role, error.message):
+                    last = error
+        if operations:
+            self._blame_all(await self._wait(operations))
+        if last is not None:
+            raise last
+
     async def _flush_members(self) -> None:
         for observer in self.flush_observers:
             observer.flush_begins()
@@ -205,6 +236,7 @@ class MemberSet(NewestReads):
             for operation in failed:  # all of them, before one is raised for
                 operation.queue.flush_failed()
             self._blame_all(failed)
+        await self.check_whole()
         for observer in self.flush_observers:
             observer.flush_ends()
         await self.published()

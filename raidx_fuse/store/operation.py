@@ -15,7 +15,7 @@ from raidx_fuse.errors import MemberError
 from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
 from raidx_fuse.store.latency import Latency
 
-READ, WRITE, FLUSH, PUNCH = "read", "write", "flush", "punch"
+READ, WRITE, FLUSH, PUNCH, CHECK = "read", "write", "flush", "punch", "check"
 EWMA_WEIGHT = 0.1  # of the newest service time in the moving average
 
 
@@ -38,9 +38,10 @@ class Queue(Protocol):
 
 
 class Operation:
-    """One I/O of *kind* (READ, WRITE, FLUSH or PUNCH) at byte *offset*, *size_bytes* long.
+    """One I/O of *kind* at byte *offset*, *size_bytes* long.
 
-    *buffers* are scattered or gathered in order.
+    *kind* is READ, WRITE, FLUSH, PUNCH or CHECK (is the member whole?). *buffers* are scattered or
+    gathered in order.
 
     Attributes: *error* (how it failed, or None); *punched* (whether a hole was made); *patched* (a
     read whose caller lays newer content over everything that overdue writes may change);
@@ -119,6 +120,8 @@ class Operation:
             await member.writev(self.offset, self.buffers)
         elif self.kind == PUNCH:
             self.punched = await member.punch(self.offset, self.size_bytes)
+        elif self.kind == CHECK:
+            await member.check_whole()
         else:
             await member.flush()
 

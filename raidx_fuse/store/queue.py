@@ -30,6 +30,7 @@ from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.overdue import came_back, give_up, is_overdue
 from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, Latency
 from raidx_fuse.store.operation import (
+    CHECK,
     EWMA_WEIGHT,
     FLUSH,
     PUNCH,
@@ -287,7 +288,7 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
 
     def _is_barred(self, operation: Operation) -> bool:
         """Return whether an overdue write forbids *operation*."""
-        if operation.kind == FLUSH or operation.patched:
+        if operation.kind in (FLUSH, CHECK) or operation.patched:
             return False
         return is_overdue(self.member, operation.offset, operation.size_bytes)
 
@@ -325,7 +326,7 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
         elif operation.kind == PUNCH:
             self.writes_waiting -= 1
             self.unflushed = True
-        else:
+        elif operation.kind == FLUSH:
             self.flushes += 1
         if self.on_change is not None:
             self.on_change(now)

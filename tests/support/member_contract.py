@@ -7,15 +7,20 @@ for which it matters run twice: with the synchronous ``try_`` calls and with the
 from __future__ import annotations
 
 import errno
+import os
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+import pytest
 import trio
 
-from raidx_fuse.errors import MemberError
+from raidx_fuse.errors import MemberError, ShorterError
 from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
+from raidx_fuse.members.local import LocalMember
+from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.members.wrapper import WrapperMember
 
 SIZE_BYTES_MIN = 4 << 20
 
@@ -47,6 +52,19 @@ async def refused(call: Callable[[], Awaitable[object] | bool]) -> int:
     raise AssertionError("it was done")
 
 
+def cut_off(member: Member, left_bytes: int) -> bool:
+    """Let *member* become shorter behind its back; return False if its kind cannot."""
+    while not isinstance(member, FaultMember):
+        if isinstance(member, LocalMember) and member.kind == "file":
+            os.truncate(member.path, left_bytes)
+            return True
+        if not isinstance(member, WrapperMember):
+            return False
+        member = member.inner
+    member.shorten(left_bytes)
+    return True
+
+
 class MemberContract:
     """The tests. Order, sizes and places are drawn from fixed seeds."""
 
@@ -56,6 +74,41 @@ class MemberContract:
         assert member.kind
         assert member.path
         assert not member.read_only
+
+    def test_one_that_has_become_shorter_is_not_extended_and_says_so(self, member: Member) -> None:
+        async def main() -> None:
+            left, piece = member.size_bytes // 3 // 4096 * 4096, random.Random(1).randbytes(4096)
+            await write(member, 0, piece)
+            assert member.try_check_whole() in (True, False)
+            await member.check_whole()
+            if not cut_off(member, left):
+                return
+            end = member.size_bytes - 4096
+            calls: list[Callable[[], Awaitable[object] | bool]] = [
+                lambda: member.try_writev(end, [piece]),
+                lambda: member.writev(end, [piece]),
+                lambda: member.try_writev(0, [piece]),
+                lambda: member.writev(0, [piece]),
+                lambda: member.try_writes([(end, [piece], 4096)]) > 0,
+                lambda: member.try_readv(end, [bytearray(4096)]),
+                lambda: member.readv(end, [bytearray(4096)]),
+                member.try_check_whole,
+                member.check_whole,
+                member.flush,
+                lambda: member.punch(0, 4096),
+            ]
+            for call in calls:  # each may be the first to see it
+                assert await refused(call) in (errno.EIO, 0)
+            with pytest.raises(ShorterError):
+                await member.check_whole()
+            assert await read(member, 0, 4096) == piece, "what is left can be read"
+            if isinstance(member, LocalMember):
+                assert os.stat(member.path).st_size == left
+                os.truncate(member.path, member.size_bytes)
+                with pytest.raises(ShorterError):  # zeros, where content was
+                    await read(member, end, 4096)
+
+        run(main)
 
     def test_unwritten_bytes_read_as_zero_if_it_says_so(self, member: Member) -> None:
         async def main() -> None:

@@ -47,6 +47,7 @@ class Watch:
         self._array: Array | None = None
         self._waiting: dict[int, str] = {}  # by id of the job: what it waits for
         self._lost = self._unreadable = 0
+        self._paths: frozenset[str] = frozenset()  # that do not lead to their members
         self._mended: Counter[Role] = Counter()
         self._waits = 0  # for room in the log, at the last look
         self._log_was_full = False
@@ -213,6 +214,11 @@ class Watch:
                 self._waiting[job.job_id] = job.error
                 self._tell("JobStalled", ERROR, f"the {_noun(job)} waits: {job.error}", job.kind)
         self._look_at_log()
+        problems = self._array.presence.problems
+        for path in sorted(problems.keys() - self._paths):
+            action = "look at the disk or folder; move what is needed before an unmount"
+            self._tell("MemberPath", WARNING, f"{path}: {problems[path]}", path, action)
+        self._paths = frozenset(problems)
         lost = self._array.context.bad_chunks.count()
         if lost > self._lost:
             text = f"chunks lost, whose reads fail: {lost}"

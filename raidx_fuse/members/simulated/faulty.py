@@ -11,8 +11,9 @@
 | `rot` | nothing | stored bits flip (silent corruption) |
 | `lose_sectors` | MemberError from reads, until they are written | nothing is done |
 | `vanish` | ENODEV from every operation until `come_back` | the content stays unchanged |
+| `shorten` | ShorterError from all but reads of what is left | nothing is done |
 
-Every fault except the last three can be limited to a range of offsets, to a number of hits and to a
+Every fault except the last four can be limited to a range of offsets, to a number of hits and to a
 probability. Random decisions come from a generator of the member, so a seed reproduces them.
 """
 
@@ -26,7 +27,7 @@ from typing import Literal
 
 import trio
 
-from raidx_fuse.errors import MemberError
+from raidx_fuse.errors import MemberError, ShorterError
 from raidx_fuse.members.base import SECTOR_BYTES, Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.simulated.virtual_time import sleep
 from raidx_fuse.members.wrapper import WrapperMember
@@ -101,6 +102,7 @@ class FaultMember(WrapperMember):
         self._random = random.Random(seed)
         self._faults: list[Fault] = []
         self._vanished = False
+        self._left_bytes: int | None = None  # None: it has not become shorter
         self._unreadable: set[int] = set()  # sectors: latent sector errors
         self._healthy = True  # the only check on the path of a member without faults
 
@@ -207,7 +209,12 @@ class FaultMember(WrapperMember):
     def come_back(self) -> None:
         """End `vanish`; the content is that of the moment of vanishing."""
         self._vanished = False
-        self._healthy = not self._faults and not self._unreadable
+        self._healthy = self._left_bytes is None and not (self._faults or self._unreadable)
+
+    def shorten(self, left_bytes: int) -> None:
+        """Cut off all but *left_bytes*, like a truncated file; that stays so."""
+        self._left_bytes = left_bytes
+        self._healthy = False
 
     def lose_sectors(self, offset_bytes: int, count: int = 1) -> None:
         """Make *count* sectors from *offset_bytes* on unreadable until they are written."""
@@ -278,10 +285,28 @@ class FaultMember(WrapperMember):
     def view(self, offset_bytes: int, length_bytes: int) -> memoryview | None:
         return self.inner.view(offset_bytes, length_bytes) if self._healthy else None
 
+    def try_check_whole(self) -> bool:
+        if not self._healthy:
+            self._check_present("check", -1)
+            self._check_size("check", -1, 0)
+        return self.inner.try_check_whole()
+
+    async def check_whole(self) -> None:
+        if not self._healthy:
+            self._check_present("check", -1)
+            self._check_size("check", -1, 0)
+        await self.inner.check_whole()
+
     def _check_present(self, operation: str, offset_bytes: int) -> None:
         if self._vanished:
             self.injected["vanished"] += 1
             raise MemberError(self.path, operation, offset_bytes, errno.ENODEV, "the disk is gone")
+
+    def _check_size(self, operation: str, offset_bytes: int, length_bytes: int) -> None:
+        left = self._left_bytes
+        if left is not None and (operation != "read" or offset_bytes + length_bytes > left):
+            self.injected["shorter"] += 1
+            raise ShorterError(self.path, operation, left, self.size_bytes)
 
     def _heal(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
         if self._unreadable:
@@ -295,7 +320,8 @@ class FaultMember(WrapperMember):
 
     def _covering(self, operation: Operation, offset_bytes: int, length: int) -> list[Fault]:
         self._faults = [fault for fault in self._faults if fault.remaining != 0]
-        self._healthy = not (self._faults or self._unreadable or self._vanished)
+        ill = self._faults or self._unreadable or self._vanished or self._left_bytes is not None
+        self._healthy = not ill
         end = offset_bytes + length
         return [fault for fault in self._faults if fault.covers(operation, offset_bytes, end)]
 
@@ -307,6 +333,7 @@ class FaultMember(WrapperMember):
         False if a fault of another kind may hit: the async call then handles it.
         """
         self._check_present(operation, offset_bytes)
+        self._check_size(operation, offset_bytes, sum(map(len, buffers)))
         self._check_sectors(operation, offset_bytes, sum(map(len, buffers)))
         covering = self._covering(operation, offset_bytes, sum(map(len, buffers)))
         if any(fault.kind != "error" for fault in covering):
@@ -324,6 +351,7 @@ class FaultMember(WrapperMember):
         if self._healthy:
             return None
         self._check_present(operation, offset_bytes)
+        self._check_size(operation, offset_bytes, length)
         self._check_sectors(operation, offset_bytes, length)
         for fault in self._covering(operation, offset_bytes, length):
             if not fault.draw(self._random):
