@@ -27,7 +27,10 @@ from raidx_fuse.errors import UsageError
 SYSTEM = Path("/etc/raidx.conf")
 VARIABLE = "RAIDX_CONFIG"
 BYTES_MAX = 1 << 20
-ONLY_BY_HAND = ("lose_data", "lose_redundancy", "overwrite_signature", "start_degraded")
+ONLY_BY_HAND = (
+    *("lose_data", "lose_redundancy", "overwrite_signature", "start_degraded"),
+    *("accepted", "accept_degraded"),
+)
 
 
 def places() -> list[Path]:

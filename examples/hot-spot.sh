@@ -31,7 +31,7 @@ begin() {
 }
 # Sets "rate" to the reads a second of a fixed load, four at a time.
 load() {
-    raidx replay hotspot "$mnt" --as-fast-as-possible --depth 4 --requests 500 --seed 1 \
+    raidx replay hotspot "$mnt" --as-fast-as-possible --depth 4 --requests 500 --seed 1 --lose-data \
         --number read_share=1 --number span_bytes=83886080 --number slots=320 --json > "$work/load.json"
     rate=$("$top/.venv/bin/python" -c 'import json, sys
 run = json.load(open(sys.argv[1]))

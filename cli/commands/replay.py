@@ -68,6 +68,7 @@ COUNTERS = ("pre_reads", "rmw", "rcw", "full_stripe", "degraded_reads")
     help="Change a number of a generated load, such as read_share=0.8.",
 )
 @click.option("--overwrite-signature", is_flag=True, help="Destroy the file system on the image.")
+@click.option("--lose-data", is_flag=True, help="Overwrite what was written to the image.")
 @click.option("--volume", metavar="NAME", help="The volume, where the mount has several.")
 def replay(
     out: Output,
@@ -78,6 +79,7 @@ def replay(
     section: float,
     verify: bool,
     overwrite_signature: bool,
+    lose_data: bool,
     volume: str | None,
     numbers: tuple[str, ...],
     **shape: Any,
@@ -86,16 +88,22 @@ def replay(
 
     TRACE is an SPC or MSR Cambridge file (also .xz, .gz, .bz2, .zst), or the name of a
     generated load such as financial1 (see raidx_fuse/lab/loads/published.py). THE IMAGE IS
-    OVERWRITTEN. Each request is sent at its time stamp and does not wait for earlier answers.
+    OVERWRITTEN: if anything was written to it, this needs --lose-data. Each request is sent at its
+    time stamp and does not wait for earlier answers.
     """
     source = Source(name=trace, rate_s=shape.pop("rate"), numbers=_numbers(numbers), **shape)
     source.check()
     before = call(array, "stats")["array"]
-    path = _image_of(array, volume)
+    path, written_bytes = _image_of(array, volume)
     recorder = Recorder()
-    content, size_bytes = trio.run(
-        _run, source, path, recorder, depth, flat_out, verify, overwrite_signature
-    )
+    if not overwrite_signature:
+        trio.run(_check_unused, path)
+    if written_bytes and not (overwrite_signature or lose_data):
+        raise UsageError(
+            f"{path} has {out.size(written_bytes)} that were written, which a load overwrites",
+            action="--lose-data accepts it",
+        )
+    content, size_bytes = trio.run(_run, source, path, recorder, depth, flat_out, verify)
     after = call(array, "stats")["array"]
     section = section or round_section(recorder.end_s)
     document = {
@@ -139,8 +147,11 @@ def round_section(seconds: float) -> float:
     return next(unit * n for n in (1, 2, 5, 10) if unit * n * SECTIONS >= seconds)
 
 
-def _image_of(array: str, volume: str | None) -> str:
-    """Return the path of *volume*, None: of the only one. Raises UsageError, BusyError."""
+def _image_of(array: str, volume: str | None) -> tuple[str, int]:
+    """Return the path of *volume*, None: of the only one; and how many bytes of it were written.
+
+    Raises UsageError, BusyError.
+    """
     paths = {str(one["name"]): str(one["path"]) for one in call(array, "status")["volumes"]}
     if volume is None and len(paths) == 1:
         volume = next(iter(paths))
@@ -155,7 +166,17 @@ def _image_of(array: str, volume: str | None) -> str:
                 f"{device} is on the image: a load would destroy what is there",
                 action=f"detach it first: losetup -d {device}",
             )
-    return paths[volume]
+    listed = {one["path"]: int(one["written"]) for one in call(array, "volume-list")["volumes"]}
+    return paths[volume], listed.get(paths[volume], 0)
+
+
+async def _check_unused(path: str) -> None:
+    """Raise SignatureFoundError if the image *path* carries a signature."""
+    image = Image(path, threads=1)
+    try:
+        await image.check_unused()
+    finally:
+        image.close()
 
 
 async def _run(
@@ -165,13 +186,10 @@ async def _run(
     depth: int,
     flat_out: bool,
     verify: bool,
-    overwrite_signature: bool,
 ) -> tuple[Content | None, int]:
     image = Image(path, threads=depth)
     content = Content(image.size_bytes, source.seed) if verify else None
     try:
-        if not overwrite_signature:
-            await image.check_unused()
         load = source.load(image.size_bytes)
         with ungrouped():
             async with trio.open_nursery() as nursery:

@@ -30,6 +30,9 @@ lose_data_option = click.option(
 accept_degraded_option = click.option(
     "--accept-degraded", is_flag=True, help="Accept an array that lacks members."
 )
+lose_redundancy_option = click.option(
+    "--lose-redundancy", is_flag=True, help="Accept an array that survives fewer losses."
+)
 wait_option = click.option("--wait", is_flag=True, help="Return when the job has ended.")
 
 
@@ -146,6 +149,7 @@ def delete(
 @click.argument("array", required=False)
 @click.option("--to", metavar="ARRAY", help="The same as ARRAY.")
 @accept_degraded_option
+@lose_redundancy_option
 @wait_option
 @dry_run_option
 def move(
@@ -155,6 +159,7 @@ def move(
     array: str | None,
     to: str | None,
     accept_degraded: bool,
+    lose_redundancy: bool,
     wait: bool,
     dry_run: bool,
 ) -> int:
@@ -165,8 +170,10 @@ def move(
     """
     if (array is None) == (to is None):
         raise UsageError("name one array", action="type: raidx volume move MOUNT NAME ARRAY")
-    options = {"accept_degraded": accept_degraded, "dry_run": dry_run}
-    result = ask(out, mount, "volume-move", volume=name, to=array or to, **options)
+    accepted = {"accept_degraded": accept_degraded, "lose_redundancy": lose_redundancy}
+    result = ask(
+        out, mount, "volume-move", volume=name, to=array or to, dry_run=dry_run, **accepted
+    )
     return _begun(out, mount, result, wait)
 
 
@@ -175,6 +182,7 @@ def move(
 @volume_argument
 @click.argument("other")
 @accept_degraded_option
+@lose_redundancy_option
 @wait_option
 @dry_run_option
 def swap(
@@ -183,6 +191,7 @@ def swap(
     name: str,
     other: str,
     accept_degraded: bool,
+    lose_redundancy: bool,
     wait: bool,
     dry_run: bool,
 ) -> int:
@@ -192,8 +201,8 @@ def swap(
     has room for a whole volume, both move together, in pieces as large as what is free. After a
     crash the moves under way continue; type the command again for what is left.
     """
-    options = {"accept_degraded": accept_degraded, "dry_run": dry_run}
-    result = ask(out, mount, "volume-swap", first=name, second=other, **options)
+    accepted = {"accept_degraded": accept_degraded, "lose_redundancy": lose_redundancy}
+    result = ask(out, mount, "volume-swap", first=name, second=other, dry_run=dry_run, **accepted)
     return _begun(out, mount, result, wait)
 
 

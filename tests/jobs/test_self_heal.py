@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 
 from raidx_fuse.array import estimate
+from raidx_fuse.array.advice import action
 from tests.support.unlike import UnlikeRig, play
 
 
@@ -45,6 +46,9 @@ def test_without_room_for_all_written_chunks_are_restored_first() -> None:
         lost = rig.bundles.used_chunks()[2]
         free = sum(rig.bundles.counts) - sum(rig.bundles.used_chunks())
         await array.fail_disk(2)
+        status = array.status()
+        assert status["restore"]["chunks_without_place"] > 0, "said at once"
+        assert "have no free place" in str(action({**status, "mountpoint": "/mnt"}))
         await trio.sleep(63)
         await rig.settle()
         assert array.member_set.lost == {2}  # there is no room for all

@@ -79,7 +79,8 @@ def test_a_mount_on_models_is_as_fast_as_its_simulation(array: RealArray, tmp_pa
     options = [f"--{name}={value}" for name, value in LOAD.items()]
     ratios: list[float] = []
     for _ in range(TRIES):  # other work on this machine makes a mount slower, never faster
-        real = array.ask("replay", "uniform", "ARRAY", "--number=read_share=0.8", *options)
+        words = ("replay", "uniform", "ARRAY", "--number=read_share=0.8", "--lose-data")
+        real = array.ask(*words, *options)
         assert real["requests"] == simulated["requests"] == LOAD["requests"]
         ratios.append(real["response_ms"]["mean"] / expected_ms)
         if abs(ratios[-1] - 1) < AGREE:
@@ -108,5 +109,11 @@ def test_what_is_on_the_image_is_protected(array: RealArray) -> None:
         image.write(b"\x53\xef")  # the magic number of ext
     words = ["replay", "uniform", "ARRAY", "--requests=10", "--as-fast-as-possible"]
     assert "--overwrite-signature" in array.refused(*words)
+    assert "--overwrite-signature" in array.refused(*words, "--lose-data")
     assert array.ask(*words, "--overwrite-signature")["requests"] == 10
+    with array.image.open("r+b") as image:
+        image.seek(0x438)
+        image.write(bytes(2))
+    assert "--lose-data accepts it" in array.refused(*words, status=2)
+    assert array.ask(*words, "--lose-data")["requests"] == 10
     assert "neither a file nor" in array.refused("replay", "nothing", "ARRAY", status=2)

@@ -66,7 +66,7 @@ explain mnt:west 0 4KiB --write --step
 explain mnt:west --stripe 0
 peek mnt:west 0
 trim mnt:west 0 64KiB -n --volume west
-replay zipf mnt:west --requests 20 --as-fast-as-possible --volume west
+replay zipf mnt:west --requests 20 --as-fast-as-possible --volume west --lose-data
 volume list mnt
 resize mnt:west max -n
 resize mnt:west 40MiB

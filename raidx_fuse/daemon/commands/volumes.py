@@ -191,22 +191,37 @@ class PoolCommands:
         return {"deleted": name, "free": volumes.free_bytes(), "loses": 0}
 
     async def move(
-        self, volume: str, to: str, accept_degraded: bool = False, dry_run: bool = False
+        self,
+        volume: str,
+        to: str,
+        accept_degraded: bool = False,
+        lose_redundancy: bool = False,
+        dry_run: bool = False,
     ) -> Result:
-        """Start to move a volume to array *to*, which may lack members with *accept_degraded*."""
+        """Start to move a volume to array *to*, which may lack members with *accept_degraded*.
+
+        It may survive fewer losses than the array of the volume with *lose_redundancy*.
+        """
         planned = plan_move(self._pool, volume, to, accept_degraded=accept_degraded)
-        return await self._start(planned, dry_run)
+        return await self._start(planned, lose_redundancy, dry_run)
 
     async def swap(
-        self, first: str, second: str, accept_degraded: bool = False, dry_run: bool = False
+        self,
+        first: str,
+        second: str,
+        accept_degraded: bool = False,
+        lose_redundancy: bool = False,
+        dry_run: bool = False,
     ) -> Result:
-        """Start to let two volumes change places."""
+        """Start to let two volumes change places; the options are those of `move`."""
         planned = plan_swap(self._pool, first, second, accept_degraded=accept_degraded)
-        return await self._start(planned, dry_run)
+        return await self._start(planned, lose_redundancy, dry_run)
 
-    async def _start(self, planned: Planned, dry_run: bool) -> Result:
+    async def _start(self, planned: Planned, lose_redundancy: bool, dry_run: bool) -> Result:
         if dry_run:
             return cost(planned)
+        if not lose_redundancy:
+            _require_as_redundant(planned)
         job = await start(self._pool, planned)
         return {"job": job, "does": planned.does, "in_array": planned.legs[0].source.array.name}
 
@@ -307,6 +322,23 @@ class PoolCommands:
             f"volume {volume.name} is in use by {', '.join(devices)}",
             action=f"detach it: losetup -d {devices[0]}",
         )
+
+
+def _require_as_redundant(planned: Planned) -> None:
+    """Raise UsageError if a volume would get to an array that survives fewer losses than its own.
+
+    Plans of the pool itself obey `balance.redundancy`.
+    """
+    own: dict[str, int] = {}
+    for leg in planned.legs:
+        before = own.setdefault(leg.volume.uuid, leg.source.array.context.code.tolerance)
+        after = leg.target.array.context.code.tolerance
+        if after < before:
+            raise UsageError(
+                f"array {leg.target.array.name} survives fewer losses than that of volume "
+                f"{leg.volume.name}: {after}, not {before}",
+                action="accept this with --lose-redundancy",
+            )
 
 
 def _rank(word: str) -> int:

@@ -34,7 +34,8 @@ class SelfHeal:
         self._lost_s = 0.0
         self._looked_s = -RETRY_S
         self._in_vain: object = None
-        self.stuck = 0  # chunks of lost members without a free chunk, at the last check
+        self._counted: object = None  # for which losses and places *stuck* was counted
+        self.stuck = 0  # chunks of lost members without a free chunk
 
     def set_delay(self, after_s: float | None) -> None:
         """Start restorations *after_s* seconds after a loss from now on; None: never."""
@@ -57,11 +58,24 @@ class SelfHeal:
         begins_in_s = None
         if self.after_s is not None and member_set.lost == self._lost:
             begins_in_s = max(0.0, self._lost_s + self.after_s - member_set.clock())
+        self._count_stuck()
         return {
             "roles": sorted(member_set.lost),
             "begins_in_seconds": begins_in_s,
             "chunks_without_place": self.stuck,
         }
+
+    def _places(self) -> object:
+        """Return what a plan depends on: who is lost, and where chunks lie."""
+        layout = self.rebundle.layout
+        used = tuple(layout.used_chunks())
+        return self.array.member_set.lost, layout.counts, used, layout.moves
+
+    def _count_stuck(self) -> None:
+        """Count the chunks without a free chunk, unless nothing has changed since."""
+        basis = self._places()
+        if basis != self._counted:
+            self.stuck, self._counted = self.rebundle.plan_restoration().stuck, basis
 
     def _begin_if_due(self) -> None:
         member_set, jobs = self.array.member_set, self.array.jobs
@@ -85,12 +99,11 @@ class SelfHeal:
         if now < self._looked_s + RETRY_S:
             return
         self._looked_s = now
-        layout = self.rebundle.layout
-        basis = (layout.counts, tuple(layout.used_chunks()), layout.moves)
+        basis = self._places()
         if basis == self._in_vain:
             return  # nothing has changed since space did not suffice
         moves = self.rebundle.plan_restoration()
-        self.stuck = moves.stuck
+        self.stuck, self._counted = moves.stuck, basis
         if len(moves) or not moves.stuck:
             self.rebundle.start(RESTORE)
         else:
