@@ -21,7 +21,6 @@ import pytest
 
 from raidx_fuse.format.configuration.features import FEATURES
 from raidx_fuse.journal.announce import announce, retract
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.format.shelf import shelf
 
 ROOT = Path(__file__).parents[2]
@@ -143,11 +142,11 @@ def test_what_is_announced_is_refused_there_and_mounts_again_when_it_is_retracte
     for case in cases:
         monkeypatch.setitem(shelf.STATES, case.state, with_feature(shelf.STATES[case.state]))
     with shelf.small_windows():
-        made = [(case, run(shelf.make, case)) for case in cases]
+        made = [one for case in cases for one in shelf.made(case)]
     path = tmp_path / "new.shelf"
     path.write_bytes(shelf.pack(made, {}))
     found = played(path, old_python, old_tree)
-    assert set(found) == {case.name for case in cases}
+    assert set(found) == {name for name, _, _ in made}
     for name, (outcome, why) in found.items():
         if retracted:
             assert outcome == "ok", (name, why)

@@ -5,8 +5,9 @@
     PYTHONPATH=. python .../tests/format/shelf/shelf.py make .../tests/format/shelf/COMMIT.shelf
     PYTHONPATH=. python .../tests/format/shelf/shelf.py play FILE
 
-*make* stops arrays where a kill would stop them, perhaps in the middle of a job, and keeps their
-members with the hash of every volume as the code that made it read it then. *play* mounts what is
+*make* stops arrays where a kill would stop them, perhaps in the middle of a job, and where a power
+cut would while the job ends, and keeps their members with the hash of every volume as the code that
+made it read it. *play* mounts what is
 on a shelf, finishes its jobs, and compares: a line of JSON for each array says "ok", "refused" with
 the reason, or "wrong". Both use only what both sides have, so that either runs on either commit.
 
@@ -34,7 +35,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import RaidxError, UsageError, single
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.powercut import CutRecord, PowerCutMember
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.move import open_pool, start_move
 from raidx_fuse.pool.pool import Pool
@@ -56,6 +58,7 @@ CHUNK = PAGE = 4096
 MEMBER_BYTES = 1024 * KIB
 LOG_BYTES = 400 * KIB  # a restripe changes as much at once
 SLOW = "8192"  # bytes a second: jobs take some seconds of virtual time
+CUTS = 2  # power cuts of a case
 SLOTS_BYTES = 128 * KIB  # of superblocks; zeros where a member has left
 WINDOW = "WINDOW_BYTES"
 LAYOUTS = {  # name -> members, and the layout that a restripe goes to
@@ -75,16 +78,24 @@ LAYOUTS = {  # name -> members, and the layout that a restripe goes to
 MODES = ("partial", "full", "none")
 
 
+Disk = RamMember | PowerCutMember
+
+
 @dataclass
 class Case:
-    """One array, or two, being made: *members* by array, *pool* while it is mounted."""
+    """One array, or two, being made: *members* by array, *pool* while it is mounted.
+
+    *record*: of every write and flush, if the power is to be cut.
+    """
 
     layout: str
     mode: str
     state: str
     seed: int
-    members: dict[str, list[RamMember]] = field(default_factory=dict)
+    members: dict[str, list[Disk]] = field(default_factory=dict)
     pool: Pool | None = None
+    record: CutRecord | None = None
+    numbers: dict[str, int] = field(default_factory=dict)  # path -> number in the record
 
     @property
     def name(self) -> str:
@@ -98,10 +109,15 @@ class Case:
         """Return a UUID, the same ones each time."""
         return str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
 
-    def member(self, array: str, size_bytes: int = MEMBER_BYTES) -> RamMember:
+    def member(self, array: str, size_bytes: int = MEMBER_BYTES) -> Disk:
         """Return one more member of *array*, which gets it."""
         own = self.members.setdefault(array, [])
-        own.append(RamMember(size_bytes, name=f"{array}{len(own)}"))
+        name, record = f"{array}{len(own)}", self.record
+        if record is None:
+            own.append(RamMember(size_bytes, name=name))
+        else:
+            self.numbers[name] = len(record.starts)
+            own.append(PowerCutMember(bytearray(size_bytes), name=name, record=record))
         return own[-1]
 
     async def create(self) -> None:
@@ -264,7 +280,7 @@ def cases() -> Iterator[Case]:
 
 
 @asynccontextmanager
-async def mounted(arrays: Iterable[list[RamMember]]) -> AsyncIterator[Pool]:
+async def mounted(arrays: Iterable[Sequence[Disk]]) -> AsyncIterator[Pool]:
     """Mount the members of one or several arrays; close them cleanly at the end."""
     async with AsyncExitStack() as stack:
         parts = []
@@ -285,8 +301,12 @@ async def hashes(pool: Pool, sizes: Mapping[str, Any] | None = None) -> dict[str
     return found
 
 
-async def make(case: Case) -> dict[str, Any]:
-    """Return what the shelf says of *case*; its members are as they were when it was stopped."""
+async def make(case: Case) -> list[dict[str, Any]]:
+    """Return what the shelf says of *case*: hashes, and the members as they were when it stopped.
+
+    If the power is cut, that is so several times while its jobs end and it is closed, and nothing
+    is written meanwhile: so every byte is known.
+    """
     await case.create()
     async with mounted(case.members.values()) as case.pool:
         for volumes in case.pool.arrays:
@@ -307,21 +327,52 @@ async def make(case: Case) -> dict[str, Any]:
         await STATES[case.state](case)
         await case.write(6)
         await case.flush()
-        await case.write(3)
+        if case.record is None:
+            await case.write(3)
         found = await hashes(case.pool)
+        begin = len(case.record.events) if case.record is not None else 0
         if case.state in MIDDLE and not any(v.array.jobs.running() for v in case.pool.arrays):
             raise UsageError("it ended too soon")
-        stopped = images(case)
-    if case.state == "clean":
-        stopped = images(case)
+        stopped = [] if case.record is not None else [images(case)]
+        if case.record is not None:
+            await _end_jobs(case.pool)
+    if case.record is not None:
+        stopped = cuts(case, begin)
+    elif case.state == "clean":
+        stopped = [images(case)]
     if left is not None:
-        stopped["one"].append((left.path, bytes(left.memory)))
-    return {"volumes": found, "images": stopped}
+        for one in stopped:
+            one["one"].append((left.path, _content(left)))
+    return [{"volumes": found, "images": one} for one in stopped]
 
 
 def images(case: Case) -> dict[str, list[tuple[str, bytes]]]:
     """Return path and content of the members of each array, as they are now."""
-    return {a: [(m.path, bytes(m.memory)) for m in own] for a, own in case.members.items()}
+    return {a: [(m.path, _content(m)) for m in own] for a, own in case.members.items()}
+
+
+def _content(member: Disk) -> bytes:
+    return bytes(member.memory if isinstance(member, RamMember) else member.state.image)
+
+
+def cuts(case: Case, begin: int) -> list[dict[str, list[tuple[str, bytes]]]]:
+    """Return what CUTS power cuts leave, each at some write or flush from *begin* on."""
+    assert case.record is not None
+    paths = [(array, member.path) for array, own in case.members.items() for member in own]
+    moments = range(begin, len(case.record.events))
+    wanted = set(case.rng.sample(moments, min(CUTS, len(moments))))
+    found = []
+    for index, disks, _event in case.record.moments():
+        if index not in wanted:
+            continue
+        left: dict[str, list[tuple[str, bytes]]] = {array: [] for array in case.members}
+        for array, path in paths:
+            disk = disks[case.numbers[path]]
+            content = bytes(disk.crash(disk.sample(case.rng)))
+            if any(content[:SLOTS_BYTES]):  # else it was no member yet, or any more
+                left[array].append((path, content))
+        found.append(left)
+    return found
 
 
 # -- the file ------------------------------------------------------------------------------------
@@ -339,10 +390,10 @@ def pages_of(content: bytes) -> list[list[int]]:
     return runs
 
 
-def pack(shelf: Sequence[tuple[Case, dict[str, Any]]], impossible: dict[str, str]) -> bytes:
+def pack(shelf: Sequence[tuple[str, Case, dict[str, Any]]], impossible: dict[str, str]) -> bytes:
     """Return the file: a table of contents, JSON in xz, behind its size; then each array in xz."""
     entries, packed = [], []
-    for case, made in shelf:
+    for name, case, made in shelf:
         members, pages = [], []
         for array, own in made["images"].items():
             for path, content in own:
@@ -351,8 +402,10 @@ def pack(shelf: Sequence[tuple[Case, dict[str, Any]]], impossible: dict[str, str
                 pages += [content[a * PAGE : (a + n) * PAGE] for a, n in runs]
         packed.append(lzma.compress(b"".join(pages)))
         about = {"layout": case.layout, "mode": case.mode, "state": case.state}
-        sizes = {"members": members, "packed_bytes": len(packed[-1])}
-        entries.append({"name": case.name, **about, "volumes": made["volumes"], **sizes})
+        how = {"cut": case.record is not None, "packed_bytes": len(packed[-1])}
+        entries.append(
+            {"name": name, **about, **how, "volumes": made["volumes"], "members": members}
+        )
     contents = json.dumps({"cases": entries, "impossible": impossible}).encode()
     head = lzma.compress(contents)
     return b"".join((len(head).to_bytes(8, "little"), head, *packed))
@@ -374,17 +427,25 @@ def small_windows() -> Iterator[None]:
 
 def make_shelf(path: Path, names: Collection[str] = ()) -> None:
     """Write a shelf of all cases, or of those named *names*."""
-    shelf: list[tuple[Case, dict[str, Any]]] = []
+    shelf: list[tuple[str, Case, dict[str, Any]]] = []
     impossible: dict[str, str] = {}
     with small_windows():
         for case in cases():
             if names and case.name not in names:
                 continue
             try:
-                shelf.append((case, run(make, case)))
+                shelf += made(case)
             except (RaidxError, BaseExceptionGroup) as error:
                 impossible[case.name] = str(_refusal(error))
     path.write_bytes(pack(shelf, impossible))
+
+
+def made(case: Case) -> list[tuple[str, Case, dict[str, Any]]]:
+    """Return the arrays of *case*, each with its name: stopped, and after some power cuts."""
+    cut = replace(case, record=CutRecord(), members={}, numbers={})
+    stopped = [(case.name, case, one) for one in run(make, case)]
+    after = [(f"{case.name}-cut{n}", cut, one) for n, one in enumerate(run(make, cut))]
+    return stopped + after
 
 
 def _refusal(error: BaseException) -> RaidxError:
@@ -468,10 +529,12 @@ async def _play_mounted(entry: Mapping[str, Any], pool: Pool) -> None:
     """Compare, end the jobs, compare, scrub. Raises WrongError, RaidxError."""
     await _compare(entry, pool, "at once")
     array = pool.arrays[0].array
-    logged = entry["state"] == "log" and entry["mode"] != "none"
+    stopped = not entry["cut"]  # else the cut says how much of it is there
+    logged = stopped and entry["state"] == "log" and entry["mode"] != "none"
     if logged and not (array.replayed and array.replayed.records):
         raise WrongError("its log has nothing to redo")
-    if entry["state"] in MIDDLE and not any(v.array.jobs.running() for v in pool.arrays):
+    middle = stopped and entry["state"] in MIDDLE
+    if middle and not any(volumes.array.jobs.running() for volumes in pool.arrays):
         raise WrongError("no job goes on")
     await _end_jobs(pool)
     await _compare(entry, pool, "after the jobs")
