@@ -44,11 +44,11 @@ from raidx_fuse.jobs.manager import Jobs
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.jobs.rebundle.self_heal import SelfHeal
+from raidx_fuse.jobs.regular_scrub import RegularScrub
 from raidx_fuse.jobs.replace import Replacement
 from raidx_fuse.jobs.restripe.operation import RestripeOperation
 from raidx_fuse.jobs.restripe.removal import MemberRemoval
 from raidx_fuse.jobs.resync import Resync, finish, note_failing
-from raidx_fuse.jobs.regular_scrub import RegularScrub
 from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.jobs.tuner.job import TuneJob
 from raidx_fuse.jobs.tuner.tuner import Tuner

@@ -11,8 +11,8 @@ from raidx_fuse.engine.parity_policy.own import is_name, problem_of, why_not_ask
 from raidx_fuse.engine.parity_policy.policy import check_policy
 from raidx_fuse.errors import UsageError, unknown
 from raidx_fuse.format.configuration.config import require_known
-from raidx_fuse.jobs.regular_scrub import EACH_S as SCRUB_EACH_S
 from raidx_fuse.jobs.rebundle.self_heal import AFTER_S as RESTORE_AFTER_S
+from raidx_fuse.jobs.regular_scrub import EACH_S as SCRUB_EACH_S
 from raidx_fuse.journal.journal import MODES
 from raidx_fuse.members.unreadable import ERRORS_MAX_DEFAULT
 from raidx_fuse.units import parse_seconds, parse_size
@@ -396,6 +396,9 @@ A setting that goes leaves its name here, for good: any other name that is not k
 """
 
 
+POOL_PREFIXES = ("hot.", "balance.")
+"""Begins of the names of a pool's settings, which every array keeps: pool/hotspots/settings.py."""
+
 _NAMES = {kept: name for name, kept in KEPT_AS.items()}
 
 
@@ -412,9 +415,11 @@ def setting_named(name: str) -> Setting:
 def restored_settings(kept: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the valid settings of a superblock, and a warning for each that is not valid.
 
-    Those of an older version that are retired are left out. Raises OtherVersionError for one that
-    is not known here.
+    Those of an older version that are retired are left out; those of the pool are the pool's to
+    judge. Raises OtherVersionError for one that is not known here.
     """
+    of_pool = {key: value for key, value in kept.items() if key.startswith(POOL_PREFIXES)}
+    kept = {key: value for key, value in kept.items() if key not in of_pool}
     known = SETTINGS.keys() - KEPT_AS.keys() | RETIRED.keys() | _NAMES.keys()
     require_known("the superblocks have the setting", known, kept)
     values = {key: value for key, value in kept.items() if key not in RETIRED}
@@ -427,7 +432,7 @@ def restored_settings(kept: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
                 continue  # in force again when its package is back: `why_not_asked`
             del values[name]
             warnings.append(f"a setting in the superblocks is not valid and not used: {error}")
-    return values, warnings
+    return values | of_pool, warnings
 
 
 def apply_saved(array: RunningArray) -> list[str]:
@@ -439,7 +444,7 @@ def apply_saved(array: RunningArray) -> list[str]:
     kept, warnings = restored_settings(member_set.config.settings)
     member_set.change(lambda config: replace(config, settings=kept))
     for key, value in kept.items():
-        if not (key == POLICY and problem_of(value)):
+        if not key.startswith(POOL_PREFIXES) and not (key == POLICY and problem_of(value)):
             setting_named(key).apply(array, value)
     return warnings
 

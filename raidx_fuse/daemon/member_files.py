@@ -167,7 +167,7 @@ class Disks:
             here = identity(path_of(spec))
             for member in self._opened:
                 if member.identity == here:
-                    foreign = await find_in_front(member, await read_slots(member))
+                    foreign = find_in_front(await read_slots(member, whole=True))
                     if not foreign:
                         return []
                     await clear_front(member, foreign)
@@ -397,11 +397,11 @@ async def _look_at_newcomer(
     with trio.move_on_after(CALL_S) as waiting:
         found = None
         if own is not None:
-            slots = await read_slots(member)
+            slots = await read_slots(member, whole=True)
             with suppress(FormatError):
                 found = newest(slots, member.path)
         if own is not None and found is not None and own(found):
-            foreign = await find_in_front(member, slots)
+            foreign = find_in_front(slots)
             if foreign and not overwrite_signature:
                 raise SignatureFoundError(
                     f"{member.path} carries {describe(foreign)} now, made after it left the array",

@@ -143,7 +143,7 @@ async def _look_at(members: Sequence[Member]) -> tuple[list[Given], list[str], l
     warnings: list[str] = []
     for member in members:
         try:
-            slots = await read_slots(member)
+            slots = await read_slots(member, whole=True)
             superblock = newest(slots, member.path)
         except OtherVersionError:
             raise
@@ -153,7 +153,7 @@ async def _look_at(members: Sequence[Member]) -> tuple[list[Given], list[str], l
         if superblock is None:
             left_out.append(await _why_not_a_member(member))
             continue
-        foreign = await find_in_front(member, slots)
+        foreign = find_in_front(slots)
         if foreign:
             left_out.append(
                 f"{member.path} carries {describe(foreign)} now, made after it joined the array; "

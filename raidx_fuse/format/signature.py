@@ -16,11 +16,9 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from raidx_fuse.errors import MemberError
-from raidx_fuse.format.regions import PAGE_BYTES, SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
+from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
 from raidx_fuse.format.superblock import MAGIC, Slot
 from raidx_fuse.members.base import Member
-from raidx_fuse.members.prompt_read import read_promptly
 
 HEAD_BYTES = 260 << 10  # up to and including the first ZFS label
 TAIL_BYTES = 260 << 10
@@ -190,13 +188,13 @@ async def find_signatures(member: Member) -> list[Signature]:
     return sorted(found, key=lambda signature: signature.offset)
 
 
-async def find_in_front(member: Member, slots: Sequence[Slot]) -> list[Signature]:
-    """Return the signatures of others in front of *member*, which has the superblocks *slots*.
+def find_in_front(slots: Sequence[Slot]) -> list[Signature]:
+    """Return the signatures of others in front of a member whose whole *slots* were read.
 
     What looks like one inside an intact superblock is none: nobody has written there since. A part
-    that cannot be read has no signature. In rising order of offset.
+    that could not be read has no signature. In rising order of offset.
     """
-    front = await _read_front(member)
+    front = b"".join(slot.content.ljust(SUPERBLOCK_SLOT_BYTES, b"\0") for slot in slots)
     intact = [
         (slot.number * SUPERBLOCK_SLOT_BYTES, slot.number * SUPERBLOCK_SLOT_BYTES + slot.length)
         for slot in slots
@@ -209,23 +207,6 @@ async def find_in_front(member: Member, slots: Sequence[Slot]) -> list[Signature
         and not any(begin <= signature.offset < end for begin, end in intact)
     ]
     return sorted(found, key=lambda signature: signature.offset)
-
-
-async def _read_front(member: Member) -> bytes:
-    length = min(FRONT_BYTES, member.size_bytes)
-    front = bytearray(length)
-    try:
-        await read_promptly(member, 0, [front])
-    except MemberError:
-        front = bytearray()
-        while len(front) < length:
-            page = bytearray(min(PAGE_BYTES, length - len(front)))
-            try:
-                await read_promptly(member, len(front), [page])
-            except MemberError:
-                page = bytearray(len(page))
-            front += page
-    return bytes(front)
 
 
 async def clear_front(member: Member, signatures: Sequence[Signature]) -> None:

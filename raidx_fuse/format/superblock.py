@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import crc32c
@@ -93,7 +94,7 @@ class Slot:
 
     *ours* is true if the slot has the magic of raidx (a damaged superblock rather than other data).
     *other* is set if it is intact but nothing that this program can read. *length* is that of an
-    intact superblock in bytes.
+    intact superblock in bytes; *content* is all of the slot if it was asked for and can be read.
     """
 
     number: int
@@ -102,6 +103,7 @@ class Slot:
     ours: bool = False
     other: OtherVersionError | None = None
     length: int = 0
+    content: bytes = b""
 
     @property
     def state(self) -> str:
@@ -200,8 +202,11 @@ def _decode(content: bytes, slot: int) -> Superblock:
 # -- reading -------------------------------------------------------------------------------------
 
 
-async def read_slots(member: Member) -> tuple[Slot, Slot]:
-    """Read both slots. One unreadable slot counts as damaged; raises MemberError if both are."""
+async def read_slots(member: Member, *, whole: bool = False) -> tuple[Slot, Slot]:
+    """Read both slots, with their *content* if *whole*.
+
+    One unreadable slot counts as damaged; raises MemberError if both are.
+    """
     slots: list[Slot] = []
     errors: list[MemberError] = []
     for number in range(SUPERBLOCK_SLOTS):
@@ -210,22 +215,29 @@ async def read_slots(member: Member) -> tuple[Slot, Slot]:
             slots.append(Slot(number, problem="beyond the member's end"))
             continue
         try:
-            buffer = await _read_slot(member, offset)
+            buffer = await _read_slot(member, offset, whole=whole)
         except MemberError as error:
             errors.append(error)
             slots.append(Slot(number, problem=error.message, ours=True))
             continue
-        slots.append(_judge(number, buffer))
+        slot = _judge(number, buffer)
+        slots.append(replace(slot, content=bytes(buffer)) if whole else slot)
     if len(errors) == SUPERBLOCK_SLOTS:
         raise errors[0]
     return slots[0], slots[1]
 
 
-async def _read_slot(member: Member, offset: int) -> bytearray:
+async def _read_slot(member: Member, offset: int, *, whole: bool) -> bytearray:
     """Return the first HEAD_BYTES of the slot at *offset*; the whole slot for a longer superblock.
 
-    Few superblocks are longer, and a start reads hundreds of slots. Raises MemberError.
+    Few superblocks are longer. Also if *whole*, unless only the head can be read. Raises
+    MemberError.
     """
+    if whole:
+        content = bytearray(SUPERBLOCK_SLOT_BYTES)
+        with suppress(MemberError):
+            await read_promptly(member, offset, [content])
+            return content
     content = bytearray(HEAD_BYTES)
     await read_promptly(member, offset, [content])
     if content.startswith(MAGIC):

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
+from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.commands.balance import BalanceCommands
 from raidx_fuse.daemon.commands.commands import Commands
 from raidx_fuse.daemon.commands.volumes import Part, PoolCommands
 from raidx_fuse.daemon.history_file import SAVE_S, HistoryFiles
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import OtherVersionError, UsageError
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.hotspots.balancer import watched
+from raidx_fuse.pool.hotspots.settings import POOL_SETTINGS
 from raidx_fuse.pool.monitor import Monitor, Observation
 from raidx_fuse.pool.pool import Pool
 from tests.daemon.conftest import Report, Shelf
@@ -182,5 +185,30 @@ def test_histories_are_kept_by_array(tmp_path: Path) -> None:
             (tmp_path / f"{slow}.history").unlink()
             assert not HistoryFiles(tmp_path, pool.arrays, 5.0).load().arrays
             HistoryFiles(tmp_path / "absent", pool.arrays, 5.0).save(Monitor())  # only a warning
+
+    run(whole)
+
+
+def test_an_array_with_every_setting_of_a_pool_starts_again() -> None:
+    async def set_all(array: Array, settings: dict[str, Any]) -> None:
+        await array.member_set.update(
+            lambda config: replace(config, settings={**config.settings, **settings})
+        )
+
+    async def whole() -> None:
+        rig = PoolRig(TWO)
+        await rig.create()
+        kept = {name: setting.default for name, setting in POOL_SETTINGS.items()}
+        async with rig.mounted() as pool:
+            for one in pool.arrays:
+                await set_all(one.array, kept)
+        async with rig.mounted() as pool, watched(pool.arrays, Notes()):
+            for one in pool.arrays:
+                assert kept.items() <= one.array.member_set.config.settings.items()
+            await set_all(pool.arrays[1].array, {"balance.later": "on"})
+        async with rig.mounted() as pool:
+            with pytest.raises(OtherVersionError, match=r"'balance.later', unknown to this raidx"):
+                async with watched(pool.arrays, Notes()):
+                    pass
 
     run(whole)

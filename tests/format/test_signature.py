@@ -108,7 +108,7 @@ def test_a_format_that_was_made_on_a_member_is_found_in_front_of_it(
     """As the tools leave it: one superblock of the two may be intact, and it hides nothing."""
 
     async def found() -> list[Signature]:
-        return await find_in_front(member, await read_slots(member))
+        return find_in_front(await read_slots(member, whole=True))
 
     life = Scenario()
     life.start().close()
@@ -135,12 +135,15 @@ def test_what_a_superblock_says_is_no_signature_and_what_cannot_be_read_hides_no
     life.start().close()
     disk = life.disks[1]
     disk.memory[4086:4096] = b"SWAPSPACE2"  # say it is in the name of a volume
-    slots = run(read_slots, disk)
-    assert describe(run(find_in_front, disk, slots)) == "swap space"
-    assert run(find_in_front, disk, [replace(slots[0], length=5000), slots[1]]) == []
+    slots = run(lambda: read_slots(disk, whole=True))
+    assert describe(find_in_front(slots)) == "swap space"
+    assert find_in_front([replace(slots[0], length=5000), slots[1]]) == []
     member = FaultMember(disk)
-    member.lose_sectors(64 << 10)
-    assert describe(run(find_in_front, member, slots)) == "swap space"
+    for offset in (32 << 10, 64 << 10):
+        member.lose_sectors(offset)
+    slots = run(lambda: read_slots(member, whole=True))
+    assert [slot.superblock is not None for slot in slots] == [True, False]
+    assert describe(find_in_front(slots)) == "swap space", "the head of the slot can be read"
     assert life.assemble(0, 2, 3).missing_roles == [1]
 
 

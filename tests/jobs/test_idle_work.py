@@ -16,7 +16,6 @@ from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.tuning import CHUNK, MIB, with_array
 
-
 WIDTHS = {"raid1": 2, "raidx-zero": 3, "raidx-copy": 3, "xcode": 5, "pcode": 4, "upc": 4}
 
 
