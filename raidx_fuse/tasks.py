@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 HALT_S = 10.0  # limit for the last flush after a bug
 TICK_S = 1.0
+LATE_S = 0.5  # a task that wakes up so late was not kept waiting by others: the process was stopped
 
 
 def tick_after(delay_s: float) -> float:
@@ -41,6 +42,29 @@ def tick_after(delay_s: float) -> float:
 async def rest(delay_s: float) -> None:
     """Sleep until `tick_after` *delay_s*."""
     await trio.sleep_until(tick_after(delay_s))
+
+
+def was_stopped(due_s: float) -> bool:
+    """Return whether the process was stopped when a task was to wake up, at *due_s*.
+
+    By SIGSTOP, a debugger, a frozen container: nobody could answer meanwhile, or nobody could see
+    it, so that no limit of a time can have passed.
+    """
+    return trio.current_time() - due_s > LATE_S
+
+
+async def ends_within(limit_s: float, wait: Callable[[], Awaitable[None]]) -> bool:
+    """Return whether *wait* ends within *limit_s*; it may be cancelled and called again.
+
+    A time in which the process was stopped does not count.
+    """
+    quarters = 4
+    while quarters:
+        with trio.move_on_after(limit_s / 4) as quarter:
+            await wait()
+            return True
+        quarters -= not was_stopped(quarter.deadline)
+    return False
 
 
 class Starter(Protocol):

@@ -28,7 +28,7 @@ from raidx_fuse.format.superblock import (
 )
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.overdue import came_back, give_up, is_overdue
-from raidx_fuse.tasks import Starter
+from raidx_fuse.tasks import Starter, ends_within, was_stopped
 
 log = logging.getLogger(__name__)
 
@@ -74,10 +74,14 @@ async def write_config(
             log.error("superblock not written: %s", error.message)
 
     timeout_s = math.inf if patience is None else patience.timeout_s
-    with trio.move_on_after(timeout_s):
-        async with trio.open_nursery() as nursery:
-            for uuid, member in members.items():
-                nursery.start_soon(look, uuid, member)
+    while True:
+        with trio.move_on_after(timeout_s) as looking:
+            async with trio.open_nursery() as nursery:
+                for uuid, member in members.items():
+                    if uuid not in before:
+                        nursery.start_soon(look, uuid, member)
+        if not (looking.cancelled_caught and was_stopped(looking.deadline)):
+            break
     base = min((s.events for s in before.values() if s is not None), default=0)
     olds = [old for old in before.values() if old is not None]
     minor = max((old.minor for old in olds), default=MINOR)
@@ -97,11 +101,14 @@ async def write_config(
             for write in writes:
                 nursery.start_soon(write.run)
     else:
-        with trio.move_on_after(patience.timeout_s):
-            for write in writes:
-                patience.nursery.start_soon(write.run)
+        for write in writes:
+            patience.nursery.start_soon(write.run)
+
+        async def all_over() -> None:
             for write in writes:
                 await write.over.wait()
+
+        await ends_within(patience.timeout_s, all_over)
         for write in writes:
             write.give_up()
     done = {uuid for uuid, write in zip(contents, writes, strict=True) if write.done}

@@ -42,7 +42,7 @@ from raidx_fuse.store.member_io import MemberIO, NewestReads
 from raidx_fuse.store.observers import FlushObserver, NewerContent, PagesOfMembers
 from raidx_fuse.store.operation import CHECK, FLUSH, PUNCH, WRITE, CountdownLatch, Operation
 from raidx_fuse.store.queue import MemberQueue
-from raidx_fuse.tasks import Starter, rest
+from raidx_fuse.tasks import Starter, tick_after, was_stopped
 
 log = logging.getLogger(__name__)
 
@@ -436,9 +436,19 @@ class MemberSet(NewestReads):
         self._require(events)
 
     async def watch(self) -> None:
-        """End operations without an answer and fail their members (background watchdog task)."""
+        """End operations without an answer and fail their members (background watchdog task).
+
+        If the watchdog is late itself, the process was stopped, longer perhaps than the limit:
+        whatever is under way has a whole limit more.
+        """
         while True:
-            await rest(max(0.05, self.io_timeout_s / 4))
+            due_s = tick_after(max(0.05, self.io_timeout_s / 4))
+            await trio.sleep_until(due_s)
+            if was_stopped(due_s):
+                for queue in self.queues:
+                    if queue is not None:
+                        queue.begin_anew()
+                continue
             for role, queue in by_role(self.queues):
                 if queue is not None and queue.expire(self.io_timeout_s):
                     self.fail(

@@ -97,6 +97,12 @@ class Operation:
         """Note that the first try starts at *now_s*."""
         self.started_s = now_s
 
+    def begin_anew(self, now_s: float) -> None:
+        """Note that its time counts from *now_s* on."""
+        self.submitted_s = now_s
+        if self.started_s >= 0:
+            self.started_s = now_s
+
     def abandon(self, member: Member) -> None:
         """Note that the operation ends although a worker of *member* still performs it."""
         self.abandoned = member

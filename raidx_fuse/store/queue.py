@@ -249,6 +249,13 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
                     stuck.append(operation)
         return stuck
 
+    def begin_anew(self) -> None:
+        """Let the operations that run or wait have begun now: the process was stopped meanwhile."""
+        now = self.clock()
+        for operations in (self._running, self._foreground, self._background):
+            for operation in operations:
+                operation.begin_anew(now)
+
     def close(self) -> None:
         """Refuse further operations; those that wait or run end with ENODEV.
 

@@ -89,6 +89,10 @@ class VirtualClock(trio.abc.Clock):
         self._sleepers.clear()
         self._now_s = 0.0
 
+    def stop(self, seconds: float) -> None:
+        """Let *seconds* pass in which no task runs, as while the process is stopped."""
+        self._now_s += seconds
+
     def current_time(self) -> float:
         # The event loop calls this right after its wait for I/O, before any task runs. Only here
         # an idle wait can be distinguished from the time that a task spends computing.
