@@ -29,7 +29,7 @@ from crc32c import crc32c
 
 from raidx_fuse.errors import OtherVersionError
 from raidx_fuse.format.configuration.config import uuid_bytes
-from raidx_fuse.format.regions import SECTOR_BYTES
+from raidx_fuse.format.regions import PAYLOAD_BYTES, SECTOR_BYTES
 from raidx_fuse.layouts.numbers import Chunk, MemberChunk, Offset, Role, Stripe
 from raidx_fuse.members.base import ReadBuffer
 
@@ -57,6 +57,7 @@ HEAD = struct.Struct("<QQQQQQ")
 checkpointed; the watermark of a restripe at that record; the epoch of the list of log members, and
 their number. The list follows: the first half of the UUID of each (`holder_of`)."""
 HOLDER_BYTES = 8
+HOLDERS_MAX = (PAYLOAD_BYTES - HEAD.size) // HOLDER_BYTES
 
 
 @dataclass(frozen=True, slots=True)

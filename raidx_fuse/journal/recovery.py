@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from raidx_fuse.errors import AssemblyError, MemberError, OtherVersionError, RaidxError
 from raidx_fuse.format.log_record import (
     HEAD,
+    HOLDERS_MAX,
     RECORD_HEADER_BYTES,
     Record,
     RecordBody,
@@ -198,7 +199,7 @@ async def read_log(
     *start_degraded*, also if it cannot be told whether the log holds more records.
     """
     epoch, sequence, position, mark, held_epoch, count = HEAD.unpack_from(head.payload)
-    _check_head(member_set, epoch, sequence, position, mark)
+    _check_head(journal, member_set, (epoch, sequence, position, mark), count)
     holders = decode_holders(head.payload, epoch, held_epoch, count)
     tail = sequence, position, mark
     records: list[Record] = []
@@ -287,13 +288,25 @@ async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Rep
     return Replayed(epoch, records, data_bytes)
 
 
-def _check_head(member_set: MemberSet, epoch: int, sequence: int, position: int, mark: int) -> None:
-    """Raise AssemblyError if no array can have written a head page with these values."""
+def _check_head(
+    journal: Journal, member_set: MemberSet, values: tuple[int, int, int, int], count: int
+) -> None:
+    """Raise AssemblyError if no array can have written a head page with these values.
+
+    *values*: epoch, sequence, position and watermark. *count*: of log members.
+    """
+    epoch, sequence, position, mark = values
     if not epoch:
         return  # no journal yet
     problem = None
+    # A record has a sector at least, and with what it skips at the end of a lap two laps at most.
+    least, most = (sequence - 1) * SECTOR_BYTES, (2 * sequence - 1) * journal.capacity
     if max(epoch, sequence, position) > COUNTER_MAX or not sequence or position % SECTOR_BYTES:
         problem = f"epoch {epoch}, record {sequence} at {position}"
+    elif not least <= position <= (most if sequence > 1 else 0):
+        problem = f"record {sequence} at {position} of a ring of {journal.capacity} bytes"
+    elif count > HOLDERS_MAX:
+        problem = f"{count} log members"
     layout = member_set.layout
     if isinstance(layout, RestripeLayout) and mark > layout.image_chunks:
         problem = f"a watermark of {mark}"

@@ -182,10 +182,22 @@ JOBS = [
     {"reshape": {"kind": "explode"}},
     {"reshape": {"kind": "evacuate", "role": "first"}},
     {"grow": []},
+    {"grow": {"back": False}},  # of a layout that does not grow
+    {"restripe": {"back": False}},
     {"restripe": {"back": 5}},
     {"tuner": {"since_scrub_s": "long"}},
     {"bad_chunks": {"steps": "?"}},
 ]
+
+
+def test_a_change_of_chunk_counts_is_no_job_of_a_layout_without_them() -> None:
+    async def main(members: list[RamMember]) -> None:
+        await change(members, lambda c: replace(c, jobs={"reshape": {"kind": "grow"}}))
+        with pytest.raises(FormatError, match="its unfinished 'reshape' is impossible"):
+            async with open_array(members):
+                raise AssertionError("it starts")
+
+    with_members(main)
 
 
 @pytest.mark.parametrize("jobs", JOBS)

@@ -281,15 +281,19 @@ HEADS = [
     (1, 0, 0, 0),
     (1, 1, (1 << 64) - 512, 0),
     (1, 1, 77, 0),
+    (1, 1, 512, 0),  # nothing is before the first record
+    (1, 5, 3 * 512, 0),  # four records take four sectors
+    (1, 5, 1 << 40, 0),  # and not that many laps
+    (1, 1, 0, 0, 1, 503),  # more log members than the page has room for
 ]
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_an_impossible_head_is_refused(head: tuple[int, int, int, int]) -> None:
+def test_an_impossible_head_is_refused(head: tuple[int, ...]) -> None:
     async def main() -> None:
         crashed = await Crashed("raid5", 5).make()
         payload = bytearray(4064)
-        HEAD.pack_into(payload, 0, *head, 0, 0)
+        HEAD.pack_into(payload, 0, *(*head, 0, 0)[:6])
         for member in crashed.members:
             found = await load_pages(member, crashed.head, crashed.uuid)
             page = encode_page(0, int(found.generations[0]) + 1, "journal", payload, crashed.uuid)

@@ -26,6 +26,8 @@ _FIELDS: dict[str, frozenset[str] | None] = {
     **dict.fromkeys(("health", "pool", "plan")),  # for people, and where nothing is lost without
 }
 """The fields of each job; None: whatever there is, a reader ignores what it does not know."""
+_MOVES = {"grow": "migrated", "restripe": "restripe", "reshape": "chunk_counts"}
+"""Jobs that move content, and the parameter without which the layout has nothing for them."""
 
 
 def check_progress(config: ArrayConfig, stripes: int) -> None:
@@ -56,9 +58,11 @@ def _is_possible(config: ArrayConfig, key: str, values: Any, stripes: int) -> bo
         return is_role and isinstance(uuid, str) and is_copied
     match key:
         case "grow" | "restripe":
-            return isinstance(_of(values, "back", False), bool)
+            return isinstance(_of(values, "back", False), bool) and _MOVES[key] in config.params
         case "reshape":
             kind, role = _of(values, "kind"), _of(values, "role")
+            if _MOVES[key] not in config.params:
+                return False
             return kind == "grow" or (kind == "evacuate" and _is_count(role, config.width - 1))
         case "tuner":
             since_s = _of(values, "since_scrub_s", 0.0)
