@@ -111,6 +111,10 @@ def _head(status: Status, out: Output) -> Table:
     grid.add_row("state:", state_text(status["state"]) + Text(f", {_redundancy(status)}"))
     if "last_scrub" in status:  # older daemons do not tell
         grid.add_row("scan:", Text(scan_text(status)))
+    for host in status.get("hosts", ()):
+        if host["full"]:
+            line = f"no space for new writes: {', '.join(host['members'])}"
+            grid.add_row("host:", Text(line, style="bold red"))
     if status.get("action"):
         grid.add_row("action:", Text(status["action"], style="yellow"))
     tuner = status.get("tuner")

@@ -10,7 +10,7 @@ import click
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.idempotent import if_missing, same_array, unchanged
-from raidx_fuse.cli.output import Output, plural
+from raidx_fuse.cli.output import Output, plural, warn
 from raidx_fuse.cli.parameters import (
     LAYOUT_NAME,
     PATH,
@@ -106,8 +106,11 @@ def create(
         plan = trio.run(creation.plan, request).as_dict(request)
         out.emit(plan, _plan_text(plan, out))
         return
-    trio.run(creation.create, request)
+    warnings = trio.run(creation.create, request)
     status = trio.run(inspect.status, request.members)
+    status["warnings"] += warnings
+    for warning in warnings:
+        warn(f"warning: {warning}")
     line = (
         f"{name}: {layout} on {plural(len(members), 'member')}, image of {out.size(status['size'])}"
     )

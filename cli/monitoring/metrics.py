@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from math import inf
 from typing import Any
 
 from raidx_fuse.cli.printable import shown
@@ -143,6 +144,16 @@ ARRAY_GAUGES = (
         "array_lost_chunks",
         "Chunks that nothing can give back.",
         lambda array: array["lost_chunks"],
+    ),
+    (
+        "array_host_full",
+        "1 if a file system that holds members is full, so that new writes fail.",
+        lambda array: array.get("host_full", False),
+    ),
+    (
+        "array_host_free_bytes",
+        "Bytes free on the fullest file system that holds members.",
+        lambda array: min((host["free_bytes"] for host in array.get("hosts", ())), default=inf),
     ),
     (
         "array_health",

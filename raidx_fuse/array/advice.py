@@ -21,6 +21,10 @@ def action(status: Mapping[str, Any]) -> str | None:
         roles = ", ".join(str(member["role"]) for member in down)
         mount = "unmount, then mount" if where else "mount"
         return f"attach the members of roles {roles} again, then {mount} the array with them"
+    if status.get("host_full"):
+        full = [path for host in status["hosts"] if host["full"] for path in host["members"]]
+        place = f" of {full[0]}" if full else " of the members"
+        return f"the file system{place} is full, new writes fail: free space there"
     paused = [job for job in status.get("jobs", ()) if job.get("paused")]
     if paused:
         return f"{paused[0]['kind']} is paused: raidx job {where} resume {paused[0]['id']}"

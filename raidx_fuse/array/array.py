@@ -346,6 +346,8 @@ class Array:
         self.nursery.start_soon(self.lost_list.run)
         self.nursery.start_soon(self.mender.run)
         self.nursery.start_soon(self.health.run)
+        await member_set.hosts.look()
+        self.nursery.start_soon(member_set.hosts.run)
         self.nursery.start_soon(self.regular_scrub.run)
         self.nursery.start_soon(self.presence.run)
         if self.tuner is not None:

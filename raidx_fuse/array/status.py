@@ -143,6 +143,8 @@ def status(array: RunningArray) -> dict[str, Any]:
         "volumes": [{"name": config.name, "size": array.size_bytes, "path": None}],
         "lost_chunks": context.bad_chunks.count(),
         "unreadable": unreadable(array),
+        "host_full": bool(member_set.hosts.full_paths()),
+        "hosts": member_set.hosts.shown(),
         "tuner": None if array.tuner is None else array.tuner.status(),
         "last_scrub": shown_scrub(health),
         "restore": None if array.self_heal is None else array.self_heal.status(),
@@ -150,6 +152,7 @@ def status(array: RunningArray) -> dict[str, Any]:
             *array.warnings,
             *(f"{path}: {problem}" for path, problem in sorted(array.presence.problems.items())),
             *([] if policy is None else [policy]),
+            *member_set.hosts.warnings(),
         ],
         "action": _action(array, word),
     }

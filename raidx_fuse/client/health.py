@@ -19,6 +19,8 @@ def exit_status(status: Mapping[str, Any]) -> int:
     in_role = [member for member in status["members"] if member["role"] >= 0]
     if status["state"] in REDUCED_STATES or any(m["state"] != "active" for m in in_role):
         return EXIT_DEGRADED
+    if status.get("host_full"):  # new writes fail
+        return EXIT_DEGRADED
     return EXIT_HEALTHY
 
 

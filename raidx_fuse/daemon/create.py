@@ -19,6 +19,7 @@ from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, check_chunk_bytes, code_for
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.spec import parse_spec
+from raidx_fuse.store.host_space import HostSpaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +168,12 @@ def _size_to_make(member: str, request: CreateRequest) -> int:
     return size_bytes
 
 
-async def create(request: CreateRequest) -> CreatePlan:
-    """Create the array. If that fails, files created for it are removed. Raises as `plan`."""
-    planned = await plan(request)
+async def create(request: CreateRequest) -> list[str]:
+    """Create the array; return a warning for each host that cannot hold what members promise.
+
+    If that fails, files created for it are removed. Raises as `plan`.
+    """
+    await plan(request)
     with Disks() as disks:
         members: list[Member] = []
         try:
@@ -196,7 +200,9 @@ async def create(request: CreateRequest) -> CreatePlan:
             for opened in members:
                 await disks.release(opened)
             raise
-    return planned
+        hosts = HostSpaces(lambda: members)
+        await hosts.look()
+        return hosts.warnings()
 
 
 async def wipe(specs: Sequence[str], *, lose_data: bool) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from raidx_fuse.errors import MemberError
@@ -55,6 +56,18 @@ def _done_at_once(
             break
         done += 1
     return done
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpace:
+    """The file system of a member: its *device* number and *free_bytes*.
+
+    *missing_bytes* of the member occupy no space there yet: it is a sparse file.
+    """
+
+    device: int
+    free_bytes: int
+    missing_bytes: int
 
 
 class Member(ABC):
@@ -173,6 +186,13 @@ class Member(ABC):
 
         Raises MemberError with ENOSPC. Kinds that cannot run out of space do nothing.
         """
+
+    def host_space(self) -> HostSpace | None:
+        """Return the space on the file system of this member, None if it lies on none.
+
+        May block, as the host answers. Raises OSError.
+        """
+        return None
 
     def data_extents(self, offset_bytes: int, length_bytes: int) -> Iterator[tuple[int, int]]:
         """Yield (offset, length) of the parts of a range that may contain nonzero bytes.

@@ -38,7 +38,14 @@ from time import perf_counter
 
 from raidx_fuse.errors import BusyError, MemberError, ShorterError, UsageError
 from raidx_fuse.members import syscalls
-from raidx_fuse.members.base import SECTOR_BYTES, Identity, Member, ReadBuffer, WriteBuffer
+from raidx_fuse.members.base import (
+    SECTOR_BYTES,
+    HostSpace,
+    Identity,
+    Member,
+    ReadBuffer,
+    WriteBuffer,
+)
 from raidx_fuse.members.kernel_files import rotates
 from raidx_fuse.members.threads import Workers
 
@@ -333,6 +340,14 @@ class LocalMember(Member):
             except OSError as error:
                 if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
                     raise
+
+    def host_space(self) -> HostSpace | None:
+        if self.kind != "file" or self._closed:
+            return None
+        file, host = os.fstat(self._fd), os.fstatvfs(self._fd)
+        free = host.f_bfree if os.geteuid() == 0 else host.f_bavail
+        missing_bytes = max(0, file.st_size - file.st_blocks * SECTOR_BYTES)
+        return HostSpace(file.st_dev, free * host.f_frsize, missing_bytes)
 
     def data_extents(self, offset_bytes: int, length_bytes: int) -> Iterator[tuple[int, int]]:
         self._check("read", offset_bytes, length_bytes)

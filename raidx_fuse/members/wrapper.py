@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
+from raidx_fuse.members.base import HostSpace, Member, ReadBuffer, WriteBuffer
 
 
 class WrapperMember(Member):
@@ -53,6 +53,9 @@ class WrapperMember(Member):
 
     def reserve(self, offset_bytes: int, length_bytes: int) -> None:
         self.inner.reserve(offset_bytes, length_bytes)
+
+    def host_space(self) -> HostSpace | None:
+        return self.inner.host_space()
 
     def data_extents(self, offset_bytes: int, length_bytes: int) -> Iterator[tuple[int, int]]:
         return self.inner.data_extents(offset_bytes, length_bytes)

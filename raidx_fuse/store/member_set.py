@@ -38,6 +38,7 @@ from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.flush_rounds import FlushRounds
+from raidx_fuse.store.host_space import HostSpaces
 from raidx_fuse.store.member_io import MemberIO, NewestReads
 from raidx_fuse.store.observers import FlushObserver, NewerContent, PagesOfMembers
 from raidx_fuse.store.operation import CHECK, FLUSH, PUNCH, WRITE, CountdownLatch, Operation
@@ -88,6 +89,7 @@ class MemberSet(NewestReads):
         self.io_timeout_s = 30.0
         self.flush_observers: list[FlushObserver] = []
         self.page_stores: list[PagesOfMembers] = []
+        self.hosts = HostSpaces(lambda: self.present().values())
         self.on_change: list[Hook] = []
         self.on_fail: list[Callable[[Role], None]] = []
         self.unpublished = False

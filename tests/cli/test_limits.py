@@ -127,3 +127,14 @@ def test_no_memory_for_the_first_libraries_is_a_line() -> None:
     assert done.returncode == 1
     said = "raidx: not enough memory or files to begin; allow more: ulimit -v, ulimit -n"
     assert done.stderr.decode().splitlines() == [said]
+
+
+def test_members_that_promise_more_than_their_host_has_are_a_warning(tmp_path: Path) -> None:
+    host = os.statvfs(tmp_path)
+    size = f"{(host.f_bfree * host.f_frsize >> 20) + 64}MiB"
+    words = ["--layout", "raid5", "--size", size, "a", "b", "c"]
+    status, said = run(tmp_path, "true", "create", *words)
+    assert status == 0
+    assert len(said) == 1
+    assert said[0].startswith("raidx: warning: the file system of ")
+    assert "writes will fail when it is full" in said[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -28,7 +29,7 @@ from raidx_fuse.daemon.events.event import Event, from_dict
 from raidx_fuse.daemon.events.programs import send_to_journal
 from raidx_fuse.daemon.events.store import EventStore
 from raidx_fuse.daemon.events.watch import LOOK_S, Watch
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import MemberError, RaidxError, UsageError
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import restarted, spying
 
@@ -370,5 +371,15 @@ def test_a_mended_sector_one_that_cannot_be_mended_and_a_full_log_are_told() -> 
                 rig.running.context.journal.waits_for_room += 1
                 assert await next_look() == ["LogFull"], "once for each time that it fills up"
                 assert await next_look() == []
+            for _ in range(2):
+                member = rig.members[0]
+                refused = MemberError(member.path, "reserve", 0, errno.EDQUOT)
+                rig.running.member_set.hosts.note_refused(refused, CHUNK)
+                assert await next_look() == ["HostFull"]
+                assert await next_look() == []
+                assert rig.running.status()["host_full"]
+                rig.running.member_set.hosts.note_taken(member.path)
+                assert await next_look() == ["HostHasSpace"]
+                assert not rig.running.status()["host_full"]
 
     run(main)

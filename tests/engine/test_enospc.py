@@ -8,11 +8,14 @@ import random
 import pytest
 import trio
 
+from raidx_fuse.array.advice import action
+from raidx_fuse.client.health import exit_status
 from raidx_fuse.errors import MemberError, NoSpaceError, RaidxError
-from raidx_fuse.members.base import Member
+from raidx_fuse.members.base import HostSpace, Member
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.members.wrapper import WrapperMember
+from raidx_fuse.store.host_space import LOOK_S
 from tests.support.spy import SpyRig
 
 CHUNK = 4096
@@ -65,6 +68,11 @@ class SparseMember(WrapperMember):
         if self._can_reserve:
             self._allocate("reserve", offset_bytes, length_bytes)
 
+    def host_space(self) -> HostSpace:
+        missing = self.size_bytes - 4096 * len(self._allocated)
+        free = self._host.free_bytes
+        return HostSpace(7, 1 << 30 if free is None else free, missing)
+
     def view(self, offset_bytes: int, length_bytes: int) -> memoryview | None:
         return None
 
@@ -81,6 +89,7 @@ class HostedRig(SpyRig):
         """Return a fresh sparse member."""
         member = super().new_member(role)
         member.inner = SparseMember(member.inner, self.host, can_reserve=self.can_reserve)
+        member.kind = "file"
         return member
 
 
@@ -110,14 +119,23 @@ def test_a_full_host_refuses_the_write_whole_and_keeps_every_member(
                 await rig.put(6 * CHUNK, noise(6 * CHUNK, 2))
             assert caught.value.errno == errno.ENOSPC
             assert ("ulimit -f" if number == errno.EFBIG else "free space") in str(caught.value)
-            assert rig.running.status()["state"] == "clean", "a full host breaks no disk"
+            found = rig.running.status()
+            assert found["state"] == "clean", "a full host breaks no disk"
+            assert found["host_full"]
+            assert exit_status(found) == 1
+            assert "is full" in (action(found | {"mountpoint": None}) or "")
             await rig.compare()  # all of it as before, zeros where the refused write was to go
             await rig.put(CHUNK + 5, noise(CHUNK, 3))  # rewriting needs no room
             await rig.running.flush()
             await scrub_is_clean(rig)
             rig.host.free_bytes = None  # someone made room
+            await trio.sleep(1.01 * LOOK_S)
+            assert rig.running.status()["host_full"] == (number != errno.ENOSPC), (
+                "a quota is not seen"
+            )
             await rig.put(6 * CHUNK, noise(6 * CHUNK, 4))
             await rig.put(9 * CHUNK + 17, noise(100, 5))
+            assert not rig.running.status()["host_full"]
             await rig.compare()
             await scrub_is_clean(rig)
             if layout != "raid0":

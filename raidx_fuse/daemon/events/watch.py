@@ -52,6 +52,7 @@ class Watch:
         self._waits = 0  # for room in the log, at the last look
         self._log_was_full = False
         self._hot = False
+        self._full: list[str] = []  # members whose hosts are full
 
     def begin(self, array: Array) -> None:
         """Watch *array*, which has started."""
@@ -199,6 +200,18 @@ class Watch:
             self._tell("LogFull", INFO, text, "log", action)
         self._waits, self._log_was_full = waits, is_full
 
+    def _look_at_hosts(self) -> None:
+        """Tell once when a file system with members is full, and once when it is not any more."""
+        assert self._array is not None
+        full = self._array.member_set.hosts.full_paths()
+        if full and not self._full:
+            text = f"no space on the file system of {', '.join(full)}: new writes fail"
+            self._tell("HostFull", ERROR, text, full[0], "free space there")
+        elif self._full and not full:
+            text = f"there is space again on the file system of {', '.join(self._full)}"
+            self._tell("HostHasSpace", INFO, text, self._full[0])
+        self._full = full
+
     def _note_mended(self, role: Role) -> None:
         self._mended[role] += 1
 
@@ -214,6 +227,7 @@ class Watch:
                 self._waiting[job.job_id] = job.error
                 self._tell("JobStalled", ERROR, f"the {_noun(job)} waits: {job.error}", job.kind)
         self._look_at_log()
+        self._look_at_hosts()
         problems = self._array.presence.problems
         for path in sorted(problems.keys() - self._paths):
             action = "look at the disk or folder; move what is needed before an unmount"

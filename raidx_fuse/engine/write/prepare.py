@@ -238,8 +238,10 @@ class Preparer:
             if queue is not None:
                 try:
                     queue.member.reserve(position, length)
+                    context.member_set.hosts.note_taken(queue.member.path)
                 except MemberError as error:
                     refused = no_space(error)
                     # other errors: the write itself will meet them and exclude the member
                     if refused is not None:
+                        context.member_set.hosts.note_refused(error, length)
                         raise refused from error
