@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ import trio
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import array_named
-from raidx_fuse.cli.commands.mount import unmount
+from raidx_fuse.cli.commands.mount import NotClosedError, unmount
 from raidx_fuse.cli.idempotent import if_exists as if_exists_option
 from raidx_fuse.cli.idempotent import unchanged
 from raidx_fuse.cli.output import Output, plural
@@ -50,7 +51,8 @@ def destroy(
             action="to destroy it, add --lose-data; --dry-run says what that does",
         )
     if mount is not None and not dry_run:
-        unmount(mount)
+        with suppress(NotClosedError):  # nothing of it is wanted any more
+            unmount(mount)
     found, left = _sorted_out(array, members, running=mount is not None and dry_run)
     if not dry_run:
         from raidx_fuse.daemon import create as creation  # late: a dry run writes nothing

@@ -291,6 +291,10 @@ def _found(
     return list(dict.fromkeys(member for group in wanted for member in group))
 
 
+class NotClosedError(RaidxError):
+    """An array that is not used any more, and could not be made clean."""
+
+
 @verb()
 @click.argument("path", metavar="MOUNTPOINT", type=ARRAY)
 @click.option("--timeout", type=float, help="Seconds to wait for the daemon (default: no limit).")
@@ -298,7 +302,8 @@ def _found(
 def umount(out: Output, path: str, timeout: float | None, if_exists: bool) -> None:
     """Flush the array, mark it clean and unmount it, or end its `raidx serve`.
 
-    The members are no longer in use when this command returns.
+    The members are no longer in use when this command returns. Exit status 1 if not everything
+    could be made durable: it says what, and why.
     """
     if if_exists and mountpoint.find(path) is None and not paths.is_served(path):
         unchanged(out, {"unmounted": path}, f"nothing is mounted on {path}")
@@ -310,15 +315,16 @@ def umount(out: Output, path: str, timeout: float | None, if_exists: bool) -> No
 def unmount(path: str, timeout: float | None = None) -> None:
     """Unmount *path*, or end its `raidx serve`; return when the members are not in use any more.
 
-    Raises RaidxError, BusyError if that takes more than *timeout* seconds.
+    Raises RaidxError, BusyError if that takes more than *timeout* seconds, and NotClosedError if it
+    is unmounted, and not everything is durable.
     """
+    files = paths.files_of_mount(path)
     try:
         with control_socket.Connection(path, timeout_s=10) as connection:
             pid = connection.daemon_pid
-    except control_socket.ControlError:
-        if mountpoint.find(path) is None:
-            raise
-        pid = 0  # the daemon has ended without unmounting: clear its mount point
+    except control_socket.DaemonGoneError:
+        pid = 0  # it has ended without unmounting: clear its mount point
+        warn(f"warning: the daemon of {path} had ended before: the next mount recovers")
     if pid:
         control_socket.require_running(pid)  # umount(8) would wait for a stopped daemon
     if pid and mountpoint.find(path) is None:  # `raidx serve`
@@ -326,4 +332,13 @@ def unmount(path: str, timeout: float | None = None) -> None:
     else:
         mountpoint.unmount(path)
     if pid and not control_socket.wait_for_exit(pid, timeout):
-        raise BusyError(f"{path} is unmounted, but its daemon (process {pid}) still writes")
+        raise BusyError(
+            f"{path} is unmounted, but its daemon (process {pid}) still writes",
+            action="wait for its end, or look why its members do not answer: " + str(files.log),
+        )
+    if pid and (why := paths.end_of(files, pid)):
+        raise NotClosedError(
+            f"{path} is unmounted, but {why}",
+            action="what no flush (fsync, sync) covered may be lost: bring its members back, "
+            "then mount it, which recovers the rest",
+        )

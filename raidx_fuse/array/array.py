@@ -81,6 +81,7 @@ class Array:
         self.context = context
         self.member_set = context.member_set
         self.read_only = context.member_set.read_only
+        self.not_closed: RaidxError | None = None  # why `close` could not make it clean
         self.base_events = assembly.base_events
         self.stale = assembly.stale
         self.was_clean = assembly.config.clean  # False: it had not been closed
@@ -393,6 +394,7 @@ class Array:
         except RaidxError as error:
             # What was flushed is safe; the next start runs recovery and resync.
             log.error("the array could not be closed cleanly: %s", error)
+            self.not_closed = error
 
     def end_superblocks(self) -> None:
         """Write no superblock and exclude no member from now on."""

@@ -49,6 +49,10 @@ class ControlError(RaidxError):
         self.kind = kind or type(self).kind
 
 
+class DaemonGoneError(ControlError):
+    """There is a mount, but its daemon has ended without unmounting."""
+
+
 class DaemonEndedError(ControlError):
     """The connection to the daemon ended while an answer was awaited."""
 
@@ -240,7 +244,7 @@ def _unreachable(mountpoint: str | os.PathLike[str], error: OSError) -> ControlE
     if mount.is_foreign:
         return ControlError(f"the mount on {path} belongs to another user (uid {mount.owner})")
     if isinstance(error, ConnectionRefusedError | FileNotFoundError):
-        return ControlError(
+        return DaemonGoneError(
             f"the daemon of {path} is gone",
             action=f"clear the mount point: {mountpoints.unmount_command(path)}",
         )

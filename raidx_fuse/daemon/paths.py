@@ -4,7 +4,7 @@
     with a session    $XDG_RUNTIME_DIR/raidx/
     otherwise         /tmp/raidx-UID/
 
-    <hash of the mount point's real path>.sock, .log, .log.1
+    <hash of the mount point's real path>.sock, .log, .log.1, .end
 
 A log outlives its mount, to show why the mount ended. The directory is often on a tmpfs, so each
 new mount removes the logs of ended mounts, except for the newest few.
@@ -16,6 +16,7 @@ owns and that is closed to others; a path prepared by another user is refused.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import socket
 import stat
@@ -31,14 +32,19 @@ from raidx_fuse.fuse import mountpoint as mountpoints
 
 ENDED_LOGS_KEPT = 8
 ENDED_LOGS_BYTES_MAX = 16 << 20
+_END_BYTES_MAX = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeFiles:
-    """The socket and the log of one mount."""
+    """The socket and the log of one mount, and why its arrays were not closed cleanly (*end*).
+
+    The last is for `raidx umount`: a daemon has no connection to anybody when it ends.
+    """
 
     socket: Path
     log: Path
+    end: Path
 
     def as_dict(self) -> dict[str, Any]:
         """Return where this process is found, as JSON values, for `raidx status`."""
@@ -88,7 +94,25 @@ def files_in(directory: Path, mountpoint: str | os.PathLike[str]) -> RuntimeFile
     """Return the paths in *directory* that belong to *mountpoint*."""
     real = os.fsencode(mountpoints.real_path(mountpoint))
     name = hashlib.sha256(real).hexdigest()[:32]
-    return RuntimeFiles(socket=directory / f"{name}.sock", log=directory / f"{name}.log")
+    return RuntimeFiles(*(directory / f"{name}.{kind}" for kind in ("sock", "log", "end")))
+
+
+def note_end(files: RuntimeFiles, why: str) -> None:
+    """Note *why* this process, which ends now, did not close its arrays cleanly."""
+    line = json.dumps({"pid": os.getpid(), "why": why})
+    with suppress(OSError):  # a full disk: the log has it, too
+        files.end.write_text(line)
+
+
+def end_of(files: RuntimeFiles, pid: int) -> str:
+    """Return what the process *pid* noted when it ended, "" if nothing; root asks for any user."""
+    try:
+        descriptor = os.open(files.end, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            noted = json.loads(file.read(_END_BYTES_MAX))
+        return str(noted["why"]) if noted["pid"] == pid else ""
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return ""
 
 
 def own_files(mountpoint: str | os.PathLike[str]) -> RuntimeFiles:
@@ -119,6 +143,7 @@ def _sweep(directory: Path, kept: Iterable[str]) -> None:
         if number >= ENDED_LOGS_KEPT or taken > ENDED_LOGS_BYTES_MAX:
             with suppress(OSError):
                 log.unlink()
+                log.with_suffix(".end").unlink(missing_ok=True)
 
 
 def is_served(place: str | os.PathLike[str]) -> bool:

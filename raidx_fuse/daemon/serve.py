@@ -22,7 +22,7 @@ import trio
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.busy_poll import Sources
-from raidx_fuse.daemon import control_socket, daemonize, stand
+from raidx_fuse.daemon import control_socket, daemonize, paths, stand
 from raidx_fuse.daemon.commands.balance import BalanceCommands
 from raidx_fuse.daemon.commands.commands import Commands
 from raidx_fuse.daemon.commands.events import EventCommands
@@ -36,7 +36,7 @@ from raidx_fuse.daemon.events.watch import Watch
 from raidx_fuse.daemon.history_file import HistoryFiles
 from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.daemon.paths import own_directory
-from raidx_fuse.errors import single
+from raidx_fuse.errors import RaidxError, single
 from raidx_fuse.fuse.mountpoint import loop_devices
 from raidx_fuse.journal.group_commit import Deferral
 from raidx_fuse.layouts.numbers import Role
@@ -89,12 +89,35 @@ def body(request: MountRequest) -> daemonize.Body:
 
 
 async def _serve(request: MountRequest, ready: daemonize.Ready) -> None:
+    """Serve until the end. Raises RaidxError also if an array could not be closed cleanly."""
+    files = paths.files_in(paths.own_directory(), _place(request))
+    served = False
+
+    def note_ready(status: dict[str, Any]) -> None:
+        nonlocal served
+        served = True
+        files.end.unlink(missing_ok=True)
+        ready(status)
+
     try:
         wrap = _breakable if request.lab else None
         with Disks(read_only=request.read_only, wrap=wrap) as disks:
-            await _serve_disks(request, disks, ready)
-    except BaseExceptionGroup as group:
-        raise single(group) from None
+            await _serve_disks(request, disks, note_ready)
+    except BaseException as caught:
+        error = single(caught) if isinstance(caught, BaseExceptionGroup) else caught
+        if served:  # who waits for this process to end learns why (`raidx umount`)
+            why = error.message if isinstance(error, RaidxError) else f"a bug ended it: {error!r}"
+            paths.note_end(files, why)
+        raise error from None
+
+
+def _place(request: MountRequest) -> str:
+    """Return the path that commands about the mount or server are given."""
+    if request.mountpoint:
+        return request.mountpoint
+    from raidx_fuse.nbd.address import parse_address  # late: most mounts have no door
+
+    return parse_address(request.nbd, tls=bool(request.tls)).place
 
 
 async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Ready) -> None:
@@ -180,6 +203,12 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
         else:
             assert door is not None, "a mount point or an address is given"
             await serving.stand(door)
+    for array in (part.volumes.array for part in parts):
+        if array.not_closed is not None:
+            raise RaidxError(
+                f"{array.name} could not be closed cleanly: {array.not_closed.message}",
+                action="what no flush covered may be lost; the next mount recovers the rest",
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from raidx_fuse.daemon import control_socket
+from tests.mount.real_array import NAME
+
 if TYPE_CHECKING:
     from tests.mount.real_array import RealArray
 
@@ -101,3 +104,26 @@ def test_a_scratch_array_is_made_reset_and_removed(array: RealArray) -> None:
     assert [path.name for path in lab.iterdir()] == ["essay"]
     assert essay.read_text() == "mine"
     array.raidx("lab", "end", lab)
+
+
+@pytest.mark.parametrize("layout", ["raid0", "raid5"])
+def test_umount_says_what_it_could_not_make_durable(layout: str, array: RealArray) -> None:
+    """All members are pulled; what was flushed is there again when they are back."""
+    array.create(layout, 3, "16MiB")
+    array.mount("--lab")
+    with array.image.open("r+b", buffering=0) as image:
+        image.write(TEXT)
+        os.fsync(image.fileno())
+        image.write(TEXT)
+    pid = array.daemon_pid()
+    for role in "012":
+        array.raidx("inject", "ARRAY", role, "vanish")
+    line = array.refused("umount", "ARRAY")
+    assert f"{array.mnt} is unmounted, but {NAME} could not be closed cleanly: " in line
+    assert "what no flush (fsync, sync) covered may be lost: bring its members back" in line
+    assert not array.is_mounted()
+    assert control_socket.wait_for_exit(pid, 5)
+    array.mount("--start-degraded")
+    with array.image.open("rb", buffering=0) as image:
+        assert image.read(len(TEXT)) == TEXT
+    array.unmount()
