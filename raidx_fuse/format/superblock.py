@@ -7,8 +7,8 @@ Laws (FORMAT.md, "Superblock" and "Update protocol"):
     another member: a disk that was exchanged while the array runs fails instead.
  3. The commit point of a change is the return of `write_config` (superblock_round.py). A round is
     complete, or the next round fails the members that missed it, before anything that depends on
-    the round is acknowledged. `base_events` is the lowest event counter of the members when the
-    round began.
+    the round is acknowledged. `base_events` is the lowest event counter that a member is sure to
+    have had durably when the round began.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Superblock:
     """One superblock: the configuration *config* on the member *member_uuid*.
 
     * *sequence*: counts the superblock writes on this member, and determines the slot.
-    * *base_events*: the lowest event counter that the members of its round held before; a member
-      with a lower one is an old copy.
+    * *base_events*: the lowest event counter that the members of its round had durably before; a
+      member with a lower one is an old copy.
     * *minor*: the minor version of its fields.
     """
 

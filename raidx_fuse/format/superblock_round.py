@@ -46,7 +46,10 @@ class Patience:
 
 
 async def write_config(
-    members: Mapping[str, Member], config: ArrayConfig, patience: Patience | None = None
+    members: Mapping[str, Member],
+    config: ArrayConfig,
+    patience: Patience | None = None,
+    reached_events: int | None = None,
 ) -> frozenset[str]:
     """Write *config* to *members* (by member UUID) concurrently and flush: the commit point.
 
@@ -54,6 +57,10 @@ async def write_config(
     the caller must exclude them by another round. The reasons are in the program's log. A member
     also fails if an overdue write may still change its slot. Members without a superblock get their
     first one (`prepare_member` cleared them). Without *patience* there is no timeout.
+
+    *reached_events* is the event counter of the last round that all members took, None if that is
+    not known. A member that stays may have no newer superblock, or none that a power cut leaves:
+    `base_events` is not above it.
 
     The configuration that is written differs from *config* in two points:
 
@@ -83,6 +90,8 @@ async def write_config(
         if not (looking.cancelled_caught and was_stopped(looking.deadline)):
             break
     base = min((s.events for s in before.values() if s is not None), default=0)
+    if reached_events is not None:
+        base = min(base, reached_events)
     olds = [old for old in before.values() if old is not None]
     minor = max((old.minor for old in olds), default=MINOR)
     running = [old.config for old in olds if old.config.starts == config.starts]

@@ -403,7 +403,8 @@ class MemberSet(NewestReads):
             self.config = fitted(tended(self.config))
             events = self.config.events
             patience = Patience(self.io_timeout_s, self.nursery)
-            failed = await write_config(self.present(), self.config, patience)
+            reached = self._reached_events if self._reached_events >= 0 else None
+            failed = await write_config(self.present(), self.config, patience, reached)
         deaf = ""
         for uuid in failed:
             if uuid in self.spares:

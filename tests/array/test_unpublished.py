@@ -15,7 +15,7 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import ArrayFailedError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.simulated.faulty import WRITE, FaultMember
+from raidx_fuse.members.simulated.faulty import ALL, WRITE, FaultMember, Operation
 from raidx_fuse.members.simulated.virtual_time import run, sleep
 from raidx_fuse.pool.volume_table import open_volumes
 from tests.support.spy import SpyRig, fill, noise, restarted, spying
@@ -87,6 +87,30 @@ def test_a_change_of_volumes_that_a_superblock_lacks_is_refused_and_undone(
                     continue  # the other superblock may have the change: neither was acknowledged
                 assert list(found) == ["old"]
                 assert bytes(await found["old"].read(0, 4 * MIB)) == data
+
+    run(main)
+
+
+@pytest.mark.parametrize("operations", [WRITE, ALL], ids=["writes", "all"])
+def test_a_member_that_lacks_several_superblocks_is_no_old_copy(
+    operations: tuple[Operation, ...],
+) -> None:
+    async def main() -> None:
+        rams = [RamMember(16 * MIB, name=f"m{number}") for number in range(2)]
+        members = [FaultMember(ram) for ram in rams]
+        await create_array(members, "raid0", chunk_bytes=CHUNK, name="a", now_s=0)
+        data = noise(MIB)
+        async with open_array(members) as array:
+            await array.write(0, data)
+            await array.flush()
+            members[0].error(operations, offset_bytes=0, length_bytes=SUPERBLOCKS)
+            for _ in range(4):
+                with pytest.raises(ArrayFailedError):
+                    await array.set("journal", "full")
+            shot = copies(rams)
+            members[0].clear()
+        async with open_array(shot) as array:  # the power was cut meanwhile
+            assert bytes(await array.read(0, MIB)) == data
 
     run(main)
 
