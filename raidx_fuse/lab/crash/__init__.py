@@ -16,6 +16,7 @@ the same instant.
     recording.py the record of one workload, and when which roles had no member
     durable.py   from when on all superblocks call a member whole, or have another layout
     oracle.py    mounts the disks as a cut left them, and compares; knows what each mode promises
+    pairs/       lets every two operations meet, at every place: a player and oracle of their own
     crashing.py  visits the boundaries of one workload, and crashes the recoveries as well
     walk.py      crashes many workloads, counts their states, and replays one
     state.py     names one crashed state, so that a printed line replays it exactly

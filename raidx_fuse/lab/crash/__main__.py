@@ -20,6 +20,7 @@ from rich.table import Table
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.journal.journal import MODES
 from raidx_fuse.lab.crash import matrix
+from raidx_fuse.lab.crash.pairs.play import Meeting, is_pair
 from raidx_fuse.lab.crash.state import PROGRAM, Cell, State
 from raidx_fuse.lab.crash.walk import FAULTS, Tally, replay
 from raidx_fuse.lab.crash.workload import themes_of
@@ -44,6 +45,11 @@ from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
 @click.option(
     "--minimum", default=0, metavar="N", help="Then more of each row of the matrix below N states."
 )
+@click.option(
+    "--every-place",
+    is_flag=True,
+    help="Let the operations of the theme pairs meet at every place, not at some.",
+)
 @click.option("--page", type=click.Path(path_type=Path), help="Also write the matrix as Markdown.")
 @click.option("--replay", "state", metavar="STATE", help="Check one state, by its printed name.")
 def main(
@@ -57,6 +63,7 @@ def main(
     broken: bool,
     stop_after: int,
     minimum: int,
+    every_place: bool,
     page: Path | None,
     state: str | None,
 ) -> None:
@@ -73,7 +80,8 @@ def main(
     tally = Tally()
     coverage = matrix.Coverage(cells, minimum, seed)
     further = coverage.rounds() if minimum and not themes else iter(())
-    for tasks in chain([matrix.tasks_of(cells, states, seed)], further):
+    first = matrix.tasks_of(cells, states, seed, every_place=every_place)
+    for tasks in chain([first], further):
         parts = compute(matrix.run_task, tasks, workers=workers, scheduler=scheduler)
         try:
             for part in parts:
@@ -116,11 +124,19 @@ def _cells(
     cells: list[Cell] = []
     for theme in themes or ("",):
         themed = [Cell(name, mode, broken, theme) for name in names for mode in journals or MODES]
-        themed = [cell for cell in themed if not theme or theme in themes_of(cell)]
+        themed = [cell for cell in themed if _has(cell)]
         if not themed:
             raise UsageError(f"none of the layouts {', '.join(names)} has the theme {theme!r}")
         cells += themed
     return cells
+
+
+def _has(cell: Cell) -> bool:
+    """Return whether *cell* can have its theme. Raises UsageError for pairs that there are not."""
+    if is_pair(cell):
+        Meeting.of(cell, 0)
+        return True
+    return not cell.theme or cell.theme in themes_of(cell)
 
 
 def _print(console: Console, tally: Tally, elapsed_s: float) -> None:

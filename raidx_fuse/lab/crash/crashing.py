@@ -11,6 +11,8 @@ from typing import Protocol
 from raidx_fuse.lab.crash.disks import is_member
 from raidx_fuse.lab.crash.hardware import POOL
 from raidx_fuse.lab.crash.oracle import Left
+from raidx_fuse.lab.crash.pairs.judge import PairLeft
+from raidx_fuse.lab.crash.pairs.play import PairRecording, is_pair, record_pair
 from raidx_fuse.lab.crash.recording import TEMPTING, Recording
 from raidx_fuse.lab.crash.state import DROPPED, KEPT, Cell, Cut, State, ViolationError
 from raidx_fuse.lab.crash.workload import record_workload
@@ -29,6 +31,10 @@ AGAIN_MOMENTS, AGAIN_LATER = 8, 2  # how many moments of a recovery; of those: a
 LEVELS_MAX, THIRD_SHARE = 2, 0.04  # recoveries in a row that are cut
 POOL_STATES_MAX = 24  # of one workload on a pool
 LAST_KEPT = "l1"  # where a theme tempts: all but the last record is dropped, and recovery is cut
+
+
+Recorded = Recording | PairRecording
+Remains = Left | PairLeft
 
 
 class Counts(Protocol):
@@ -50,18 +56,29 @@ def crash_one(
 
     With *focus*, only moments of that verb.
     """
-    recorded = _recorded(cell, seed)
+    recorded = recorded_or_failure(cell, seed)
     if isinstance(recorded, str):
         counts.count(State(cell, seed, Cut(0, KEPT)), "running", recorded)
         return
     if cell.theme == POOL:
         budget = min(budget, POOL_STATES_MAX)
+    crash_recorded(recorded, budget, generator, counts, focus)
+
+
+def crash_recorded(
+    recorded: Recorded,
+    budget: int,
+    generator: random.Random,
+    counts: Counts,
+    focus: str = "",
+) -> None:
+    """Crash *recorded* about *budget* times, as `crash_one` does."""
     run(_crash_at_moments, recorded, budget, generator, counts, focus)
 
 
 def replay_one(state: State) -> tuple[str, str | None]:
     """Run exactly *state* again; return its verb and the broken promise, None if there is none."""
-    recorded = _recorded(state.cell, state.seed)
+    recorded = recorded_or_failure(state.cell, state.seed)
     if isinstance(recorded, str):
         return "running", recorded
     verb = recorded.verb_at(state.cut.moment)
@@ -71,16 +88,16 @@ def replay_one(state: State) -> tuple[str, str | None]:
     return verb, f"the workload has no moment {state.cut.moment}: the code has changed"
 
 
-def _recorded(cell: Cell, seed: int) -> Recording | str:
+def recorded_or_failure(cell: Cell, seed: int) -> Recorded | str:
     """Return the workload of *seed*, or how it fails without a power cut: a violation, too."""
     try:
-        return record_workload(cell, seed)
+        return record_pair(cell, seed) if is_pair(cell) else record_workload(cell, seed)
     except Exception as error:
         return f"the workload fails while running: {error!r}\n{traceback.format_exc()}"
 
 
 async def _crash_at_moments(
-    recorded: Recording,
+    recorded: Recorded,
     budget: int,
     generator: random.Random,
     counts: Counts,
@@ -133,7 +150,7 @@ def _decisions(disks: Sequence[DiskState], generator: random.Random) -> list[str
 
 
 def _images(
-    recorded: Recording, disks: Sequence[DiskState], cut: Cut, numbers: Sequence[int]
+    recorded: Recorded, disks: Sequence[DiskState], cut: Cut, numbers: Sequence[int]
 ) -> dict[int, Image]:
     """Return what *cut* leaves of *disks*, by number; lost disks and non-members are left out.
 
@@ -149,12 +166,14 @@ def _images(
     return images
 
 
-def _left(recorded: Recording, disks: Sequence[DiskState], cut: Cut) -> Left:
+def _left(recorded: Recorded, disks: Sequence[DiskState], cut: Cut) -> Remains:
     images = _images(recorded, disks, cut, range(len(disks)))
+    if isinstance(recorded, PairRecording):
+        return PairLeft(recorded, cut.moment, images, recorded.by_array(cut.lost))
     return Left(recorded, cut.moment, images, frozenset(cut.lost), cut.unread)
 
 
-async def _what_breaks(recorded: Recording, disks: Sequence[DiskState], state: State) -> str | None:
+async def _what_breaks(recorded: Recorded, disks: Sequence[DiskState], state: State) -> str | None:
     """Return the promise that *state* breaks, or None."""
     left = _left(recorded, disks, state.cut)
     try:
@@ -173,7 +192,7 @@ async def _what_breaks(recorded: Recording, disks: Sequence[DiskState], state: S
     return None
 
 
-async def _record_recovery(left: Left, state: State) -> CutRecord:
+async def _record_recovery(left: Remains, state: State) -> CutRecord:
     """Recover from *left*, which *state* has led to; return the record."""
     record = CutRecord()
     await left.judge(state.generator("recovery"), record)
@@ -181,13 +200,13 @@ async def _record_recovery(left: Left, state: State) -> CutRecord:
 
 
 def _left_again(
-    recorded: Recording,
+    recorded: Recorded,
     disks: Sequence[DiskState],
-    left: Left,
+    left: Remains,
     again: Sequence[DiskState],
     before: State,
     cut: Cut,
-) -> Left:
+) -> Remains:
     """Return what *cut* left of *again*, the disks of *left* during the recovery from *before*.
 
     *disks* are those at the moment of the first cut.
@@ -202,9 +221,9 @@ def _left_again(
 
 
 async def _crash_recovery(
-    recorded: Recording,
+    recorded: Recorded,
     disks: Sequence[DiskState],
-    left: Left,
+    left: Remains,
     state: State,
     generator: random.Random,
     counts: Counts,
@@ -253,7 +272,7 @@ def _moments_of(record: CutRecord, generator: random.Random) -> set[int]:
 
 
 def _draw_again(
-    recorded: Recording,
+    recorded: Recorded,
     state: State,
     index: int,
     disks: Sequence[DiskState],

@@ -266,14 +266,15 @@ class History:
         assert size is not None
         return size
 
-    def after(self, moment: int) -> History:
+    def after(self, moment: int, timeline: Timeline | None = None) -> History:
         """Return a new history that begins with what a cut at *moment* may leave.
 
         The first read of a sector decides which of its allowed contents it has (`undecided`,
-        `observe`).
+        `observe`). *timeline*: that of the new workload, which knows what this one has written.
         """
         expected = self.at(moment)
-        new = History(self.seed, self.sectors, Timeline(self.timeline.known))
+        timeline = timeline or Timeline(self.timeline.known)
+        new = History(self.seed, self.sectors, timeline, number=self.number, name=self.volume)
         new._versions = self._versions
         new._by_sector = [_first_writes(s, c) for s, c in enumerate(expected.allowed)]
         earlier = WriteSpan("", -1, -2)  # in flight until the resync has ended

@@ -30,7 +30,7 @@ class Task:
     """Check *states* crashed states of the workloads of *cell*, from *first_seed* on.
 
     *each*: at most so many of one workload. With *focus* only states of that verb, of few
-    workloads: perhaps fewer states.
+    workloads: perhaps fewer states. *every_place*: of pairs (pairs/places.py).
     """
 
     cell: Cell
@@ -38,9 +38,12 @@ class Task:
     states: int
     focus: str = ""
     each: int = WORKLOAD_STATES
+    every_place: bool = False
 
 
-def tasks_of(cells: Sequence[Cell], states: int, seed: int) -> list[Task]:
+def tasks_of(
+    cells: Sequence[Cell], states: int, seed: int, *, every_place: bool = False
+) -> list[Task]:
     """Divide *states* evenly among *cells*, in tasks of up to TASK_STATES; the cells alternate."""
     tasks = []
     shares = [states // len(cells) + (i < states % len(cells)) for i in range(len(cells))]
@@ -51,7 +54,7 @@ def tasks_of(cells: Sequence[Cell], states: int, seed: int) -> list[Task]:
             if portion:
                 shares[index] -= portion
                 first = seed * SEEDS_OF_CAMPAIGN + number * SEEDS_OF_TASK
-                tasks.append(Task(cell, first, portion))
+                tasks.append(Task(cell, first, portion, every_place=every_place))
                 number += 1
     return tasks
 
@@ -60,7 +63,12 @@ def run_task(task: Task) -> Tally:
     """Run *task* in this process; return its counts."""
     count = SEEDS_OF_FOCUS if task.focus else SEEDS_OF_TASK
     seeds = range(task.first_seed, task.first_seed + count)
-    return crash_workloads(task.cell, seeds, task.states, focus=task.focus, each=task.each)
+    return crash_workloads(
+        *(task.cell, seeds, task.states),
+        focus=task.focus,
+        each=task.each,
+        every_place=task.every_place,
+    )
 
 
 def run_tasks(tasks: Iterable[Task]) -> Iterator[Tally]:

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from raidx_fuse.lab.crash.crashing import crash_one, replay_one
+from raidx_fuse.lab.crash.pairs.places import crash_pair
+from raidx_fuse.lab.crash.pairs.play import is_pair
 from raidx_fuse.lab.crash.state import Cell, State, Violation
 
 WORKLOAD_STATES = 80  # of one workload: new workloads find more than more states of one
@@ -66,24 +68,29 @@ def crash_workloads(
     stop_after: int = 20,
     focus: str = "",
     each: int = WORKLOAD_STATES,
+    every_place: bool = False,
 ) -> Tally:
     """Crash the workloads of *seeds* in turn; return the counts.
 
     Ends after *states* states, *each* at most of one workload, or *stop_after* violations. If the
     seeds are too few, they are used again with newly drawn states. With *focus* only moments of
-    that verb are crashed, and each seed is used once: not every workload has such moments.
+    that verb are crashed, and each seed is used once: not every workload has such moments. The
+    operations of a pair meet at *every_place*, else at some.
     """
     tally = Tally()
     with _quiet():
         for turn, seed in enumerate(_round(seeds)):
             if tally.total >= states or len(tally.violations) >= stop_after:
                 return tally
-            if focus and turn == len(seeds):
+            if (focus or is_pair(cell)) and turn == len(seeds):
                 return tally
             budget = min(states - tally.total, each)
             tally.count_workload()
             generator = random.Random(f"{cell} {seed} {turn // len(seeds)} cuts{focus}")
-            crash_one(cell, seed, budget, generator, tally, focus)
+            if is_pair(cell):
+                crash_pair(cell, seed, budget, generator, tally, every=every_place)
+            else:
+                crash_one(cell, seed, budget, generator, tally, focus)
     return tally
 
 

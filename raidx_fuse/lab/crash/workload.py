@@ -32,6 +32,7 @@ Only on request by name:
     discards   ranges are discarded and written again (steps.py); many workloads of the
                other themes have some of that, too
     pool       volumes of two arrays (themes/pool.py)
+    pairs      every two operations that can meet (pairs/); pairs:trim:shrink is one pair
 """
 
 from __future__ import annotations

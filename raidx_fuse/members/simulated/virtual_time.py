@@ -300,7 +300,7 @@ async def _watched(
         def on_deadlock() -> None:
             root = lowlevel.current_root_task()
             assert root is not None
-            deadlocked.extend(_waiting_places(root))
+            deadlocked.extend(waiting_places(root))
             scope.cancel()
 
         before = clock.watch(on_deadlock)
@@ -336,7 +336,7 @@ def _seeded_scheduler(seed: int) -> Iterator[None]:
         module.update(before)
 
 
-def _waiting_places(task: lowlevel.Task) -> list[str]:
+def waiting_places(task: lowlevel.Task) -> list[str]:
     """Return "name: file:line in function" of the innermost frame of every blocked task."""
     frame: Any = None
     places: list[str] = []
@@ -347,5 +347,5 @@ def _waiting_places(task: lowlevel.Task) -> list[str]:
             places = [f"  {task.name}: {place}"]
     for nursery in task.child_nurseries:
         for child in nursery.child_tasks:
-            places.extend(_waiting_places(child))
+            places.extend(waiting_places(child))
     return places

@@ -1,0 +1,187 @@
+"""The disks of pairs: they count their operations, hold one of them back, and fail in several ways.
+
+The operations of all disks are counted together, from a moment on (`Trigger.arm`). In virtual time,
+with a seeded scheduler, the k-th one is the same in every run: a pair is replayed exactly.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import trio
+
+from raidx_fuse.errors import MemberError
+from raidx_fuse.lab.crash.disks import SectorDisk
+from raidx_fuse.lab.crash.durable import SLOTS_BYTES
+from raidx_fuse.members.base import ReadBuffer, WriteBuffer
+from raidx_fuse.members.simulated.virtual_time import sleep
+from raidx_fuse.members.wrapper import WrapperMember
+
+DEPTH = 8  # a held operation leaves room for the others
+SLOW_S, DRAG_S = 2.0, 0.3
+# What a disk may do from a moment on:
+DEAD = "dead"  # every operation fails
+FULL = "full"  # writes fail with ENOSPC
+DEAF = "deaf"  # writes to the superblocks fail
+UNFLUSHED = "unflushed"  # flushes fail
+HANGS = "hangs"  # no operation ends
+SLOW = "slow"  # every operation takes SLOW_S
+DRAGS = "drags"  # every write takes DRAG_S
+
+
+class Trigger:
+    """Counts the operations of all disks, and holds number *at* (None: none) until `release`.
+
+    *after*: the operation takes effect first and its answer is held. *breaks*: it ends in an error
+    when it is released, and its disk is dead from then on.
+    """
+
+    def __init__(self, at: int | None, *, after: bool = False, breaks: bool = False) -> None:
+        self.at = at
+        self.after = after
+        self.breaks = breaks
+        self.count = 0
+        self.armed = False
+        self.reached = trio.Event()
+        self.released = trio.Event()
+        self.holder: PairDisk | None = None
+
+    def arm(self) -> None:
+        """Count from now on."""
+        self.armed = True
+
+    def disarm(self) -> None:
+        """Count no longer."""
+        self.armed = False
+
+    def is_next(self) -> bool:
+        """Return whether the next operation will be held."""
+        return self.armed and self.count + 1 == self.at
+
+    def note(self) -> bool:
+        """Count one operation; return whether it is to be held."""
+        if not self.armed:
+            return False
+        self.count += 1
+        return self.count == self.at
+
+    def hold(self, disk: PairDisk) -> None:
+        """Note that *disk* holds the operation now."""
+        self.holder = disk
+        self.reached.set()
+
+    def release(self) -> None:
+        """Let the held operation go on."""
+        self.released.set()
+
+
+class PairDisk(WrapperMember):
+    """*disk* behind a *trigger*; *fault* says how it fails, None: not at all."""
+
+    def __init__(self, disk: SectorDisk, trigger: Trigger) -> None:
+        super().__init__(disk)
+        self.disk = disk
+        self.depth = DEPTH
+        self.fault: str | None = None
+        self.loses_cache = False
+        self._trigger = trigger
+        self._revived = trio.Event()
+
+    def fail(self, fault: str, *, loses_cache: bool = False) -> None:
+        """Fail in the way *fault*; with *loses_cache* a failed flush loses what it should cover."""
+        self.fault = fault
+        self.loses_cache = loses_cache
+
+    def may_lose_cache(self, loses_cache: bool) -> None:
+        """Note whether a flush that fails loses what it should cover."""
+        self.loses_cache = loses_cache
+
+    def revive(self) -> None:
+        """Work again; what hangs goes on."""
+        self.fault = None
+        self._revived.set()
+        self._revived = trio.Event()
+
+    def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
+        if not self._at_once("read", offset_bytes):
+            return False
+        done = self.disk.try_readv(offset_bytes, buffers)
+        if done:
+            self._trigger.note()
+        return done
+
+    def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
+        if not self._at_once("write", offset_bytes):
+            return False
+        done = self.disk.try_writev(offset_bytes, buffers)
+        if done:
+            self._trigger.note()
+        return done
+
+    async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
+        await self._do("read", offset_bytes, partial(self.disk.readv, offset_bytes, buffers))
+
+    async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
+        await self._do("write", offset_bytes, partial(self.disk.writev, offset_bytes, buffers))
+
+    async def flush(self) -> None:
+        await self._do("flush", -1, self.disk.flush)
+
+    async def punch(self, offset_bytes: int, length_bytes: int) -> bool:
+        punched = False
+
+        async def punch() -> None:
+            nonlocal punched
+            punched = await self.disk.punch(offset_bytes, length_bytes)
+
+        await self._do("write", offset_bytes, punch)
+        return punched
+
+    def _at_once(self, operation: str, offset_bytes: int) -> bool:
+        """Return whether a synchronous try may be made. Raises MemberError."""
+        if self.fault in (HANGS, SLOW) or self._trigger.is_next():
+            return False
+        if self.fault == DRAGS and operation == "write":
+            return False
+        self._check(operation, offset_bytes)
+        return True
+
+    async def _do(
+        self, operation: str, offset_bytes: int, effect: Callable[[], Awaitable[None]]
+    ) -> None:
+        trigger = self._trigger
+        if trigger.note():
+            if trigger.after:
+                await effect()
+            trigger.hold(self)
+            await trigger.released.wait()
+            if trigger.breaks:
+                self.fail(DEAD, loses_cache=self.loses_cache)
+                if operation == "flush" and self.loses_cache:
+                    self.disk.pull()
+                raise MemberError(self.path, operation, offset_bytes, errno.EIO)
+            if trigger.after:
+                return
+        if self.fault == HANGS:
+            await self._revived.wait()
+        elif self.fault == SLOW:
+            await sleep(SLOW_S)
+        elif self.fault == DRAGS and operation == "write":
+            await sleep(DRAG_S)
+        self._check(operation, offset_bytes)
+        await effect()
+
+    def _check(self, operation: str, offset_bytes: int) -> None:
+        """Raise MemberError if the disk's fault lets *operation* fail."""
+        writes = operation == "write"
+        if self.fault == FULL and writes:
+            raise MemberError(self.path, operation, offset_bytes, errno.ENOSPC)
+        deaf = self.fault == DEAF and writes and 0 <= offset_bytes < SLOTS_BYTES
+        unflushed = self.fault == UNFLUSHED and operation == "flush"
+        if unflushed and self.loses_cache:
+            self.loses_cache = False
+            self.disk.pull()
+        if self.fault == DEAD or deaf or unflushed:
+            raise MemberError(self.path, operation, offset_bytes, errno.EIO)

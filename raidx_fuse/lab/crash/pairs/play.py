@@ -1,0 +1,436 @@
+"""One pair: the first operation runs to its k-th disk operation, which is held; the second begins.
+
+1. Mount, prepare both operations; the disks count from here on.
+2. The k-th operation of a disk is held. The second operation runs; the space that it gives up goes
+   to a new volume at once, which is written and flushed.
+3. The held operation goes on when the second has ended, or after HOLD_S; perhaps it ends in an
+   error then, or later than `io.timeout_s`.
+4. Both end: what runs for more than LIMIT_S is a deadlock.
+5. All that runs in the background ends, disks that failed are taken back; content and parity are
+   compared with what was written, also when members are lost and have come back.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import trio
+
+from raidx_fuse.errors import BusyError, RaidxError, UsageError, ungrouped
+from raidx_fuse.lab.crash.history import History, Span
+from raidx_fuse.lab.crash.pairs import disks
+from raidx_fuse.lab.crash.pairs.disks import Trigger
+from raidx_fuse.lab.crash.pairs.operations import OPERATIONS, REFUSALS, Operation, create_volume
+from raidx_fuse.lab.crash.pairs.scene import Events, Scene, Weakness
+from raidx_fuse.lab.crash.state import Cell, ViolationError, as_violations
+from raidx_fuse.members.simulated.powercut import CutRecord
+from raidx_fuse.members.simulated.sparse import Image
+from raidx_fuse.members.simulated.virtual_time import run, sleep, waiting_places
+from raidx_fuse.pool.pool import Pool
+
+PAIRS = "pairs"
+HOLD_S = 12.0  # less than io.timeout_s, so that a held operation costs no member
+LATE_S = 45.0  # more
+FAULT_S = 90.0  # longest time that disks fail
+LIMIT_S = 900.0  # of virtual time for both, and for what runs in the background
+GOES_ON, AFTER, DRAGS, BREAKS, LATE = "goes on", "after its effect", "drags", "breaks", "late"
+FATES = (GOES_ON, AFTER, DRAGS, BREAKS, LATE)
+LOSE_SHARE = 0.4
+MET = 6  # weight of the moments at which the operations meet; other moments have 1
+UNLIMITED = 0
+POLL_S, RETRY_S, RETRIES = 0.25, 2.0, 40
+
+
+def is_pair(cell: Cell) -> bool:
+    """Return whether the workloads of *cell* are pairs."""
+    return cell.theme.partition(":")[0] == PAIRS
+
+
+class Meeting(NamedTuple):
+    """Which operations meet, and at which disk operation of the first one; None: one by one."""
+
+    first: str
+    second: str
+    at: int | None
+
+    def __str__(self) -> str:
+        return f"{PAIRS}:{self.first}:{self.second}:{'-' if self.at is None else self.at}"
+
+    @staticmethod
+    def of(cell: Cell, seed: int) -> Meeting:
+        """Return the meeting of *cell*; where its theme leaves it open, *seed* decides."""
+        _, *names = cell.theme.split(":")
+        if len(names) == 3:
+            return Meeting.parse(cell.theme)
+        if len(names) == 2:
+            return Meeting.parse(f"{cell.theme}:-")
+        suited = [name for name, one in OPERATIONS.items() if one.suits(cell.layout)]
+        pairs = [(first, second) for first in suited for second in suited]
+        random.Random(f"{cell.layout}").shuffle(pairs)
+        return Meeting(*pairs[seed % len(pairs)], None)
+
+    @staticmethod
+    def parse(theme: str) -> Meeting:
+        """Return the meeting of a cell with *theme*. Raises UsageError."""
+        try:
+            _, first, second, at = theme.split(":")
+            meeting = Meeting(first, second, None if at == "-" else int(at))
+        except ValueError:
+            meeting = Meeting("", "", None)
+        if meeting.first not in OPERATIONS or meeting.second not in OPERATIONS:
+            raise UsageError(f"{theme!r} is no pair", action=f"write it like {PAIRS}:trim:shrink:7")
+        return meeting
+
+
+@dataclass
+class PairRecording:
+    """One pair that was run: the *record* of its disks, its volumes and what happened when.
+
+    *steps*: how many disk operations the first operation took; *void*: the pair cannot be had;
+    *met*: the events at which the operations met; *arrays*: how many there are; *burdened*: more
+    members failed at once than the array can spare; *poisoned*: by disk, what its unreadable
+    sectors held.
+    """
+
+    cell: Cell
+    seed: int
+    record: CutRecord
+    volumes: list[History]
+    uuids: dict[str, str]
+    events: Events
+    spans: list[Span]
+    arrays: int
+    steps: int = 0
+    void: bool = False
+    burdened: bool = False
+    has_poison: bool = False
+    poisoned: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    met: tuple[int, int] = (0, 0)
+    memory: dict[int, Image] = field(default_factory=dict)
+    is_pool: bool = True
+
+    def verb_at(self, moment: int) -> str:
+        """Return the operations that run at *moment*."""
+        running = [span.verb for span in self.spans if span.runs(moment)]
+        return "+".join(running) or "idle"
+
+    def note_void(self) -> PairRecording:
+        """Note that the pair cannot be had; return it."""
+        self.void = True
+        return self
+
+    def note_burdened(self) -> None:
+        """Note that more members failed at once than the array can spare."""
+        self.burdened = True
+
+    def note_met(self, begin: int, end: int) -> None:
+        """Note that the operations met from event *begin* to *end*."""
+        self.met = begin, end
+
+    def note_steps(self, steps: int) -> None:
+        """Note how many disk operations the first operation took."""
+        self.steps = steps
+
+    def by_array(self, disks: Sequence[int]) -> tuple[int, ...]:
+        """Return how many of *disks* each array has."""
+        of = self.events.array_of
+        return tuple(sum(of[disk] == array for disk in disks) for array in range(self.arrays))
+
+    def under(self, disk: int) -> dict[int, bytes] | None:
+        """Return what the unreadable sectors of *disk* hold, as `SectorDisk` wants it."""
+        return dict(self.poisoned.get(disk, {})) if self.has_poison else None
+
+    def weights(self) -> list[int]:
+        """Return for each moment how much likelier than others it is to be tried."""
+        low, high = self.met
+        moments = range(len(self.record.events) + 1)
+        return [self._mounts(m) * (MET if low <= m <= high else 1) for m in moments]
+
+    def _mounts(self, moment: int) -> bool:
+        """Return whether the arrays must mount: no more members are out than they can spare.
+
+        A layout without redundancy never takes a member out.
+        """
+        limits = [self.events.tolerance(array, moment) for array in range(self.arrays)]
+        lacking = [self.events.lacking(a, moment, pages=False) for a in range(self.arrays)]
+        return all(not most or out <= most for most, out in zip(limits, lacking, strict=True))
+
+    def losses(self, moment: int, generator: random.Random) -> tuple[int, ...]:
+        """Draw the disks to lose at *moment*: of each array at most what its code tolerates."""
+        lost: list[int] = []
+        for array in range(self.arrays):
+            present = [disk for disk, of in enumerate(self.events.array_of) if of == array]
+            spare = self.events.tolerance(array, moment) - self.events.lacking(array, moment)
+            lost += generator.sample(present, generator.randint(0, max(0, spare)))
+        return tuple(sorted(lost))
+
+
+class _Pair:
+    def __init__(self, cell: Cell, seed: int) -> None:
+        self.cell = cell
+        self.meeting = meeting = Meeting.parse(cell.theme)
+        self.first, self.second = OPERATIONS[meeting.first], OPERATIONS[meeting.second]
+        # Apart from the place, a pair does not depend on it: all places of a seed are one run.
+        self.base = Cell(cell.layout, cell.journal, cell.broken, str(meeting._replace(at=0)))
+        rng = random.Random(f"{self.base} {seed} fate")
+        self.fate = rng.choice(FATES)
+        self.lose = rng.random() < LOSE_SHARE
+        breaks = self.fate == BREAKS
+        self.trigger = Trigger(meeting.at or None, after=self.fate == AFTER, breaks=breaks)
+        operations = self.first, self.second
+        self.scene = Scene(
+            self.base,
+            seed,
+            self.trigger,
+            with_there=any(operation.pool for operation in operations),
+            latent=any(operation.latent for operation in operations),
+        )
+        scene = self.scene
+        self.recording = PairRecording(
+            *(cell, seed, scene.record, scene.volumes, scene.uuids, scene.events, []),
+            arrays=len(scene.events.tolerances),
+            has_poison=scene.latent,
+            poisoned=scene.poisoned,
+        )
+        self._held: Weakness | None = None
+
+    async def play(self) -> PairRecording:
+        """Run the pair; return what happened. Raises ViolationError."""
+        scene, recording = self.scene, self.recording
+        suits = [operation.suits(self.cell.layout) for operation in (self.first, self.second)]
+        lacking = self.first.away + self.second.away
+        if not all(suits) or (lacking > 1 and self.first.prepare and self.second.prepare):
+            return recording.note_void()
+        with ungrouped():
+            async with scene.mounted():
+                for operation in (self.first, self.second):
+                    if operation.prepare is not None:
+                        try:
+                            await operation.prepare(scene)
+                        except RaidxError:
+                            if not scene.events.weaknesses:
+                                raise
+                            return recording.note_void()
+                begin = scene.event
+                await self._meet()
+                recording.note_met(begin, scene.event)
+                await self._settle()
+        return recording
+
+    # -- both operations -----------------------------------------------------------------------
+
+    async def _meet(self) -> None:
+        trigger = self.trigger
+        first, second, given = trio.Event(), trio.Event(), trio.Event()
+        stuck: list[str] = []
+        async with trio.open_nursery() as nursery:
+            trigger.arm()
+            nursery.start_soon(self._run, self.first, first)
+            if self.meeting.at != 0:
+                nursery.start_soon(self._note_first, first)
+                await _either(trigger.reached, first)
+                if trigger.reached.is_set():
+                    self._note_held()
+            nursery.start_soon(self._run, self.second, second)
+            nursery.start_soon(self._give_away, second, given)
+            with trio.move_on_after(LATE_S if self.fate == LATE else HOLD_S) as patience:
+                await given.wait()
+            if self.fate == LATE and not patience.cancelled_caught and trigger.reached.is_set():
+                await sleep(LATE_S)
+            if self.fate == DRAGS:
+                with trio.move_on_after(LIMIT_S):
+                    await given.wait()
+                for disk in self.scene.disks:
+                    if disk.fault == disks.DRAGS:
+                        disk.revive()
+            trigger.release()
+            with trio.move_on_after(FAULT_S):
+                for event in (first, second, given):
+                    await event.wait()
+            for disk in self.scene.disks:  # else requests that no member can be spared for wait on
+                disk.revive()
+            with trio.move_on_after(LIMIT_S) as limit:
+                for event in (first, second, given):
+                    await event.wait()
+            if limit.cancelled_caught:
+                root = trio.lowlevel.current_root_task()
+                assert root is not None
+                stuck = waiting_places(root)
+                nursery.cancel_scope.cancel()
+        if stuck:
+            raise ViolationError("the operations never end:\n" + "\n".join(stuck))
+
+    async def _note_first(self, first: trio.Event) -> None:
+        await first.wait()
+        self.trigger.disarm()
+        self.recording.note_steps(self.trigger.count)
+
+    def _note_held(self) -> None:
+        holder = self.trigger.holder
+        if self.fate == DRAGS:
+            self.trigger.release()
+            for disk, array in zip(self.scene.disks, self.scene.events.array_of, strict=True):
+                if array == 0:
+                    disk.fail(disks.DRAGS)
+        if holder is not None and self.fate in (BREAKS, LATE):
+            array = self.scene.events.array_of[self.scene.disks.index(holder)]
+            self.scene.weaken(array)
+            spare = self.scene.events.tolerance(array, self.scene.event + 1)
+            lacking = self.scene.events.lacking(array, self.scene.event + 1)
+            holder.may_lose_cache(lacking <= spare)
+
+    async def _run(self, operation: Operation, done: trio.Event) -> None:
+        scene = self.scene
+        span = Span(operation.name, scene.event, 0)
+        self.recording.spans.append(span)
+        try:
+            await operation.act(scene)
+        except REFUSALS:
+            pass
+        except RaidxError:
+            if not scene.events.weaknesses:  # of users' requests Scene is stricter
+                raise
+        span.end(scene.event, 0)
+        done.set()
+
+    async def _give_away(self, second: trio.Event, given: trio.Event) -> None:
+        """When the second operation has ended, give what is free to a new volume."""
+        await second.wait()
+        scene = self.scene
+        unit = scene.extent_bytes
+        size = min(scene.here.free_bytes(), scene.extents * unit) // unit * unit
+        if size and self.trigger.reached.is_set():
+            await create_volume(scene, f"w{len(scene.volumes)}", size)
+        given.set()
+
+    # -- afterwards ----------------------------------------------------------------------------
+
+    async def _settle(self) -> None:
+        scene, recording = self.scene, self.recording
+        for disk in scene.disks:
+            disk.revive()
+        await sleep(1.0)  # what hung reaches the disks
+        await self._rest()
+        await scene.compare("after both")
+        await self._take_back()
+        if not recording.burdened:
+            await check_parity(scene.pool)
+            if self.lose:
+                await self._lose()
+        for history in scene.volumes:
+            if history.size and history.volume in scene.uuids:
+                await scene.flush(history.volume)
+        await scene.compare("at the end")
+
+    async def _rest(self) -> None:
+        """Wait until all jobs have ended and nothing is left to wipe."""
+        with trio.move_on_after(LIMIT_S) as limit:
+            await wait_for_jobs(self.scene.pool)
+        if limit.cancelled_caught:
+            root = trio.lowlevel.current_root_task()
+            assert root is not None
+            raise ViolationError("jobs never end:\n" + "\n".join(waiting_places(root)))
+
+    async def _take_back(self) -> None:
+        """Take the members back that are lost; they are caught up."""
+        scene = self.scene
+        for number, volumes in enumerate(scene.pool.arrays):
+            array = volumes.array
+            for role in sorted(array.member_set.lost):
+                disk = scene.disk_of(number, role)
+                await returns(partial(array.replace_disk, role, disk))
+        await self._rest()
+        lost = [sorted(v.array.member_set.lost) for v in scene.pool.arrays]
+        if scene.overburdened():
+            self.recording.note_burdened()
+        elif not any(lost):
+            for weak in scene.events.weaknesses:
+                if weak.end == math.inf:
+                    weak.heal(scene.event)
+        else:
+            raise ViolationError(f"roles {lost} are lost after their members are back")
+        await scene.compare("after the return")
+
+    async def _lose(self) -> None:
+        """Lose as many members as the array tolerates; take them back."""
+        scene = self.scene
+        rng, array = scene.rng, scene.array
+        width = array.member_set.config.width
+        roles = rng.sample(range(width), array.context.code.tolerance)
+        if not roles:
+            return
+        weak = scene.weaken(0, len(roles))
+        for role in roles:
+            await array.fail_disk(role)
+        await scene.compare("without members")
+        if rng.random() < 0.5:
+            await scene.write("u", rng.randrange(8), rng.randint(1, 8))
+        for role in roles:
+            await returns(partial(array.replace_disk, role, scene.disk_of(0, role)))
+            await self._rest()
+        weak.heal(scene.event)
+        await scene.compare("after the return of members")
+        await check_parity(scene.pool)
+
+
+async def returns(take_back: Callable[[], Awaitable[object]]) -> None:
+    """Call *take_back*; again while a write to the member is overdue, or a job runs."""
+    for _ in range(RETRIES):
+        try:
+            await take_back()
+            return
+        except BusyError:
+            await sleep(RETRY_S)
+    await take_back()
+
+
+async def _either(one: trio.Event, other: trio.Event) -> None:
+    """Wait until one of two events has happened."""
+    async with trio.open_nursery() as nursery:
+
+        async def wait(event: trio.Event) -> None:
+            await event.wait()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(wait, one)
+        nursery.start_soon(wait, other)
+
+
+async def wait_for_jobs(pool: Pool) -> None:
+    """Wait until all jobs of *pool* have ended and nothing is left to wipe."""
+    idle = 0
+    while idle < 2:  # the end of a job may start the next one, in another task
+        running = [job for volumes in pool.arrays for job in volumes.array.jobs.running()]
+        if any(volumes.table().wiping for volumes in pool.arrays) or running:
+            idle = 0
+        else:
+            idle += 1
+        for job in running:
+            job.resume()
+            job.limit(UNLIMITED, UNLIMITED)
+        await sleep(POLL_S)
+
+
+async def check_parity(pool: Pool, given_up: bool = False) -> None:
+    """Scrub the arrays that lack no member. Raises ViolationError if parity is wrong."""
+    for volumes in pool.arrays:
+        array = volumes.array
+        if array.member_set.lost:
+            continue
+        result = await array.jobs.wait(await array.start_scrub(repair=False))
+        if result["state"] != "done":
+            raise ViolationError(f"scrub ended as {result['state']}: {result['error']}")
+        if result["findings"] and not given_up:
+            raise ViolationError(f"parity is not consistent: {result['findings'][:2]}")
+
+
+def record_pair(cell: Cell, seed: int) -> PairRecording:
+    """Run pair *seed* on *cell*. Raises ViolationError, and whatever the arrays raise."""
+    pair = _Pair(cell, seed)
+    with as_violations("the pair never ends"):
+        return run(pair.play, seed=seed)
