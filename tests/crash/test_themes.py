@@ -20,6 +20,7 @@ from raidx_fuse.journal.journal import MODES, Journal
 from raidx_fuse.journal.ring import Ring
 from raidx_fuse.journal.unsettled import Unsettled
 from raidx_fuse.lab.crash import matrix
+from raidx_fuse.lab.crash.disks import SectorDisk
 from raidx_fuse.lab.crash.state import Cell, State
 from raidx_fuse.lab.crash.walk import Tally, crash_workloads, replay
 from raidx_fuse.lab.crash.workload import record_workload
@@ -40,6 +41,7 @@ CLOSED_STATES = int(40 * TIMES)  # of that one
 HUGE_STATES = int(100 * TIMES)
 SQUEEZE_STATES = int(100 * TIMES)
 HANGS_STATES = int(100 * TIMES)
+ERRORS_STATES = int(80 * TIMES)
 DISCARDS_STATES = int(100 * TIMES)
 BROKEN_STATES = 1000
 FEW_STATES = 8  # of one workload, to meet what only some of them do
@@ -84,6 +86,25 @@ class _OneSlot(dict[int, int]):
 
     def get(self, _page: int, _default: int | None = None) -> int:  # type: ignore[override]
         return 1
+
+
+@pytest.mark.parametrize("cell", ["raid5:partial:errors", "raid1:none:errors", "rdp:full:errors"])
+def test_errors_inside_operations_keep_the_promises(cell: str) -> None:
+    tally = crash_workloads(Cell.parse(cell), range(100), ERRORS_STATES, each=FEW_STATES)
+    assert not tally.violations, tally.report()
+    assert tally.total >= ERRORS_STATES
+
+
+def test_a_cache_that_is_lost_by_a_flush_which_is_then_repeated_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forgetful = property(lambda _disk: False, lambda _disk, _failed: None)
+    monkeypatch.setattr(SectorDisk, "_flush_failed", forgetful, raising=False)
+    cell = Cell("raid5", "partial", theme="errors")
+    tally = crash_workloads(cell, range(100), BROKEN_STATES, stop_after=1, each=FEW_STATES)
+    assert tally.violations, "what no flush has covered is never lost"
+    violation = tally.violations[0]
+    assert replay(State.parse(violation.state)) == (violation.verb, violation.what)
 
 
 @pytest.mark.parametrize("cell", ["raid0:full:huge", "raid4:none:huge", "raid5:partial:huge"])

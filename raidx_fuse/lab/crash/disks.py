@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -26,6 +26,44 @@ _LANDED = 0.3  # share of these that are written nevertheless
 _DELAY_S = 0.004
 _FLUSH_S = 0.02
 POISON = random.Random("a sector that cannot be read").randbytes(SECTOR_BYTES)
+
+
+class Fault:
+    """Errors inside operations: writes to *where*, or flushes if that is None, end in errors.
+
+    After *sound* operations that succeed, *errors* fail, and the later ones succeed again. *struck*
+    is called with the record's event before the first that fails. A flush that fails *loses_cache*,
+    perhaps: what was written since the last one may be lost or torn.
+    """
+
+    def __init__(
+        self,
+        where: range | None,
+        sound: int,
+        errors: int,
+        struck: Callable[[int], object],
+        *,
+        loses_cache: bool = False,
+    ) -> None:
+        self._where = where
+        self._sound = sound
+        self._errors = errors
+        self._struck: Callable[[int], object] | None = struck
+        self.loses_cache = loses_cache
+
+    def strikes(self, offset_bytes: int | None, event: int) -> bool:
+        """Return whether a write at *offset_bytes*, or a flush if it is None, fails at *event*."""
+        is_meant = offset_bytes is None if self._where is None else offset_bytes in self._where
+        if not is_meant or not self._errors:
+            return False
+        if self._sound:
+            self._sound -= 1
+            return False
+        if self._struck is not None:
+            self._struck(event)
+            self._struck = None
+        self._errors -= 1
+        return True
 
 
 class SectorDisk(WrapperMember):
@@ -67,6 +105,8 @@ class SectorDisk(WrapperMember):
         self._hangs_s = 0.0
         self._unread = range(0)  # bytes that cannot be read, whatever is written there
         self._refused = range(0)  # bytes that are not always written
+        self._fault: Fault | None = None
+        self._flush_failed = False
         self.late_until_s = 0.0  # when the last write that hung reaches the disk (virtual time)
 
     def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
@@ -117,6 +157,17 @@ class SectorDisk(WrapperMember):
         self._write(offset_bytes, buffers)
 
     async def flush(self) -> None:
+        """Make earlier writes durable.
+
+        When this has failed, it fails until the disk is opened again, as that of other members.
+        """
+        if self._flush_failed:
+            raise MemberError(self.path, "flush", -1, errno.EIO, "an earlier flush lost data")
+        if self._fault is not None and self._fault.strikes(None, self.cut.event):
+            self._flush_failed = True
+            if self._fault.loses_cache:
+                self.pull()
+            raise MemberError(self.path, "flush", -1, errno.EIO)
         writes = self.cut.writes
         if self._pace == "cached":
             await sleep(self._random.expovariate(1 / _FLUSH_S))
@@ -133,6 +184,11 @@ class SectorDisk(WrapperMember):
         None: do not any more.
         """
         self._refused = range(0) if log is None else _records_of(log)
+
+    def give_fault(self, fault: Fault | None) -> None:
+        """Let *fault* strike from now on; None: the disk is sound, and opened again."""
+        self._fault = fault
+        self._flush_failed = False
 
     def hang(self, delay_s: float) -> None:
         """Delay the next write by *delay_s* seconds of virtual time."""
@@ -154,6 +210,10 @@ class SectorDisk(WrapperMember):
 
     def _write(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
         if offset_bytes in self._refused and self._random.random() < _REFUSED:
+            if self._random.random() < _LANDED:
+                self._land(offset_bytes, buffers)
+            raise MemberError(self.path, "write", offset_bytes, errno.EIO)
+        if self._fault is not None and self._fault.strikes(offset_bytes, self.cut.event):
             if self._random.random() < _LANDED:
                 self._land(offset_bytes, buffers)
             raise MemberError(self.path, "write", offset_bytes, errno.EIO)

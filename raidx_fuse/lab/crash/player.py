@@ -56,7 +56,7 @@ REGIONS_SHARE = 0.5  # of the workloads of these themes: their dirty regions hav
 REGION_THEMES = {
     *("writes", "remounts", "hangs", "replaces", "disks", "returns", "scrub", "latent", "squeeze"),
     *("discards", "streams", "door", "refusals", "checkpoints", "rewrites", "moves", "copies"),
-    *("growth", "members", "restripe"),
+    *("growth", "members", "restripe", "errors"),
 }
 DOOR_SHARE = 0.35  # of the workloads: some of their small writes share commit batches
 
@@ -301,6 +301,8 @@ class Player(Steps):
             return
         with self.doing("mount"):
             self._fronts = Fronts()  # a mount begins with an empty log
+            for disk in self.disks:
+                disk.give_fault(None)
             self.array = await self._stack.enter_async_context(
                 open_array(
                     [

@@ -10,6 +10,7 @@ lost power before, the theme and its steps. The themes:
     returns    a member leaves, comes back and is caught up (themes/returns.py)
     scrub      corrupted parity, a repair while writes go on
     latent     sectors that cannot be read until they are mended (themes/latent.py)
+    errors     single flushes and writes of members fail (themes/faults.py)
     squeeze    a log without free space (themes/squeeze.py)
     huge       a few parts of a large sparse image
     growth     members join in place (themes/growth.py)
@@ -48,7 +49,7 @@ from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.lab.crash.themes.copies import theme_copies
 from raidx_fuse.lab.crash.themes.disks import lose_and_rebuild, theme_disks, theme_replaces
-from raidx_fuse.lab.crash.themes.faults import theme_hangs, theme_refusals
+from raidx_fuse.lab.crash.themes.faults import theme_errors, theme_hangs, theme_refusals
 from raidx_fuse.lab.crash.themes.growth import theme_growth
 from raidx_fuse.lab.crash.themes.latent import theme_latent
 from raidx_fuse.lab.crash.themes.leave import theme_leave
@@ -64,6 +65,7 @@ from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.virtual_time import run
 
 HAD_POWER_CUT_SHARE = 0.35
+ERRORS_SHARE = 0.15  # of the workloads of all themes have errors inside operations instead
 AT_CHANGES_SHARE = 0.7  # of the workloads also write when the configuration changes
 # Their own writes fail or must be the only ones.
 WITHOUT_WRITES_AT_CHANGES = ("hangs", "refusals", "latent", "scrub", "huge", POOL)
@@ -83,6 +85,9 @@ def record_workload(
     weights = [weight for _, weight in themes.values()]
     draw = random.Random(f"{cell} {seed} theme")
     theme = cell.theme or draw.choices(list(themes), weights)[0]
+    errors = random.Random(f"{cell} {seed} errors")
+    if not cell.theme and "errors" in themes and errors.random() < ERRORS_SHARE:
+        theme = "errors"
     changes = random.Random(f"{cell} {seed} writes at changes")
     at_changes = theme not in WITHOUT_WRITES_AT_CHANGES and changes.random() < AT_CHANGES_SHARE
     player = Player(cell, seed, theme, shape, at_changes=at_changes)
@@ -107,6 +112,7 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
             "returns": (theme_returns, 2),
             "scrub": (theme_scrub, 1),
             "latent": (theme_latent, 1),
+            "errors": (theme_errors, 0),
         }
     if cell.journal != "none":
         themes["squeeze"] = (theme_squeeze, 1)

@@ -293,6 +293,11 @@ class PowerCutMember(Member):
         """Call *before_event* from now on with every event before it takes effect."""
         self.before_event = before_event
 
+    @property
+    def event(self) -> int:
+        """Number of the next event of the record."""
+        return 0 if self._record is None else len(self._record.events)
+
     def crash(self, decisions: Sequence[int] | None = None) -> Image:
         """Return the content after a cut at this moment; see `DiskState.crash`."""
         return self.state.crash(decisions)

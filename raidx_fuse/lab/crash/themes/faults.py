@@ -7,6 +7,10 @@ kept, whether the array could do without the member or not.
 Where no member can be spared, a record that is refused ends writes in errors, though some members
 may have it. The log must go on as soon as its members do (journal/append.py), and what is written
 then must be kept.
+
+Errors inside operations: at a drawn operation one flush, or one write to a superblock, a page, a
+record or a home place ends in an error, and some that follow. A member that can be spared is, and
+no request ends in an error; what was in its cache may be lost.
 """
 
 from __future__ import annotations
@@ -16,9 +20,11 @@ from functools import partial
 
 import trio
 
+from raidx_fuse.lab.crash.disks import Fault
+from raidx_fuse.lab.crash.durable import SLOTS_BYTES
 from raidx_fuse.lab.crash.parts import in_sectors
 from raidx_fuse.lab.crash.player import Player
-from raidx_fuse.layouts.numbers import by_role
+from raidx_fuse.layouts.numbers import Role, by_role
 
 TIMEOUT_S = 30.0  # io.timeout_s: an operation is given up after this time, or up to a quarter more
 HANGS_S = (5.0, 45.0, 60.0, 100.0)  # shorter and longer than the time-out
@@ -108,3 +114,61 @@ async def _write_while_records_are_refused(player: Player) -> None:
     if rng.random() < 0.7:
         await player.flush()
     await player.observe_met(ranges)
+
+
+async def theme_errors(player: Player) -> None:
+    """Let operations of members fail, one member after the other, as long as each can be spared."""
+    rng = player.rng
+    if rng.random() < 0.6:
+        await player.fill()
+        if rng.random() < 0.6:
+            await player.flush()
+    for _ in range(rng.randint(1, player.tolerance)):
+        await player.jobs_end()  # until then a member may be needed that counts as spare
+        _give_one_fault(player)
+        for _ in range(rng.randint(2, 5)):
+            await player.step()
+        draw = rng.random()
+        if draw < 0.2:
+            await player.close()
+            await player.open()
+        elif draw < 0.4:
+            await player.array.context.journal.place()
+        elif draw < 0.5:
+            await player.array.context.dirty_bitmap.clean_quiet(all_regions=True)
+        elif draw < 0.7:
+            await player.flush()
+        await player.step()
+    for disk in player.disks:
+        disk.give_fault(None)
+    if rng.random() < 0.5:
+        await player.close()
+        await player.open()
+        await player.step()
+
+
+def _give_one_fault(player: Player) -> None:
+    """Let operations of a member fail from a drawn one on, if the member can be spared."""
+    rng, member_set, regions = player.rng, player.array.member_set, player.regions
+    roles = [role for role, queue in by_role(member_set.queues) if queue is not None]
+    role = rng.choice(roles)
+    out = frozenset(map(Role, player.roles.out_at(player.event + 1)))
+    if role in out or not member_set.tolerates(member_set.lost | out | {role}):
+        return
+    where = {
+        "flush": None,
+        "superblock": range(SLOTS_BYTES),
+        "home": range(regions.data.offset, regions.data.end),
+        "record": range(regions.log.offset, regions.log.end),
+        "page": range(regions.bitmap.offset, regions.written.end),
+    }
+    kind = rng.choice(("flush", "flush", "superblock", "home", "home", "record", "page"))
+    player.disks[player.roles.holder(role, player.event)].give_fault(
+        Fault(
+            where[kind],
+            rng.choice((0, 0, 1, 2, 3, 5, 8, 13, 21)),
+            rng.choice((1, 2, 2, 3, 1000)),  # one error may be transient
+            partial(player.roles.take_out, role),
+            loses_cache=rng.random() < 0.7,
+        )
+    )
