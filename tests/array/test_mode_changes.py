@@ -1,0 +1,64 @@
+"""The mode of the journal does not change while regions are marked under the promise of another."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from raidx_fuse.array.open import open_array
+from raidx_fuse.errors import BusyError
+from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.spy import SpyRig, fill, members_from, noise, spying
+
+CHUNK = 4096
+STRIPE = 2 * CHUNK
+
+
+async def killed(rig: SpyRig, mode: str) -> list[bytes]:
+    """Write full stripes past the log; return what the members hold then."""
+    await rig.running.set("journal", mode)
+    await fill(rig)
+    await trio.sleep(30)
+    await rig.in_place()
+    await rig.put(0, noise(40 * STRIPE, 1))
+    return rig.images()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("partial", "none"), ("full", "none"), ("none", "full")]
+)
+def test_it_waits_for_the_resync_of_what_a_crash_left(before: str, after: str) -> None:
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=CHUNK, stripes=600) as rig:
+            images = await killed(rig, before)
+        members = members_from(images if before == "none" else images[:2])
+        async with open_array(members) as array:
+            dirty = array.context.dirty_bitmap
+            if before != "full":  # which bypasses nothing
+                assert dirty.pending_regions()
+                with pytest.raises(BusyError, match="is not finished"):
+                    await array.set("journal", after)
+                assert array.get("journal") == before
+        async with open_array(members) as array:  # a clean end: it starts, degraded or not
+            for job in list(array.jobs.running()):
+                await job.finished.wait()
+            await array.set("journal", after)
+        async with open_array(members) as array:
+            assert array.get("journal") == after
+
+    run(main)
+
+
+def test_it_waits_for_the_repair_of_torn_stripes() -> None:
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=CHUNK, stripes=600) as rig:
+            await killed(rig, "none")
+            array = rig.running
+            array.context.dirty_bitmap.note_torn([Stripe(3)])
+            with pytest.raises(BusyError, match="are torn"):
+                await array.set("journal", "partial")
+            await array.jobs.wait(await array.start_scrub(repair=True))
+            await array.set("journal", "partial")
+
+    run(main)
