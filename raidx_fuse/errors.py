@@ -18,9 +18,11 @@ import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from typing import ClassVar
 
 _WORD = re.compile("(?<=[a-z])(?=[A-Z])")
 NAME_CHARS_MAX = 80  # of a name that an error message repeats
+LAWS_KEPT = 100
 
 
 class RaidxError(Exception):
@@ -83,7 +85,17 @@ class NotFastError(RaidxError):
 
 
 class LawError(RaidxError):
-    """A bug: a request met what the program promises never to let it meet. Only it has failed."""
+    """A bug: a request met what the program promises never to let it meet. Only it has failed.
+
+    *broken* are the messages of the first `LAWS_KEPT` that were raised; an event says each.
+    """
+
+    broken: ClassVar[list[str]] = []
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"bug: {message}", action="report it, with the log of the mount")
+        if len(LawError.broken) < LAWS_KEPT:
+            LawError.broken.append(message)
 
 
 class FormatError(RaidxError):

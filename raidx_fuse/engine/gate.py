@@ -60,38 +60,44 @@ import trio
 from raidx_fuse.errors import BusyError, LawError
 
 
-class Generation:
-    """Those who entered a gate between two calls of `Gate.passed`; *count* are still inside."""
+class Generation(list[None]):
+    """Those who entered a gate between two calls of `Gate.passed`: one item for each still inside.
 
-    __slots__ = ("_empty", "count")
+    A list, because to enter and to leave is then no call of a function. *awaited*: somebody waits
+    until it is empty.
+    """
+
+    __slots__ = ("_empty", "awaited")
 
     def __init__(self) -> None:
-        self.count = 0
-        self._empty: trio.Event | None = None
-
-    def join(self) -> Generation:
-        """Note that one has entered; return the generation, to `leave` it."""
-        self.count += 1
-        return self
+        super().__init__()
+        self.awaited = False
+        self._empty = trio.Event()
 
     def leave(self) -> None:
         """Note that one has left."""
-        self.count -= 1
-        if not self.count and self._empty is not None:
-            self._empty.set()
+        self.pop()
+        if self.awaited and not self:
+            self.note_empty()
+
+    def note_empty(self) -> None:
+        """Wake those who wait: all have left."""
+        self._empty.set()
 
     async def over(self) -> None:
         """Return when all have left; none enters any more."""
-        if self.count:
-            if self._empty is None:
-                self._empty = trio.Event()
+        if self:
+            self.awaited = True
             await self._empty.wait()
 
 
 class Gate:
-    """The gate of *what*; see the module. *is_closed*: requests wait in front of it."""
+    """The gate of *what*; see the module. *is_closed*: requests wait in front of it.
 
-    __slots__ = ("_latest", "_older", "_on_turn", "_opens", "_turn", "is_closed", "what")
+    *latest* are those who entered since the last `passed`.
+    """
+
+    __slots__ = ("_older", "_on_turn", "_opens", "_turn", "is_closed", "latest", "what")
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -99,7 +105,7 @@ class Gate:
         self._on_turn: Callable[[], None] | None = None
         self._opens = trio.Event()  # set when a closed gate opens
         self._turn = trio.Lock()  # held by the one who closes
-        self._latest = Generation()
+        self.latest = Generation()
         self._older: list[Generation] = []
 
     def on_turn(self, call: Callable[[], None]) -> None:
@@ -111,8 +117,14 @@ class Gate:
     def enter_now(self) -> Generation:
         """Enter the open gate; `leave` what is returned at the end. Raises LawError if closed."""
         if self.is_closed:
-            raise LawError(f"a request entered the closed gate of {self.what}")
-        return self._latest.join()
+            raise self.refused()
+        generation = self.latest
+        generation.append(None)
+        return generation
+
+    def refused(self) -> LawError:
+        """Return the error of a request that does not wait in front of the closed gate."""
+        return LawError(f"a request entered the closed gate of {self.what}")
 
     async def enter(self) -> Generation:
         """Wait until the gate is open, and enter it."""
@@ -130,7 +142,7 @@ class Gate:
     @property
     def inside(self) -> int:
         """How many are inside."""
-        return self._latest.count + sum(generation.count for generation in self._older)
+        return len(self.latest) + sum(map(len, self._older))
 
     def require_empty(self, change: str) -> None:
         """Raise LawError if somebody is inside while *change* is made."""
@@ -139,13 +151,12 @@ class Gate:
 
     async def passed(self) -> None:
         """Return when all who are inside now have left. The gate stays as it is."""
-        if self._latest.count:
-            self._older.append(self._latest)
-            self._latest = Generation()
+        if self.latest:
+            self._older.append(self.latest)
+            self.latest = Generation()
         for generation in list(self._older):
             await generation.over()
-            if generation in self._older:
-                self._older.remove(generation)
+        self._older = [generation for generation in self._older if generation]
 
     @asynccontextmanager
     async def closed(
@@ -196,28 +207,40 @@ class Gate:
 Passage = tuple[Generation | None, Generation]
 
 
+def enter_now(volume: Gate | None, layout: Gate) -> Passage:
+    """Enter the gate of *volume* (None: it is inside) and that of *layout*, which are open."""
+    outer = None
+    if volume is not None:
+        if volume.is_closed:
+            raise volume.refused()
+        outer = volume.latest
+    if layout.is_closed:
+        raise layout.refused()
+    if outer is not None:
+        outer.append(None)
+    inner = layout.latest
+    inner.append(None)
+    return outer, inner
+
+
 async def enter(volume: Gate | None, layout: Gate) -> Passage:
-    """Enter the gate of *volume* (None: it is inside), then wait for that of *layout*."""
+    """Enter the gate of *volume*, then wait for that of *layout*; for requests that find it closed.
+
+    Otherwise `enter_now` does the same.
+    """
     outer = None if volume is None else volume.enter_now()
     try:
-        if layout.is_closed:
-            await layout.opened()
-        return outer, layout.enter_now()
+        return outer, await layout.enter()
     except BaseException:
         if outer is not None:
             outer.leave()
         raise
 
 
-def enter_now(volume: Gate | None, layout: Gate) -> Passage:
-    """Enter both gates, which are open, without suspending."""
-    outer = None if volume is None else volume.enter_now()
-    return outer, layout.enter_now()
-
-
 def leave(passage: Passage) -> None:
     """Leave the gates that were entered."""
-    outer, inner = passage
-    inner.leave()
-    if outer is not None:
-        outer.leave()
+    for generation in passage:
+        if generation is not None:
+            generation.pop()
+            if generation.awaited and not generation:
+                generation.note_empty()

@@ -16,7 +16,7 @@ from typing import Any
 from raidx_fuse.engine.access_stats import SAMPLE_MASK
 from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.engine.gate import Gate, enter, leave
+from raidx_fuse.engine.gate import Gate, enter, enter_now, leave
 from raidx_fuse.errors import MemberError, RaidxError, UnrecoverableError
 from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import bands, cells_of
@@ -149,7 +149,8 @@ class Reader:
                     self._keep(offset, reply)
                 context.count_synchronous(started_s)
                 return reply
-        passage = await enter(volume, context.gate)
+        gate = context.gate
+        passage = await enter(volume, gate) if gate.is_closed else enter_now(volume, gate)
         try:
             answer = await self._read_general(offset, length)
         finally:

@@ -29,7 +29,7 @@ from raidx_fuse.daemon.events.event import Event, from_dict
 from raidx_fuse.daemon.events.programs import send_to_journal
 from raidx_fuse.daemon.events.store import EventStore
 from raidx_fuse.daemon.events.watch import LOOK_S, Watch
-from raidx_fuse.errors import MemberError, RaidxError, UsageError
+from raidx_fuse.errors import LawError, MemberError, RaidxError, UsageError
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import restarted, spying
 
@@ -336,7 +336,7 @@ def test_hooks_are_set_on_this_machine_tried_and_never_in_the_superblocks(
     with_desk(scene)
 
 
-def test_a_mended_sector_one_that_cannot_be_mended_and_a_full_log_are_told() -> None:
+def test_what_is_found_at_a_look_is_told_once() -> None:
     told: list[Event] = []
 
     async def next_look() -> list[str]:
@@ -365,6 +365,10 @@ def test_a_mended_sector_one_that_cannot_be_mended_and_a_full_log_are_told() -> 
             assert await next_look() == ["Fail", "DegradedArray", "UnreadablePages"]
             assert "1 page cannot be read" in (rig.running.status()["action"] or "")
             assert await next_look() == [], "once"
+            with pytest.raises(LawError):
+                rig.running.context.end_growth()
+            assert await next_look() == ["LawBroken"]
+            assert await next_look() == []
             for _ in range(2):
                 rig.running.context.journal.waits_for_room += 7
                 await trio.sleep(LOOK_S / 2)

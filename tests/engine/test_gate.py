@@ -9,6 +9,7 @@ import trio
 
 from raidx_fuse.engine.gate import Gate, enter, leave
 from raidx_fuse.errors import BusyError, LawError
+from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import spying
@@ -173,6 +174,53 @@ def test_what_a_request_waits_for_goes_on_while_the_gate_is_closed() -> None:
             after = bytes(await array.read(0, PAGE))
             assert after in (bytes(PAGE), b"later" * 100 + bytes(PAGE - 500))
 
+    run(play)
+
+
+def test_no_window_of_a_job_and_no_fast_write_is_under_way_while_the_gate_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work, windows, writes = Scrub.work, [0], [0]
+
+    async def slow_work(job: Scrub, stripes: list[Stripe]) -> int:
+        windows.append(len(stripes))
+        await trio.sleep(2)
+        progress = await work(job, stripes)
+        windows.append(0)
+        return progress
+
+    async def play() -> None:
+        async with spying("raid5", 4, chunk_bytes=PAGE) as rig:
+            array, context = rig.running, rig.running.context
+            await rig.put(0, bytes(range(256)) * 16 * 60)
+            await rig.in_place()
+            number = await array.start_scrub(repair=False)
+            (job,) = array.jobs.running()
+            job._window = 1  # type: ignore[attr-defined]
+
+            async def write() -> None:
+                while not job.finished.is_set():
+                    await array.write(PAGE, b"small, which does not suspend")
+                    writes[0] += 1
+                    await trio.sleep(0.5)
+
+            closed = 0
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(write)
+                await trio.sleep(1)
+                while not job.finished.is_set():
+                    async with context.closed(drained=False):
+                        before = len(windows), writes[0]
+                        assert windows[-1] == 0
+                        await trio.sleep(5)
+                        assert (len(windows), writes[0]) == before
+                        closed += 1
+                    await trio.sleep(0.7)
+            assert (await array.jobs.wait(number))["state"] == "done"
+            assert closed > 3
+            assert len(windows) > 9
+
+    monkeypatch.setattr(Scrub, "work", slow_work)
     run(play)
 
 

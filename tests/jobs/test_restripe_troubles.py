@@ -204,3 +204,26 @@ def test_a_write_while_a_restripe_turns_back_is_not_undone(monkeypatch: pytest.M
         await ended(rig, job, "cancelled")
 
     play(SmallRig("raid5", 4), body)
+
+
+def test_it_turns_round_when_reads_from_before_have_ended() -> None:
+    """Such a read may have looked up a place that the way there has given to others since.
+
+    The way back makes it the place of the same chunk again, so that nothing would show.
+    """
+
+    async def body(rig: Rig) -> None:
+        await fill(rig)
+        job = await restripe(rig, "raid5", 5)
+        assert rig.array is not None
+        reading = rig.array.context.gate.enter_now()
+        await reach(job, 1)
+        job.cancel()
+        await trio.sleep(60)
+        assert not job.back
+        reading.leave()
+        await job.finished.wait()
+        del rig.members[4:]
+        await ended(rig, job, "cancelled")
+
+    play(SmallRig("raid5", 4), body)

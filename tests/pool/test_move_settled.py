@@ -210,6 +210,29 @@ def test_no_place_is_given_up_under_a_read_from_before() -> None:
     play(scene)
 
 
+def test_a_write_that_waited_for_a_window_waits_for_a_closed_gate_too() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            source, volume = pool.find("mail")
+            await start_move(pool, "mail", "slow")
+            move_of(source).pause()
+            transfer = pool.transfers[volume.uuid]
+            async with trio.open_nursery() as nursery:
+                async with transfer.window(0, PAGES * PAGE):
+                    nursery.start_soon(volume.write, 0, DATA[PAGE : 2 * PAGE])
+                    await trio.sleep(1)
+                    closed = volume.gate.closed(30)
+                    await closed.__aenter__()
+                await trio.sleep(1)
+                assert bytes(await source.array.read(*source.extents(volume)[0])) == DATA
+                await closed.__aexit__(None, None, None)
+            move_of(source).resume()
+            await move_of(source).finished.wait()
+            assert bytes(await volume.read(0, PAGE)) == DATA[PAGE : 2 * PAGE]
+
+    play(scene)
+
+
 def test_a_copy_of_what_a_crash_has_taken_back_does_not_stay() -> None:
     async def scene(arrays: Arrays) -> None:
         async with arrays.mounted() as pool:

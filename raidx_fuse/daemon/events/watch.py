@@ -9,6 +9,7 @@ from typing import Any
 from raidx_fuse.array import advice
 from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.events.event import ERROR, INFO, TEXT_CHARS_MAX, WARNING, Event
+from raidx_fuse.errors import LawError
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.jobs.scrub import Scrub
@@ -53,6 +54,7 @@ class Watch:
         self._log_was_full = False
         self._hot = False
         self._full: list[str] = []  # members whose hosts are full
+        self._laws = len(LawError.broken)
 
     def begin(self, array: Array) -> None:
         """Watch *array*, which has started."""
@@ -233,6 +235,10 @@ class Watch:
             action = "look at the disk or folder; move what is needed before an unmount"
             self._tell("MemberPath", WARNING, f"{path}: {problems[path]}", path, action)
         self._paths = frozenset(problems)
+        for text in LawError.broken[self._laws :]:
+            refused = f"a bug in raidx, for which a request was refused: {text}"
+            self._tell("LawBroken", ERROR, refused, "", "report it, with the log of the mount")
+        self._laws = len(LawError.broken)
         lost = self._array.context.bad_chunks.count()
         if lost > self._lost:
             text = f"chunks lost, whose reads fail: {lost}"

@@ -144,7 +144,9 @@ class Writer:
                     if middle == offset + at and tail == length:
                         context.count_synchronous(started_s)
                         return
-            passage = passage or await enter(volume, context.gate)
+            if passage is None:
+                gate = context.gate
+                passage = await enter(volume, gate) if gate.is_closed else enter_now(volume, gate)
             await self._write_general(offset, view, ranges)
             context.touch(started_s)
         finally:
