@@ -308,6 +308,34 @@ def test_what_users_name_is_read_as_bytes() -> None:
     assert found == MAY_SPLIT_OR_DECODE
 
 
+# (module, function): looks at members for a moment, or opens them beside whoever has them.
+MAY_ATTACH_WITHOUT_THE_ARRAY = {
+    ("daemon.create", "plan"),  # their sizes
+    ("daemon.inspect", "examine"),
+    ("daemon.inspect", "status"),
+    ("daemon.inspect", "_in_use"),
+    ("daemon.scan", "scan"),
+}
+
+
+def test_who_opens_the_members_of_an_array_takes_its_lock() -> None:
+    # The locks of members do not see a copy of them, nor every other name: daemon/array_lock.py.
+    found = set()
+    for name, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                calls = {
+                    n.func.attr
+                    for n in ast.walk(node)
+                    if isinstance(n, ast.Call)
+                    and isinstance(n.func, ast.Attribute)
+                    and "disks" in ast.unparse(n.func.value)
+                }
+                if calls & {"attach", "attach_usable"} and "claim" not in calls:
+                    found.add((name, node.name))
+    assert found == MAY_ATTACH_WITHOUT_THE_ARRAY
+
+
 def test_only_members_start_threads() -> None:
     for name, tree in TREES.items():
         if name not in MAY_START_THREADS:

@@ -10,9 +10,11 @@ import pytest
 
 from raidx_fuse.array.new_identity import give_new_identity
 from raidx_fuse.array.open import open_array
+from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import AssemblyError, RaidxError, UsageError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.superblock import read_superblock
+from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.powercut import CutRecord, PowerCutMember
 from raidx_fuse.members.simulated.sparse import Image
@@ -29,11 +31,13 @@ SHAPES: list[tuple[str, int, dict[str, Any]]] = [
 ]
 
 
-def powercut(images: Sequence[Image], record: CutRecord | None = None) -> list[Member]:
-    """Return members with copies of *images*."""
+def powercut(
+    images: Sequence[Image], record: CutRecord | None = None, first: int = 0
+) -> list[Member]:
+    """Return members with copies of *images*, numbered from *first*."""
     return [
         PowerCutMember(image.copy(), name=f"d{number}", record=record)
-        for number, image in enumerate(images)
+        for number, image in enumerate(images, first)
     ]
 
 
@@ -42,7 +46,9 @@ def images_of(members: Sequence[Member]) -> list[Image]:
     return [member.crash() for member in members if isinstance(member, PowerCutMember)]
 
 
-async def made(layout: str, width: int, params: dict[str, Any], content: bytes) -> list[Member]:
+async def made(
+    layout: str, width: int, params: dict[str, Any], content: bytes, *, spare: bool = False
+) -> list[Member]:
     """Return the members of an array with *content*, closed, after a second start."""
     members = powercut([bytearray(SIZE)] * width)
     options: dict[str, Any] = {"name": "v", "now_s": 0, "chunk_bytes": 4096, "params": params}
@@ -53,6 +59,15 @@ async def made(layout: str, width: int, params: dict[str, Any], content: bytes) 
         await array.write(0, content)
     async with open_array(members) as array:
         await array.write(4096, content[4096:])
+        if spare:
+            members += powercut([bytearray(SIZE)], first=width)
+            await array.add_spare(members[-1])
+        if isinstance(layout_made := array.context.layout, BundleLayout):
+            mover = ChunkMover(array.context, layout_made)
+            pairs = ((one, other) for one in range(8) for other in range(one))
+            moves = (mover.exchange(*pair) for pair in pairs)
+            swap = next(m for m in moves if m[0][1] != m[1][1] and mover.problem(m) is None)
+            assert await mover.move(swap)  # so that shares of the table have pages
     return members
 
 
@@ -60,6 +75,7 @@ async def identity(members: Sequence[Member], content: bytes) -> tuple[str, set[
     """Return the UUIDs of array, members and volumes; the array is whole and has *content*."""
     async with open_array(members) as array, open_volumes(array) as volumes:
         assert not array.member_set.lost
+        assert all(r.state in ("active", "spare") for r in array.member_set.config.members)
         assert all("the other one is used" in text for text in array.warnings), "a torn superblock"
         assert bytes(await array.read(0, len(content))) == content
         names = {volume.uuid for volume in volumes.volumes}
@@ -74,7 +90,7 @@ def test_a_cut_leaves_one_of_the_two_arrays_or_what_the_same_command_completes(
     generator = random.Random(2)
 
     async def scenario() -> None:
-        before = images_of(await made(layout, width, params, content))
+        before = images_of(await made(layout, width, params, content, spare=layout == "raid5"))
         old = await identity(powercut(before), content)
         record = CutRecord()
         former, _ = await give_new_identity(powercut(before, record))
@@ -82,7 +98,7 @@ def test_a_cut_leaves_one_of_the_two_arrays_or_what_the_same_command_completes(
         seen = set()
         for _, disks, _ in record.moments():
             for decisions in (
-                [None] * width,
+                [None] * len(disks),
                 [[write.kept for write in disk.open_writes] for disk in disks],
                 [disk.sample(generator) for disk in disks],
             ):
