@@ -167,7 +167,7 @@ class Disks:
             here = identity(path_of(spec))
             for member in self._opened:
                 if member.identity == here:
-                    foreign = find_in_front(await read_slots(member, whole=True))
+                    foreign = find_in_front(await read_slots(member, searched=True))
                     if not foreign:
                         return []
                     await clear_front(member, foreign)
@@ -397,7 +397,7 @@ async def _look_at_newcomer(
     with trio.move_on_after(CALL_S) as waiting:
         found = None
         if own is not None:
-            slots = await read_slots(member, whole=True)
+            slots = await read_slots(member, searched=True)
             with suppress(FormatError):
                 found = newest(slots, member.path)
         if own is not None and found is not None and own(found):

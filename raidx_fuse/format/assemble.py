@@ -143,7 +143,7 @@ async def _look_at(members: Sequence[Member]) -> tuple[list[Given], list[str], l
     warnings: list[str] = []
     for member in members:
         try:
-            slots = await read_slots(member, whole=True)
+            slots = await read_slots(member, searched=True)
             superblock = newest(slots, member.path)
         except OtherVersionError:
             raise

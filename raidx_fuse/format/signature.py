@@ -189,7 +189,7 @@ async def find_signatures(member: Member) -> list[Signature]:
 
 
 def find_in_front(slots: Sequence[Slot]) -> list[Signature]:
-    """Return the signatures of others in front of a member whose whole *slots* were read.
+    """Return the signatures of others in front of a member whose *slots* were read for that.
 
     What looks like one inside an intact superblock is none: nobody has written there since. A part
     that could not be read has no signature. In rising order of offset.

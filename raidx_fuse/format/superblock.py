@@ -52,6 +52,9 @@ HEADER_BYTES = 128
 CRC_OFFSET = 12
 LENGTH_FIELD = 4
 HEAD_BYTES = 8 << 10  # the part of a slot that is read first: enough for a dozen members
+SEARCHED_BYTES = (40 << 10, HEAD_BYTES)
+"""What is searched for signatures of others in an intact slot: JFS and UDF begin at 32 KiB, and no
+format that is known leaves both superblocks intact and has its magic number elsewhere."""
 BODY_BYTES_MAX = SUPERBLOCK_SLOT_BYTES - HEADER_BYTES - BEAT_BYTES
 assert HEADER.size == HEADER_BYTES
 
@@ -94,7 +97,7 @@ class Slot:
 
     *ours* is true if the slot has the magic of raidx (a damaged superblock rather than other data).
     *other* is set if it is intact but nothing that this program can read. *length* is that of an
-    intact superblock in bytes; *content* is all of the slot if it was asked for and can be read.
+    intact superblock in bytes; *content* is what was read of it for a search of other formats.
     """
 
     number: int
@@ -103,7 +106,7 @@ class Slot:
     ours: bool = False
     other: OtherVersionError | None = None
     length: int = 0
-    content: bytes = b""
+    content: bytes | bytearray = b""
 
     @property
     def state(self) -> str:
@@ -202,8 +205,8 @@ def _decode(content: bytes, slot: int) -> Superblock:
 # -- reading -------------------------------------------------------------------------------------
 
 
-async def read_slots(member: Member, *, whole: bool = False) -> tuple[Slot, Slot]:
-    """Read both slots, with their *content* if *whole*.
+async def read_slots(member: Member, *, searched: bool = False) -> tuple[Slot, Slot]:
+    """Read both slots; if *searched* with the *content* in which others leave signatures.
 
     One unreadable slot counts as damaged; raises MemberError if both are.
     """
@@ -215,36 +218,44 @@ async def read_slots(member: Member, *, whole: bool = False) -> tuple[Slot, Slot
             slots.append(Slot(number, problem="beyond the member's end"))
             continue
         try:
-            buffer = await _read_slot(member, offset, whole=whole)
+            buffer = await _read_slot(member, offset, SEARCHED_BYTES[number] if searched else 0)
         except MemberError as error:
             errors.append(error)
             slots.append(Slot(number, problem=error.message, ours=True))
             continue
         slot = _judge(number, buffer)
-        slots.append(replace(slot, content=bytes(buffer)) if whole else slot)
+        if searched and slot.superblock is None:  # overwritten by another tool, perhaps
+            with suppress(MemberError):
+                rest = bytearray(SUPERBLOCK_SLOT_BYTES - len(buffer))
+                await read_promptly(member, offset + len(buffer), [rest])
+                buffer += rest
+        slots.append(replace(slot, content=buffer) if searched else slot)
     if len(errors) == SUPERBLOCK_SLOTS:
         raise errors[0]
     return slots[0], slots[1]
 
 
-async def _read_slot(member: Member, offset: int, *, whole: bool) -> bytearray:
+async def _read_slot(member: Member, offset: int, searched_bytes: int) -> bytearray:
     """Return the first HEAD_BYTES of the slot at *offset*; the whole slot for a longer superblock.
 
-    Few superblocks are longer. Also if *whole*, unless only the head can be read. Raises
-    MemberError.
+    Few superblocks are longer, and a start reads hundreds of slots. Or the first *searched_bytes*,
+    if they are more and can be read. Raises MemberError.
     """
-    if whole:
-        content = bytearray(SUPERBLOCK_SLOT_BYTES)
-        with suppress(MemberError):
+    if searched_bytes > HEAD_BYTES:
+        content = bytearray(searched_bytes)
+        try:
             await read_promptly(member, offset, [content])
-            return content
-    content = bytearray(HEAD_BYTES)
-    await read_promptly(member, offset, [content])
+        except MemberError:
+            content = bytearray(HEAD_BYTES)
+            await read_promptly(member, offset, [content])
+    else:
+        content = bytearray(HEAD_BYTES)
+        await read_promptly(member, offset, [content])
     if content.startswith(MAGIC):
         needed = HEADER_BYTES + HEADER.unpack_from(content)[LENGTH_FIELD]
-        if HEAD_BYTES < needed <= SUPERBLOCK_SLOT_BYTES:
-            rest = bytearray(SUPERBLOCK_SLOT_BYTES - HEAD_BYTES)
-            await read_promptly(member, offset + HEAD_BYTES, [rest])
+        if len(content) < needed <= SUPERBLOCK_SLOT_BYTES:
+            rest = bytearray(SUPERBLOCK_SLOT_BYTES - len(content))
+            await read_promptly(member, offset + len(content), [rest])
             content += rest
     return content
 
