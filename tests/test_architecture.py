@@ -61,6 +61,7 @@ MAY_TOUCH_THE_SYSTEM = {
     "daemon.stand",  # signals
     "nbd.address",  # listening sockets
     "nbd.door",  # the sockets of clients
+    "nbd.peer",  # whose they are
     "daemon.memory_protection",  # prctl, mlockall
     "lab.loads.traces",  # trace files
     "lab.loads.source",  # is there such a file?

@@ -41,6 +41,12 @@ _accept_option = click.option(
     help="Take back a member on which another format was made (mkswap, pvcreate, a partition "
     "table) and clear its signature; without this it is left out.",
 )
+_any_user_option = click.option(
+    "--nbd-any-user",
+    "any_user",
+    is_flag=True,
+    help="Let every user of this machine read and write at the PORT of --nbd.",
+)
 _tls_option = click.option(
     "--tls",
     metavar="DIR",
@@ -87,6 +93,7 @@ _tls_option = click.option(
 @_start_degraded_option
 @_accept_option
 @click.option("--nbd", metavar="ADDRESS", help="Serve the volumes by NBD, too: see raidx serve.")
+@_any_user_option
 @click.option(
     "--lab", is_flag=True, help="For teaching: let `raidx inject` and `raidx crash` break members."
 )
@@ -105,6 +112,7 @@ def mount(
     start_degraded: bool,
     accepted: tuple[str, ...],
     nbd: str | None,
+    any_user: bool,
     lab: bool,
     tls: str | None,
 ) -> None:
@@ -130,7 +138,7 @@ def mount(
         members = (*_found(members, folders, names, uuids), members[-1])
     elif folders:
         raise UsageError("--scan goes with --name or --uuid only")
-    address, folder = _door(nbd, tls)
+    address, folder = _door(nbd, tls, any_user)
     if len(members) < 2:
         raise UsageError("mount needs members and a mount point", action="see raidx mount --help")
     if if_missing and (status := _mounted(out, members[-1])) is not None:
@@ -152,6 +160,7 @@ def mount(
         mode=mode or (0o644 if allow_other else 0o600),
         nbd=address,
         tls=folder,
+        any_user=any_user,
         lab=lab,
     )
     _run(out, request, request.mountpoint, foreground)
@@ -163,8 +172,10 @@ def mount(
     "--nbd",
     metavar="ADDRESS",
     required=True,
-    help="unix:PATH, a socket that only you can use; PORT, on this machine; HOST:PORT with --tls.",
+    help="unix:PATH, a socket that only you can use (recommended); PORT, on this machine, for you "
+    "and root; HOST:PORT with --tls.",
 )
+@_any_user_option
 @_read_only_option
 @_tls_option
 @click.option("--foreground", is_flag=True, help="Do not detach; log to standard error; ^C ends.")
@@ -174,6 +185,7 @@ def serve(
     out: Output,
     members: tuple[str, ...],
     nbd: str,
+    any_user: bool,
     read_only: bool,
     tls: str | None,
     foreground: bool,
@@ -189,7 +201,7 @@ def serve(
     from raidx_fuse.daemon.serve import MountRequest
     from raidx_fuse.nbd.address import parse_address
 
-    address, folder = _door(nbd, tls)
+    address, folder = _door(nbd, tls, any_user)
     request = MountRequest(
         tuple(absolute(member) for member in members),
         accepted=_accepted(accepted, read_only),
@@ -197,6 +209,7 @@ def serve(
         start_degraded=start_degraded,
         nbd=address,
         tls=folder,
+        any_user=any_user,
     )
     _run(out, request, parse_address(address, tls=bool(folder)).place, foreground)
 
@@ -216,8 +229,10 @@ def _mounted(out: Output, path: str) -> dict[str, Any] | None:
     return ask(out, path, "status")
 
 
-def _door(nbd: str | None, tls: str | None) -> tuple[str, str]:
+def _door(nbd: str | None, tls: str | None, any_user: bool) -> tuple[str, str]:
     """Return the address and the folder of certificates with absolute paths. Raises UsageError."""
+    if any_user and (nbd is None or nbd.startswith("unix:") or tls is not None):
+        raise UsageError("--nbd-any-user is for --nbd PORT without --tls")
     if nbd is None:
         if tls is not None:
             raise UsageError("--tls is for --nbd", action="give --nbd ADDRESS, too")

@@ -62,9 +62,10 @@ class MountRequest:
     """The arguments of `raidx mount` and `raidx serve`; all paths are absolute.
 
     *mode* are the permissions of the images. Without a *mountpoint* there is only *nbd*, the
-    address of the door for NBD clients; *tls* is the folder of its certificates. With *lab* the
-    members can be broken (daemon/commands/lab.py). *accepted* are members that are used although
-    somebody else has made another format on them, whose signature is cleared.
+    address of the door for NBD clients; *tls* is the folder of its certificates, *any_user* lets
+    all users of this machine in. With *lab* the members can be broken (daemon/commands/lab.py).
+    *accepted* are members that are used although somebody else has made another format on them,
+    whose signature is cleared.
     """
 
     members: tuple[str, ...]
@@ -75,6 +76,7 @@ class MountRequest:
     mode: int = 0o600
     nbd: str = ""
     tls: str = ""
+    any_user: bool = False
     lab: bool = False
     accepted: tuple[str, ...] = ()
 
@@ -190,7 +192,7 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
 
         door = None
         if request.nbd:
-            door = stand.make_door(request.nbd, request.tls, deferral, sources)
+            door = stand.make_door(request.nbd, request.tls, request.any_user, deferral, sources)
         if door is not None:
             for part in parts:
                 for volume in part.volumes.volumes:

@@ -58,8 +58,10 @@ def described(door: Door) -> dict[str, Any]:
     }
 
 
-def make_door(address: str, tls: str, deferral: Deferral, sources: Sources) -> Door:
+def make_door(address: str, tls: str, any_user: bool, deferral: Deferral, sources: Sources) -> Door:
     """Listen on *address* (raidx_fuse/nbd/address.py), with the certificates in *tls* if given.
+
+    With *any_user*, every user of this machine may connect to a port.
 
     *deferral* is that of the journals, *sources* those of all front ends.
 
@@ -69,7 +71,8 @@ def make_door(address: str, tls: str, deferral: Deferral, sources: Sources) -> D
     from raidx_fuse.nbd.door import Door
 
     context = tls_context(tls) if tls else None
-    return Door(parse_address(address, tls=bool(tls)), context, deferral, sources)
+    place = parse_address(address, tls=bool(tls))
+    return Door(place, context, deferral, sources, any_user=any_user)
 
 
 @contextlib.asynccontextmanager

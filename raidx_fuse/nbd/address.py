@@ -1,7 +1,7 @@
 """Where the door listens, and with which certificates.
 
 unix:PATH           a Unix socket that only its owner can use
-PORT, :PORT         TCP on loopback
+PORT, :PORT         TCP on loopback; without TLS for root and the owner only, unless any user may
 HOST, HOST:PORT     TCP; beyond loopback only with TLS
 """
 

@@ -8,12 +8,13 @@ request suspends, its task stays with it, and another task reads on:
     reader: receive --> request, request, ... --> send --> receive
                                `-- suspends: a new task becomes the reader, this one answers later
 
-A client may have so much under way that memory is bounded; beyond it, nobody reads its socket until
-a request has ended. It also waits while it does not take its replies. One that stops for STALLED_S
-in the middle of a request or of a reply is cut off, so nobody keeps the payload of half a write, up
-to 32 MiB, without sending: any byte is progress. What was begun is carried out to its end, whatever
-becomes of the client; only what has no bound, zeros and reads ahead of any length, ends early when
-nobody waits for it.
+A client may have so much under way that memory is bounded, and all clients together have a budget
+(budget.py); beyond it, nobody reads its socket until a request has ended. It also waits while it
+does not take its replies. One that stops for STALLED_S in the middle of a request or of a reply, or
+is slower there than RATE_BYTES_S after the first STALLED_S, is cut off, so nobody keeps the payload
+of half a write, up to 32 MiB, by sending a byte now and then. What was begun is carried out to its
+end, whatever becomes of the client; only what has no bound, zeros and reads ahead of any length,
+ends early when nobody waits for it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from raidx_fuse.busy_poll import BusyPoll
 from raidx_fuse.journal.group_commit import CommitBatch, Deferral
 from raidx_fuse.members.nbd.protocol.server import Pieces, Request, Server
 from raidx_fuse.members.nbd.protocol.wire import Command, ProtocolError
+from raidx_fuse.nbd.budget import Budget
 from raidx_fuse.nbd.exports import Handler
 from raidx_fuse.nbd.pipe import ClientPipe
 from raidx_fuse.pool.volume import Volume
@@ -40,6 +42,7 @@ RUNNING_MAX = 64
 RUNNING_BYTES_MAX = 64 << 20
 UNSENT_BYTES_MAX = 4 << 20
 STALLED_S = 30.0  # a client that sends or takes nothing for so long, in between, is gone
+RATE_BYTES_S = 64 << 10  # the least, while this side waits for the client and has done so for long
 HELD_MAX = 8  # as in fuse/deferred_replies.py
 RECEIVE_BYTES = 1 << 18
 KEPT_BYTES = 32 << 10  # longer replies are sent at once, shorter ones copied to go together
@@ -51,15 +54,24 @@ Task = Coroutine[Any, Any, None]
 class Client:
     """Serves *volume* to the client at the other end of *pipe* until it leaves or `stop`.
 
-    *deferral* is that of the volume's journals, *busy_poll* looks for requests of all clients.
+    *deferral* is that of the volume's journals, *busy_poll* looks for requests of all clients,
+    *budget* limits their memory.
     """
 
     def __init__(
-        self, pipe: ClientPipe, volume: Volume, deferral: Deferral, busy_poll: BusyPoll
+        self,
+        pipe: ClientPipe,
+        volume: Volume,
+        deferral: Deferral,
+        busy_poll: BusyPoll,
+        budget: Budget,
     ) -> None:
         self._pipe = pipe
         self._deferral = deferral
         self._busy_poll = busy_poll
+        self._budget = budget
+        self._taken_bytes = 0  # memory of the requests under way
+        self._pace = Pace()  # of the request of which a part has come
         self._link = Server(pipe.export, _memory)
         self.handler = Handler(volume, self._link, self._is_abandoned)
         self._nursery: trio.Nursery | None = None
@@ -81,6 +93,7 @@ class Client:
                 self._nursery = nursery
                 self._take(first)
                 await self._work()
+            self._budget.note(self, 0)
 
     def stop(self) -> None:
         """Take no more requests, and end when those under way are answered."""
@@ -204,10 +217,17 @@ class Client:
     def _begin(self, request: Request) -> None:
         self._running += 1
         self._running_bytes += request.size_bytes
+        self._taken_bytes += _memory_of(request)
+        self._count()
 
     def _end(self, request: Request) -> None:
         self._running -= 1
         self._running_bytes -= request.size_bytes
+        self._taken_bytes -= _memory_of(request)
+        self._count()
+
+    def _count(self) -> None:
+        self._budget.note(self, self._link.kept_bytes + self._taken_bytes)
 
     def _start(self, run: Any, *args: Any) -> None:
         assert self._nursery is not None
@@ -229,8 +249,12 @@ class Client:
             if self._pipe.waiting_bytes > UNSENT_BYTES_MAX:
                 await self._sent.wait()
                 return
+            if not self._budget.has_room(self):
+                with self._until_stop(inf):
+                    await self._budget.wait()
+                return
             target = self._link.target()
-            buffer = self._buffer if target is None else target
+            buffer = self._buffer if target is None else target[:RECEIVE_BYTES]
             count = self._pipe.try_receive(buffer)
             if count < 0 and not self._running and self._busy_poll.sees(self._pipe.fd):
                 count = self._pipe.try_receive(buffer)
@@ -240,9 +264,12 @@ class Client:
                     await trio.lowlevel.checkpoint()
                     self._left_loop_s = trio.current_time()
             else:
-                with self._until_stop(STALLED_S if self._link.is_amid else inf):
+                amid = self._link.is_amid
+                with self._until_stop(self._pace.left_s() if amid else inf):
                     count = await self._pipe.receive_into(buffer)
                 self._left_loop_s = trio.current_time()
+                if amid:
+                    self._pace.note(max(count, 0), self._left_loop_s - now_s)
         except OSError:
             count = 0
         if count <= 0 or self._ended:
@@ -251,12 +278,17 @@ class Client:
             self._take(self._buffer[:count])
         else:
             self._requests += self._link.filled(count)
+            self._count()
+        if self._pace.begun and not self._link.is_amid:
+            self._pace = Pace()
 
     def _take(self, data: bytes | memoryview) -> None:
         try:
             self._requests += self._link.receive(data)
             self._output += self._link.output()
             self._ended = self._ended or self._link.ended
+            if self._link.is_amid:
+                self._count()
         except ProtocolError:
             self._ended = True
 
@@ -274,12 +306,16 @@ class Client:
 
     async def _drain(self) -> None:
         """Send what the client did not take at once; one that takes nothing is gone."""
+        pace = Pace()
         with suppress(OSError):
-            while self._pipe.waiting_bytes:
-                with self._until_stop(STALLED_S) as wait:
+            while waiting_bytes := self._pipe.waiting_bytes:
+                begun_s = trio.current_time()
+                with self._until_stop(pace.left_s()) as wait:
                     await self._pipe.drain_some()
                 if wait.cancelled_caught or self._stopped:
                     break
+                went_bytes = max(0, waiting_bytes - self._pipe.waiting_bytes)
+                pace.note(went_bytes, trio.current_time() - begun_s)
         self._sends = False
         self._sent.set()
         if self._pipe.waiting_bytes:
@@ -296,6 +332,34 @@ class Client:
                 yield wait
             finally:
                 self._waits.discard(wait)
+
+
+class Pace:
+    """How fast a client sends the rest of a request, or takes replies, while it is waited for."""
+
+    def __init__(self) -> None:
+        self._waited_s = 0.0
+        self._came_bytes = 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything was noted."""
+        return bool(self._waited_s or self._came_bytes)
+
+    def note(self, came_bytes: int, waited_s: float) -> None:
+        """Note that *came_bytes* came after *waited_s*."""
+        self._came_bytes += came_bytes
+        self._waited_s += waited_s
+
+    def left_s(self) -> float:
+        """Return how long to wait for the next bytes."""
+        late_s = max(0.0, self._waited_s - self._came_bytes / RATE_BYTES_S)
+        return max(0.0, STALLED_S - late_s)
+
+
+def _memory_of(request: Request) -> int:
+    kept = request.command in (Command.READ, Command.WRITE)
+    return request.size_bytes if kept else 0
 
 
 def _memory(size_bytes: int) -> memoryview:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import ssl
 from contextlib import suppress
@@ -11,10 +12,12 @@ import trio
 
 from raidx_fuse.busy_poll import BusyPoll, Sources
 from raidx_fuse.cpu_latency import CpuLatencyRequest
+from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import Deferral
 from raidx_fuse.members.nbd.protocol.server_handshake import ServerHandshake
 from raidx_fuse.members.nbd.protocol.wire import ProtocolError
 from raidx_fuse.nbd.address import Address, listener, remove
+from raidx_fuse.nbd.budget import Budget
 from raidx_fuse.nbd.client import Client
 from raidx_fuse.nbd.exports import exports_of
 from raidx_fuse.nbd.pipe import ClientPipe
@@ -34,6 +37,9 @@ _SO_SNDBUFFORCE = 32  # beyond net.core.wmem_max, for root; Linux, not in the mo
 class Door:
     """Serves volumes on *address* until cancelled; with *tls*, only to clients that use it.
 
+    A port of loopback without TLS is for clients of root and of this process's user only, unless
+    *any_user*: a Unix socket has a mode, and TLS certificates, but a port is open to every user.
+
     It is a front end: `show` and `hide` say which volumes are exports. The constructor listens;
     `close` stops that. *deferral* is that of the volumes' journals, *sources* those of all front
     ends. *bugs* counts requests that met a bug, *refused* the clients turned away.
@@ -47,8 +53,12 @@ class Door:
         tls: ssl.SSLContext | None = None,
         deferral: Deferral | None = None,
         sources: Sources | None = None,
+        *,
+        any_user: bool = False,
     ) -> None:
         self.address = address
+        self._asks_for_owner = not (address.path or tls is not None or any_user)
+        self._budget = Budget()
         self.refused = 0
         self._tls = tls
         self._deferral = deferral or Deferral()
@@ -121,11 +131,22 @@ class Door:
 
     async def _serve(self, pipe: ClientPipe) -> None:
         try:
-            opened = await self._opened(pipe)
+            opened = await self._opened(pipe) if await self._is_welcome(pipe) else None
             if opened is not None:
                 await self._serve_volume(pipe, *opened)
         finally:
             pipe.close()
+
+    async def _is_welcome(self, pipe: ClientPipe) -> bool:
+        if not self._asks_for_owner:
+            return True
+        with suppress(OSError, RaidxError):
+            owner = await pipe.owner_of_peer()
+            if owner in {0, os.getuid()}:
+                return True
+            log.warning("%s: a client of uid %s was refused", self.address, owner)
+        self.refused += 1
+        return False
 
     async def _opened(self, pipe: ClientPipe) -> tuple[Volume, bytes] | None:
         """Return what `_handshake` does, None also if it fails or takes too long as a whole."""
@@ -147,7 +168,7 @@ class Door:
             return
         self._connected += 1
         self._sources.add(pipe.fd)
-        client = Client(pipe, volume, self._deferral, self._busy_poll)
+        client = Client(pipe, volume, self._deferral, self._busy_poll, self._budget)
         self._clients.add(client)
         volume.note_opened()
         try:

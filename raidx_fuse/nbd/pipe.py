@@ -12,6 +12,7 @@ import trio
 from raidx_fuse.members.nbd.dial import SocketPipe
 from raidx_fuse.members.nbd.pipe import Piece
 from raidx_fuse.members.nbd.protocol.wire import Export
+from raidx_fuse.nbd.peer import owner_of_peer
 
 _TLS_PIECE_BYTES = 1 << 16
 
@@ -31,6 +32,13 @@ class ClientPipe(SocketPipe):
     def fd(self) -> int:
         """The file descriptor of the socket."""
         return self._socket.fileno()
+
+    async def owner_of_peer(self) -> int | None:
+        """Return the uid of the client on loopback, None if nobody knows it.
+
+        Raises OSError, RaidxError.
+        """
+        return await owner_of_peer(self._socket)
 
     def try_receive(self, buffer: memoryview) -> int:
         """Fill the beginning of *buffer* without blocking; return how many bytes, -1 for none yet.

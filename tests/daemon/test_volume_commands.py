@@ -282,3 +282,22 @@ def test_members_are_told_apart_by_their_superblocks() -> None:
         assert await by_array([*one, blank, *two]) == [[*one, blank], two]
 
     run(whole)
+
+
+def test_a_trim_counts_nothing_that_others_write_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(desk: VolumeDesk) -> None:
+        await desk.ask("volume-create", name="v", size=40 * PAGE)
+        (volume,) = desk.volumes.volumes
+        await volume.write(0, b"x" * PAGE)
+        flush = volume.flush
+
+        async def flush_beside_a_writer() -> None:
+            await flush()
+            await volume.write(8 * PAGE, bytes(range(256)) * 64)
+
+        monkeypatch.setattr(volume, "flush", flush_beside_a_writer)
+        answer = await desk.ask("volume-trim", offset=0, length=40 * PAGE, lose_data=True)
+        monkeypatch.undo()
+        assert answer["loses"] == answer["given_back"] > 0
+
+    play(scene)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from contextlib import ExitStack
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raidx_fuse.daemon import control_socket
+from raidx_fuse.daemon import control_socket, paths
 from tests.nbd.test_serve import run
 from tests.support.command import checked, raidx
 from tests.support.nbd_real import real_server
@@ -19,6 +20,11 @@ def io(place: Path, *script: str) -> None:
     """Have qemu-io carry out *script* on the only export at *place*."""
     words = [word for line in script for word in ("-c", line)]
     run("qemu-io", "-f", "raw", *words, f"nbd+unix:///?socket={place}")
+
+
+def _uuid(folder: Path) -> str:
+    """Return the UUID of the array that is served at the socket `first` in *folder*."""
+    return str(json.loads(checked(folder, f"status {folder}/first --json"))["uuid"])
 
 
 def test_a_daemon_that_was_taken_over_writes_nothing_more(tmp_path: Path) -> None:
@@ -32,6 +38,8 @@ def test_a_daemon_that_was_taken_over_writes_nothing_more(tmp_path: Path) -> Non
         members = " ".join(uris)
         checked(tmp_path, f"create --layout raid1 --name disk {members}")
         checked(tmp_path, f"serve {members} --nbd unix:first")
+        (lock,) = paths.own_directory().glob(f"{_uuid(tmp_path)}.lock")
+        lock.unlink()  # the second is on another machine, which does not see it
         io(tmp_path / "first", "write -P 1 0 1M", "flush")
         with control_socket.Connection(tmp_path / "first", timeout_s=30) as connection:
             pid = connection.daemon_pid

@@ -242,7 +242,8 @@ class PoolCommands:
         part, found = self._find(volumes[0] if volume is None else volume)
         if not 0 <= offset <= offset + length <= found.size_bytes:
             raise UsageError(f"volume {found.name} has bytes 0 to {found.size_bytes} only")
-        lost = sum(size for size, written in found.allocation(offset, length) if written)
+        written = _written(found, offset, length)
+        lost = sum(end - begin for begin, end in written)
         if dry_run:
             return _dry_run(part, f"discards {length} bytes of volume {found.name}", lost)
         if lost and not lose_data:
@@ -252,7 +253,8 @@ class PoolCommands:
             )
         await found.discard(offset, length)
         await found.flush()
-        left = sum(size for size, written in found.allocation(offset, length) if written)
+        # What others have written meanwhile was not given back, and what was not written neither.
+        left = _common(written, _written(found, offset, length))
         return {"volume": found.name, "discarded": length, "loses": lost, "given_back": lost - left}
 
     async def array_list(self) -> Result:
@@ -389,3 +391,26 @@ def _dry_run(part: Part, does: str, lost: int) -> Result:
         "redundancy_reduced_seconds": 0.0,
         "redundancy": redundancy_during(redundancy_left(part.volumes.array)),
     }
+
+
+def _written(volume: Volume, offset: int, length: int) -> list[tuple[int, int]]:
+    """Return (begin, end) of the written parts of a range of *volume*, in order."""
+    parts, at = [], offset
+    for size, written in volume.allocation(offset, length):
+        if written:
+            parts.append((at, at + size))
+        at += size
+    return parts
+
+
+def _common(first: Sequence[tuple[int, int]], second: Sequence[tuple[int, int]]) -> int:
+    """Return how many bytes are in both, each (begin, end) in order."""
+    common = a = b = 0
+    while a < len(first) and b < len(second):
+        begin, end = max(first[a][0], second[b][0]), min(first[a][1], second[b][1])
+        common += max(0, end - begin)
+        if first[a][1] <= second[b][1]:
+            a += 1
+        else:
+            b += 1
+    return common

@@ -95,6 +95,7 @@ class Server:
         self._allocate = allocate
         self._incomplete: Request | None = None  # a write whose payload is still received
         self._missing = memoryview(b"")  # the memory of the rest
+        self._expected_bytes = 0  # the whole payload
         self.ended = False
         self._allowed = _allowed(export)
         self._is_read_only = bool(export.flags & Flag.READ_ONLY)
@@ -158,6 +159,11 @@ class Server:
         """Whether a part of a request has come, and the rest has not."""
         return self._incomplete is not None or bool(self._kept)
 
+    @property
+    def kept_bytes(self) -> int:
+        """How much of the payload of an incomplete request has come."""
+        return self._expected_bytes - len(self._missing) if self._incomplete is not None else 0
+
     def target(self) -> memoryview | None:
         """Return the memory for the next bytes of the client, None: `receive` takes them.
 
@@ -181,6 +187,7 @@ class Server:
         command, flags, cookie, offset, length = head
         memory[: len(begun)] = begun
         self._missing = memory[len(begun) :]
+        self._expected_bytes = len(memory)
         refusal = self._refusal(command, flags, offset, length)
         if refusal:  # the answer may come first; the payload is received all the same
             self._refuse(command, cookie, offset, refusal)
