@@ -396,8 +396,13 @@ A setting that goes leaves its name here, for good: any other name that is not k
 """
 
 
-POOL_PREFIXES = ("hot.", "balance.")
-"""Begins of the names of a pool's settings, which every array keeps: pool/hotspots/settings.py."""
+_HOT = ("tau", "share", "window", "position", "interval", "latency", "transfer")
+_BALANCE = ("auto", "planner", "redundancy", "repaid_within", "target")
+_RULES = ("stay", "together", "apart")
+POOL_NAMES = frozenset(
+    {f"hot.{name}" for name in _HOT} | {f"balance.{name}" for name in _BALANCE + _RULES}
+)
+"""The names of a pool's settings, which every array keeps: pool/hotspots/settings.py."""
 
 _NAMES = {kept: name for name, kept in KEPT_AS.items()}
 
@@ -418,7 +423,7 @@ def restored_settings(kept: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
     Those of an older version that are retired are left out; those of the pool are the pool's to
     judge. Raises OtherVersionError for one that is not known here.
     """
-    of_pool = {key: value for key, value in kept.items() if key.startswith(POOL_PREFIXES)}
+    of_pool = {key: value for key, value in kept.items() if key in POOL_NAMES}
     kept = {key: value for key, value in kept.items() if key not in of_pool}
     known = SETTINGS.keys() - KEPT_AS.keys() | RETIRED.keys() | _NAMES.keys()
     require_known("the superblocks have the setting", known, kept)
@@ -444,7 +449,7 @@ def apply_saved(array: RunningArray) -> list[str]:
     kept, warnings = restored_settings(member_set.config.settings)
     member_set.change(lambda config: replace(config, settings=kept))
     for key, value in kept.items():
-        if not key.startswith(POOL_PREFIXES) and not (key == POLICY and problem_of(value)):
+        if key not in POOL_NAMES and not (key == POLICY and problem_of(value)):
             setting_named(key).apply(array, value)
     return warnings
 

@@ -133,6 +133,7 @@ def test_an_array_with_impossible_settings_starts_with_the_defaults() -> None:
 
 NEWER: list[dict[str, Any]] = [
     {"settings": {"speed_max": 7, "later.one": 5}},
+    {"settings": {"balance.auto": "off", "balance.later.one": 5}},
     {"jobs": {"polish:1": {"next_stripe": 5}}},
     {"jobs": {"rebuild:1": {"next_stripe": 5, "later.one": 1}}},
     {"jobs": {"grow": {"back": False, "later.one": 1}}},

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.array.settings import POOL_PREFIXES
+from raidx_fuse.array.settings import POOL_NAMES
 from raidx_fuse.errors import UsageError, unknown
-from raidx_fuse.format.configuration.config import require_known
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.pool.balance.system import TAU
 from raidx_fuse.pool.monitor import INTERVAL_S, LENGTH, HotspotRule
 from raidx_fuse.units import parse_seconds, parse_size
 
+PREFIXES = ("hot.", "balance.")
 RULES = ("balance.stay", "balance.together", "balance.apart")
 NONE = "none"
 
@@ -180,10 +180,12 @@ POOL_SETTINGS = {
     )
 }
 
+assert POOL_SETTINGS.keys() == POOL_NAMES, "an array refuses names that it does not know"
+
 
 def is_pool_setting(key: str) -> bool:
     """Say whether *key* is, or looks like, the name of a pool's setting."""
-    return key.startswith(POOL_PREFIXES)
+    return key.startswith(PREFIXES)
 
 
 def setting_named(key: str) -> PoolSetting:
@@ -195,13 +197,10 @@ def setting_named(key: str) -> PoolSetting:
 
 
 class PoolSettings:
-    """The settings of the pool of *arrays*. Raises OtherVersionError for one not known here."""
+    """The settings of the pool of *arrays*."""
 
     def __init__(self, arrays: Sequence[Array]) -> None:
         self._arrays = arrays
-        for array in arrays:
-            kept = filter(is_pool_setting, array.member_set.config.settings)
-            require_known("the superblocks have the setting", POOL_SETTINGS, kept)
 
     def value(self, key: str, array: Array | None = None) -> Any:
         """Return the value of *key* in force, for *array* if arrays may differ."""

@@ -17,6 +17,7 @@ of layout and journal mode and of state and mode.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -34,8 +35,8 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,13 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
+from raidx_fuse.array.settings import SETTINGS
 from raidx_fuse.errors import RaidxError, UsageError, single
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.powercut import CutRecord, PowerCutMember
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.pool.hotspots.settings import POOL_SETTINGS
 from raidx_fuse.pool.move import open_pool, start_move
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume_table import open_volumes
@@ -254,6 +257,31 @@ async def move(case: Case) -> None:
     await case.until(0.25, ends[0])
 
 
+async def remembered(case: Case) -> None:
+    """With every setting and a scrub to remember, and a spare where there can be one."""
+    for name in sorted(SETTINGS.keys() - {"journal", "speed_max"}):
+        await case.array.set(name, _text_for(SETTINGS[name].parse))
+    values = {name: one.default for name, one in POOL_SETTINGS.items()}
+    await case.array.member_set.update(
+        lambda config: dataclasses.replace(config, settings={**config.settings, **values})
+    )
+    await case.array.jobs.wait(await case.array.start_scrub(repair=True))
+    if case.layout not in ("raid0", "raidx-zero"):
+        await case.array.add_spare(case.member("one", MEMBER_BYTES + 16 * CHUNK))
+
+
+def _text_for(parse: Callable[[str], Any]) -> str:
+    """Return a text that *parse* takes."""
+    for text in TEXTS:
+        with suppress(RaidxError):
+            parse(text)
+            return text
+    raise RuntimeError(f"no text for {parse}")
+
+
+TEXTS = ("7", "0.5", "off", "bpu", "1MiB", "86400")
+
+
 async def absent(case: Case) -> None:
     """Stopped while a member was absent: it has what it had when it left."""
 
@@ -262,10 +290,9 @@ STATES: dict[str, Callable[[Case], Awaitable[None]]] = {
     state.__name__: state
     for state in (
         *(clean, log, growth, grown, restripe, replacement, rebuild, removal, move, absent),
+        remembered,
     )
 }
-
-
 MIDDLE = ("growth", "restripe", "replacement", "rebuild", "removal", "move")
 
 
@@ -442,7 +469,7 @@ def make_shelf(path: Path, names: Collection[str] = ()) -> None:
 
 def made(case: Case) -> list[tuple[str, Case, dict[str, Any]]]:
     """Return the arrays of *case*, each with its name: stopped, and after some power cuts."""
-    cut = replace(case, record=CutRecord(), members={}, numbers={})
+    cut = dataclasses.replace(case, record=CutRecord(), members={}, numbers={})
     stopped = [(case.name, case, one) for one in run(make, case)]
     after = [(f"{case.name}-cut{n}", cut, one) for n, one in enumerate(run(make, cut))]
     return stopped + after
