@@ -112,25 +112,23 @@ class Disks:
         *place* is where they will be mounted or served. Without a directory for locks nobody of
         this user can have an array running, so readers do without. Raises BusyError, RaidxError.
         """
+        remote: dict[tuple[str, str], bool] = {}  # by UUID and name: are all of them exports?
         for member in members:
             superblock = await _superblock_of(member)
-            if superblock is not None and superblock.array_uuid not in self._arrays:
-                uuid, name = superblock.array_uuid, superblock.config.name
-                try:
-                    self._arrays[uuid] = await self._lock_array(uuid, name, place)
-                except BusyError:
+            if superblock is not None:
+                array = superblock.array_uuid, superblock.config.name
+                remote[array] = remote.get(array, True) and is_uri(member.path)
+        for (uuid, name), is_remote in remote.items():
+            if uuid in self._arrays:
+                continue
+            try:
+                shared = self._read_only or is_remote
+                self._arrays[uuid] = await _lock_array(uuid, name, place, shared=shared)
+            except BusyError:
+                raise
+            except RaidxError:
+                if not self._read_only:
                     raise
-                except RaidxError:
-                    if not self._read_only:
-                        raise
-
-    async def _lock_array(self, uuid: str, name: str, place: str) -> ArrayLock:
-        """Return the lock of an array. Others may look at it for an instant, to see if it runs."""
-        for _ in range(0 if has_no_loop() else LOOKS):
-            with suppress(BusyError):
-                return ArrayLock(uuid, name, place, shared=self._read_only)
-            await trio.sleep(LOOK_S)
-        return ArrayLock(uuid, name, place, shared=self._read_only)
 
     def attach(self, specs: Sequence[str]) -> list[Member]:
         """Open existing members, each once. Raises UsageError, BusyError, MemberError."""
@@ -374,6 +372,15 @@ def _undo(member: Member, made: str | None, below: Sequence[int] = ()) -> None:
     if made is not None:
         with suppress(OSError):
             os.unlink(made)
+
+
+async def _lock_array(uuid: str, name: str, place: str, *, shared: bool) -> ArrayLock:
+    """Return the lock of an array. Others may look at it for an instant, to see if it runs."""
+    for _ in range(0 if has_no_loop() else LOOKS):
+        with suppress(BusyError):
+            return ArrayLock(uuid, name, place, shared=shared)
+        await trio.sleep(LOOK_S)
+    return ArrayLock(uuid, name, place, shared=shared)
 
 
 async def _superblock_of(member: Member) -> Superblock | None:

@@ -59,3 +59,24 @@ def test_a_daemon_that_was_taken_over_writes_nothing_more(tmp_path: Path) -> Non
         raidx(tmp_path, f"umount {tmp_path}/first")
         assert control_socket.wait_for_exit(pid, 60)
         checked(tmp_path, f"check {members}")
+
+
+def test_the_files_of_a_server_are_in_use_if_a_daemon_has_the_array_by_them(tmp_path: Path) -> None:
+    """No beat and no lock of the files says so: only that of the array does."""
+    with ExitStack() as stack:
+        uris = []
+        for number in range(2):
+            folder = tmp_path / f"m{number}"
+            folder.mkdir()
+            uris.append(stack.enter_context(real_server("nbdkit", folder, 24 << 20)))
+        remote, local = " ".join(uris), "m0/nbdkit.img m1/nbdkit.img"
+        checked(tmp_path, f"create --layout raid1 --name disk {local}")
+        for first, second in ((local, remote), (remote, local)):
+            checked(tmp_path, f"serve {first} --nbd unix:first")
+            try:
+                for line in (f"serve {second} --nbd unix:second", f"wipe {second} --lose-data"):
+                    refused = raidx(tmp_path, line)
+                    assert refused.status
+                    assert "array 'disk' is in use on this machine" in refused.stderr
+            finally:
+                checked(tmp_path, f"umount {tmp_path}/first")
