@@ -186,7 +186,7 @@ def test_the_journal_comes_back_only_after_the_resync() -> None:
         async with filled("raid5", "none") as rig:
             picture = rig.images()
         async with restarted(picture) as array:
-            with pytest.raises(BusyError, match="resync after a crash without a journal"):
+            with pytest.raises(BusyError, match="resync of what was written with journal=none"):
                 await array.set("journal", "partial")
             assert array.get("journal") == "none"
             await array.set("speed_max", "0")
