@@ -150,6 +150,13 @@ class ArrayFailedError(RaidxError):
     """More members have failed or are missing than the layout tolerates."""
 
 
+class BrokenLawError(RaidxError):
+    """This program was about to break a law that content depends on: it has a bug."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}: a bug", action="please report it, with the log of the array")
+
+
 class ReadOnlyError(RaidxError):
     """A write reached an array that was started read-only."""
 

@@ -73,6 +73,7 @@ class ChangedRegions:
         )
         self._away = away_of(member_set.config) or Away(self._stripes_min)
         self._unsaved: set[int] = set()
+        self._being_saved: tuple[int, set[int]] = 1, set()  # stripes of a region; regions
         self._redone: frozenset[Stripe] | None = frozenset()  # None: not known
         self._saving = trio.Lock()
         self._sorted: list[int] = []
@@ -136,7 +137,10 @@ class ChangedRegions:
         self._note_dirty()
         self._add(self._logged())
         self._add(self._redone)
+        size = self._away.stripes
         member_set.change(lambda config: with_away(config, self._away))
+        if self._unsaved and size != self._away.stripes:  # regions have other numbers
+            self._unsaved = set(self._away.regions)
 
     def _note_dirty(self) -> None:
         for stripes in self._dirty.stripes_on_disk():
@@ -172,12 +176,30 @@ class ChangedRegions:
         async with self._saving:  # another save under way may have what the caller noted
             if not (self._unsaved and self.active):
                 return
-            self._unsaved = set()
+            self._being_saved, self._unsaved = (self._away.stripes, self._unsaved), set()
             try:
                 await self.member_set.update(self._saved)
             except BaseException:
                 self._unsaved = set(self._away.regions)
                 raise
+            finally:
+                self._being_saved = 1, set()
+
+    def is_noted(self, stripe: Stripe) -> bool:
+        """Return whether home places of *stripe* may change (law 3)."""
+        if not self.active:
+            return True
+        region, (size, being_saved) = stripe // self._away.stripes, self._being_saved
+        saved = region not in self._unsaved and stripe // size not in being_saved
+        return saved and region in self._away.regions
+
+    def require_noted(self, stripes: Iterable[Stripe]) -> None:
+        """Raise BrokenLawError unless home places of *stripes* may change: a writer has a bug."""
+        for stripe in stripes:
+            if not self.is_noted(stripe):
+                raise self.member_set.broken_law(
+                    f"stripe {stripe} was to change, and is not noted while a member is away"
+                )
 
     def _saved(self, config: ArrayConfig) -> ArrayConfig:
         return with_away(config, self._away) if self._follow(config) else config

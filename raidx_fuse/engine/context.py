@@ -379,6 +379,7 @@ class ArrayContext:
         try:
             self.changes.note(stripes)
             await self.changes.save()
+            self.changes.require_noted(stripes)
             yield
         finally:
             self.dirty_bitmap.leave(stripes)

@@ -23,6 +23,7 @@ import trio
 
 from raidx_fuse.errors import (
     ArrayFailedError,
+    BrokenLawError,
     FormatError,
     MemberError,
     NoSpaceError,
@@ -85,6 +86,7 @@ class MemberSet(NewestReads):
         self.readable: list[MemberQueue | None] = []
         self.lost: frozenset[Role] = frozenset()
         self.published_events = config.events  # of the last round that ended
+        self.broken_laws: list[str] = []
         self.closed = False  # no superblock is written any more
         self.io_timeout_s = 30.0
         self.flush_observers: list[FlushObserver] = []
@@ -269,6 +271,13 @@ class MemberSet(NewestReads):
         """Let operations fail that get no answer within *timeout_s* seconds."""
         self.io_timeout_s = timeout_s
 
+    def broken_law(self, what: str) -> BrokenLawError:
+        """Return the error for a request that would break a law; an event says so, too."""
+        error = BrokenLawError(what)
+        log.critical("%s", error)
+        self.broken_laws.append(error.message)
+        return error
+
     def end_superblocks(self) -> None:
         """Write no superblock and exclude no member from now on."""
         self.closed = True
@@ -367,6 +376,10 @@ class MemberSet(NewestReads):
             await self._publication.wait()
         if self._unwritable is not None:
             raise ArrayFailedError(f"no superblock can be written: {self._unwritable}")
+
+    def reaches(self, events: int) -> bool:
+        """Return whether every member that stays has the configuration of *events*, or a newer."""
+        return self._reached_events >= events
 
     def _require(self, events: int) -> None:
         """Raise ArrayFailedError unless every member has the configuration of *events*."""

@@ -48,6 +48,7 @@ class Watch:
         self._array: Array | None = None
         self._waiting: dict[int, str] = {}  # by id of the job: what it waits for
         self._lost = self._unreadable = 0
+        self._laws = 0  # broken so far
         self._paths: frozenset[str] = frozenset()  # that do not lead to their members
         self._mended: Counter[Role] = Counter()
         self._waits = 0  # for room in the log, at the last look
@@ -230,6 +231,10 @@ class Watch:
                 self._tell("JobStalled", ERROR, f"the {_noun(job)} waits: {job.error}", job.kind)
         self._look_at_log()
         self._look_at_hosts()
+        laws = self._array.member_set.broken_laws
+        for law in laws[self._laws :]:
+            self._tell("BrokenLaw", ERROR, f"a request was refused: {law}", "", "report it")
+        self._laws = len(laws)
         problems = self._array.presence.problems
         for path in sorted(problems.keys() - self._paths):
             action = "look at the disk or folder; move what is needed before an unmount"

@@ -278,6 +278,7 @@ class Writer:
                 if every[0].writes:
                     if context.member_set.lost:
                         await context.changes.save()
+                        self._require_noted(direct)
                     await self._put_down(every[0], direct)
                 if await self._write_content(every[0], logged, every[1:], epoch):
                     break
@@ -301,6 +302,13 @@ class Writer:
             self._count(part.plans)
         if context.member_set.unpublished:
             await context.member_set.published()
+
+    def _require_noted(self, direct: list[Piece]) -> None:
+        """Raise BrokenLawError unless what members that are away lack of *direct* is noted."""
+        context = self.context
+        lost_cells, lost_at = context.layout.lost_cells, context.member_set.lost_at
+        stripes = (piece.stripe for piece in direct)
+        context.changes.require_noted(s for s in stripes if lost_cells(s, lost_at(s)))
 
     async def _prepare(
         self, direct: list[Piece], placed: list[Piece], logged: list[Piece], view: memoryview

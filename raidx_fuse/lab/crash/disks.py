@@ -11,7 +11,7 @@ import trio
 from raidx_fuse.errors import MemberError
 from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS, SUPERBLOCK_SLOT_BYTES, Region
 from raidx_fuse.format.superblock import MAGIC
-from raidx_fuse.members.base import SECTOR_BYTES, ReadBuffer, WriteBuffer
+from raidx_fuse.members.base import SECTOR_BYTES, Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.simulated.powercut import CutRecord, PowerCutMember
 from raidx_fuse.members.simulated.sparse import Image
 from raidx_fuse.members.simulated.virtual_time import sleep
@@ -66,6 +66,9 @@ class Fault:
         return True
 
 
+Judge = Callable[[Member, int, bytes], None]  # a disk, byte offset and content of a write
+
+
 class SectorDisk(WrapperMember):
     """A power-cut member with the atomic unit of a file or device: one sector.
 
@@ -105,6 +108,7 @@ class SectorDisk(WrapperMember):
         self._hangs_s = 0.0
         self._unread = range(0)  # bytes that cannot be read, whatever is written there
         self._refused = range(0)  # bytes that are not always written
+        self._judge: Judge | None = None
         self._fault: Fault | None = None
         self._flush_failed = False
         self.late_until_s = 0.0  # when the last write that hung reaches the disk (virtual time)
@@ -190,6 +194,10 @@ class SectorDisk(WrapperMember):
         self._fault = fault
         self._flush_failed = False
 
+    def obey(self, judge: Judge) -> None:
+        """Ask *judge* about each write from now on (laws.py)."""
+        self._judge = judge
+
     def hang(self, delay_s: float) -> None:
         """Delay the next write by *delay_s* seconds of virtual time."""
         self._hangs_s = delay_s
@@ -221,6 +229,8 @@ class SectorDisk(WrapperMember):
 
     def _land(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
         data = b"".join(buffers)
+        if self._judge is not None:
+            self._judge(self, offset_bytes, data)
         end = offset_bytes + len(data)
         low = offset_bytes % SECTOR_BYTES
         high = -end % SECTOR_BYTES

@@ -32,6 +32,7 @@ from raidx_fuse.lab.crash.hardware import (
     Shape,
 )
 from raidx_fuse.lab.crash.history import History, Span, Timeline, WriteSpan
+from raidx_fuse.lab.crash.laws import Laws
 from raidx_fuse.lab.crash.mounting import mounted
 from raidx_fuse.lab.crash.parts import Parts, read_sectors
 from raidx_fuse.lab.crash.recording import Recording, Roles
@@ -313,6 +314,8 @@ class Player(Steps):
                     start_degraded=True,
                 )
             )
+            for disk in self.disks:
+                disk.obey(Laws([self.array]).judge)
             self.array.context.use_cache(CACHE_BYTES[self.seed % len(CACHE_BYTES)])
             if self.cell.broken:
                 break_order(self.array, self.cell.theme)
@@ -324,6 +327,9 @@ class Player(Steps):
         for disk, number in zip(self.disks, self.recording.array_of, strict=True):
             arrays[number].append(disk)
         self.pool = await self._stack.enter_async_context(mounted(arrays))
+        laws = Laws(volumes.array for volumes in self.pool.arrays)
+        for disk in self.disks:
+            disk.obey(laws.judge)
         for volumes in self.pool.arrays:
             if self.cell.broken:
                 break_order(volumes.array, "")
@@ -405,6 +411,7 @@ class Player(Steps):
         span = self._begin_flush("flush", history)
         store = self.array if history is None else self.volume(history)
         history = history or self.history
+        before = self._events()
         try:
             await store.flush()
         except RaidxError:
@@ -412,7 +419,14 @@ class Player(Steps):
                 raise
             history.fail_flush(span, self.event)
             return
+        for array, events in before:
+            assert array.member_set.reaches(events), "acknowledged on an unpublished configuration"
         history.end(span, self.event)
+
+    def _events(self) -> list[tuple[Array, int]]:
+        """Return each array with its event counter now."""
+        arrays = [volumes.array for volumes in self.pool.arrays] if self.is_pool else [self.array]
+        return [(array, array.member_set.config.events) for array in arrays]
 
     async def jobs_end(self) -> None:
         """Wait until the running jobs have ended."""
