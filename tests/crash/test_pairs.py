@@ -23,7 +23,7 @@ from raidx_fuse.store.dirty_bitmap import DirtyBitmap
 
 TIMES = max(1.0, int(os.environ.get("RAIDX_CRASH_STATES", "5000")) / 5000)
 SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))
-STATES = int(240 * TIMES)
+STATES = int(200 * TIMES)
 BROKEN_STATES = 1000
 
 pytestmark = pytest.mark.timeout(600 * TIMES)

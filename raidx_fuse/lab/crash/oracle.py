@@ -486,7 +486,7 @@ class _Oracle:
     async def _wait_for_jobs(self, array: Array) -> None:
         with trio.fail_after(MOUNT_LIMIT_S):
             await sleep(POLL_S)  # a hot spare takes its role in another task
-            while running := [job for job in array.jobs.running() if not _waits(job.status())]:
+            while running := [job for job in array.jobs.running() if not waits(job.status())]:
                 with trio.move_on_after(POLL_S):  # the job may begin to wait for a member
                     await running[0].finished.wait()
                 await sleep(POLL_S)  # the end of this job may start the next one
@@ -495,7 +495,7 @@ class _Oracle:
             endings = ["cancelled" if cancelled else "done"]
             if self.recording.is_pool:  # a move that is cancelled is seen by its effects
                 endings.append("cancelled")
-            if job["state"] not in endings and not _waits(job):
+            if job["state"] not in endings and not waits(job):
                 raise ViolationError(f"{job['kind']} ended as {job['state']}: {job['error']}")
 
     async def _check_parity(self, array: Array) -> None:
@@ -555,7 +555,7 @@ class _Oracle:
                 raise ViolationError("a write after the recovery reads back wrong")
 
 
-def _waits(job: dict[str, Any]) -> bool:
+def waits(job: dict[str, Any]) -> bool:
     """Return whether *job*, a growth, waits for a lost member."""
     return job.get("waits_for_role") is not None
 

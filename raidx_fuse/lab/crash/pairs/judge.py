@@ -36,7 +36,7 @@ from raidx_fuse.members.simulated.sparse import Image
 from raidx_fuse.members.simulated.virtual_time import begin_anew
 from raidx_fuse.pool.pool import Pool
 
-LOSE_SHARE = 0.4  # of the states: as many members as can be spared are lost after the mount
+LOSE_SHARE = 0.25  # of the states: as many members as can be spared are lost after the mount
 
 Found = dict[str, list[bytes | None]]
 

@@ -21,6 +21,7 @@ from raidx_fuse.errors import (
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
 from raidx_fuse.lab.crash.history import WriteSpan
+from raidx_fuse.lab.crash.oracle import waits
 from raidx_fuse.lab.crash.pairs import disks
 from raidx_fuse.lab.crash.pairs.scene import Scene
 from raidx_fuse.lab.crash.state import ViolationError
@@ -48,7 +49,8 @@ class Operation:
 
     - *act*: the operation; *prepare*: what must be done before the two meet;
     - *suits*: whether a layout can have it;
-    - *pool*: it needs a second array; *latent*: disks with sectors that cannot be read;
+    - *pool*: it needs a second array; *latent*: disks with sectors that cannot be read; *killed*: a
+      mount that was killed before;
     - *away*: how many members it makes the array lack.
     """
 
@@ -58,6 +60,7 @@ class Operation:
     suits: Callable[[str], bool] = lambda layout: True
     pool: bool = False
     latent: bool = False
+    killed: bool = False
     away: int = 0
 
 
@@ -68,10 +71,11 @@ def _operation(
     suits: Callable[[str], bool] = lambda layout: True,
     pool: bool = False,
     latent: bool = False,
+    killed: bool = False,
     away: int = 0,
 ) -> Callable[[Act], Act]:
     def add(act: Act) -> Act:
-        OPERATIONS[name] = Operation(name, act, prepare, suits, pool, latent, away)
+        OPERATIONS[name] = Operation(name, act, prepare, suits, pool, latent, killed, away)
         return act
 
     return add
@@ -131,7 +135,7 @@ async def most(scene: Scene) -> None:
 async def stripe(scene: Scene) -> None:
     """Write a whole stripe, past the log."""
     sectors = _stripe_sectors(scene)
-    stripes = scene.extent_bytes // SECTOR_BYTES // sectors
+    stripes = max(1, scene.extent_bytes // SECTOR_BYTES // sectors)  # wider ones after a growth
     await scene.write("v", _hot(scene) + scene.rng.randrange(stripes) * sectors, sectors)
 
 
@@ -294,9 +298,12 @@ async def _moved(scene: Scene) -> None:
 async def ended(scene: Scene, job: Job) -> None:
     """Return when *job* has ended. Raises ViolationError if it failed.
 
-    A job that an error has paused is resumed, as a user would.
+    A job that an error has paused is resumed, as a user would; one that waits for a lost member
+    goes on when that is back.
     """
     while not job.finished.is_set():
+        if waits(job.status()):
+            return
         with trio.move_on_after(RESUMED_S):
             await job.finished.wait()
         job.resume()
@@ -402,6 +409,13 @@ async def scrub(scene: Scene) -> None:
     """Compare parity with data."""
     job_id = await scene.array.start_scrub(repair=scene.rng.random() < 0.5)
     await _job_ended(scene, job_id)
+
+
+@_operation("resync", killed=True, suits=_redundant)
+async def resync(scene: Scene) -> None:
+    """Make parity and data agree after a crash; the job has begun with the mount."""
+    for job in scene.array.jobs.running():
+        await ended(scene, job)
 
 
 async def _unreadable(scene: Scene) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections import deque
 from dataclasses import replace
 
 from raidx_fuse.lab.crash.crashing import Counts, crash_recorded, recorded_or_failure
@@ -29,40 +29,25 @@ def crash_pair(
     states there were, about *budget* at most unless *every* place is asked for.
     """
     meeting = Meeting.of(cell, seed)
-    at: int | None = meeting.at
     before = budget
-    for place in _places(cell, meeting, seed, generator, every=every) if at is None else [at]:
-        if budget <= 0 and not every:
-            break
-        met = replace(cell, theme=str(meeting._replace(at=place)))
+    places = deque([1, 0] if meeting.at is None else [meeting.at])
+    while places and (budget > 0 or every):
+        met = replace(cell, theme=str(meeting._replace(at=places[0])))
         recorded = recorded_or_failure(met, seed)
         if isinstance(recorded, str):
             counts.count(State(met, seed, Cut(0, KEPT)), "running", recorded)
             budget -= 1
-            continue
-        assert isinstance(recorded, PairRecording)
-        if recorded.void:
-            break
-        counts.count(State(met, seed, Cut(0, KEPT)), "running", None)
-        states = min(budget - 1, STATES_MAX) if not every else STATES_MAX
-        crash_recorded(recorded, states, generator, counts)
-        budget -= 1 + states
+        else:
+            assert isinstance(recorded, PairRecording)
+            if recorded.void:
+                break
+            counts.count(State(met, seed, Cut(0, KEPT)), "running", None)
+            states = STATES_MAX if every else min(budget - 1, STATES_MAX)
+            crash_recorded(recorded, states, generator, counts)
+            budget -= 1 + states
+            if meeting.at is None and places[0] == 1:  # how many places there are
+                further = range(2, recorded.steps + 1)
+                drawn = generator.sample(further, min(PLACES, len(further)))
+                places.extend(further if every else drawn)
+        places.popleft()
     return before - budget
-
-
-def _places(
-    cell: Cell,
-    meeting: Meeting,
-    seed: int,
-    generator: random.Random,
-    *,
-    every: bool,
-) -> Iterator[int]:
-    """Yield places at which the operations of *meeting* meet."""
-    first = recorded_or_failure(replace(cell, theme=str(meeting._replace(at=1))), seed)
-    yield 1
-    if not isinstance(first, PairRecording) or first.void:
-        return
-    yield 0
-    places = range(2, first.steps + 1)
-    yield from places if every else generator.sample(places, min(PLACES, len(places)))

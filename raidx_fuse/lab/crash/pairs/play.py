@@ -23,6 +23,7 @@ import trio
 
 from raidx_fuse.errors import BusyError, RaidxError, UsageError, ungrouped
 from raidx_fuse.lab.crash.history import History, Span
+from raidx_fuse.lab.crash.oracle import waits
 from raidx_fuse.lab.crash.pairs import disks
 from raidx_fuse.lab.crash.pairs.disks import Trigger
 from raidx_fuse.lab.crash.pairs.operations import OPERATIONS, REFUSALS, Operation, create_volume
@@ -189,6 +190,7 @@ class _Pair:
             self.trigger,
             with_there=any(operation.pool for operation in operations),
             latent=any(operation.latent for operation in operations),
+            killed=any(operation.killed for operation in operations),
         )
         scene = self.scene
         self.recording = PairRecording(
@@ -212,6 +214,8 @@ class _Pair:
                     if operation.prepare is not None:
                         try:
                             await operation.prepare(scene)
+                        except REFUSALS:
+                            return recording.note_void()
                         except RaidxError:
                             if not scene.events.weaknesses:
                                 raise
@@ -402,10 +406,15 @@ async def _either(one: trio.Event, other: trio.Event) -> None:
 
 
 async def wait_for_jobs(pool: Pool) -> None:
-    """Wait until all jobs of *pool* have ended and nothing is left to wipe."""
+    """Wait until all jobs of *pool* have ended or wait for a member, and nothing is to be wiped."""
     idle = 0
     while idle < 2:  # the end of a job may start the next one, in another task
-        running = [job for volumes in pool.arrays for job in volumes.array.jobs.running()]
+        running = [
+            job
+            for volumes in pool.arrays
+            for job in volumes.array.jobs.running()
+            if not waits(job.status())
+        ]
         if any(volumes.table().wiping for volumes in pool.arrays) or running:
             idle = 0
         else:

@@ -62,9 +62,12 @@ class Prepared:
 
 
 @lru_cache(maxsize=16)
-def prepared(layout: str, journal: str, width: int) -> Prepared:
-    """Return the arrays before a pair on *layout* with *width* members."""
-    return run(_prepare, layout, journal, width)
+def prepared(layout: str, journal: str, width: int, killed: bool) -> Prepared:
+    """Return the arrays before a pair on *layout* with *width* members.
+
+    *killed*: the mount before was killed while stripes were written past the log.
+    """
+    return run(_prepare, layout, journal, width, killed)
 
 
 def widths_of(layout: str) -> Sequence[int]:
@@ -72,7 +75,7 @@ def widths_of(layout: str) -> Sequence[int]:
     return (WIDTHS.get(layout) or allowed_widths(layout)[:2])[:2]
 
 
-async def _prepare(layout: str, journal: str, width: int) -> Prepared:
+async def _prepare(layout: str, journal: str, width: int, killed: bool) -> Prepared:
     other, other_width = THERE.get(layout, ("raid1", 2))
     disks = [
         await _create("here", layout, range(width)),
@@ -113,9 +116,25 @@ async def _prepare(layout: str, journal: str, width: int) -> Prepared:
             await volume.flush()
             history.end(flush, -1)
             filled.append((volume.uuid, history))
+        left: list[tuple[Image, ...]] = []
+        if killed:
+            await _write_again(v, filled[0][1], stripe_bytes)
+            left = [tuple(disk.cut.state.image.copy() for disk in several) for several in disks]
         tolerances = tuple(volumes.array.context.code.tolerance for volumes in pool.arrays)
-    images = tuple(tuple(disk.cut.state.image for disk in several) for several in disks)
-    return Prepared(images, tolerances, tuple(filled), size)
+    left = left or [tuple(disk.cut.state.image for disk in several) for several in disks]
+    return Prepared(tuple(left), tolerances, tuple(filled), size)
+
+
+async def _write_again(volume: Volume, history: History, stripe_bytes: int) -> None:
+    """Write the first two stripes of *volume* in each half; all that reached the disks stays."""
+    for stripe in (0, 1):
+        at = stripe * volume.size_bytes // 2 // stripe_bytes * stripe_bytes
+        span = history.begin_write("fill", -1, frozenset(), frozenset())
+        sectors = range(at // SECTOR_BYTES, (at + stripe_bytes) // SECTOR_BYTES)
+        data = [history.add_sector(span, sector, 0, SECTOR_BYTES) for sector in sectors]
+        await volume.write(at, b"".join(data))
+        history.end(span, -1)
+    history.end(history.begin_flush("fill", -1), -1)
 
 
 async def _create(name: str, layout: str, numbers: range) -> list[SectorDisk]:
@@ -221,7 +240,14 @@ class Scene:
     """The mounted arrays of one pair on *cell*, drawn from *seed*."""
 
     def __init__(
-        self, cell: Cell, seed: int, trigger: Trigger, *, with_there: bool, latent: bool
+        self,
+        cell: Cell,
+        seed: int,
+        trigger: Trigger,
+        *,
+        with_there: bool,
+        latent: bool,
+        killed: bool,
     ) -> None:
         self.cell = cell
         self.rng = random.Random(f"{cell} {seed}")
@@ -233,7 +259,7 @@ class Scene:
         self.disks: list[PairDisk] = []
         self.pace = self.rng.choice(PACES)
         width = self.rng.choice(widths_of(cell.layout))
-        self.prepared = prepared(cell.layout, cell.journal, width)
+        self.prepared = prepared(cell.layout, cell.journal, width, killed)
         self.extent_bytes = self.prepared.extent_bytes
         count = 2 if with_there else 1
         first = self.prepared.volumes[0][1]
@@ -244,6 +270,10 @@ class Scene:
             if with_there or history.volume != "x":
                 self.uuids[history.volume] = uuid
                 self.volumes.append(history.after(0, self.timeline))
+        if killed and cell.journal == "none":  # the write hole: whoever fails before the resync
+            for history in self.volumes:
+                everything = frozenset(range(history.sectors))
+                self.events.unreadable.append((-1, history.number, everything))
         for array, images in enumerate(self.prepared.images[:count]):
             self.events.tolerances.append([(-1, self.prepared.tolerances[array])])
             for image in images:
