@@ -45,7 +45,7 @@ from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.jobs.rebundle.self_heal import SelfHeal
 from raidx_fuse.jobs.regular_scrub import RegularScrub
-from raidx_fuse.jobs.replace import Replacement
+from raidx_fuse.jobs.replace import Replace, Replacement
 from raidx_fuse.jobs.restripe.operation import RestripeOperation
 from raidx_fuse.jobs.restripe.removal import MemberRemoval
 from raidx_fuse.jobs.resync import Resync, finish, note_failing
@@ -112,7 +112,7 @@ class Array:
         self.started_s = context.member_set.clock()
         self.replayed: Replayed | None = None
         self.lost_list = LostList(context)
-        self.replacement = Replacement(self)
+        self.replacement = Replacement(self, self.rebundle)
         self.mender = Mender(context, self.lost_list.save)
         self.health = Health(context.member_set, unix_s)
         self.presence = Presence(context.member_set)
@@ -285,9 +285,9 @@ class Array:
         self.nursery.start_soon(self._go_on_after, job)
         return job.job_id
 
-    async def _go_on_after(self, rebuild: Job) -> None:
-        """When *rebuild* has ended, give the next vacant role to a spare that came meanwhile."""
-        await rebuild.finished.wait()
+    async def _go_on_after(self, job: Job) -> None:
+        """When *job* has ended, give the next vacant role to a spare that came meanwhile."""
+        await job.finished.wait()
         self.membership.rebuild_onto_spare()
         # use a larger member's extra space
         if self.rebundle is not None and not self.member_set.lost:
@@ -370,6 +370,8 @@ class Array:
     def _note_ended(self, job: Job) -> None:
         self.health.note_ended(job)
         self.regular_scrub.note_ended(job)
+        if isinstance(job, Replace):
+            self.nursery.start_soon(self._go_on_after, job)
         if not self.read_only and not self.jobs.closing:
             self.nursery.start_soon(self.health.save)
 

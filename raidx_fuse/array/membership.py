@@ -123,7 +123,7 @@ class Membership:
     # -- adding --------------------------------------------------------------------------------
 
     def check_joining(self, member: Member, role: Role | None = None) -> None:
-        """Raise UsageError unless *member* is usable and large enough for *role* (None: any)."""
+        """Raise UsageError unless *member* is usable and fits *role* (None: any one)."""
         config = self.member_set.config
         if shares_of(config):
             needed = bytes_needed(config, role)
@@ -200,7 +200,7 @@ class Membership:
                     )
                 record = self.find(record.role)  # a spare may have taken the role meanwhile
                 self._require_no_rebuild()
-                if self.stays_in_use(record, member.size_bytes):
+                if record.state == "active":
                     if (
                         self.array.context.growth is not None
                         or RESTRIPE in self.member_set.config.params
@@ -214,8 +214,6 @@ class Membership:
                         await self.array.rebundle.give_way()
                     job = await self.array.replacement.begin(record, member)
                     return {"role": record.role, "job": job, "catches_up": False, "does": "copied"}
-                if record.state == "active":
-                    self.require_spare(record.role)
                 if record.state not in ("failed", "missing"):
                     self.member_set.fail(record.role, "replaced by the user")
                     await self.member_set.published()
@@ -229,15 +227,6 @@ class Membership:
             return {"role": record.role, "job": job, "catches_up": back, "does": "rebuilt"}
         finally:
             self.release_spares()
-
-    def stays_in_use(self, record: MemberRecord, size_bytes: int) -> bool:
-        """Return whether the member of *record* is copied to a new one of *size_bytes*.
-
-        In a raidx layout the places of a larger member begin with its rebuild.
-        """
-        rebundle = self.array.rebundle
-        larger = rebundle is not None and rebundle.gains(record.role, size_bytes)
-        return record.state == "active" and not larger
 
     def _require_no_rebuild(self) -> None:
         for job in self.array.jobs.running():

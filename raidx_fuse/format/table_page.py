@@ -77,12 +77,12 @@ def chunk_counts(params: Mapping[str, Any]) -> list[int]:
 
 
 def bytes_needed(config: ArrayConfig, role: Role | None) -> int:
-    """Return the size in bytes that the member in *role* needs; None: enough for any role."""
+    """Return the size in bytes that the member in *role* needs; None: a spare, for one role."""
     shares = shares_of(config)
     if not shares:
         return config.regions.data.end
-    ends = {r: share.offset + share.length for r, share in shares.items()}
-    return max(ends.values()) if role is None or role not in ends else ends[role]
+    ends = {r: share.offset + share.length for r, share in shares.items() if share.pages}
+    return ends[role] if role is not None and role in ends else min(ends.values())
 
 
 async def erase_share(member: Member, region: PageRegion) -> None:

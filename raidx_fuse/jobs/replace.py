@@ -25,6 +25,7 @@ from raidx_fuse.errors import ArrayFailedError, RaidxError, UnrecoverableError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.jobs.attach import join, leave, release
 from raidx_fuse.jobs.job import WINDOW_BYTES, Job
+from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
@@ -151,8 +152,9 @@ class Replacement:
     *on_failed* is called with a new member that failed and does not belong to the array any more.
     """
 
-    def __init__(self, array: ArrayServices) -> None:
+    def __init__(self, array: ArrayServices, rebundle: RebundleOperation | None) -> None:
         self.array = array
+        self._rebundle = rebundle
         self.on_failed: list[Callable[[Member], None]] = []
         self.role = Role(-1)
         self.twin: Twin | None = None
@@ -318,7 +320,8 @@ class Replacement:
         def assign(config: ArrayConfig) -> ArrayConfig:
             old, new = config.record(role), config.find(uuid)
             assert new is not None
-            reads_zero = old.reads_zero and new.reads_zero
+            # where the share of the table was, there is data now
+            reads_zero = old.reads_zero and new.reads_zero and not gained
             rest = tuple(r for r in config.members if r.member_uuid != uuid)
             seated = replace(new, role=role, state="active", reads_zero=reads_zero)
             config = replace(config, members=rest).with_record(seated)
@@ -328,9 +331,15 @@ class Replacement:
         # new member gets the role, and it has a superblock, as a spare.
         await member_set.update(lambda config: config)
         await member_set.published()  # no superblock of the member is under way
+        gained = 0
+        if self._rebundle is not None:
+            gained = self._rebundle.gains(role, twin.successor.size_bytes)
+            await self._rebundle.prepare_share(role, twin.successor)
         self.require()
         twin.pass_on()
         member_set.spares.pop(uuid, None)
+        if self._rebundle is not None:
+            self._rebundle.welcome(role, twin.successor)
         await member_set.update(assign)
         if member_set.queues[role] is not queue:  # it failed on the way
             await release([twin.inner], self.array.grow_operation.on_release)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from raidx_fuse.errors import MemberError, no_space
 from raidx_fuse.format.pages import encode_page
-from raidx_fuse.format.regions import PAGE_SLOTS
+from raidx_fuse.format.regions import PAGE_SLOTS, PageRegion
 from raidx_fuse.format.table_page import KIND, PAGE_ENTRIES, encode_entries, erase_share, shares_of
 from raidx_fuse.layouts.numbers import MemberChunk, Role
 from raidx_fuse.layouts.placements.bundled import NOWHERE, BundleLayout
@@ -182,10 +182,12 @@ class ChunkTable:
         first = page[1] * PAGE_ENTRIES
         return self.layout.cells_of(page[0])[first : first + PAGE_ENTRIES]
 
-    def _payload(self, page: Page) -> bytes:
+    def _payload(self, page: Page, gained: int = 0) -> bytes:
         layout = self.layout
         assert layout is not None
         cells = self._cells(page)
+        more = min(gained, PAGE_ENTRIES - len(cells))
+        cells = np.append(cells, np.full(more, NOWHERE, cells.dtype)) if more else cells
         held = np.where(cells == NOWHERE, 0, cells)
         free = cells == NOWHERE
         last = np.where(free, 0, layout.last[held]).astype(np.uint32)
@@ -202,20 +204,28 @@ class ChunkTable:
         if role in self._regions:
             await erase_share(member, self._regions[role])
 
-    async def give_share(self, role: Role, member: Member) -> None:
+    async def give_share(
+        self, role: Role, member: Member, region: PageRegion | None = None, gained: int = 0
+    ) -> None:
         """Write the share of *role* to *member*, which takes it next; durable on return.
+
+        *region* is where it will lie, if not where the share of the role lies now: the role
+        gets *gained* more chunks, which are free.
 
         As soon as it has the role in memory, any round of superblocks may name it, and a start
         refuses a member that lacks its share. What moves meanwhile follows by `save_all`. Raises
         MemberError.
         """
         array_uuid = self.member_set.config.array_uuid
+        region = self._regions.get(role) if region is None else region
         pages = sorted(page for page in self._written if page[0] == role)
         for page in pages:
             generation = self._generations[page] = self._generations.get(page, 0) + 1
-            content = encode_page(page[1], generation, KIND, self._payload(page), array_uuid)
+            payload = self._payload(page, gained)
+            content = encode_page(page[1], generation, KIND, payload, array_uuid)
+            assert region is not None, "only a layout with a table has pages of it"
             for slot in range(PAGE_SLOTS):
-                await member.writev(self._regions[role].slot_offset(page[1], slot), [content])
+                await member.writev(region.slot_offset(page[1], slot), [content])
         if pages:
             await member.flush()
 

@@ -15,7 +15,9 @@ from raidx_fuse.array import estimate
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.jobs.tuner.speeds import Mean
+from raidx_fuse.lab.crash.durable import SLOTS_BYTES
 from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import Operation
 from tests.support.growing import ram_of
 from tests.support.spy import restarted
@@ -224,8 +226,15 @@ def test_a_larger_disk_is_used_to_its_end() -> None:
 
         array.grow_operation.on_size.append(note_size)
         for role in (1, 2, 3):
-            await array.replace_disk(role, disk := rig.disk(60))
+            left = array.status()["redundancy_left"]
+            answer = await array.replace_disk(role, disk := rig.disk(60))
+            assert answer["does"] == "copied"
             rig.members.append(disk)
+            while any(job.kind == "replace" for job in array.jobs.running()):
+                status = array.status()
+                assert status["redundancy_left"] == left
+                assert all(each["state"] in ("active", "spare") for each in status["members"])
+                await trio.sleep(0.001)
             await rig.settle()
             await rig.check()
         assert array.size_bytes == usable(rig) > before
@@ -233,6 +242,53 @@ def test_a_larger_disk_is_used_to_its_end() -> None:
         await rig.remount()
 
     play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("name", "length"), [("raidx-zero", 1), ("raidx-copy", 2), ("raidx-parity", 3)]
+)
+def test_killed_at_any_write_of_the_hand_over_to_a_larger_disk_nothing_is_lost(
+    name: str, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The member's share of the table moves behind the larger data as its role passes on."""
+    images: list[list[bytes]] = []
+
+    async def scenario() -> None:
+        rig = UnlikeRig(name, length, (30, 24, 28, 26))
+        array = await rig.create()
+        await rig.fill(0.7)
+        new = rig.disk(90)
+        await array.grow([extra := rig.disk(20)])  # chunks move: the table has pages of its own
+        rig.members.append(extra)
+        await rig.settle()
+        await rig.check()
+        await array.flush()
+        write, members = RamMember.try_writev, [*rig.members, new]
+        share_begins = array.member_set.data_offset + 50 * CHUNK
+
+        def noted(member: RamMember, offset: int, buffers: Any) -> bool:
+            if offset < SLOTS_BYTES or offset > share_begins:  # superblocks, shares of the table
+                images.append([bytes(ram_of(each).memory) for each in members])
+            return write(member, offset, buffers)
+
+        monkeypatch.setattr(RamMember, "try_writev", noted)
+        await array.replace_disk(1, new)
+        rig.members.append(new)
+        await rig.settle()
+        monkeypatch.undo()
+        assert array.size_bytes == usable(rig)
+        await rig.check()
+        for number, image in enumerate(images[:: max(1, len(images) // 40)]):
+            async with restarted(image) as other:
+                found = bytes(await other.read(0, len(rig.model[: other.size_bytes])))
+                assert found == rig.model[: len(found)], number
+                while running := other.jobs.running():
+                    await running[0].finished.wait()
+                found = bytes(await other.read(0, other.size_bytes))
+                assert found == rig.model[: len(found)].ljust(len(found), b"\0"), number
+
+    play(scenario)
+    assert len(images) > 20
 
 
 def test_a_growth_waits_for_a_lost_member_and_goes_on() -> None:

@@ -269,8 +269,9 @@ class Commands:
         size_bytes = None
         if create:  # as small as the others; but a spare must fit every role
             unlike = role is None and rebundle is not None
-            needed = 0 if unlike else bytes_needed(self._array.member_set.config, None)
-            size_bytes = max(smallest, needed)
+            config = self._array.member_set.config
+            needed = [0 if unlike else bytes_needed(config, each) for each in config.roles()]
+            size_bytes = max(smallest, *needed)
         if role is None:
             return await self._grow(members, way, surrogate, overwrite_signature, size_bytes)
         added = []

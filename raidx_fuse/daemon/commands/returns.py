@@ -40,7 +40,7 @@ async def cost_of_replacing(
         found.append(await problem(array, record, member) is None)
 
     own = own_superblock(array, record)
-    size_bytes = await newcomers.check(
+    await newcomers.check(
         path,
         overwrite_signature=overwrite_signature,
         may_create=may_create,
@@ -52,9 +52,7 @@ async def cost_of_replacing(
     if returns:
         does = f"lets {path} catch up in role {record.role}"
     cost = await of_member_change(array, does, record.role, returns=returns)
-    if not array.membership.stays_in_use(record, size_bytes or record.size_bytes):
-        if record.state == "active":
-            array.membership.require_spare(record.role)
+    if record.state != "active":
         return cost
     return cost | {
         "does": f"copies role {record.role} to {path}; its member stays in use until then",

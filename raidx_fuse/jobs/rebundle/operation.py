@@ -181,17 +181,31 @@ class RebundleOperation:
         self.context.take_layout(self.layout)
         self.member_set.refresh()
 
-    def gains(self, role: Role, size_bytes: int) -> bool:
-        """Return whether a member of *size_bytes* has room for more chunks than *role* has."""
+    def gains(self, role: Role, size_bytes: int) -> int:
+        """Return how many more chunks than *role* has a member of *size_bytes* has room for."""
         fits = chunks_that_fit(size_bytes, self.member_set.data_offset, self.context.chunk_bytes)
-        return fits > self.layout.counts[role]
+        return max(0, fits - self.layout.counts[role])
+
+    async def prepare_share(self, role: Role, member: Member) -> None:
+        """Write the share of *role* where it lies once *member* has the role, if that is larger.
+
+        The share moves behind the larger data. Durable on return. Raises MemberError.
+        """
+        if gained := self.gains(role, member.size_bytes):
+            chunks = self.layout.counts[role] + gained
+            chunk_bytes = self.context.chunk_bytes
+            region = share_region(self.member_set.data_offset, chunk_bytes, chunks)
+            await erase_share(member, region)
+            await member.flush()
+            await self.context.journal.chunk_table.give_share(role, member, region, gained)
 
     def welcome(self, role: Role, member: Member) -> None:
         """Make the space of a larger *member* usable that is about to take *role*."""
-        if not self.gains(role, member.size_bytes):
+        gained = self.gains(role, member.size_bytes)
+        if not gained:
             return
-        counts, start = list(self.layout.counts), self.member_set.data_offset
-        counts[role] = chunks_that_fit(member.size_bytes, start, self.context.chunk_bytes)
+        counts = list(self.layout.counts)
+        counts[role] += gained
         self.layout.take_counts(counts)
         self.member_set.change(
             lambda config: replace(
