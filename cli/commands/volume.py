@@ -11,7 +11,7 @@ from rich.text import Text
 from raidx_fuse.cli.app import Nouns, verb
 from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.idempotent import if_exists, if_missing, unchanged, volume_named
-from raidx_fuse.cli.output import Output, plural
+from raidx_fuse.cli.output import Output, plural, warn
 from raidx_fuse.cli.parameters import ARRAY, SIZE
 from raidx_fuse.cli.progress import exit_status, wait_for_jobs
 from raidx_fuse.cli.status_text import dry_run_text, redundancy
@@ -236,9 +236,10 @@ def _begun(out: Output, mount: str, result: dict[str, Any], wait: bool) -> int:
 def resize_image(out: Output, array: str, size: str, lose_data: bool, dry_run: bool) -> None:
     """Give the image of an array another size, up to what there is.
 
-    SIZE is a size, or "max". What is added reads as zeros. A smaller image must not be open; what
-    was written beyond its end is lost only with --lose-data. One of several volumes is resized by
-    `raidx volume resize`.
+    SIZE is a size, or "max". What is added reads as zeros. Members that were replaced by larger
+    ones make room in raidx layouts only; in others their additional space stays unused. A smaller
+    image must not be open; what was written beyond its end is lost only with --lose-data. One of
+    several volumes is resized by `raidx volume resize`.
     """
     mount, name = mountpoint.split_array(array)
     arrays = [a for a in ask(out, mount, "array-list")["arrays"] if name in (None, a["name"])]
@@ -252,6 +253,12 @@ def resize_image(out: Output, array: str, size: str, lose_data: bool, dry_run: b
         found = volume_named(out, mount, images[0])
         own = next(each for each in arrays if each["volumes"])
         size_bytes = own["free"] + (found["size"] if found is not None else 0)
+        if unused := own.get("unused_bytes", 0):
+            warn(
+                f"warning: {out.size(unused)} behind the data of each member stay unused: the "
+                f"places of {own['layout']} are fixed; to use them, make another array of such "
+                "members, mount it beside this one, then: raidx volume move"
+            )
     else:
         size_bytes = SIZE.convert(size, None, None)
     _resize(out, mount, images[0], size_bytes, lose_data, dry_run)

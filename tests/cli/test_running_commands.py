@@ -370,3 +370,17 @@ def test_status_says_what_a_restriping_array_becomes(daemon: Daemon) -> None:
     }
     text = daemon.run("status", "ARRAY").stdout
     assert "raid0 on 3 members, becoming raid5 on 4, chunk" in text
+
+
+def test_space_that_the_layout_cannot_use_is_named(daemon: Daemon) -> None:
+    """Members replaced by larger ones; "max" is not taken for an answer without a word."""
+    own = {"name": "disk", "layout": "raid5", "free": 0, "volumes": ["disk"]}
+    daemon.answers["volume-list"] = {"volumes": [{"name": "disk", "uuid": "u", "size": 7 << 20}]}
+    daemon.answers["volume-resize"] = {"name": "disk", "size": 7 << 20}
+    for unused in (0, 64 << 20):
+        daemon.answers["array-list"] = {"arrays": [{**own, "unused_bytes": unused}]}
+        result = daemon.run("resize", "ARRAY", "max")
+        assert result.exit_code == 0, result.stderr
+        assert ("64 MiB behind the data of each member stay unused" in result.stderr) == bool(
+            unused
+        )

@@ -71,6 +71,11 @@ def test_a_life_of_a_volume() -> None:
         assert about["volumes"] == ["two"]
         assert (about["name"], about["layout"], about["state"]) == ("rig", "raid5", "clean")
         assert about["free"] + 9 * PAGE == about["size"]
+        assert about["unused_bytes"] == 0
+        member_set = desk.volumes.array.member_set
+        larger = [replace(m, size_bytes=m.size_bytes + 5 * PAGE) for m in member_set.config.members]
+        member_set.change(lambda config: replace(config, members=tuple(larger)))
+        assert (await desk.ask("array-list"))["arrays"][0]["unused_bytes"] == 5 * PAGE
         status = await desk.ask("status")  # the commands of the array are there as well
         assert [volume["name"] for volume in status["volumes"]] == ["two"]
         gone = await desk.ask("volume-delete", volume="two")

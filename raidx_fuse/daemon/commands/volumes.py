@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 import trio
 
+from raidx_fuse.array.array import Array
 from raidx_fuse.array.estimate import redundancy_during
 from raidx_fuse.array.status import redundancy_left, state
 from raidx_fuse.daemon.commands.arguments import check_arguments
 from raidx_fuse.daemon.commands.commands import Commands
 from raidx_fuse.errors import BusyError, UsageError
+from raidx_fuse.format.table_page import shares_of
 from raidx_fuse.pool.companions import forget
 from raidx_fuse.pool.monitor import VolumeCounters
 from raidx_fuse.pool.move import Planned, cost, job_of, plan_move, plan_swap, start
@@ -375,9 +377,23 @@ def _array(volumes: ArrayVolumes) -> Result:
         "redundancy_left": redundancy_left(array),
         "size": array.size_bytes,
         "free": volumes.free_bytes(),
+        "unused_bytes": _unused_bytes(array),
         "wiping": volumes.wiping_bytes(),
         "volumes": [volume.name for volume in volumes.volumes],
     }
+
+
+def _unused_bytes(array: Array) -> int:
+    """Return what every member has behind its data, where the layout has fixed places, else 0.
+
+    The members of a raidx layout are used to their ends without being asked.
+    """
+    config = array.member_set.config
+    if shares_of(config):
+        return 0
+    sizes = [record.size_bytes for record in config.members if record.role >= 0]
+    beyond = min(sizes) - config.regions.data.end
+    return max(0, beyond // config.chunk_bytes * config.chunk_bytes)
 
 
 def _dry_run(part: Part, does: str, lost: int) -> Result:
