@@ -62,7 +62,7 @@ MEMBER_BYTES = 1024 * KIB
 LOG_BYTES = 400 * KIB  # a restripe changes as much at once
 SLOW = "8192"  # bytes a second: jobs take some seconds of virtual time
 CUTS = 2  # power cuts of a case
-SLOTS_BYTES = 128 * KIB  # of superblocks; zeros where a member has left
+MAGIC, SLOTS = b"RAIDX-SB", (0, 64 * KIB)
 WINDOW = "WINDOW_BYTES"
 LAYOUTS = {  # name -> members, and the layout that a restripe goes to
     "raid0": (3, "raid5"),
@@ -382,6 +382,11 @@ def _content(member: Disk) -> bytes:
     return bytes(member.memory if isinstance(member, RamMember) else member.state.image)
 
 
+def is_member(content: Any) -> bool:
+    """Return whether one of the slots in *content* begins like a superblock."""
+    return any(bytes(content[at : at + len(MAGIC)]) == MAGIC for at in SLOTS)
+
+
 def cuts(case: Case, begin: int) -> list[dict[str, list[tuple[str, bytes]]]]:
     """Return what CUTS power cuts leave, each at some write or flush from *begin* on."""
     assert case.record is not None
@@ -396,7 +401,7 @@ def cuts(case: Case, begin: int) -> list[dict[str, list[tuple[str, bytes]]]]:
         for array, path in paths:
             disk = disks[case.numbers[path]]
             content = bytes(disk.crash(disk.sample(case.rng)))
-            if any(content[:SLOTS_BYTES]):  # else it was no member yet, or any more
+            if is_member(content):  # else it was none yet, or is none any more
                 left[array].append((path, content))
         found.append(left)
     return found
@@ -536,7 +541,7 @@ async def play(entry: Mapping[str, Any]) -> None:
         async with mounted(arrays) as pool:
             started = True
             await _play_mounted(entry, pool)
-        arrays = [[m for m in members if any(m.memory[:SLOTS_BYTES])] for members in arrays]
+        arrays = [[m for m in members if is_member(m.memory)] for members in arrays]
         async with mounted(arrays) as pool:  # without members that have left
             if not all(volumes.array.was_clean for volumes in pool.arrays):
                 raise WrongError("it was not closed cleanly")
