@@ -18,10 +18,10 @@ The losses of commit 79fb2b4 that need two operations, as this theme found them 
     trim, delete      the same                                         raid5  1,324 states, seed 20
     trim, move        discarded content is back                        raid5  1 state, seed 0
     many, move        a write over all extents is stale in the rest    raid5  487 states, seed 8
-    clean, stripe     a member is caught up without an older stripe    raid5  place 10, seed 43
-    give-up, read     a stripe is not noted: its parity is wrong       raid5  place 1, seed 16
+    clean, stripe     a member is caught up without an older stripe    raid5  1,970 states, seed 3
+    give-up, read     a stripe is not noted: its parity is wrong       raid5  61 states, seed 0
     create, deaf      an acknowledged volume is missing after a cut    raid0  73 states, seed 0
 
-The states are counted in each pair alone, ``journal=partial``, seeds from 0 on; the places of the
-fifth and the sixth were asked for.
+The states are counted in each pair alone, ``journal=partial``, seeds from 0 on, places drawn (the
+fifth: every place). With three places for each seed: six are drawn today.
 """
