@@ -64,6 +64,16 @@ def write(image: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def snapshot(folder: Path, pid: int) -> None:
+    """Copy the members a b c as they are at one moment: their daemon *pid* stands still."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        for name in "abc":
+            shutil.copy(folder / name, folder / f"copy-{name}")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 @pytest.mark.loop
 @pytest.mark.parametrize("devices_first", [True, False])
 def test_a_disk_under_two_names_is_in_use_under_both(
@@ -134,8 +144,9 @@ def test_a_copy_of_a_running_array_is_refused_with_the_way_out(folder: Path) -> 
     checked(folder, "create --layout raid5 --size 16M --name v a b c")
     checked(folder, "mount a b c m")
     write(folder / "m" / "v", b"original" * 1000)
-    for name in "abc":
-        shutil.copy(folder / name, folder / f"copy-{name}")
+    with control_socket.Connection(folder / "m", timeout_s=10) as connection:
+        pid = connection.daemon_pid
+    snapshot(folder, pid)
     copies = "copy-a copy-b copy-c"
     before = checksums(folder)
     for line in (f"mount {copies} m2", f"serve {copies} --nbd unix:s", f"rename {copies} w"):
@@ -153,11 +164,8 @@ def test_a_copy_of_a_running_array_is_refused_with_the_way_out(folder: Path) -> 
     write(folder / "m2" / "v", b"the copy")
     assert (folder / "m" / "v").read_bytes()[:8] == b"original"
     checked(folder, "umount m2")
-    for name in "abc":
-        shutil.copy(folder / name, folder / f"copy-{name}")
+    snapshot(folder, pid)
     # The lock of a process ends with it, however it ends.
-    with control_socket.Connection(folder / "m", timeout_s=10) as connection:
-        pid = connection.daemon_pid
     os.kill(pid, signal.SIGKILL)
     assert control_socket.wait_for_exit(pid, 30)
     run(*mountpoint.unmount_argv(str(folder / "m")))
