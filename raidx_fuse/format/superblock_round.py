@@ -17,7 +17,7 @@ from raidx_fuse.format.configuration.config import (
     ArrayConfig,
     encode_config,
 )
-from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
+from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
 from raidx_fuse.format.superblock import (
     MINOR,
     Superblock,
@@ -50,6 +50,7 @@ async def write_config(
     config: ArrayConfig,
     patience: Patience | None = None,
     reached_events: int | None = None,
+    taken_events: int | None = None,
 ) -> frozenset[str]:
     """Write *config* to *members* (by member UUID) concurrently and flush: the commit point.
 
@@ -61,6 +62,10 @@ async def write_config(
     *reached_events* is the event counter of the last round that all members took, None if that is
     not known. A member that stays may have no newer superblock, or none that a power cut leaves:
     `base_events` is not above it.
+
+    *taken_events* is the event counter of the last round that ended without an error, or of the
+    start. A newer superblock of a member may not be durable there: it is replaced, in its slot,
+    because a power cut may leave only the one in the other slot.
 
     The configuration that is written differs from *config* in two points:
 
@@ -98,7 +103,7 @@ async def write_config(
     if running:
         config = config.parting_from(max(running, key=lambda older: older.events))
     new = {
-        uuid: Superblock(uuid, old.sequence + 1 if old is not None else 0, base, config, minor)
+        uuid: Superblock(uuid, _next_sequence(old, taken_events), base, config, minor)
         for uuid, old in before.items()
     }
     body = encode_config(config)
@@ -159,6 +164,14 @@ class _Write:
             log.error("superblock not written: %s: no answer", self._member.path)
             self._given_up = True
             give_up(self._member, *self._place)
+
+
+def _next_sequence(old: Superblock | None, taken_events: int | None) -> int:
+    """Return the sequence number of the superblock after *old*; its parity is that of the slot."""
+    if old is None:
+        return 0
+    is_loose = taken_events is not None and old.events > taken_events
+    return old.sequence + (SUPERBLOCK_SLOTS if is_loose else 1)
 
 
 def _is_spare(config: ArrayConfig, member_uuid: str) -> bool:

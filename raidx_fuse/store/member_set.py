@@ -103,6 +103,7 @@ class MemberSet(NewestReads):
         # Of the last round that all members took. Of the start, it is not known who was told of an
         # exclusion.
         self._reached_events = -1 if self.lost and not read_only else config.events
+        self._taken_events = config.events
         self._deaf = ""  # a member that stays and did not take the last superblock
 
     # -- membership ----------------------------------------------------------------------------
@@ -417,7 +418,9 @@ class MemberSet(NewestReads):
             events = self.config.events
             patience = Patience(self.io_timeout_s, self.nursery)
             reached = self._reached_events if self._reached_events >= 0 else None
-            failed = await write_config(self.present(), self.config, patience, reached)
+            failed = await write_config(
+                self.present(), self.config, patience, reached, self._taken_events
+            )
         deaf = ""
         for uuid in failed:
             if uuid in self.spares:
@@ -431,7 +434,7 @@ class MemberSet(NewestReads):
         self.published_events = events
         self._deaf = deaf
         if not deaf:
-            self._reached_events = events
+            self._reached_events = self._taken_events = events
 
     async def update(
         self, change: Callable[[ArrayConfig], ArrayConfig], *, asked: bool = False

@@ -26,11 +26,20 @@ MEMBERSHIP = (
     Mutant(
         "superblock-slot-repeated",
         ROUND,
-        "old.sequence + 1 if old is not None else 0",
-        "old.sequence + 2 if old is not None else 0",
+        "(SUPERBLOCK_SLOTS if is_loose else 1)",
+        "SUPERBLOCK_SLOTS",
         "a torn superblock leaves none",
         DISKS,
         SUPERBLOCKS,
+    ),
+    Mutant(
+        "superblock-of-a-failed-round-stays",
+        ROUND,
+        "is_loose = taken_events is not None and old.events > taken_events",
+        "is_loose = False",
+        "the next round overwrites the only superblock that is durable",
+        ("raid0:partial:errors", "raid0:full:errors", "raid1:none:errors"),
+        ("tests/crash/test_refused_superblock.py",),
     ),
     Mutant(
         "checksum-of-superblocks-unchecked",
