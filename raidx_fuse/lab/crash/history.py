@@ -371,6 +371,19 @@ class History:
         span.refuse(given_up)
         self.end(span, event)
 
+    def doubt(self, event: int) -> None:
+        """Note that a disk that cannot be spared has lost its cache before event number *event*.
+
+        Of what no flush has covered, each sector may be lost, whatever is flushed later.
+        """
+        flushed = max((f.begin_order for f in self.flushes if f.ended(event)), default=-math.inf)
+        lost = [w for w in self.writes if w.begun(event) and not w.covered(event, flushed)]
+        for write in lost:
+            write.refuse(write.given_up)
+        for sector, known in self._later.items():  # what came before such a write may be back
+            self._later[sector] = {pair for pair in known if pair[0] not in lost}
+        self._cached = None
+
     def fail_flush(self, span: Span, event: int) -> None:
         """Note that a flush ended in an error: it promises nothing."""
         self.flushes.remove(span)

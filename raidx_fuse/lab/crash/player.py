@@ -34,7 +34,7 @@ from raidx_fuse.lab.crash.hardware import (
 from raidx_fuse.lab.crash.history import History, Span, Timeline, WriteSpan
 from raidx_fuse.lab.crash.laws import Laws
 from raidx_fuse.lab.crash.mounting import mounted
-from raidx_fuse.lab.crash.parts import Parts, read_sectors
+from raidx_fuse.lab.crash.parts import Parts, in_sectors, read_sectors
 from raidx_fuse.lab.crash.recording import Recording, Roles
 from raidx_fuse.lab.crash.state import Cell, ViolationError
 from raidx_fuse.lab.crash.steps import Steps
@@ -114,6 +114,7 @@ class Player(Steps):
         self._fronts = Fronts()
         self._changes: ChangeWriter | None = None
         self.refusals = False  # whether writes and flushes may end in errors
+        self.whole_sectors = False  # what is in a sector may be unknown: none is written in part
         self.hanging = False  # whether a refused write may still be under way
         self.array: Array
         self.pool: Pool
@@ -354,6 +355,12 @@ class Player(Steps):
             self.history.end(span, self.event)
         else:  # the log was lost before: the next mount continues with what was flushed
             self.history.fail_flush(span, self.event)
+            self.doubt(self.event)
+
+    def doubt(self, event: int) -> None:
+        """Note that what no flush has covered at *event* may be lost, whatever is flushed later."""
+        self.whole_sectors = True
+        self.history.doubt(event)
 
     def _begin_flush(self, verb: str, history: History | None = None) -> Span:
         if history is not None:
@@ -513,6 +520,8 @@ class Player(Steps):
         A *discard* counts as a write of zeros. *offset* counts in the workload's parts of the
         image (parts.py).
         """
+        if self.whole_sectors:
+            offset, length = in_sectors(offset, length)
         at, length = self.parts.place(offset, length)
         span, data = self._begin_write(offset, at, length, discard)
         unlogged = self.array.context.unflushed_writes

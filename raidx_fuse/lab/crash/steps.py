@@ -26,6 +26,7 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.engine.move_chunks import ChunkMover
+from raidx_fuse.errors import RaidxError
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
 from raidx_fuse.lab.crash.held_handlers import Handler, through_door
 from raidx_fuse.lab.crash.history import Timeline
@@ -52,6 +53,7 @@ class Steps:
     """Does random steps on *array*, drawn from *rng*, and notes them in the history.
 
     - *sectors*, *stripes*: what it works on, in stripes of *stripe_bytes*;
+    - *refusals*: requests may end in errors;
     - *bundled*: chunks can move; *has_door*: some requests share commit batches; *discards*: some
       ranges are discarded.
     """
@@ -65,6 +67,7 @@ class Steps:
     bundled: bool
     has_door: bool
     discards: bool
+    refusals: bool
 
     # -- what a player brings ------------------------------------------------------------------
 
@@ -173,7 +176,11 @@ class Steps:
         else:
             policy = self.rng.choice(("traditional", "rmw", "rcw"))
             with self.doing("setting"):
-                await self.array.set("parity.policy", policy)
+                try:
+                    await self.array.set("parity.policy", policy)
+                except RaidxError:
+                    if not self.refusals:
+                        raise
 
     async def tidy(self) -> None:
         """Wait until the log is checkpointed, and perhaps until quiet dirty regions are clean."""
@@ -285,8 +292,13 @@ class Steps:
                     moves = mover.exchange(cell, rng.randrange(layout.cells))
                     if rng.random() < 0.5 and len(free := layout.free_chunks(role)):
                         moves = [(cell, role, MemberChunk(int(rng.choice(free.tolist()))))]
-                    if mover.problem(moves) is None:
+                    if mover.problem(moves) is not None:
+                        continue
+                    try:
                         await mover.move(moves)
+                    except RaidxError:
+                        if not self.refusals:
+                            raise
 
     async def observe_met(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Read the sectors where *ranges*, written concurrently, overlap: which write was last?"""

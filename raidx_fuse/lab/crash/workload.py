@@ -86,7 +86,7 @@ def record_workload(
     draw = random.Random(f"{cell} {seed} theme")
     theme = cell.theme or draw.choices(list(themes), weights)[0]
     errors = random.Random(f"{cell} {seed} errors")
-    if not cell.theme and "errors" in themes and errors.random() < ERRORS_SHARE:
+    if not cell.theme and errors.random() < ERRORS_SHARE:
         theme = "errors"
     changes = random.Random(f"{cell} {seed} writes at changes")
     at_changes = theme not in WITHOUT_WRITES_AT_CHANGES and changes.random() < AT_CHANGES_SHARE
@@ -105,6 +105,7 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         "remounts": (theme_remounts, 1),
         "hangs": (theme_hangs, 1),
         "replaces": (theme_replaces, 1),
+        "errors": (theme_errors, 0),
     }
     if find_layout(cell.layout).tolerance(3):
         themes |= {
@@ -112,7 +113,6 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
             "returns": (theme_returns, 2),
             "scrub": (theme_scrub, 1),
             "latent": (theme_latent, 1),
-            "errors": (theme_errors, 0),
         }
     if cell.journal != "none":
         themes["squeeze"] = (theme_squeeze, 1)

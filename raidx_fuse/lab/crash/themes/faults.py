@@ -117,21 +117,25 @@ async def _write_while_records_are_refused(player: Player) -> None:
 
 
 async def theme_errors(player: Player) -> None:
-    """Let operations of members fail, one member after the other, as long as each can be spared."""
+    """Let operations of members fail, one member after the other, as long as each can be spared.
+
+    Without redundancy requests may end in errors, until the array is mounted again.
+    """
     rng = player.rng
     if rng.random() < 0.6:
         await player.fill()
         if rng.random() < 0.6:
             await player.flush()
-    for _ in range(rng.randint(1, player.tolerance)):
+    for _ in range(rng.randint(1, max(1, player.tolerance))):
         await player.jobs_end()  # until then a member may be needed that counts as spare
         _give_one_fault(player)
         for _ in range(rng.randint(2, 5)):
             await player.step()
         draw = rng.random()
-        if draw < 0.2:
+        if draw < 0.2 or not player.tolerance:
             await player.close()
             await player.open()
+            player.expect_refusals(False)
         elif draw < 0.4:
             await player.array.context.journal.place()
         elif draw < 0.5:
@@ -148,12 +152,13 @@ async def theme_errors(player: Player) -> None:
 
 
 def _give_one_fault(player: Player) -> None:
-    """Let operations of a member fail from a drawn one on, if the member can be spared."""
+    """Let operations of a member fail from a drawn one on, if it can be spared or none can."""
     rng, member_set, regions = player.rng, player.array.member_set, player.regions
     roles = [role for role, queue in by_role(member_set.queues) if queue is not None]
     role = rng.choice(roles)
     out = frozenset(map(Role, player.roles.out_at(player.event + 1)))
-    if role in out or not member_set.tolerates(member_set.lost | out | {role}):
+    spared = member_set.tolerates(member_set.lost | out | {role})
+    if role in out or (player.tolerance and not spared):
         return
     where = {
         "flush": None,
@@ -162,13 +167,18 @@ def _give_one_fault(player: Player) -> None:
         "record": range(regions.log.offset, regions.log.end),
         "page": range(regions.bitmap.offset, regions.written.end),
     }
+
+    def doubt(event: int) -> None:
+        player.expect_refusals()
+        player.doubt(event)
+
     kind = rng.choice(("flush", "flush", "superblock", "home", "home", "record", "page"))
     player.disks[player.roles.holder(role, player.event)].give_fault(
         Fault(
             where[kind],
             rng.choice((0, 0, 1, 2, 3, 5, 8, 13, 21)),
             rng.choice((1, 2, 2, 3, 1000)),  # one error may be transient
-            partial(player.roles.take_out, role),
+            partial(player.roles.take_out, role) if spared else doubt,
             loses_cache=rng.random() < 0.7,
         )
     )

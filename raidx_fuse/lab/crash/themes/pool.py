@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable
 from contextlib import suppress
+from functools import partial
 
 import trio
 
@@ -23,6 +24,7 @@ PAGES_MAX = 14
 VOLUMES_MAX = 4
 FULL_SHARE = 0.25  # of the workloads begin with full arrays
 FREE_PAGES_MAX = 8
+MOVED_SHARE = 0.4  # of the large writes and discards: a move of the volume begins meanwhile
 WRITE_SECTORS = 7  # at most: a write that fills a stripe promises less without its log
 SLOW_BYTES = (8192, 32768, 131072)  # a second: a move lasts for several steps
 MOVE_LIMIT_S, POLL_S = 3600.0, 1.0
@@ -80,7 +82,8 @@ class _PoolSteps:
             await self.create(size, volumes)
         for volumes in pool.arrays:
             free = volumes.free_in(volumes.table())[-1].length // PAGE
-            await self.create((free - self._rng.randint(1, FREE_PAGES_MAX)) * PAGE, volumes)
+            pages = free - self._rng.randint(1, FREE_PAGES_MAX)
+            await self.create(max(1, pages) * PAGE, volumes)
         await self._start("swap", start_swap(pool, uuids[0], uuids[1]))
 
     async def create(self, size: int = 0, volumes: ArrayVolumes | None = None) -> None:
@@ -102,7 +105,12 @@ class _PoolSteps:
         """Write or *discard* whole stripes, perhaps: no member may be lost before a flush."""
         self._much.setdefault(history.number, self._player.event)
         self._note_filling(history.number, math.inf)
-        await self._player.write_volume(history, offset, length, discard=discard)
+        write = partial(self._player.write_volume, history, offset, length, discard=discard)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            if self._rng.random() < MOVED_SHARE:
+                await trio.sleep(self._rng.choice((0.0, 0.0, 0.002, 0.01, 0.05)))
+                await self.move(history)
 
     def _note_filling(self, volume: int, end: float) -> None:
         filling, begin = self._player.recording.filling, self._much[volume]
