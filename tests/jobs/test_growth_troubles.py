@@ -10,8 +10,10 @@ import pytest
 import trio
 
 from raidx_fuse.array.array import Array
+from raidx_fuse.engine.peek import Peek
 from raidx_fuse.errors import MemberError
 from raidx_fuse.jobs.grow.job import Grow
+from raidx_fuse.jobs.restripe.job import Restripe
 from raidx_fuse.layouts.numbers import Stripe
 from tests.support.arrays import Rig
 from tests.support.growing import (
@@ -24,6 +26,8 @@ from tests.support.growing import (
     write_about,
 )
 from tests.support.load import CHUNK, enlarge, eventually, fill, play, scrubbed, under_load
+from tests.support.restriping import SmallRig as RestripeRig
+from tests.support.restriping import restripe
 from tests.support.spy import FLUSH, WRITE, SpyRig, restarted
 
 
@@ -313,6 +317,58 @@ def test_a_spare_of_before_takes_over_while_the_array_grows() -> None:
         await rig.compare()
 
     play(SmallRig(), body)
+
+
+@pytest.mark.parametrize("kind", ["growth", "restripe"])
+def test_a_spare_does_not_wait_for_a_paused_job_that_the_end_waits_for(kind: str) -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig, share=0.8)
+        if kind == "growth":
+            job: Grow | Restripe = await grow(rig, 1)
+            job.cancel()
+        else:
+            job = await restripe(rig, "raid5", 4)
+        scrub = await array.start_scrub(repair=False)
+        array.jobs.pause(scrub)
+        await trio.sleep(600)
+        assert job.done_bytes == job.total_bytes
+        assert not job.finished.is_set()
+        await array.add_spare(spare := rig.new_member())
+        await array.fail_disk(1)
+        await trio.sleep(600)
+        assert not array.member_set.lost
+        array.jobs.resume(scrub)
+        await job.finished.wait()
+        assert job.state == ("cancelled" if kind == "growth" else "done"), job.error
+        if kind == "growth":
+            rig.width -= 1
+            del rig.members[-1]
+        rig.members[1] = spare
+        await rig.compare()
+        await scrubbed(rig)
+
+    play(SmallRig() if kind == "growth" else RestripeRig("raid4", 4), body)
+
+
+def test_it_ends_while_a_stripe_is_looked_at() -> None:
+    """A look, or a mend, takes stripe locks while the superblocks get the end of the growth."""
+
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig, share=0.8)
+        job = await grow(rig, 2)
+        peek = Peek(array.context)
+        while not job.finished.is_set():
+            await peek.peek(0)
+            await trio.sleep(0.0005)
+        assert job.state == "done", job.error
+        enlarge(rig)
+        await rig.compare()
+
+    play(SmallRig(slow=True), body)
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

@@ -62,15 +62,16 @@ async def take_in(
 
 @asynccontextmanager
 async def undisturbed(array: ArrayServices) -> AsyncIterator[None]:
-    """Run the block with the gate closed, and while no other job than a growth runs.
+    """Run the block with the gate closed, while no other job than a growth runs and none attaches.
 
-    Raises as `ArrayContext.closed`.
+    Spares take roles while it waits for the other jobs, which may be paused. Raises as
+    `ArrayContext.closed`.
     """
     while True:
         for job in array.jobs.running():  # those jobs rely on the current shape
             if job.kind != Grow.kind:
                 await job.finished.wait()
-        async with array.context.closed():
+        async with array.membership.attaching, array.context.closed():
             if all(job.kind == Grow.kind for job in array.jobs.running()):
                 yield
                 return

@@ -143,7 +143,7 @@ class CopiesOperation:
         """Let the member in the role of *record* leave the array; the others keep all content."""
         self.require_removable(record)
         member_set = self.member_set
-        async with self.array.membership.attaching, undisturbed(self.array):
+        async with undisturbed(self.array):
             await drain_for_new_roles(self.context)
             record = self._newest(record)
             queue = self._narrow(self.require_removable(record), record)

@@ -238,10 +238,13 @@ class GrowOperation:
         else:
             # No read is under way that has looked up a place which is vacated.
             async with self.context.closed(drained=False):
-                await self.member_set.update(final_config)
+                # All in memory before the first await: what never enters the gate, a mend or a look
+                # at a stripe, may take stripe locks while the superblocks are written.
+                self.member_set.change(final_config)
                 self.context.note_zero_roles()
                 layout.finish_growth()
                 self.context.end_growth()
+                await self.member_set.update(lambda config: config)
         log.warning("grown to %d members: the image has %d bytes", layout.width, layout.size_bytes)
         for hook in self.on_size:
             await hook()
@@ -250,7 +253,7 @@ class GrowOperation:
         self, layout: ElasticLayout, final_config: Callable[[ArrayConfig], ArrayConfig]
     ) -> None:
         """Give the surrogate the role of the parity; the former parity member becomes a spare."""
-        async with self.array.membership.attaching, undisturbed(self.array):
+        async with undisturbed(self.array):
             # Records name roles, so recovery must not redo any of them under the new assignment.
             # Nothing is written until the superblocks hold it: the gate is closed.
             await drain_for_new_roles(self.context)
@@ -296,7 +299,7 @@ class GrowOperation:
         assert self.context.growth is not None
         history = self.context.growth.layout.history[:-1]
         released: list[Member] = []
-        async with self.array.membership.attaching, undisturbed(self.array):
+        async with undisturbed(self.array):
             # Losses may have put the log on a member that leaves (as in `_hand_over`).
             journal = self.context.journal
             moves = any(role >= history[-1] for role in journal.log_members.roles)

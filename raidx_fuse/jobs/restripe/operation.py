@@ -258,10 +258,10 @@ class RestripeOperation:
         """Conclude: all chunks are on one side, whose layout becomes the only one."""
         context, member_set = self.context, self.member_set
         released: list[Member] = []
-        async with self.array.membership.attaching:
-            while True:
-                for job in self._others():  # those jobs rely on both codes
-                    await job.finished.wait()
+        while True:
+            for job in self._others():  # those jobs rely on both codes, and may be paused
+                await job.finished.wait()
+            async with self.array.membership.attaching:
                 context.dirty_bitmap.forget_torn()
                 await context.dirty_bitmap.clean_quiet(all_regions=True)
                 async with context.closed():
@@ -274,7 +274,7 @@ class RestripeOperation:
                         context.journal.choose_roles()
                         await member_set.update(lambda config: config)
                         break
-            context.journal.force(False)  # only now: its records named stripes of the two layouts
+        context.journal.force(False)  # only now: its records named stripes of the two layouts
         size = self.array.size_bytes
         log.warning("restriped to %s: the image has %d bytes", context.layout.name, size)
         await release(released, self.on_release)
