@@ -18,11 +18,9 @@ import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import ClassVar
 
 _WORD = re.compile("(?<=[a-z])(?=[A-Z])")
 NAME_CHARS_MAX = 80  # of a name that an error message repeats
-LAWS_KEPT = 100
 
 
 class RaidxError(Exception):
@@ -85,17 +83,13 @@ class NotFastError(RaidxError):
 
 
 class LawError(RaidxError):
-    """A bug: a request met what the program promises never to let it meet. Only it has failed.
+    """A bug: a law that content depends on was about to be broken. Only the request has failed.
 
-    *broken* are the messages of the first `LAWS_KEPT` that were raised; an event says each.
+    An event says so, too (`MemberSet.broken_law`).
     """
 
-    broken: ClassVar[list[str]] = []
-
-    def __init__(self, message: str) -> None:
-        super().__init__(f"bug: {message}", action="report it, with the log of the mount")
-        if len(LawError.broken) < LAWS_KEPT:
-            LawError.broken.append(message)
+    def __init__(self, what: str) -> None:
+        super().__init__(f"bug: {what}", action="report it, with the log of the mount")
 
 
 class FormatError(RaidxError):
@@ -148,13 +142,6 @@ class UnrecoverableError(RaidxError):
 
 class ArrayFailedError(RaidxError):
     """More members have failed or are missing than the layout tolerates."""
-
-
-class BrokenLawError(RaidxError):
-    """This program was about to break a law that content depends on: it has a bug."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what}: a bug", action="please report it, with the log of the array")
 
 
 class ReadOnlyError(RaidxError):

@@ -194,7 +194,7 @@ class ChangedRegions:
         return saved and region in self._away.regions
 
     def require_noted(self, stripes: Iterable[Stripe]) -> None:
-        """Raise BrokenLawError unless home places of *stripes* may change: a writer has a bug."""
+        """Raise LawError unless home places of *stripes* may change: a writer has a bug."""
         for stripe in stripes:
             if not self.is_noted(stripe):
                 raise self.member_set.broken_law(

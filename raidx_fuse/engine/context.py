@@ -15,7 +15,7 @@ from raidx_fuse.engine.heat.place_heat import counter_of
 from raidx_fuse.engine.parity_policy.own import own_policy
 from raidx_fuse.engine.parity_policy.policy import POLICIES, BpuPolicy, Policy
 from raidx_fuse.engine.stripe_locks import StripeLocks
-from raidx_fuse.errors import LawError, UnrecoverableError
+from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.format.configuration.lost_chunks import LostChunks
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.stripe_parity import Plans
@@ -138,7 +138,7 @@ class ArrayContext:
         self.unflushed_writes = UnflushedWrites()
         member_set.flush_observers.append(self.unflushed_writes)
         self.locks = StripeLocks()
-        self.gate = Gate("the array")
+        self.gate = Gate("the array", member_set.broken_law)
         self.changes = ChangedRegions(member_set, layout, dirty, lambda: journal.ring.stripes)
         journal.connect(self.locks, self._take_mark, self.changes.before_places)
         self.arenas = ArenaPool()
@@ -279,7 +279,7 @@ class ArrayContext:
     def _require_closed(self, change: str) -> None:
         self.gate.require_empty(change)
         if not self.gate.is_closed or self.locks.held:
-            raise LawError(f"{change} while requests may come")
+            raise self.member_set.broken_law(f"{change} while requests may come")
 
     def recorded_zero_roles(self) -> frozenset[int]:
         """Return the roles whose superblock records say that unwritten places read as zero.

@@ -94,19 +94,34 @@ class Generation(list[None]):
 class Gate:
     """The gate of *what*; see the module. *is_closed*: requests wait in front of it.
 
-    *latest* are those who entered since the last `passed`.
+    *broken_law* makes the error for a request that goes past it. *latest* are those who entered
+    since the last `passed`.
     """
 
-    __slots__ = ("_older", "_on_turn", "_opens", "_turn", "is_closed", "latest", "what")
+    __slots__ = (
+        "_broken_law",
+        "_older",
+        "_on_turn",
+        "_opens",
+        "_turn",
+        "is_closed",
+        "latest",
+        "what",
+    )
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, broken_law: Callable[[str], LawError] = LawError) -> None:
         self.what = what
+        self._broken_law = broken_law
         self.is_closed = False
         self._on_turn: Callable[[], None] | None = None
         self._opens = trio.Event()  # set when a closed gate opens
         self._turn = trio.Lock()  # held by the one who closes
         self.latest = Generation()
         self._older: list[Generation] = []
+
+    def rename(self, what: str) -> None:
+        """Let *what* be the name in messages from now on."""
+        self.what = what
 
     def on_turn(self, call: Callable[[], None]) -> None:
         """Have *call* called, which does not suspend, when the gate was closed or opened."""
@@ -124,7 +139,7 @@ class Gate:
 
     def refused(self) -> LawError:
         """Return the error of a request that does not wait in front of the closed gate."""
-        return LawError(f"a request entered the closed gate of {self.what}")
+        return self._broken_law(f"a request entered the closed gate of {self.what}")
 
     async def enter(self) -> Generation:
         """Wait until the gate is open, and enter it."""
@@ -147,7 +162,7 @@ class Gate:
     def require_empty(self, change: str) -> None:
         """Raise LawError if somebody is inside while *change* is made."""
         if self.inside:
-            raise LawError(f"{change} under {self.inside} requests of {self.what}")
+            raise self._broken_law(f"{change} under {self.inside} requests of {self.what}")
 
     async def passed(self) -> None:
         """Return when all who are inside now have left. The gate stays as it is."""

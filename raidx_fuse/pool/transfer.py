@@ -34,6 +34,7 @@ from dataclasses import replace
 
 import trio
 
+from raidx_fuse.engine.gate import Gate
 from raidx_fuse.format.configuration.volumes import (
     Arrived,
     VolumeRecord,
@@ -94,6 +95,7 @@ class Transfer:
             flush=self.flush,
             read_only=target.array.read_only,
             uuid=there.uuid,
+            gate=Gate(f"volume {there.name}", target.array.member_set.broken_law),
         )
 
     def _lie(self, here: VolumeRecord, there: VolumeRecord) -> None:

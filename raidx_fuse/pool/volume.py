@@ -132,6 +132,7 @@ class Volume:
         """Take another name. Raises UsageError if no file can have it."""
         check_name(name)
         self.name = name
+        self.gate.rename(f"volume {name}")
 
     def bind(
         self,
@@ -186,7 +187,7 @@ class Volume:
         if not 0 <= offset <= offset + size <= self.size_bytes:
             raise UsageError(
                 f"bytes {offset} to {offset + size} are not inside volume {self.name}, "
-                f"which has {self.size_bytes}"
+                f"which has {self.size_bytes} bytes"
             )
 
     def watch(self, note: Note | None) -> None:

@@ -329,7 +329,8 @@ class ArrayVolumes:
     # -- front ends ------------------------------------------------------------------------------
 
     def _volume(self, record: VolumeRecord) -> Volume:
-        array, gate = self.array, Gate(f"volume {record.name}")
+        array = self.array
+        gate = Gate(f"volume {record.name}", array.member_set.broken_law)
         whole = record.size_bytes is None
         extents = (Extent(0, array.size_bytes),) if whole else record.extents
         return Volume(

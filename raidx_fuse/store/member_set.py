@@ -23,8 +23,8 @@ import trio
 
 from raidx_fuse.errors import (
     ArrayFailedError,
-    BrokenLawError,
     FormatError,
+    LawError,
     MemberError,
     NoSpaceError,
     ShorterError,
@@ -45,6 +45,8 @@ from raidx_fuse.store.observers import FlushObserver, NewerContent, PagesOfMembe
 from raidx_fuse.store.operation import CHECK, FLUSH, PUNCH, WRITE, CountdownLatch, Operation
 from raidx_fuse.store.queue import MemberQueue
 from raidx_fuse.tasks import Starter, tick_after, was_stopped
+
+LAWS_KEPT = 100  # said by events
 
 log = logging.getLogger(__name__)
 
@@ -272,11 +274,12 @@ class MemberSet(NewestReads):
         """Let operations fail that get no answer within *timeout_s* seconds."""
         self.io_timeout_s = timeout_s
 
-    def broken_law(self, what: str) -> BrokenLawError:
+    def broken_law(self, what: str) -> LawError:
         """Return the error for a request that would break a law; an event says so, too."""
-        error = BrokenLawError(what)
+        error = LawError(what)
         log.critical("%s", error)
-        self.broken_laws.append(error.message)
+        if len(self.broken_laws) < LAWS_KEPT:
+            self.broken_laws.append(what)
         return error
 
     def end_superblocks(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from raidx_fuse.engine.changed_regions import ChangedRegions
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.errors import BrokenLawError
+from raidx_fuse.errors import LawError
 from raidx_fuse.lab.crash.laws import Laws
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.ram import RamMember
@@ -47,7 +47,7 @@ def test_in_use_the_request_fails_and_an_event_can_say_so(monkeypatch: pytest.Mo
             await rig.running.context.dirty_bitmap.clean_quiet(all_regions=True)
             await rig.running.fail_disk(1)
             monkeypatch.setattr(ChangedRegions, "note", lambda _self, _stripes: None)
-            with pytest.raises(BrokenLawError, match="is not noted while a member is away"):
+            with pytest.raises(LawError, match="is not noted while a member is away"):
                 await rig.running.write(0, noise(8192 * 100))
             assert rig.running.member_set.broken_laws
             monkeypatch.undo()

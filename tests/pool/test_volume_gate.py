@@ -207,7 +207,7 @@ def test_requests_that_wait_for_a_change_meet_the_volume_as_it_is_then() -> None
             volumes.array.member_set.update = meanwhile  # type: ignore[method-assign]
             await volumes.resize(volume, MIB, lose_data=True)
         behind = {(MIB, MIB + 7), (MIB - 1, MIB + 1), (MIB, MIB + PAGE)}
-        words = "bytes {} to {} are not inside volume v, which has {}"
+        words = "bytes {} to {} are not inside volume v, which has {} bytes"
         assert set(refused) == {words.format(*part, MIB) for part in behind}
         assert await content(volume) == b"in front" + before[8:MIB]
         refused.clear()

@@ -9,7 +9,6 @@ from typing import Any
 from raidx_fuse.array import advice
 from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.events.event import ERROR, INFO, TEXT_CHARS_MAX, WARNING, Event
-from raidx_fuse.errors import LawError
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.jobs.scrub import Scrub
@@ -55,7 +54,6 @@ class Watch:
         self._log_was_full = False
         self._hot = False
         self._full: list[str] = []  # members whose hosts are full
-        self._laws = len(LawError.broken)
 
     def begin(self, array: Array) -> None:
         """Watch *array*, which has started."""
@@ -231,19 +229,16 @@ class Watch:
                 self._tell("JobStalled", ERROR, f"the {_noun(job)} waits: {job.error}", job.kind)
         self._look_at_log()
         self._look_at_hosts()
-        laws = self._array.member_set.broken_laws
-        for law in laws[self._laws :]:
-            self._tell("BrokenLaw", ERROR, f"a request was refused: {law}", "", "report it")
-        self._laws = len(laws)
         problems = self._array.presence.problems
         for path in sorted(problems.keys() - self._paths):
             action = "look at the disk or folder; move what is needed before an unmount"
             self._tell("MemberPath", WARNING, f"{path}: {problems[path]}", path, action)
         self._paths = frozenset(problems)
-        for text in LawError.broken[self._laws :]:
-            refused = f"a bug in raidx, for which a request was refused: {text}"
+        laws = self._array.member_set.broken_laws
+        for law in laws[self._laws :]:
+            refused = f"a bug in raidx, for which a request was refused: {law}"
             self._tell("LawBroken", ERROR, refused, "", "report it, with the log of the mount")
-        self._laws = len(LawError.broken)
+        self._laws = len(laws)
         lost = self._array.context.bad_chunks.count()
         if lost > self._lost:
             text = f"chunks lost, whose reads fail: {lost}"

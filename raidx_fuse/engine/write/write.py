@@ -304,7 +304,7 @@ class Writer:
             await context.member_set.published()
 
     def _require_noted(self, direct: list[Piece]) -> None:
-        """Raise BrokenLawError unless what members that are away lack of *direct* is noted."""
+        """Raise LawError unless what members that are away lack of *direct* is noted."""
         context = self.context
         lost_cells, lost_at = context.layout.lost_cells, context.member_set.lost_at
         stripes = (piece.stripe for piece in direct)
