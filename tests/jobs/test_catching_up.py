@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import trio
 
+from raidx_fuse.array.open import open_array
 from raidx_fuse.engine import changed_regions
+from raidx_fuse.errors import ArrayFailedError
 from raidx_fuse.format.configuration.away import (
     KEY,
     away_of,
@@ -19,7 +21,18 @@ from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import READ, WRITE, SpyRig, Touch, fill, noise, spying
+from tests.support.spy import (
+    READ,
+    WRITE,
+    Log,
+    SpyMember,
+    SpyRig,
+    Touch,
+    fill,
+    members_from,
+    noise,
+    spying,
+)
 
 CHUNK = 4096
 KINDS: tuple[tuple[str, int, Mapping[str, Any]], ...] = (
@@ -242,8 +255,11 @@ def test_writes_that_the_member_had_not_flushed_are_visited(journal: str) -> Non
             await rig.in_place()
             before = bytes(rig.rams[1].memory)
             stripe = 3 * CHUNK
-            await rig.put(50 * stripe, noise(4 * stripe, 1))
-            await rig.put(200 * stripe, noise(700, 2))
+            region = rig.running.context.dirty_bitmap.per_region
+            await rig.put(region * stripe, noise(4 * stripe, 1))
+            await rig.put(5 * region * stripe, noise(700, 2))
+            last = 2 * region - 1  # of the region that is marked already
+            await rig.put(last * stripe, noise(stripe, 3))
             superblocks = 128 << 10
             pulled = rig.rams[1].memory
             pulled[superblocks:] = before[superblocks:]
@@ -289,6 +305,71 @@ def test_writes_of_a_region_that_is_marked_again_while_it_is_cleaned_are_visited
             member.come_back()
             assert (await come_back(rig, 1, member))["catches_up"] is True
             await check_whole(rig, 1)
+
+    run(main)
+
+
+def test_what_a_start_redoes_when_a_member_leaves_is_visited() -> None:
+    """It has not flushed that yet: the member's volatile cache loses it."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=600) as rig:
+            await fill(rig)
+            await trio.sleep(30)
+            await rig.in_place()
+            for stripe in range(50, 53):  # one of three data chunks, and the parity, of each
+                await rig.put(3 * stripe * CHUNK, noise(512, stripe))
+            data, expected = rig.data.offset, bytes(rig.model)
+            rams = members_from(rig.images())
+        log = Log()
+        members = [FaultMember(SpyMember(ram, log)) for ram in rams]
+        ram, member = rams[1], members[1]
+        before = bytes(ram.memory[data:])
+
+        def leave_at_its_place(touch: Touch) -> None:
+            if touch.member == member.path and touch.offset_bytes >= data:
+                member.vanish()
+
+        log.hook = leave_at_its_place
+        async with open_array(members) as array:
+            assert array.member_set.queues[1] is None
+            log.hook = None
+            member.come_back()
+            ram.memory[data:] = before
+            begun = await array.replace_disk(1, member)
+            assert begun["catches_up"] is True
+            assert (await array.jobs.wait(begun["job"]))["state"] == "done"
+            await array.fail_disk(2)
+            assert bytes(await array.read(0, len(expected))) == expected
+
+    run(main)
+
+
+def test_a_note_that_no_superblock_took_is_saved_before_the_next_write() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=600) as rig:
+            await rig.running.set("journal", "none")
+            await fill(rig)
+            await leave(rig, 1)
+            stripe, other = 3 * CHUNK, Stripe(60)  # of one region of the dirty bitmap
+            await rig.put(40 * stripe, noise(CHUNK, 1))
+            rest = [member for role, member in enumerate(rig.members) if role != 1]
+            faults = [m.error(("write",), length_bytes=128 << 10) for m in rest]
+            with pytest.raises(ArrayFailedError):
+                await rig.put(other * stripe, noise(CHUNK, 2))
+            for fault in faults:
+                fault.lift()
+            marked = []
+
+            def look(touch: Touch) -> None:
+                if touch.offset_bytes >= rig.data.offset:
+                    marked.append(other in stripes_marked(bytes(rig.rams[0].memory)))
+
+            rig.log.hook = look
+            await rig.put(other * stripe, noise(CHUNK, 2))
+            assert marked
+            assert all(marked)
+            rig.log.hook = None
 
     run(main)
 

@@ -11,11 +11,12 @@ from collections.abc import Callable
 import pytest
 import trio
 
+from raidx_fuse.jobs.attach import record_of
 from raidx_fuse.jobs.job import WINDOW_BYTES
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.simulated.faulty import Fault, Operation
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import SpyRig, spying
+from tests.support.spy import SpyRig, restarted, spying, state_of
 
 CHUNK = 4096
 ROLE = 1  # the one that is lost and rebuilt
@@ -331,5 +332,111 @@ def test_a_write_that_waits_while_another_member_takes_a_role_is_planned_again(
             assert role == ROLE
             assert not journal.overlay.covers(role, position, position + 512)
             await rig.compare()
+
+    run(main)
+
+
+# The window of the rebuild is chosen, then a first write begins in a stripe that it skips.
+
+
+@pytest.mark.parametrize("journal", ["none", "partial"])
+def test_a_first_write_that_begins_between_the_stripes_of_a_window(journal: str) -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=64) as rig:
+            await rig.running.set("journal", journal)
+            context = rig.running.context
+            for stripe in (0, 20):
+                await write_first(rig, stripe, context.code.data_mask)
+            await rig.in_place()
+            await rig.running.fail_disk(ROLE)
+            stripe = next(s for s in range(5, 15) if cells_on(rig, s, ROLE))
+            (cell,) = cells_of(cells_on(rig, stripe, ROLE))
+            new = rig.new_member()
+            at_rebuild = new.hang(("write",), offset_bytes=rig.data.offset)
+            job = (await rig.running.replace_disk(ROLE, new))["job"]
+            async with trio.open_nursery() as nursery:
+                await until(lambda: at_rebuild.hits)
+                at_write = held(rig, stripe, context.data_count)  # the parity has all of it
+                nursery.start_soon(write_first, rig, stripe, 1 << cell)
+                await trio.sleep(1)
+                assert at_write.hits or journal != "none"
+                at_rebuild.lift()
+                await trio.sleep(1)
+                at_write.lift()
+            assert (await rig.running.jobs.wait(job))["state"] == "done"
+            await check(rig)
+
+    run(main)
+
+
+def test_a_member_that_fails_as_its_rebuild_ends_is_not_called_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the next start would take it for one that has all that was written since."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=64) as rig:
+            await rig.put(0, noise(1, len(rig.model)))
+            await rig.in_place()
+            await rig.running.fail_disk(ROLE)
+            journal, reform = rig.running.context.journal, rig.running.context.journal.reform
+
+            async def then_it_fails() -> None:
+                await reform()
+                await rig.running.fail_disk(ROLE)
+
+            monkeypatch.setattr(journal, "reform", then_it_fails)
+            new = rig.new_member()
+            job = (await rig.running.replace_disk(ROLE, new))["job"]
+            await rig.running.jobs.wait(job)
+            monkeypatch.undo()
+            assert state_of(rig, ROLE) == "failed"
+            await rig.put(0, noise(2, len(rig.model)))
+            await rig.running.flush()
+            rig.members[ROLE] = new
+            await rig.close()
+            await rig.open()
+            await rig.compare()
+
+    run(main)
+
+
+def test_the_position_of_a_member_that_fails_is_not_that_of_the_spare_that_follows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It follows while the position is being saved; then the power fails."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=2000) as rig:
+            await rig.put(0, noise(1, len(rig.model)))
+            await rig.in_place()
+            await rig.running.fail_disk(ROLE)
+            await rig.running.set("speed_max", "64KiB")
+            await rig.running.replace_disk(ROLE, rig.new_member())
+            member_set, membership = rig.running.member_set, rig.running.membership
+            await until(lambda: member_set.watermarks[ROLE])
+            (job,) = rig.running.jobs.running()
+            job.pause()
+            flush, spare = member_set.flush, rig.new_member()
+
+            async def then_a_spare_follows() -> None:
+                monkeypatch.undo()
+                await flush()
+                await rig.running.fail_disk(ROLE)
+                await membership._prepare(spare)
+                await membership._seat(record_of(spare, ROLE, "rebuilding"), spare)
+
+            monkeypatch.setattr(member_set, "flush", then_a_spare_follows)
+            await job.checkpoint()
+            images = rig.images()
+            expected = bytes(rig.model)
+        images.pop(rig.width)  # of the member that failed
+        images.pop(ROLE)
+        async with restarted(images) as array:
+            for rebuild in array.jobs.running():
+                await rebuild.finished.wait()
+            assert not array.member_set.lost
+            await array.fail_disk(2)
+            assert bytes(await array.read(0, len(expected))) == expected
 
     run(main)

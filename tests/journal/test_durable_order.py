@@ -131,6 +131,27 @@ def test_a_read_that_a_placement_overtook_reads_again() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("layout", ["raid1", "raid5"])
+def test_a_drained_log_stays_empty_until_the_caller_is_done(layout: str) -> None:
+    async def main() -> None:
+        async with spying(layout, 3, chunk_bytes=CHUNK) as rig:
+            await rig.put(0, b"a" * len(rig.model))
+            await rig.in_place()
+            journal = rig.running.context.journal
+
+            async def change_roles() -> None:
+                nursery.start_soon(rig.put, CHUNK + 512, b"b" * 512)
+                await trio.sleep(1)
+                assert not journal.ring.open
+                assert not journal.overlay.held_bytes
+
+            async with trio.open_nursery() as nursery:
+                await journal.drain(change_roles)
+            await rig.compare()
+
+    run(main)
+
+
 def test_a_drained_log_holds_nothing() -> None:
     async def main() -> None:
         async with gated("raid5", 3, "partial") as (array, _members):

@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+import trio
 
+from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.stripe_parity import bands_of
 from raidx_fuse.journal.unsettled import ALONE_BYTES, Unsettled
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
@@ -17,6 +19,7 @@ from tests.support.arrays import Rig
 from tests.support.spy import READ, WRITE, SpyRig, restarted, spying
 
 CHUNK = 4096
+WRITES = 12
 LAYOUTS = [("raid4", 4), ("raid5", 4), ("rdp", 6), ("upc", 6), ("evenodd", 6)]
 Body = Callable[[SpyRig], Awaitable[None]]
 
@@ -121,6 +124,53 @@ def test_the_tail_stays_before_data_that_came_while_parities_were_logged() -> No
             await journal.place()
         assert len(journal.ring.open) == 2, "the data, and the parities behind it"
         assert journal.ring.placed_tail[0] == journal.ring.next_sequence - 2
+        await check(rig)
+
+    with_rig("raid5", 4, body)
+
+
+def test_a_stripe_that_has_parity_in_a_layer_gets_no_data_without_it_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log was filling up at the first write: its parity is not that of the base."""
+
+    async def body(rig: SpyRig) -> None:
+        journal = rig.running.context.journal
+        with monkeypatch.context() as patched:
+            patched.setattr(Journal, "is_filling", True)
+            await rig.put(512, random.Random(2).randbytes(512))
+        assert journal.commits
+        assert not journal.unsettled
+        await rig.put(CHUNK + 512, random.Random(3).randbytes(512))
+        await check(rig)
+
+    with_rig("raid5", 4, body)
+
+
+def test_no_parity_is_awaited_while_the_gate_of_the_layout_is_closed() -> None:
+    """Writes were let in, and wait for the log, when the gate begins to close."""
+
+    async def body(rig: SpyRig) -> None:
+        context = rig.running.context
+        journal = context.journal
+        may_end = trio.Event()
+
+        async def change() -> None:
+            async with context.closed():
+                assert not journal.unsettled
+
+        async with trio.open_nursery() as nursery:
+            inside = context.gate.enter_now()
+            nursery.start_soon(journal.drain, may_end.wait)
+            nursery.start_soon(change)
+            await trio.sleep(1)
+            for stripe in range(WRITES):  # some go on before the log is emptied once more
+                nursery.start_soon(rig.put, 3 * stripe * CHUNK + 512, b"b" * 512)
+            await trio.sleep(1)
+            assert context.gate.inside == 1 + WRITES
+            inside.leave()
+            await trio.sleep(1)
+            may_end.set()
         await check(rig)
 
     with_rig("raid5", 4, body)
