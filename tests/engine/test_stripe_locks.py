@@ -81,3 +81,32 @@ def test_a_lock_is_handed_over_in_order_and_left_by_the_cancelled() -> None:
         assert not locks.held
 
     run(main)
+
+
+@pytest.mark.parametrize("journal", ["none", "partial", "full"])
+def test_a_small_write_waits_for_the_lock_of_its_stripe(journal: str) -> None:
+    """Who has the lock computes parity from what it has read there."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await rig.running.set("journal", journal)
+            await rig.put(0, b"a" * len(rig.model))
+            await rig.in_place()
+            context, done = rig.running.context, False
+            stripe, _ = context.layout.locate(0)
+
+            async def write() -> None:
+                nonlocal done
+                await rig.put(512, b"b" * 512)
+                done = True
+
+            await context.locks.acquire(stripe)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(write)
+                await trio.sleep(1)
+                assert not done
+                assert await rig.get(512, 512) == b"a" * 512
+                context.locks.release(stripe)
+            await rig.compare()
+
+    run(main)

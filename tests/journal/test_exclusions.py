@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
+from raidx_fuse.errors import ArrayFailedError
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import SpyRig, fill, noise, restarted, spying
@@ -82,5 +83,28 @@ def test_a_parity_that_was_computed_without_its_member(journal: str) -> None:
             role = context.position(STRIPE, CellIndex(context.data_count))[0]
             images = await cut_while_unpublished(rig, role, context.journal.place)
             await check_old_content(rig, images, expected, role, CellIndex(0))
+
+    run(main)
+
+
+@pytest.mark.parametrize("journal", ["none", "partial"])
+def test_no_small_write_is_acknowledged_while_a_superblock_lacks_the_configuration(
+    journal: str,
+) -> None:
+    """No member is lost: this one cannot be spared."""
+
+    async def main() -> None:
+        async with spying("raid0", 2, chunk_bytes=CHUNK, stripes=64) as rig:
+            await rig.running.set("journal", journal)
+            await fill(rig)
+            deaf = rig.members[0].error(("write",), length_bytes=SUPERBLOCKS_BYTES)
+            with pytest.raises(ArrayFailedError):
+                await rig.running.member_set.update(lambda config: config)
+            assert not rig.running.member_set.lost
+            with pytest.raises(ArrayFailedError):
+                await rig.running.write(0, noise(512, 1))
+            deaf.lift()
+            await rig.put(0, noise(512, 1))
+            await rig.compare()
 
     run(main)

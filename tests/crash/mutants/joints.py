@@ -391,7 +391,7 @@ MUTANTS = (
         "",
         "parity is computed from a stripe that another request is changing",
         ("raid5:none:pairs:part:small", "raid5:none:pairs:scrub:small", *DISKS, *DEFERRAL),
-        ("tests/engine/test_pending_writes.py", "tests/engine/test_stripe_locks.py"),
+        ("tests/engine/test_stripe_locks.py",),
     ),
     Mutant(
         "small-write-behind-a-position-that-is-not-durable",
@@ -428,7 +428,7 @@ MUTANTS = (
         "not member_set.lost and not",
         "a write is acknowledged that a member lacks which rejoins after a crash",
         ("raid5:none:pairs:fails:small", "rdp:none:pairs:fails:small", *DISKS),
-        FAILURES,
+        ("tests/journal/test_exclusions.py",),
     ),
     Mutant(
         "torn-first-write-relied-on-to-read-as-zero",
