@@ -347,7 +347,7 @@ MUTANTS = (
         "",
         "of two writes of one range the older one lands last",
         ("raid5:none:pairs:small:small", "raid5:none:pairs:part:small", *HANGS, *UNLOGGED),
-        ("tests/store/test_retries.py", "tests/store/test_late_writes.py"),
+        ("tests/store/test_overtaking.py",),
     ),
     Mutant(
         "batch-overtakes-writes-that-wait",
@@ -361,7 +361,7 @@ MUTANTS = (
             *HANGS,
             *LOGGED,
         ),
-        ("tests/store/test_retries.py", "tests/store/test_late_writes.py"),
+        ("tests/store/test_overtaking.py",),
     ),
     Mutant(
         "successor-without-holes",
