@@ -370,7 +370,7 @@ MUTANTS = (
         "        done = True\n        if False:\n            self._copies += 1",
         "what was discarded still lies on the new member, which is relied on to read as zero",
         ("raid5:partial:pairs:replace:discard", "raid5:partial:pairs:replace:trim", *REPLACES),
-        REPLACING,
+        ("tests/members/test_twin_holes.py",),
     ),
     Mutant(
         "late-write-copied-to-the-successor",
