@@ -302,7 +302,7 @@ def test_the_program_fails_and_prints_the_line_that_replays() -> None:
 def test_the_program_runs_every_theme_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     themes: list[Cell] = []
 
-    def tasks_of(cells: Sequence[Cell], _states: int, _seed: int) -> list[matrix.Task]:
+    def tasks_of(cells: Sequence[Cell], *_: int, **_by_name: bool) -> list[matrix.Task]:
         themes.extend(cells)
         return []
 
