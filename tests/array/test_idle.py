@@ -77,7 +77,8 @@ def test_an_idle_array_wakes_once_a_second(layout: str) -> None:
 def test_an_idle_array_over_exports_wakes_once_a_second(all_there: bool) -> None:
     """The answers to its beats come a moment later; nothing wakes for them.
 
-    While a server is gone, connecting again is tried when the process wakes anyway.
+    While a server is gone, connecting again is tried when the process wakes anyway. What was under
+    way is dropped once, after a wait of its own.
     """
 
     def process(seen: trio.lowlevel.Task) -> bool:
@@ -96,7 +97,7 @@ def test_an_idle_array_over_exports_wakes_once_a_second(all_there: bool) -> None
             member.close()
         return seen
 
-    assert 5 < run(main) <= IDLE_S + 1
+    assert 5 < run(main) <= IDLE_S + 1 + (not all_there)
 
 
 def test_ticks_are_shared_and_short_delays_kept() -> None:

@@ -282,10 +282,11 @@ class Trace:
 def regular_file(path: Path) -> Path:
     """Return *path*, or of a pipe the path of a copy: a trace is read several times.
 
-    The copy is kept until the program ends. Raises OSError.
+    The copy is kept until the program ends. A path that leads nowhere is returned as it is. Raises
+    OSError.
     """
     if str(path) not in _copies:
-        if path.is_file():
+        if path.is_file() or not path.exists():
             return path
         with path.open("rb") as pipe:
             copy = NamedTemporaryFile(prefix="raidx-trace-")  # noqa: SIM115  # kept to the end

@@ -74,6 +74,7 @@ class Lock:
         self._verified = False  # and was still there after CLAIM_S
         self._beat_s = -inf  # when the last look was begun that a beat followed
         self._looking = self._guarding = False
+        self._dropped_s = inf  # the last beat after which all was dropped
         self._beats: list[Call] = []  # that have not ended
         self._late = False  # one that ended without an answer may still be on its way
         self._drop: Callable[[bool], None] = lambda _: None
@@ -232,8 +233,8 @@ class Lock:
         What is still on this machine is dropped at once. What is under way elsewhere is dropped, as
         far as closing reaches it, if the member is not known to be ours again within GRACE_S.
         """
-        if self._guarding:
-            return
+        if self._guarding or self._dropped_s == self._beat_s:
+            return  # nothing was sent since: `sure` forbids it until the next beat
         self._guarding = True
         try:
             while (left_s := self._beat_s + DROP_S - self._clock()) > 0:
@@ -247,6 +248,7 @@ class Lock:
                 await self._renew(self._ask)
             if not self.sure():
                 self._drop(False)
+                self._dropped_s = self._beat_s
         finally:
             self._guarding = False
 
