@@ -418,7 +418,7 @@ class Player(Steps):
         span = self._begin_flush("flush", history)
         store = self.array if history is None else self.volume(history)
         history = history or self.history
-        before = self._events()
+        before = [(array, array.member_set.config.events) for array in self._arrays_of(store)]
         try:
             await store.flush()
         except RaidxError:
@@ -430,10 +430,14 @@ class Player(Steps):
             assert array.member_set.reaches(events), "acknowledged on an unpublished configuration"
         history.end(span, self.event)
 
-    def _events(self) -> list[tuple[Array, int]]:
-        """Return each array with its event counter now."""
-        arrays = [volumes.array for volumes in self.pool.arrays] if self.is_pool else [self.array]
-        return [(array, array.member_set.config.events) for array in arrays]
+    def _arrays_of(self, store: Array | Volume) -> list[Array]:
+        """Return the arrays that a flush of *store* concerns: two while a volume moves."""
+        if isinstance(store, Array):
+            return [store]
+        transfer = self.pool.transfers.get(store.uuid)
+        if transfer is not None:
+            return [transfer.source.array, transfer.target.array]
+        return [self.pool.find(store.uuid)[0].array]
 
     async def jobs_end(self) -> None:
         """Wait until the running jobs have ended."""
