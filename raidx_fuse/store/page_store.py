@@ -112,12 +112,27 @@ class PageStore:
             self.generations[page] = int(newest.generations[page])
             self._slots[page] = int(newest.slots[page])
 
-    def extend(self, bits: int) -> None:
-        """Extend the table to *bits* bits; it never shrinks."""
-        pages = min(self.region.pages, page_count(bits))
-        if pages > self.pages:
-            extend_zeroed(self.payload, pages * PAYLOAD_BYTES)  # views are short-lived
-            self.pages = pages
+    async def make_room(self, bits: int) -> None:
+        """Extend the table to *bits* bits; it never shrinks. What is added is empty, also there.
+
+        The array may have been larger, and have left pages behind the table: a page that is saved
+        must be newer than what any member holds in its place. Raises MemberError.
+        """
+        first, pages = self.pages, min(self.region.pages, page_count(bits))
+        if pages <= first:
+            return
+        uuid = self.member_set.config.array_uuid
+        for queue in self.member_set.queues:
+            if queue is None:
+                continue
+            found = await load_pages(queue.member, self.region, uuid, pages, payloads=False)
+            for page in found.present():
+                generation = int(found.generations[page])
+                if page >= first and generation > self.generations.get(page, 0):
+                    self.generations[page], self._slots[page] = generation, int(found.slots[page])
+        extend_zeroed(self.payload, pages * PAYLOAD_BYTES)  # views are short-lived
+        self.pages = pages
+        await self.save([page for page in range(first, pages) if page in self.generations])
 
     async def heal(self) -> None:
         """Copy the newest pages to members that lack them after a power cut, and flush.

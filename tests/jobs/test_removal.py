@@ -339,3 +339,35 @@ def test_what_cannot_leave_is_refused_with_the_next_step() -> None:
     play(upc, fixed)
     play(SmallRig("raid5", 3), least)
     play(rig_of("raid5", 4), busy)
+
+
+def test_what_is_written_behind_the_end_of_a_narrower_array_stays_when_it_is_wide_again() -> None:
+    """Its page of the written map is newer than the one that the wider array of before has left."""
+
+    async def body(rig: Rig) -> None:
+        assert rig.array is not None
+        size, end = 16 * CHUNK, rig.array.context.layout.size_bytes
+        for _ in range(3):
+            await rig.array.write(end - size, bytes(size))
+            await rig.array.discard(end - size, size)
+        pages = rig.array.context.written.pages
+        assert max(pages.generations) == 1, "the end has a page of its own"
+        await gone(rig, await remove(rig, 2, 1 << 20), 2)
+        await rig.close()
+        await rig.open()
+        member = rig.new_member()
+        await rig.array.grow([member])
+        rig.members.append(member)
+        for job in rig.array.jobs.running():
+            await job.finished.wait()
+        data = random.Random(1).randbytes(size)
+        await rig.array.write(end - size, data)
+        await rig.array.flush()
+        await rig.close()
+        await rig.open()
+        assert bytes(await rig.array.read(end - size, size)) == data
+
+    rig = SmallRig("raid5", 4)
+    rig.member_bytes = 49 << 20
+    rig.image_bytes = 600 * CHUNK
+    play(rig, body)

@@ -188,6 +188,7 @@ class RestripeOperation:
                 await context.dirty_bitmap.clean_quiet(all_regions=True)
                 await context.journal.drain()
                 await context.journal.save_mark(layout.start)
+                await context.written.make_room(layout.chunks)
                 async with context.closed():
                     layout = self.moving(shape)  # checked again: nothing comes between
                     require_unwritten(context, layout.size_bytes)
@@ -258,6 +259,9 @@ class RestripeOperation:
         """Conclude: all chunks are on one side, whose layout becomes the only one."""
         context, member_set = self.context, self.member_set
         released: list[Member] = []
+        assert isinstance(context.layout, RestripeLayout)
+        sides = context.layout.below, context.layout.above
+        await context.written.make_room(max(final_layout(side).chunks for side in sides))
         while True:
             for job in self._others():  # those jobs rely on both codes, and may be paused
                 await job.finished.wait()
