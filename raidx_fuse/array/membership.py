@@ -278,8 +278,9 @@ class Membership:
         member_set.give_role(role, member)
         member_set.spares.pop(record.member_uuid, None)
         if changed:
-            # Writes that were planned before the member left, or while it was away, go on now.
-            self.array.context.changes.note(list(self.array.context.locks.held))
+            # What was planned before the member left may have been logged while it was away. What
+            # is not logged yet is planned anew, because the member has taken a role.
+            self.array.context.changes.note(list(self.array.context.journal.ring.stripes))
             self.array.context.changes.rename(
                 member_set.config.record(role).member_uuid, record.member_uuid
             )

@@ -12,8 +12,10 @@ Laws:
     cleared after a flush; of a region marked before the start, all stripes), and the stripes of
     every record that the log may still redo (their home places are flushed before the tail moves).
     The superblocks that exclude the member have them.
- 2. A write that lacks a member notes its stripes, in memory, before it is planned, under their
-    locks: a rebuild never passes such a stripe without a visit.
+ 2. A write or a parity that lacks a member notes its stripes, in memory, before it is planned: a
+    rebuild never passes such a stripe without a visit. A write does so under the stripe's lock, so
+    a rebuild that has waited for the lock knows by the map whether the stripe is to be rebuilt.
+    That a lock is held says nothing: what the member has may be the only copy.
  3. The note is durable before a byte of a home place changes: before a write past the log begins,
     before an unreadable page that is given up is written, before a checkpoint places what the log
     holds, and before a rebuild writes what the log holds to the member that is caught up. A crash
@@ -184,6 +186,10 @@ class ChangedRegions:
                 raise
             finally:
                 self._being_saved = 1, set()
+
+    def has(self, stripe: Stripe) -> bool:
+        """Return whether *stripe* may have changed while a member was away."""
+        return stripe // self._away.stripes in self._away.regions
 
     def is_noted(self, stripe: Stripe) -> bool:
         """Return whether home places of *stripe* may change (law 3)."""

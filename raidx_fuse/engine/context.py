@@ -140,7 +140,9 @@ class ArrayContext:
         self.locks = StripeLocks()
         self.gate = Gate("the array", member_set.broken_law)
         self.changes = ChangedRegions(member_set, layout, dirty, lambda: journal.ring.stripes)
-        journal.connect(self.locks, self._take_mark, self.changes.before_places)
+        journal.connect(
+            self.locks, self._take_mark, self.changes.before_places, self.changes.note_degraded
+        )
         self.arenas = ArenaPool()
         self.counters = ArrayCounters()
         self.latency = Latency()

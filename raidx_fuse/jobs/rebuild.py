@@ -130,6 +130,16 @@ class Rebuild(Job):
                 break
         return found
 
+    def _changed(self, stripes: list[Stripe]) -> list[Stripe]:
+        """Return those of *stripes*, whose locks are held, that are to be rebuilt.
+
+        Some are in the window only because their locks were held. If what held them changed nothing
+        that a member which is caught up lacks, that member has their content, perhaps alone.
+        """
+        if not self.catches_up:
+            return stripes
+        return [stripe for stripe in stripes if self.context.changes.has(stripe)]
+
     async def work(self, stripes: list[Stripe]) -> int:
         """Rebuild *stripes* and move the watermark past them; return the progress in bytes.
 
@@ -146,14 +156,15 @@ class Rebuild(Job):
                 )
             # What is written to the member may be lost from the log: the next start must come back.
             await context.changes.save()
+            visited = self._changed(stripes)
             unreadable = member_set.unreadable
             if unreadable:
                 whole = Needed(0, context.chunk_bytes)
-                await unreadable.mend(stripes, dict.fromkeys(stripes, whole))
+                await unreadable.mend(visited, dict.fromkeys(visited, whole))
             if context.dirty_bitmap.guarded:  # a torn stripe would give two contents of one cell
                 await context.dirty_bitmap.finish(stripes)
             try:
-                for batch in batches(context, stripes, self._equations_of):
+                for batch in batches(context, visited, self._equations_of):
                     await self._rebuild_batch(batch)
                 break
             except MemberLostError:
@@ -161,16 +172,16 @@ class Rebuild(Job):
         if context.journal.torn is not None:
             return 0  # a first write in between has failed, and recovery may redo it
         end = stripes[-1] + 1
-        if end - start > len(stripes):  # stripes were skipped: unwritten, or not changed
-            first_written = {*self._to_visit(start, len(stripes) + 1, end), *self._held(start, end)}
-            first_written -= set(stripes)
+        if end - start > len(visited):  # stripes were skipped: unwritten, or not changed
+            held = set(self._held(start, end)) - set(stripes)
+            first_written = {*self._to_visit(start, len(stripes) + 1, end), *held} - set(visited)
             if first_written:
                 end = min(first_written)
         for role in self.roles:
             if role in member_set.watermarks:
                 member_set.watermarks[role] = Stripe(max(end, start))
         roles = frozenset(self.roles)
-        done = [stripe for stripe in stripes if stripe < end]
+        done = [stripe for stripe in visited if stripe < end]
         return sum(context.layout.lost_cells(s, roles).bit_count() for s in done) << context.shift
 
     def _equations_of(self, stripe: Stripe) -> Equations:

@@ -22,7 +22,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 from raidx_fuse.format.log_record import RecordBody
 from raidx_fuse.journal.checkpoint import Checkpoint
@@ -65,12 +65,15 @@ class Journal(Checkpoint):
         locks: LocksOfStripes,
         on_mark: Callable[[int], None],
         before_places: Callable[[], Awaitable[None]],
+        before_parity: Callable[[Iterable[Stripe]], None],
     ) -> None:
         """Use *locks* for late batches; call *on_mark* with every new watermark of a restripe.
 
-        *before_places* is awaited before a checkpoint writes to home places.
+        *before_places* is awaited before a checkpoint writes to home places; *before_parity* is
+        called with the stripes whose parity is about to be planned and logged (unsettled.py).
         """
         self.locks, self.on_mark, self.before_places = locks, on_mark, before_places
+        self.unsettled.call_before_parity(before_parity)
 
     # -- commit --------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ parity of the stripe says that what precedes it is settled. So a flush precedes 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import trio
@@ -127,6 +127,7 @@ class Unsettled:
         self.current: NewLayer = {}
         self.frozen: NewLayer = {}
         self.chooser: Chooser = Reconstruct()
+        self.before_parity: Callable[[Iterable[Stripe]], None] = lambda _stripes: None
         self.parity = StripeParity(member_set, written)
         self._log = log
         self._member_set = member_set
@@ -216,6 +217,10 @@ class Unsettled:
         if len(parts) > 1:  # cells of one write share their parities
             total = min(total, self._code_bytes + 2 * len(parts) * self._code_entries_bytes)
         return total + ALONE_BYTES
+
+    def call_before_parity(self, before_parity: Callable[[Iterable[Stripe]], None]) -> None:
+        """Call *before_parity* with the stripes of each batch before its parity is planned."""
+        self.before_parity = before_parity
 
     def choose_by(self, chooser: Chooser) -> None:
         """Let *chooser* decide by which plan a parity is computed."""
@@ -338,6 +343,7 @@ class Unsettled:
         Nothing else settles stripes or changes the layers meanwhile.
         """
         overlay, is_frozen = self._log.overlay, layer is self.frozen
+        self.before_parity(stripes)
         pages = overlay.frozen if is_frozen else overlay.current
         member_set = self._member_set
 

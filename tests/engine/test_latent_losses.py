@@ -70,9 +70,6 @@ def test_a_place_that_nothing_gives_back_is_an_error_and_its_neighbours_are_not(
     run(main)
 
 
-@pytest.mark.xfail(
-    reason="open, loses bytes: catching up gives up an unchanged stripe", strict=False
-)
 def test_it_is_healed_when_the_lost_member_is_back() -> None:
     async def main() -> None:
         async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:

@@ -467,3 +467,44 @@ def stripes_marked(image: bytes) -> set[int]:
         for region in away.regions
         for stripe in range(region * away.stripes, (region + 1) * away.stripes)
     }
+
+
+def test_data_logged_once_the_member_is_back_whose_parity_was_logged_without_it_is_visited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The data was planned before the member left, and its parity before its stripe was visited."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=600) as rig:
+            await fill(rig)
+            await trio.sleep(30)
+            await rig.in_place()
+            context = rig.running.context
+            stripe = Stripe(300)
+            role, _ = context.position(stripe, CellIndex(context.code.data_count))
+            journal = context.journal
+            commit_data = journal.commit_data
+            jobs: list[int] = []
+
+            async def late(changes: Any) -> bool:
+                monkeypatch.setattr(journal, "commit_data", commit_data)
+                member = rig.members[role]
+                await rig.running.fail_disk(role)
+                answer = await rig.running.replace_disk(role, member)
+                assert answer["catches_up"]
+                jobs.append(answer["job"])
+                logged = await commit_data(changes)
+                assert logged
+                await journal.settle([stripe])
+                return logged
+
+            monkeypatch.setattr(journal, "commit_data", late)
+            monkeypatch.setattr(journal, "commit_now", lambda *_args: None)
+            offset = context.layout.logical(stripe, CellIndex(0)) * CHUNK
+            await rig.put(offset + 512, noise(1024, 7))
+            assert jobs
+            job = await rig.running.jobs.wait(jobs[0])
+            assert job["state"] == "done"
+            await check_whole(rig, role)
+
+    run(main)

@@ -6,6 +6,7 @@ from tests.crash.mutants.mutant import RETURNS, Mutant
 
 CHANGES = "raidx_fuse/engine/changed_regions.py"
 REBUILD = "raidx_fuse/jobs/rebuild.py"
+UNSETTLED = "raidx_fuse/journal/unsettled.py"
 CHECKPOINT = "raidx_fuse/journal/checkpoint.py"
 WRITER = "raidx_fuse/engine/write/write.py"
 RETURNING = "raidx_fuse/array/returning.py"
@@ -36,6 +37,15 @@ MUTANTS = (
         "            context.changes.note_degraded(piece.stripe",
         "            list(piece.stripe",
         "the catching up passes what was written while the member was away",
+        RETURNS,
+        TESTS,
+    ),
+    Mutant(
+        "parity-logged-without-the-member-not-noted",
+        UNSETTLED,
+        "        self.before_parity(stripes)\n",
+        "",
+        "the catching up passes a stripe whose parity on the member is the old one",
         RETURNS,
         TESTS,
     ),
