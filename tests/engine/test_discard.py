@@ -12,13 +12,15 @@ import trio
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import NotFastError, ReadOnlyError
-from raidx_fuse.layouts.numbers import Role, stripe_range
+from raidx_fuse.layouts.numbers import Chunk, Role, stripe_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.faulty import WRITE
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.store.member_set import MemberSet
 from tests.support.arrays import Rig
 
+CHUNK = 4096
 LAYOUTS = {
     "raid0": 3,
     "raid1": 2,
@@ -292,6 +294,25 @@ def test_a_crash_before_the_holes_does_not_bring_the_old_content_back(
             assert bytes(await again.read(0, stripe)) == b"\0\0\0\0\0new".ljust(stripe, b"\0")
 
     on_array("raid5", scene)
+
+
+def test_first_writes_do_not_rely_on_holes_that_could_not_be_made() -> None:
+    """The member cannot be spared: it stays, with the old content in its place."""
+
+    async def scene(rig: Rig, array: Array) -> None:
+        context = array.context
+        await context.journal.drain()
+        role, offset = context.position(*context.layout.locate(Chunk(4)))
+        fault = rig.members[role].error(WRITE, offset_bytes=offset, length_bytes=CHUNK)
+        await array.discard(4 * CHUNK, CHUNK)
+        fault.lift()
+        rig.model[4 * CHUNK : 5 * CHUNK] = bytes(CHUNK)
+        await rig.compare()
+        rig.model[4 * CHUNK + 512 : 4 * CHUNK + 515] = b"new"
+        await array.write(4 * CHUNK + 512, b"new")
+        await rig.compare()
+
+    on_array("raid0", scene)
 
 
 def test_a_read_only_array_discards_nothing() -> None:

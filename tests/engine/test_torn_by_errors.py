@@ -9,7 +9,7 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.errors import ArrayFailedError, RaidxError
-from raidx_fuse.layouts.numbers import CellIndex, Stripe
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, Stripe
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import SpyRig, fill, noise, restarted, spying
 
@@ -110,5 +110,24 @@ def test_a_member_that_a_torn_stripe_needs_is_not_taken_out_silently() -> None:
             assert context.bad_chunks == {lost}
             with pytest.raises(RaidxError):
                 await rig.get(lost * CHUNK, CHUNK)
+
+    run(main)
+
+
+def test_a_first_write_does_not_rely_on_a_place_where_one_has_failed() -> None:
+    """What that one left in an unwritten place would show, or be missing in a parity."""
+
+    async def main() -> None:
+        async with spying("raid0", 3, chunk_bytes=CHUNK) as rig:
+            context = rig.running.context
+            role, offset = context.position(*context.layout.locate(Chunk(5)))
+            fault = rig.members[role].error(("write",), offset_bytes=offset, length_bytes=CHUNK)
+            with pytest.raises(RaidxError):
+                await rig.running.write(4 * CHUNK, noise(2 * CHUNK, 7))
+            fault.lift()
+            await rig.compare()
+            for chunk in (4, 5):
+                await rig.put(chunk * CHUNK + 512, b"new")
+            await rig.compare()
 
     run(main)

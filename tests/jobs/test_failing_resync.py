@@ -10,13 +10,16 @@ import trio.testing
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.errors import ArrayFailedError, BusyError
+from raidx_fuse.errors import ArrayFailedError, BusyError, RaidxError
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe, cell_range
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.resyncing import LAYOUTS, TWO_PARITIES, filled, sectors
-from tests.support.spy import FLUSH, WRITE, Touch, members_from, noise, restarted, spying
+from tests.support.spy import FLUSH, WRITE, SpyRig, Touch, members_from, noise, restarted, spying
 
 CHUNK = 4096
+TORN = Stripe(30)
 
 
 @pytest.mark.parametrize("replace", [False, True], ids=["fail", "replace"])
@@ -117,27 +120,31 @@ def test_without_a_journal_the_other_copy_is_good(name: str) -> None:
     run(main)
 
 
+async def torn(rig: SpyRig, role: Role) -> tuple[list[bytes], Chunk, list[Chunk]]:
+    """Tear a stripe of a filled rig outside *role*, which has data in it, as a crash may leave it.
+
+    Returns what the members hold then, the chunk that has changed, and those on *role*.
+    """
+    context = rig.running.context
+    images = [bytearray(image) for image in rig.images()]
+    places = {cell: context.position(TORN, cell) for cell in cell_range(0, context.data_count)}
+    cell = next(cell for cell, (other, _) in places.items() if other != role)
+    other, place = places[cell]
+    images[other][place : place + CHUNK] = noise(CHUNK, 9)
+    lost = [context.layout.logical(TORN, c) for c, (other, _) in places.items() if other == role]
+    assert lost
+    return [bytes(image) for image in images], context.layout.logical(TORN, cell), lost
+
+
 @pytest.mark.parametrize("name", TWO_PARITIES)
 def test_without_a_journal_the_second_parity_tells_a_torn_stripe(name: str) -> None:
     """One stripe is torn, and only that one is given up; with a third loss nobody could tell."""
 
     async def main() -> None:
         async with filled(name, "none") as rig:
-            context = rig.running.context
-            old, picture = bytes(rig.model), [bytearray(image) for image in rig.images()]
-            torn = context.layout.stripes // 2
-            cell = next(
-                c for c in range(context.data_count) if context.layout.place(torn, c)[0] != 1
-            )
-            role, place = context.position(torn, cell)
-            picture[role][place : place + CHUNK] = noise(CHUNK, 9)
-            flipped = context.layout.logical(torn, cell)
-            gone = [
-                context.layout.logical(torn, c)
-                for c in range(context.data_count)
-                if context.layout.place(torn, c)[0] == 1
-            ]
-        images = [bytes(image) for image in picture]
+            old = bytes(rig.model)
+            images, flipped, gone = await torn(rig, Role(1))
+            role = rig.running.context.layout.place(*rig.running.context.layout.locate(flipped))[0]
         async with restarted(images) as array:
             await array.fail_disk(1, lose_data=True)
             assert array.status()["lost_chunks"] == 0, "nobody has looked yet"
@@ -154,6 +161,61 @@ def test_without_a_journal_the_second_parity_tells_a_torn_stripe(name: str) -> N
             wrong, refused = await sectors(array, old)
             assert wrong == 0
             assert refused == array.status()["lost_chunks"] > len(gone)
+
+    run(main)
+
+
+@pytest.mark.parametrize("name", TWO_PARITIES)
+def test_a_rebuild_that_overtakes_the_resync_gives_torn_stripes_up(name: str) -> None:
+    """What one parity gives for the lost cell is no content that it ever had: EIO, not a guess."""
+
+    async def main() -> None:
+        async with filled(name, "none") as rig:
+            old = bytes(rig.model)
+            images, _, gone = await torn(rig, Role(1))
+        async with restarted(images) as array:
+            (resync,) = array.jobs.running()
+            resync.pause()
+            await array.set("speed_max", "0")
+            await array.fail_disk(1, lose_data=True)
+            answer = await array.replace_disk(1, RamMember(len(images[1]), name="new"))
+            await array.jobs.wait(answer["job"])
+            assert sorted(array.context.bad_chunks) == sorted(gone)
+            resync.resume()
+            await resync.finished.wait()
+            assert await sectors(array, old) == (1, len(gone))
+
+    run(main)
+
+
+@pytest.mark.parametrize("first", ["read", "scrub"])
+@pytest.mark.parametrize("name", TWO_PARITIES)
+def test_a_page_of_a_torn_stripe_that_cannot_be_read_is_given_up(name: str, first: str) -> None:
+    """Whoever finds it: what one parity gives for it is no content that it ever had."""
+
+    async def main() -> None:
+        async with filled(name, "none") as rig:
+            layout, old = rig.running.context.layout, bytes(rig.model)
+            lost = layout.place(TORN, CellIndex(0))[0]
+            images, _, (chunk, *_) = await torn(rig, lost)
+            place = rig.running.context.position(*layout.locate(chunk))[1]
+        members = [FaultMember(member) for member in members_from(images)]
+        members[lost].lose_sectors(place)
+        async with open_array(members) as array:
+            (resync,) = array.jobs.running()
+            resync.pause()
+            await array.set("speed_max", "0")
+            if first == "read":
+                with pytest.raises(RaidxError):
+                    await array.read(chunk * CHUNK, CHUNK)
+            else:
+                await array.jobs.wait(await array.start_scrub(repair=True))
+            await trio.sleep(60)
+            resync.resume()
+            await resync.finished.wait()
+            assert not array.member_set.unreadable, "it is mended all the same"
+            assert await sectors(array, old) == (1, 1)
+            assert sorted(array.context.bad_chunks) == [chunk]
 
     run(main)
 
