@@ -112,6 +112,31 @@ def test_another_member_that_fails_then(
         run(main, gone)
 
 
+@pytest.mark.parametrize("more", [1, 3])
+@LAYOUTS
+def test_the_rest_of_a_request_is_written_without_a_member_that_failed_then(
+    layout: str, width: int, rows: int, more: int
+) -> None:
+    """The request ends a stripe and goes on for *more* stripes, which bypass the log."""
+
+    async def main(gone: int) -> None:
+        async with begun(layout, width, rows, "traditional", 2) as (rig, array, at):
+            offset = array.context.data_offset
+            rig.members[gone].error(["write"], offset_bytes=offset)
+            size = (2 + more * array.context.data_count) * CHUNK
+            await put(rig, at, noise(size, 3))
+            assert array.member_set.lost == {gone}
+            await rig.compare()
+            await array.context.journal.drain()
+            await rig.compare()
+            await rig._step_replace()
+            await rig._step_settle()
+            await scrubbed(rig)
+
+    for gone in range(width):
+        run(main, gone)
+
+
 @pytest.mark.parametrize(("layout", "rows", "stripes"), [("raid5", 1, 11), ("rdp", 2, 5)])
 def test_a_recovery_that_is_cut_after_many_were_closed(
     layout: str, rows: int, stripes: int, monkeypatch: pytest.MonkeyPatch

@@ -14,6 +14,7 @@ from raidx_fuse.engine.peek import Peek
 from raidx_fuse.errors import MemberError
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.jobs.restripe.job import Restripe
+from raidx_fuse.journal.journal import MODES
 from raidx_fuse.layouts.numbers import Stripe
 from tests.support.arrays import Rig
 from tests.support.growing import (
@@ -169,10 +170,17 @@ def test_no_block_moves_before_the_resync_has_ended(monkeypatch: pytest.MonkeyPa
     play(SmallRig(), body)
 
 
-def test_only_writes_to_moved_blocks_wait_for_a_checkpoint() -> None:
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("name", "width"), [("raid4", 4), ("raid0", 3)])
+def test_only_writes_to_moved_blocks_wait_for_a_checkpoint(
+    name: str, width: int, mode: str
+) -> None:
+    """Without parity a write to a moved block could do without a look at the rest of its stripe."""
+
     async def body(rig: Rig) -> None:
         array = rig.array
         assert array is not None
+        await array.set("journal", mode)
         await fill(rig)
         job = await paused_with_unsaved(rig, 2)
         layout, growth = job.layout, job.growth
@@ -207,7 +215,7 @@ def test_only_writes_to_moved_blocks_wait_for_a_checkpoint() -> None:
         enlarge(rig)
         await rig.compare()
 
-    play(SmallRig(), body)
+    play(SmallRig(name, width), body)
 
 
 def test_an_old_record_in_the_journal_does_not_undo_a_block_that_came_back() -> None:
