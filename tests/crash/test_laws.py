@@ -6,16 +6,22 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+import trio
 
 from raidx_fuse.engine.changed_regions import ChangedRegions
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import LawError
-from raidx_fuse.lab.crash.laws import Laws
+from raidx_fuse.lab.crash.laws import Laws, acknowledged, arrays_of, writer_of
+from raidx_fuse.lab.crash.state import Cell
+from raidx_fuse.lab.crash.walk import crash_workloads
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.pool.move import start_move
+from raidx_fuse.store.member_set import MemberSet
 from tests.crash.test_given_up import PARITY_LOST, given_up
 from tests.support.spy import fill, noise, spying
+from tests.support.two_arrays import Arrays, ended, make, play, slow_move
 
 
 def test_a_home_write_to_a_stripe_that_is_not_noted_ends_the_run(
@@ -54,3 +60,60 @@ def test_in_use_the_request_fails_and_an_event_can_say_so(monkeypatch: pytest.Mo
             await rig.put(0, noise(8192 * 100))
 
     run(main)
+
+
+@pytest.mark.parametrize("theme", ["disks", "pairs:stripe:unflushed"])
+def test_an_acknowledgement_that_does_not_wait_for_superblocks_ends_the_run(
+    theme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def at_once(_members: MemberSet) -> None:
+        pass
+
+    monkeypatch.setattr(MemberSet, "published", at_once)
+    tally = crash_workloads(Cell("raid5", "partial", theme=theme), range(1), 1, stop_after=1)
+    assert "request on an unpublished configuration" in tally.violations[0].what
+
+
+def test_a_flush_of_a_volume_on_its_way_answers_for_both_arrays() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            volume = await make(pool)
+            await slow_move(pool)
+            source, target = (volumes.array for volumes in pool.arrays)
+            assert arrays_of(pool, volume) == [source, target]
+            assert not writer_of(pool, volume), "either may have the bytes"
+            source.member_set.publish_soon()
+            with (
+                pytest.raises(AssertionError, match="array fast acknowledges"),
+                acknowledged(arrays_of(pool, volume)),
+            ):
+                await target.flush()
+            with acknowledged(arrays_of(pool, volume)):
+                await volume.flush()
+            await ended(pool)
+
+    play(scene)
+
+
+def test_the_array_that_a_volume_has_left_answers_for_it_no_longer() -> None:
+    """What its table still has to say concerns the next mount alone."""
+
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            volume = await make(pool)
+            await start_move(pool, "mail", "slow")
+            source, target = (volumes.array for volumes in pool.arrays)
+            transfer = pool.transfers[volume.uuid]
+            while not transfer.arrived:
+                await trio.lowlevel.checkpoint()
+            async with source.member_set._config_lock:  # no round of superblocks of it ends
+                while not (transfer.is_over and source.member_set.unpublished):
+                    await trio.lowlevel.checkpoint()
+                assert pool.transfers, "the table of the source still has the volume"
+                assert arrays_of(pool, volume) == writer_of(pool, volume) == [target]
+                with acknowledged(arrays_of(pool, volume)):
+                    await volume.flush()
+                assert source.member_set.unpublished
+            await ended(pool)
+
+    play(scene)

@@ -23,20 +23,7 @@ BROKEN_STATES = 1000
 pytestmark = pytest.mark.timeout(600 * TIMES)
 
 
-@pytest.mark.parametrize(
-    "cell",
-    [
-        "raid5:partial:pool",
-        pytest.param(
-            "raid1:full:pool",
-            marks=pytest.mark.xfail(
-                reason="open: w1000001 is acknowledged on an unpublished configuration; whether "
-                "by the product or by the law's reading of a moving volume is not known",
-                strict=False,
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("cell", ["raid5:partial:pool", "raid1:full:pool"])
 def test_volumes_keep_their_promises_on_their_way(cell: str) -> None:
     tally = matrix.run_cells([Cell.parse(cell)], STATES, SEED)
     assert not tally.violations, tally.report()

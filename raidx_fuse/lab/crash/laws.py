@@ -1,16 +1,55 @@
-"""Laws that the disks of the campaign hold an array to, at every write that reaches them.
+"""Laws that the campaign holds arrays to: at writes that reach a disk, and at acknowledgements.
 
 A broken law is a violation at once, whether or not a cut at that moment would have cost anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe, by_role
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.base import Member
+from raidx_fuse.pool.pool import Pool
+from raidx_fuse.pool.volume import Volume
+
+
+@contextmanager
+def acknowledged(arrays: Iterable[Array]) -> Iterator[None]:
+    """Judge the request inside, which *arrays* acknowledge at its end. Raises AssertionError.
+
+    Nothing is acknowledged on an unpublished configuration: every member that stays must have the
+    one with which the request began, or a newer (law 3 of store/member_set.py).
+    """
+    before = [(array, array.member_set.config.events) for array in arrays]
+    yield
+    for array, events in before:
+        assert array.member_set.reaches(events), (
+            f"array {array.name} acknowledges a request on an unpublished configuration"
+        )
+
+
+def arrays_of(pool: Pool, volume: Volume) -> list[Array]:
+    """Return the arrays that have bytes of *volume*: two while it moves.
+
+    A move that is over has still to take the volume out of the table of the array that it has left:
+    what was written there is durable on the other one, and no request waits for that table.
+    """
+    transfer = pool.transfers.get(volume.uuid)
+    if transfer is not None and not transfer.is_over:
+        return [transfer.source.array, transfer.target.array]
+    return [pool.find(volume.uuid)[0].array]
+
+
+def writer_of(pool: Pool, volume: Volume) -> list[Array]:
+    """Return the array that acknowledges a write to *volume*; none while it moves.
+
+    Then it is the one that has these bytes when the write has waited for the window.
+    """
+    arrays = arrays_of(pool, volume)
+    return arrays if len(arrays) == 1 else []
 
 
 class Laws:

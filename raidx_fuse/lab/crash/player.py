@@ -32,7 +32,7 @@ from raidx_fuse.lab.crash.hardware import (
     Shape,
 )
 from raidx_fuse.lab.crash.history import History, Span, Timeline, WriteSpan
-from raidx_fuse.lab.crash.laws import Laws
+from raidx_fuse.lab.crash.laws import Laws, acknowledged, arrays_of, writer_of
 from raidx_fuse.lab.crash.mounting import mounted
 from raidx_fuse.lab.crash.parts import Parts, in_sectors, read_sectors
 from raidx_fuse.lab.crash.recording import Recording, Roles
@@ -418,26 +418,16 @@ class Player(Steps):
         span = self._begin_flush("flush", history)
         store = self.array if history is None else self.volume(history)
         history = history or self.history
-        before = [(array, array.member_set.config.events) for array in self._arrays_of(store)]
+        arrays = [self.array] if isinstance(store, Array) else arrays_of(self.pool, store)
         try:
-            await store.flush()
+            with acknowledged(arrays):
+                await store.flush()
         except RaidxError:
             if not self.refusals:
                 raise
             history.fail_flush(span, self.event)
             return
-        for array, events in before:
-            assert array.member_set.reaches(events), "acknowledged on an unpublished configuration"
         history.end(span, self.event)
-
-    def _arrays_of(self, store: Array | Volume) -> list[Array]:
-        """Return the arrays that a flush of *store* concerns: two while a volume moves."""
-        if isinstance(store, Array):
-            return [store]
-        transfer = self.pool.transfers.get(store.uuid)
-        if transfer is not None:
-            return [transfer.source.array, transfer.target.array]
-        return [self.pool.find(store.uuid)[0].array]
 
     async def jobs_end(self) -> None:
         """Wait until the running jobs have ended."""
@@ -512,10 +502,12 @@ class Player(Steps):
         verb = "discard" if discard else "write"
         span = history.begin_write(verb, self.event, frozenset(), frozenset())
         data = _content(history, span, offset, length, zeros=discard)
-        if discard:
-            await self.volume(history).discard(offset, length)
-        else:
-            await self.volume(history).write(offset, data)
+        volume = self.volume(history)
+        with acknowledged(writer_of(self.pool, volume)):
+            if discard:
+                await volume.discard(offset, length)
+            else:
+                await volume.write(offset, data)
         history.end(span, self.event)
 
     async def write(self, offset: int, length: int, *, discard: bool = False) -> None:
@@ -531,10 +523,11 @@ class Player(Steps):
         unlogged = self.array.context.unflushed_writes
         before = unlogged.count
         try:
-            if discard:
-                await self.array.discard(at, length)
-            else:
-                await self.array.write(at, data)
+            with acknowledged([self.array]):
+                if discard:
+                    await self.array.discard(at, length)
+                else:
+                    await self.array.write(at, data)
         except RaidxError:
             if not self.refusals:
                 raise

@@ -27,7 +27,7 @@ from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.lab.crash.disks import PACES, SectorDisk
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, MEMBER_BYTES_MIN, MEMBER_UNIT_BYTES, WIDTHS
 from raidx_fuse.lab.crash.history import History, Timeline, WriteSpan
-from raidx_fuse.lab.crash.laws import Laws
+from raidx_fuse.lab.crash.laws import Laws, acknowledged, arrays_of, writer_of
 from raidx_fuse.lab.crash.mounting import mounted
 from raidx_fuse.lab.crash.pairs.disks import PairDisk, Trigger
 from raidx_fuse.lab.crash.parts import read_sectors
@@ -416,10 +416,11 @@ class Scene:
         data = [history.add_sector(span, s, 0, SECTOR_BYTES, zeros=discard) for s in sectors]
         before = history.size
         try:
-            if discard:
-                await volume.discard(at, length)
-            else:
-                await volume.write(at, b"".join(data))
+            with acknowledged(writer_of(self.pool, volume)):
+                if discard:
+                    await volume.discard(at, length)
+                else:
+                    await volume.write(at, b"".join(data))
         except RaidxError:
             if not self.excused() and history.size >= before:
                 raise
@@ -502,7 +503,9 @@ class Scene:
         history = self.find(name)
         flush = history.begin_flush("flush", self.event)
         try:
-            await self.volume(name).flush()
+            volume = self.volume(name)
+            with acknowledged(arrays_of(self.pool, volume)):
+                await volume.flush()
         except RaidxError:
             if not self.excused() and history.size:
                 raise

@@ -81,9 +81,10 @@ class _PoolSteps:
         for volumes in pool.arrays:
             await self.create(size, volumes)
         for volumes in pool.arrays:
-            free = volumes.free_in(volumes.table())[-1].length // PAGE
-            pages = free - self._rng.randint(1, FREE_PAGES_MAX)
-            await self.create(max(1, pages) * PAGE, volumes)
+            free = volumes.free_in(volumes.table())
+            if free:  # else the first volume fills the array
+                pages = free[-1].length // PAGE - self._rng.randint(1, FREE_PAGES_MAX)
+                await self.create(max(1, pages) * PAGE, volumes)
         await self._start("swap", start_swap(pool, uuids[0], uuids[1]))
 
     async def create(self, size: int = 0, volumes: ArrayVolumes | None = None) -> None:
