@@ -51,9 +51,15 @@ async def begin_transfer(
         return with_record(table, here)
 
     async def undo() -> None:
+        """Take the move out of the source's table, durably, then out of the target's (law 1).
+
+        If that cannot be, the next mount does it.
+        """
         if before is not None and source.table().find(volume.uuid) == here:
             # it may yet become durable
             await source.change(lambda table: with_record(table, before))
+        else:  # some superblocks may name the move
+            await source.array.member_set.published()
         await give_up(target, volume.uuid)
 
     with trio.CancelScope(shield=True):
@@ -63,7 +69,7 @@ async def begin_transfer(
             )
             await source.change(marked, asked=True)
         except RaidxError:
-            await undo()
+            await undo()  # its error, if it has one, says why as well
             raise
     transfer = Transfer(source, target, here, there)
     limit_s = max(side.array.member_set.io_timeout_s for side in (source, target))

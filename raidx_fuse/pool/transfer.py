@@ -7,10 +7,11 @@
 
 The *watermark* is the durable `saved`, in the mark of the target's volume table. Laws:
 
- 1. A move begins in the table of the target, then in that of the source. It ends, when the target
-    has everything, with one update of the target's table: the volume is its own from then on, and
-    `arrived` keeps the UUID of the move until the source has given its places up. If it was
-    cancelled, it ends with one update of the source's table, when the watermark is 0.
+ 1. A move begins in the table of the target, then in that of the source; a begin that fails is
+    undone in the other order. It ends, when the target has everything, with one update of the
+    target's table: the volume is its own from then on, and `arrived` keeps the UUID of the move
+    until the source has given its places up. If it was cancelled, it ends with one update of the
+    source's table, when the watermark is 0.
  2. `save` flushes the array that the window was copied to before the watermark passes it.
  3. Bytes between *saved* and *position* are the same on both arrays: they are read from where they
     were, and a write there waits for `save`.

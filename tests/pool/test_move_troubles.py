@@ -7,12 +7,19 @@ from functools import partial
 import pytest
 import trio
 
-from raidx_fuse.errors import BusyError, FormatError, NoSpaceError, UsageError
+from raidx_fuse.errors import ArrayFailedError, BusyError, FormatError, NoSpaceError, UsageError
+from raidx_fuse.lab.crash.durable import SLOTS_BYTES
+from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.pool import begin
+from raidx_fuse.pool.marks import give_up
 from raidx_fuse.pool.move import plan_move, start, start_move
+from raidx_fuse.pool.volume_table import ArrayVolumes
 from tests.support.two_arrays import (
     PAGE,
     PAGES,
+    SPECS,
     Arrays,
+    Spec,
     content,
     ended,
     is_tidy,
@@ -142,3 +149,36 @@ def test_a_volume_that_changes_while_its_move_begins_stays() -> None:
             await is_tidy(pool)
 
     play(scene, slow=True)
+
+
+@pytest.mark.parametrize("errors", [2, None], ids=["for a moment", "for good"])
+def test_a_begin_that_a_superblock_refuses_is_undone_on_the_source_first(
+    errors: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a cut would leave a source that names a move, and a target that does not know it."""
+    undone = []
+
+    async def scene(arrays: Arrays) -> None:
+        await arrays.create()
+        async with arrays.mounted() as pool:
+            before = await content(await make(pool))
+            deaf, other = arrays.shelf["fast"]
+
+            async def cut_before(volumes: ArrayVolumes, volume_uuid: str) -> None:
+                undone.append(volumes.array.name)
+                for member in (deaf, other):  # of what is under way there, nothing is left
+                    member.lose_writes(count=None)
+                await give_up(volumes, volume_uuid)
+
+            monkeypatch.setattr(begin, "give_up", cut_before)
+            deaf.error(("write",), length_bytes=SLOTS_BYTES, count=errors)
+            with pytest.raises(ArrayFailedError, match="lacks the newest configuration"):
+                await start_move(pool, "mail", "slow")
+        assert undone == (["slow"] if errors else [])
+        for member in arrays.shelf["fast"]:
+            member.clear()
+        async with arrays.mounted() as pool:
+            assert await content(pool.find("mail")[1]) == before
+            await is_tidy(pool)
+
+    run(scene, Arrays((Spec("fast", "raid0", 2), SPECS[1])))
