@@ -437,6 +437,7 @@ async def _poison(scene: Scene, lost: frozenset[Role]) -> None:
     cell = scene.rng.choice(present)
     role, start = context.position(stripe, cell)
     scene.weaken(0, page=True)
+    scene.bad_stripes.append(stripe)
     if len(lost) == context.code.tolerance:
         gone = [c for c in cells if context.position(stripe, c)[0] in lost]
         scene.lose_sectors(stripe, [cell])

@@ -254,6 +254,7 @@ class Scene:
         self.trigger = trigger
         self.latent = latent
         self.poisoned: dict[int, dict[int, bytes]] = {}
+        self.bad_stripes: list[Stripe] = []  # with sectors that became unreadable
         self.record = CutRecord()
         self.events = Events()
         self.disks: list[PairDisk] = []
@@ -353,6 +354,10 @@ class Scene:
         """Note that *array* may lack the members of *count* more roles, or a *page*."""
         weak = Weakness(array, self.event, count, page)
         self.events.weaknesses.append(weak)
+        lacking = self.events.lacking(array, self.event + 1)
+        if array == 0 and not page and lacking > self.tolerance:
+            for stripe in self.bad_stripes:  # a page that is one loss too many for its stripe
+                self.lose_sectors(stripe, cell_range(0, self.array.context.code.data_count))
         return weak
 
     def overburdened(self) -> bool:
