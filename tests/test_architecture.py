@@ -6,9 +6,12 @@ Read from the syntax trees, so that nothing has to be importable and nothing hid
 from __future__ import annotations
 
 import ast
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "raidx_fuse"
@@ -33,7 +36,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("view",),
     ("cli",),
 )
-FLAT_MODULES_MAX = 8  # in raidx_fuse itself
 
 # What touches the operating system, and why it may. Members are the storage; the rest is the way
 # in: mount point, control socket, daemon, and opening what the user named.
@@ -161,9 +163,15 @@ MODULES = dict(module_paths())
 TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
 
 
+@functools.cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """Return all nodes of *tree*, walked once for all tests."""
+    return tuple(ast.walk(tree))
+
+
 def imported_names(tree: ast.AST) -> Iterator[str]:
     """Yield every module that *tree* imports, and every name imported from one, dotted."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -193,7 +201,7 @@ def used_attributes(tree: ast.AST, module: str) -> set[str]:
     for name in imported_names(tree):
         if name.startswith(module + "."):
             found.add(name.removeprefix(module + "."))
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if (
             isinstance(node, ast.Attribute)
             and isinstance(node.value, ast.Name)
@@ -257,11 +265,6 @@ def test_no_modules_import_each_other() -> None:
     assert not circles()
 
 
-def test_modules_are_in_packages() -> None:
-    flat = [p for p in MODULES.values() if p.parent == PACKAGE and p.name != "__init__.py"]
-    assert len(flat) <= FLAT_MODULES_MAX
-
-
 def test_imports_are_absolute_and_by_one_name() -> None:
     for name, tree in TREES.items():
         for imported in imported_names(tree):
@@ -276,7 +279,7 @@ def test_only_named_modules_touch_the_system() -> None:
             assert not tops(tree) & SYSTEM_MODULES, name
             called = {
                 node.func.id
-                for node in ast.walk(tree)
+                for node in nodes(tree)
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
             }
             assert "open" not in called, name
@@ -296,7 +299,7 @@ def test_what_users_name_is_read_as_bytes() -> None:
     for name, tree in TREES.items():
         if not listed(name, {"members", "fuse", "nbd", "daemon"}):
             continue
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.Attribute) and node.attr in ("read_text", "splitlines"):
                 found.add((name, node.attr))
             elif isinstance(node, ast.Call) and ast.unparse(node.func) == "open":
@@ -323,7 +326,7 @@ def test_who_opens_the_members_of_an_array_takes_its_lock() -> None:
     # The locks of members do not see a copy of them, nor every other name: daemon/array_lock.py.
     found = set()
     for name, tree in TREES.items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 calls = {
                     n.func.attr
@@ -352,7 +355,7 @@ def test_time_comes_from_trio() -> None:
         assert used_attributes(tree, "time") <= allowed, name
         if name not in MAY_PRINT_DATES:
             assert not tops(tree) & DATE_MODULES, name
-        attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        attributes = {node.attr for node in nodes(tree) if isinstance(node, ast.Attribute)}
         assert not attributes & {"now", "utcnow", "today"}, name
 
 
@@ -366,7 +369,7 @@ def test_only_the_laboratory_knows_virtual_time() -> None:
 
 def test_only_the_member_set_replaces_its_configuration() -> None:
     for name, tree in TREES.items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                 own = isinstance(node.value, ast.Name) and node.value.id == "self"
                 assert own or node.attr != "config", f"{name}, line {node.lineno}"
@@ -404,21 +407,108 @@ def stores_from_outside(tree: ast.AST) -> Iterator[ast.Attribute]:
             yield store
 
 
-def test_objects_change_only_through_their_methods() -> None:
-    found = {(n, ast.unparse(s)) for n, tree in TREES.items() for s in stores_from_outside(tree)}
+def classes_known_in(module: str) -> dict[str, str]:
+    """Return the package, the folder directly below raidx_fuse, of each class named in *module*."""
+    known: dict[str, str] = {}
+    for node in nodes(TREES[module]):
+        if isinstance(node, ast.ClassDef):
+            known[node.name] = module.split(".")[0]
+        elif isinstance(node, ast.ImportFrom) and str(node.module).startswith("raidx_fuse."):
+            known |= {n.asname or n.name: str(node.module).split(".")[1] for n in node.names}
+    return known
+
+
+def packages_of(annotation: ast.expr | None, known: dict[str, str]) -> set[str]:
+    """Return the packages of the classes of an annotation, "" for one of no package."""
+    if isinstance(annotation, ast.BinOp):  # a union; None has no attributes
+        return packages_of(annotation.left, known) | packages_of(annotation.right, known)
+    if isinstance(annotation, ast.Constant) and annotation.value is None:
+        return set()
+    return {known.get(ast.unparse(annotation), "") if annotation else ""}
+
+
+def declarations() -> tuple[dict[str, set[str]], dict[tuple[str, str], set[str]]]:
+    """Return whose classes declare an attribute, and whose class a name has inside a package."""
+    declaring: dict[str, set[str]] = {}  # attribute: packages
+    types: dict[tuple[str, str], set[str]] = {}  # (package, name): packages
+    for module, tree in TREES.items():
+        package, known = module.split(".")[0], classes_known_in(module)
+        for node in nodes(tree):
+            attributes: list[str] = []
+            if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+                attributes = [node.attr] if ast.unparse(node.value) == "self" else []
+            elif isinstance(node, ast.ClassDef):
+                for part in node.body:
+                    if isinstance(part, ast.AnnAssign):
+                        attributes.append(ast.unparse(part.target))
+                    elif isinstance(part, ast.Assign):
+                        attributes += map(ast.unparse, part.targets)
+                        if attributes[-1] == "__slots__":
+                            texts = ast.walk(part.value)
+                            attributes += [
+                                str(n.value) for n in texts if isinstance(n, ast.Constant)
+                            ]
+            for attribute in attributes:
+                declaring.setdefault(attribute, set()).add(package)
+            if isinstance(node, ast.arg):
+                named, annotation = node.arg, node.annotation
+            elif isinstance(node, ast.AnnAssign):
+                named, annotation = ast.unparse(node.target).split(".")[-1], node.annotation
+            else:
+                continue
+            types.setdefault((package, named), set()).update(packages_of(annotation, known))
+    return declaring, types
+
+
+def stores_across_packages() -> Iterator[tuple[str, str]]:
+    """Yield (module, attribute) of each store to an object of a class of another package.
+
+    Its class is of this package if only this package's classes have such an attribute, or if the
+    package annotates the name of the object, wherever it does, with classes of its own.
+    """
+    declaring, types = declarations()
+    for module, tree in TREES.items():
+        package = module.split(".")[0]
+        for store in stores_from_outside(tree):
+            holder = ast.unparse(store.value).split(".")[-1]
+            packages = declaring.get(store.attr, set())
+            own = packages == {package} or types.get((package, holder)) == {package}
+            if package not in packages or not own:
+                yield module, ast.unparse(store)
+
+
+def test_objects_of_other_packages_change_only_through_their_methods() -> None:
+    found = set(stores_across_packages())
     assert found - MAY_STORE == set()
     assert MAY_STORE - found == set(), "they are not needed any more"
     for name, tree in TREES.items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr"):
                 changed = ast.unparse(node.args[0])
                 assert changed == "self" or (name, changed) in MAY_SETATTR, f"{name}: {changed}"
 
 
+def test_a_store_across_packages_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "from raidx_fuse.pool.fake import Far\n"
+        "class Near:\n    __slots__ = ('only_near', 'in_both')\n"
+        "def f(near: Near | None, far: Far, either: Near | Far, unknown):\n"
+        "    unknown.only_near = near.in_both = 1\n"
+        "    far.only_far = far.in_both = either.in_both = unknown.in_both = unknown.nowhere = 1\n"
+    )
+    far = "class Far:\n    in_both: int\n    def __init__(self):\n        self.only_far = 1\n"
+    monkeypatch.setitem(TREES, "nbd.fake", ast.parse(code))
+    monkeypatch.setitem(TREES, "pool.fake", ast.parse(far))
+    found = {what for module, what in stores_across_packages() if module == "nbd.fake"}
+    assert found == {
+        *("far.only_far", "far.in_both", "either.in_both", "unknown.in_both", "unknown.nowhere")
+    }
+
+
 def test_no_product_module_has_a_switch_that_breaks_it() -> None:
     # The campaign injects its deliberate faults from outside (lab/crash/broken.py).
     for name, tree in TREES.items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.Attribute):
                 assert not node.attr.startswith("break_"), f"{name}: {node.attr}"
 
@@ -427,7 +517,7 @@ def test_chance_is_seeded() -> None:
     for name, tree in TREES.items():
         assert used_attributes(tree, "random") <= {"Random"}, name
         used = {part for imported in imported_names(tree) for part in imported.split(".")}
-        used |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        used |= {node.attr for node in nodes(tree) if isinstance(node, ast.Attribute)}
         if name not in MAY_DRAW_UNSEEDED:
             assert not used & UNSEEDED, name
 
