@@ -52,7 +52,7 @@ def balance(
     with the fewest bytes, online.
 
     A hotspot is an array that was above hot.tau in most observations (raidx get MOUNT hot.tau).
-    A plan that an unmount or a crash has cut goes on after the next mount.
+    An unmount or a crash ends the plan: the next mount resumes only the moves that had begun.
     Rules for volumes are the settings balance.stay, balance.together and balance.apart.
     """
     if step:

@@ -36,6 +36,7 @@ from raidx_fuse.engine.write.write import Writer
 from raidx_fuse.errors import RaidxError, ReadOnlyError, UsageError
 from raidx_fuse.format.assemble import Assembly
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
+from raidx_fuse.format.configuration.progress import without_retired
 from raidx_fuse.jobs.grow.copies import CopiesOperation
 from raidx_fuse.jobs.grow.operation import GrowOperation
 from raidx_fuse.jobs.grow.removal import GrowthRemoval
@@ -314,6 +315,7 @@ class Array:
         may be lost. Raises RaidxError.
         """
         member_set, changes = self.member_set, self.context.changes
+        member_set.change(without_retired)
         self.lost_list.load()
         self.warnings += apply_saved(self)
         # a bad log is refused before anything is written

@@ -13,7 +13,6 @@ from raidx_fuse.daemon.commands.arguments import check_arguments
 from raidx_fuse.errors import UsageError
 from raidx_fuse.pool.balance.steps import plan_steps
 from raidx_fuse.pool.hotspots.balancer import Balancer
-from raidx_fuse.pool.hotspots.kept_plan import EVACUATE, Goal
 from raidx_fuse.pool.hotspots.settings import (
     POOL_SETTINGS,
     RULES,
@@ -81,11 +80,11 @@ class BalanceCommands:
         assert found is not None
         proposal = await self._balancer.planning.evacuation(found.name)
         if not dry_run:
-            self._balancer.carry_out(proposal, Goal(EVACUATE, array=found.uuid))
+            self._balancer.carry_out(proposal)
         return {**proposal.as_dict(), "dry_run": dry_run, **self._state()}
 
     async def cancel(self) -> Result:
-        """Drop the plan under way, or one that waits for an array; return how it ended."""
+        """Drop the plan under way; return how it ended."""
         await self._balancer.cancel()
         return self._state()
 

@@ -6,6 +6,7 @@ stands for.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from raidx_fuse.errors import FormatError
@@ -13,6 +14,8 @@ from raidx_fuse.format.configuration.config import ArrayConfig, require_known
 
 REBUILD = "rebuild:"
 REPLACE = "replace:"
+RETIRED = frozenset({"plan"})
+"""What earlier programs kept among the jobs: accepted, used for nothing, dropped by a start."""
 _FIELDS: dict[str, frozenset[str] | None] = {
     REBUILD: frozenset({"next_stripe", "changed"}),
     REPLACE: frozenset({"member_uuid", "next_stripe", "starts"}),
@@ -23,7 +26,7 @@ _FIELDS: dict[str, frozenset[str] | None] = {
     "away": frozenset({"left", "stripes", "regions", "starts", "shape"}),
     "renamed": frozenset({"array", "events", "members"}),
     "bad_chunks": frozenset({"count", "steps", "shift", "ranges"}),
-    **dict.fromkeys(("health", "pool", "plan")),  # for people, and where nothing is lost without
+    **dict.fromkeys(("health", "pool", *RETIRED)),  # for people, and where nothing is lost without
 }
 """The fields of each job; None: whatever there is, a reader ignores what it does not know."""
 _MOVES = {"grow": "migrated", "restripe": "restripe", "reshape": "chunk_counts"}
@@ -45,6 +48,12 @@ def check_progress(config: ArrayConfig, stripes: int) -> None:
             require_known(what, known, values)
         if not _is_possible(config, key, values, stripes):
             raise FormatError(f"array {config.name!r}: its unfinished {key[:40]!r} is impossible")
+
+
+def without_retired(config: ArrayConfig) -> ArrayConfig:
+    """Return *config* without what only earlier programs kept among its jobs."""
+    jobs = {key: value for key, value in config.jobs.items() if key not in RETIRED}
+    return config if jobs.keys() == config.jobs.keys() else replace(config, jobs=jobs)
 
 
 def _is_possible(config: ArrayConfig, key: str, values: Any, stripes: int) -> bool:

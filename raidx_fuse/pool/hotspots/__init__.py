@@ -2,5 +2,5 @@
 
 `settings` are the thresholds and rules, `sampler` takes the observations that monitor.py keeps,
 `proposal` makes a plan of them with the planners of balance/, `balancer` carries it out with the
-moves of `mover`; `kept_plan` has the next mount go on with it.
+moves of `mover`.
 """

@@ -19,7 +19,6 @@ from raidx_fuse.pool.balance.rules import repaid
 from raidx_fuse.pool.balance.strategies import planned, strategy_named
 from raidx_fuse.pool.balance.system import ArraySpec, System, VolumeSpec, make_system
 from raidx_fuse.pool.balance.utilisation import ArrayShape, VolumeLoad, bandwidths, request_s
-from raidx_fuse.pool.hotspots.kept_plan import MOVING
 from raidx_fuse.pool.hotspots.sampler import Sampler
 from raidx_fuse.pool.hotspots.settings import PoolSettings
 from raidx_fuse.pool.monitor import Monitor
@@ -27,6 +26,7 @@ from raidx_fuse.pool.volume_table import ArrayVolumes
 
 SETTLED = ("clean", "degraded", "failed")
 """States of an array in which nothing is being rebuilt or changed."""
+MOVING = ("move", "swap")  # kinds of jobs
 
 PLAN_S = 120.0  # the planner exact gives up after 30 s by itself
 
