@@ -10,82 +10,49 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from importlib import import_module
+from itertools import groupby
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from raidx_fuse.cli import defaults, streams
+from raidx_fuse.cli.command_table import ALIASES, TABLE
 from raidx_fuse.cli.output import Output, warn
-from raidx_fuse.cli.reference.summaries import SUMMARIES
 from raidx_fuse.errors import RaidxError, UsageError, shortage
 from raidx_fuse.layouts.codes.code import LayoutError
 
-SECTIONS = {  # the order of `raidx --help`
-    "Arrays": ("create", "mount", "serve", "umount", "rename", "destroy", "wipe"),
-    "Look": (
-        *("status", "watch", "wait", "stats", "events"),
-        *("scan", "examine", "check", "explain", "peek", "advise"),
-    ),
-    "Change": (
-        *("add-disk", "reshape", "remove-disk", "fail-disk", "replace-disk"),
-        *("resize", "scrub", "tune", "job", "get", "set"),
-    ),
-    "Volumes": ("volume", "trim", "array", "balance"),
-    "Experiment": ("replay", "simulate", "lab", "inject", "crash", "view"),
-    "Learn (no array needed)": ("layout", "quiz"),
-    "Scripts": ("schema", "completions"),
-}
-ALIASES = {  # mdadm's words
-    "assemble": "mount",
-    "detail": "status",
-    "fail": "fail-disk",
-    "replace": "replace-disk",
-    "add": "add-disk",
-    "remove": "remove-disk",
-    "grow": "add-disk",
-    "stop": "umount",
-    "unmount": "umount",
-}
 SENTENCE = 1000  # characters: no first sentence of a help is longer
 WORD = 4096  # characters: what a message repeats of a word, which is at most a path
 
 
 class Commands(MutableMapping[str, click.Command]):
-    """Commands by name. A module is imported when its command is first used: importing all of them
-    would double the time of a short command.
+    """The commands of the table by name. A module is imported when its command is first used."""
 
-    *places*: name -> place; "show.status" is `status` in the module `show` of commands/.
-    """
-
-    def __init__(self, places: Mapping[str, str]) -> None:
-        self._places = dict(places)
-        self._known: dict[str, click.Command] = {}
+    def __init__(self) -> None:
+        self._known: dict[str, click.Command | None] = dict.fromkeys(TABLE)
 
     def __getitem__(self, name: str) -> click.Command:
-        if name not in self._known:
-            module, _, word = self._places[name].rpartition(".")
-            self._known[name] = getattr(import_module(f"raidx_fuse.cli.commands.{module}"), word)
-        return self._known[name]
+        command = self._known[name]
+        if command is None:
+            module, _, word = TABLE[name].place.rpartition(".")
+            command = getattr(import_module(f"raidx_fuse.cli.commands.{module}"), word)
+            self._known[name] = command
+        return command
 
     def __setitem__(self, name: str, command: click.Command) -> None:
-        self._places.setdefault(name, "")
         self._known[name] = command
 
     def __delitem__(self, name: str) -> None:
-        del self._places[name]
-        self._known.pop(name, None)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._places
+        del self._known[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._known)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._known)
 
 
 class Verb(click.Command):
@@ -211,7 +178,8 @@ class Verbs(Nouns):
 
     def summary(self, name: str) -> str:
         """Return the first sentence about a command, without importing it if that is known."""
-        return SUMMARIES.get(name) or self.commands[name].get_short_help_str(SENTENCE)
+        row = TABLE.get(name)
+        return row.summary if row else self.commands[name].get_short_help_str(SENTENCE)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Offer the commands with their summaries, then the options."""
@@ -221,10 +189,9 @@ class Verbs(Nouns):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by section."""
-        for title, names in SECTIONS.items():
-            rows = [(name, self.summary(name)) for name in names]
+        for title, rows in groupby(TABLE.items(), lambda item: item[1].section):
             with formatter.section(title):
-                formatter.write_dl(rows)
+                formatter.write_dl([(name, row.summary) for name, row in rows])
 
 
 def _without_folder(error: Exception) -> RaidxError | None:

@@ -14,7 +14,7 @@ from textwrap import dedent
 import click
 
 from raidx_fuse.array.settings import SETTINGS, unit_of
-from raidx_fuse.cli.app import ALIASES, SECTIONS
+from raidx_fuse.cli.command_table import ALIASES, TABLE
 from raidx_fuse.cli.main import main
 from raidx_fuse.cli.reference.habits import HABITS
 from raidx_fuse.pool.hotspots.settings import POOL_SETTINGS, PoolSetting
@@ -150,11 +150,10 @@ def _pool_default(setting: PoolSetting) -> str:
 def manual() -> str:
     """Return the whole manual as Markdown."""
     lines = [HEAD, "## Commands", ""]
-    listed = {name: title for title, names in SECTIONS.items() for name in names}
     section = ""
-    for name in listed:
-        if listed[name] != section:
-            section = listed[name]
+    for name, row in TABLE.items():
+        if row.section != section:
+            section = row.section
             lines += [f"**{section}**", ""]
         command = main.commands[name]
         if isinstance(command, click.Group):

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from raidx_fuse.cli import parameters
-from raidx_fuse.cli.app import ALIASES, SECTIONS
+from raidx_fuse.cli.command_table import ALIASES, TABLE
 from raidx_fuse.cli.main import main
 from raidx_fuse.cli.output import Output, duration
 from raidx_fuse.errors import RaidxError
@@ -99,10 +99,8 @@ def test_every_command_explains_itself(name: str) -> None:
 
 
 def test_the_first_page_lists_every_command_once() -> None:
-    listed = [name for names in SECTIONS.values() for name in names]
-    assert sorted(listed) == sorted(main.commands)
     result = CliRunner().invoke(main, ["--help"])
-    assert all(f"  {name} " in result.stdout for name in listed)
+    assert all(result.stdout.count(f"\n  {name} ") == 1 for name in TABLE)
     assert CliRunner().invoke(main, []).exit_code == 2
 
 

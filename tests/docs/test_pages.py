@@ -15,7 +15,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from raidx_fuse.cli.app import ALIASES
+from raidx_fuse.cli.command_table import ALIASES
 from raidx_fuse.cli.main import main
 from raidx_fuse.cli.manual import manual
 from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths
