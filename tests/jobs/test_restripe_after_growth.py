@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 
+from raidx_fuse.engine.gate import Gate
 from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.numbering import OrderedLayout
@@ -15,7 +16,7 @@ from raidx_fuse.members.base import Member
 from tests.support.arrays import Rig
 from tests.support.growing import ram_of
 from tests.support.load import CHUNK, fill, play, under_load
-from tests.support.restriping import SmallRig, ended, job_of, reach, restripe
+from tests.support.restriping import SmallRig, ended, job_of, reach, reach_share, restripe
 from tests.support.spy import restarted
 
 GROWN: dict[str, tuple[str, int, dict[str, Any]]] = {
@@ -115,6 +116,45 @@ def test_a_cancel_moves_everything_back_to_the_grown_shape(when: float) -> None:
         assert isinstance(rig.array.context.layout, ElasticLayout)
 
     play(rig_of("raid5", slow=True), body)
+
+
+@pytest.mark.parametrize(
+    ("grown", "new", "after"), [("raid5", "raid5", 6), ("plain", "raid0", 6), ("raid0", "raid5", 5)]
+)
+def test_a_discard_that_waits_while_a_restripe_is_taken_back_drops_what_it_covers(
+    grown: str, new: str, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has looked up stripes of the union: the grown shape has others of these numbers, or none.
+
+    One that it has not may still name chunks there, as if the shape went on behind its end.
+    """
+
+    async def body(rig: Rig) -> None:
+        await fill(rig)
+        array, width = rig.array, rig.width
+        assert array is not None
+        job = await restripe(rig, new, after)
+        await reach_share(job, 0.5)
+        gate, turn = array.context.gate, Gate._set
+        size = len(rig.model) // 9
+        parts = range(size, len(rig.model) - size, 3 * size)
+
+        def turned(one: Gate, *, closed: bool) -> None:
+            turn(one, closed=closed)
+            if one is gate and closed:
+                for at in parts:
+                    nursery.start_soon(array.discard, at, size)
+                    rig.model[at : at + size] = bytes(size)
+
+        monkeypatch.setattr(Gate, "_set", turned)
+        async with trio.open_nursery() as nursery:
+            job.cancel()
+            await job.finished.wait()
+        monkeypatch.undo()
+        del rig.members[width:]
+        await ended(rig, job, "cancelled")
+
+    play(rig_of(grown, slow=True), body)
 
 
 def test_a_kill_at_any_point_loses_nothing_even_with_a_member() -> None:

@@ -283,6 +283,12 @@ MUTANTS = (
         "cells become unwritten in a stripe whose parity a crash has torn",
         ("raid5:none:discards", "evenodd:none:discards", "raid4:none:discards"),
         ("tests/engine/test_discard.py", *RESYNCS),
+        "a discard takes all written cells that share a parity with one of its own, or none of "
+        "them: no parity is left that depends on what it drops, and those of the other cells are "
+        "as torn as before and still await the resync. Whoever needs the stripe next has it "
+        "finished first, which zeroes the places of the dropped cells again. Chunks that hold "
+        "zeros are dropped alone only before a change of the shape, which is refused while a "
+        "resync is due",
     ),
     Mutant(
         "discarded-in-a-layout-that-has-changed",
@@ -296,7 +302,26 @@ MUTANTS = (
             *GROWTH,
             *RESTRIPE,
         ),
-        ("tests/engine/test_discard.py", "tests/jobs/test_growth.py"),
+        ("tests/jobs/test_restripe_after_growth.py", "tests/jobs/test_growth.py"),
+        "a batch chooses and drops in the present layout, by the numbers whose locks it holds, and "
+        "only chunks of its range: other numbers only make it drop less, and zeros are written "
+        "instead. A number behind the layout's end could name chunks only in a grown shape, and "
+        "only numbers of a restripe's union are larger than those; what was looked up in a union "
+        "drops nothing. What was looked up before a restripe may be dropped during it: the "
+        "watermark moves by records of the log, so a crash that forgets a move forgets the "
+        "discard after it, too",
+    ),
+    Mutant(
+        "discarded-by-the-stripes-of-a-union",
+        DISCARD,
+        "                layout is not context.layout\n"
+        "                or context.growth is not None\n"
+        "                or isinstance(layout, RestripeLayout)\n",
+        "                context.growth is not None\n"
+        "                or isinstance(context.layout, RestripeLayout)\n",
+        "chunks become unwritten whose stripe, with its parity, is another one",
+        ("raid5:partial:pairs:restripe:discard", *RESTRIPE),
+        ("tests/jobs/test_restripe_after_growth.py",),
     ),
     Mutant(
         "places-dropped-while-an-array-grows",
