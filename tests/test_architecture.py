@@ -70,7 +70,6 @@ MAY_TOUCH_THE_SYSTEM = {
     "lab.experiments.spec",  # paths of traces beside the experiment
     "lab.experiments.tables",  # results as files
     "client.client",  # paths as a program gives them
-    "client.trio_client",  # the same
     "cli",  # paths as typed
     "lab.crash.__main__",  # a program: writes its page
     "lab.workers",  # spreads parts over processes

@@ -1,4 +1,4 @@
-"""A running array from Python: `Client` for programs without an event loop, `TrioClient` for trio.
+"""A running array from Python: `Client`.
 
     from raidx_fuse.client import Client, RaidxError
 
@@ -10,8 +10,9 @@
 This is what the `raidx` command itself does: one request on the control socket of the mount, as
 the user who mounted or as root. The documents are those of ``--json`` (documents.py has their
 types, `raidx schema` their schemas), and the same promise holds for them. An error is a
-`RaidxError`; its *kind* says which one in a word, its *action* what to do. `TrioClient` is in
-raidx_fuse.client.trio_client, so that this package can be imported without trio.
+`RaidxError`; its *kind* says which one in a word, its *action* what to do. A program
+with an event loop calls it in a thread, with `trio.to_thread.run_sync` for instance; the package
+itself needs no trio.
 """
 
 from raidx_fuse.client.client import Client

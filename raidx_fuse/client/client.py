@@ -85,7 +85,7 @@ class Client:
             if all(is_in(each, states or (HEALTHY,)) for each in found["arrays"]):
                 return found
             if timeout_s is not None and time.monotonic() - begin_s >= timeout_s:
-                raise late(found, states, timeout_s)
+                raise _late(found, states, timeout_s)
             time.sleep(POLL_S)
 
     def wait_job(self, job: int) -> Job:
@@ -100,7 +100,7 @@ class Client:
 
     def fail_disk(self, member: Ref, *, lose_data: bool = False) -> dict[str, Any]:
         """Take a member out as if it had failed."""
-        return self.call("fail-disk", member=named(member), lose_data=lose_data)
+        return self.call("fail-disk", member=_named(member), lose_data=lose_data)
 
     def replace_disk(
         self,
@@ -112,7 +112,7 @@ class Client:
         dry_run: bool = False,
     ) -> Started | Plan:
         """Replace member *old* by *new*; the rebuild is a job."""
-        paths = {"old": named(old), "new": absolute(os.fspath(new))}
+        paths = {"old": _named(old), "new": absolute(os.fspath(new))}
         options = {"create": create, "overwrite_signature": overwrite_signature}
         return cast(Started, self.call("replace-disk", **paths, **options, dry_run=dry_run))
 
@@ -133,7 +133,7 @@ class Client:
 
     def remove_disk(self, member: Ref, *, dry_run: bool = False) -> Started | Plan:
         """Remove a spare, or a member whose content fits the others, which is a job."""
-        return cast(Started, self.call("remove-disk", member=named(member), dry_run=dry_run))
+        return cast(Started, self.call("remove-disk", member=_named(member), dry_run=dry_run))
 
     def reshape(self, layout: str, *, dry_run: bool = False, **options: Any) -> Started | Plan:
         """Move the array to another layout, a job; *options* as of `raidx reshape`."""
@@ -160,13 +160,13 @@ class Client:
         return cast(Job, self.call("job-limit", job=job, minimum=minimum, maximum=maximum))
 
 
-def named(member: Ref) -> str:
+def _named(member: Ref) -> str:
     """Return *member* as the daemon takes it: a role as text, a path as absolute path."""
     text = str(member)
     return absolute(text) if "/" in text or os.path.exists(text) else text
 
 
-def late(found: Status, states: tuple[str, ...], timeout_s: float) -> TimedOutError:
+def _late(found: Status, states: tuple[str, ...], timeout_s: float) -> TimedOutError:
     """Return the error for a mount that is not in *states* after *timeout_s*."""
     wanted = states or (HEALTHY,)
     wrong = next(each for each in found["arrays"] if not is_in(each, wanted))

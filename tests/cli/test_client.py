@@ -1,4 +1,4 @@
-"""`raidx_fuse.client`: what a program gets from a running array, without an event loop and in trio.
+"""`raidx_fuse.client`: what a program gets from a running array.
 
 The daemon answers from a script; tests/mount/test_client.py has a real one.
 """
@@ -8,14 +8,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from types import UnionType
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, get_type_hints
 
 import pytest
-import trio
 
 from raidx_fuse.cli.reference.schema import schema_of
 from raidx_fuse.client import Client, RaidxError, TimedOutError, documents
-from raidx_fuse.client.trio_client import TrioClient
 from raidx_fuse.errors import BusyError
 from tests.cli.test_running_commands import STATS
 from tests.support.documents import job, status
@@ -28,7 +26,13 @@ def test_a_program_looks_and_changes(daemon: Daemon) -> None:
     array = Client(daemon.mountpoint)
     daemon.answers |= {"stats": STATS, "job-list": {"jobs": [job()]}, "scrub": {"job": 7}}
     daemon.answers |= {"job-wait": job(state="done"), "replace-disk": {"job": 8, "role": 2}}
-    daemon.answers |= {"set": {"settings": {"speed_min": 1}}, "add-disk": {"added": []}}
+    daemon.answers |= {"set": {"settings": {"speed_min": 1}}, "get": {"settings": {"a": 1}}}
+    daemon.answers |= {
+        "fail-disk": {"role": 1},
+        "job-pause": job(),
+        "reshape": {"job": 3},
+        "add-disk": {"added": []},
+    }
     assert array.status()["arrays"][0]["members"][0]["role"] == 0
     assert array.stats(0.5)["array"]["rmw"] == 3
     assert [each["kind"] for each in array.jobs()] == ["rebuild"]
@@ -37,7 +41,12 @@ def test_a_program_looks_and_changes(daemon: Daemon) -> None:
     assert array.set("speed_min", 1) == {"speed_min": 1}
     array.replace_disk(2, "new.img", create=True)
     array.add_disks("/a", "/b", spare=True)
+    array.fail_disk(1)
+    assert array.pause(7)["kind"] == "rebuild"
+    assert array.reshape("raid4").get("job") == 3
+    assert array.settings() == {"a": 1}
     called = dict(daemon.calls)
+    assert called["fail-disk"] == {"member": "1", "lose_data": False}
     assert called["stats"] == {"interval_s": 0.5}
     assert called["replace-disk"]["old"] == "2"
     assert called["replace-disk"]["new"].startswith("/")
@@ -54,51 +63,17 @@ def test_an_error_has_its_kind_and_what_to_do(daemon: Daemon) -> None:
         Client("/nowhere").status()
 
 
-@pytest.mark.parametrize("in_trio", [False, True])
 def test_waiting_ends_with_the_state_or_an_error(
-    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, in_trio: bool
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("raidx_fuse.client.client.POLL_S", 0.001)
-    monkeypatch.setattr("raidx_fuse.client.trio_client.POLL_S", 0.001)
     states = iter(["degraded", "rebuilding", "clean"])
     daemon.answers["status"] = lambda _: status(state=next(states))
-
-    def wait(**limits: Any) -> documents.Status:
-        if not in_trio:
-            return Client(daemon.mountpoint).wait(**limits)
-
-        async def waited() -> documents.Status:
-            return await TrioClient(daemon.mountpoint).wait(**limits)
-
-        return trio.run(waited)
-
-    assert wait()["state"] == "clean"
+    assert Client(daemon.mountpoint).wait()["state"] == "clean"
     daemon.answers["status"] = status(state="degraded", action="replace it")
     with pytest.raises(TimedOutError, match="disk is degraded, not healthy") as caught:
-        wait(timeout_s=0)
+        Client(daemon.mountpoint).wait(timeout_s=0)
     assert caught.value.action == "replace it"
-
-
-def test_trio_has_every_method_and_does_not_stop_for_an_answer(daemon: Daemon) -> None:
-    public = {name for name in vars(Client) if not name.startswith("_")}
-    assert {name for name in vars(TrioClient) if not name.startswith("_")} == public
-    daemon.answers |= {"stats": STATS, "job-list": {"jobs": []}, "get": {"settings": {"a": 1}}}
-    daemon.answers |= {"fail-disk": {"role": 1}, "job-pause": job(), "reshape": {"job": 3}}
-    seen: list[Any] = []
-
-    async def both() -> None:
-        array = TrioClient(daemon.mountpoint)
-        async with trio.open_nursery() as nursery:
-            for ask in (array.status, array.stats, array.jobs, array.settings):
-                nursery.start_soon(keep, ask)
-        seen.extend([await array.fail_disk(1), await array.pause(1), await array.reshape("raid4")])
-
-    async def keep(ask: Any) -> None:
-        seen.append(await ask())
-
-    trio.run(both)
-    assert len(seen) == 7
-    assert ("fail-disk", {"member": "1", "lose_data": False}) in daemon.calls
 
 
 def test_the_types_are_in_the_schemas() -> None:

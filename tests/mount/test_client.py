@@ -1,14 +1,12 @@
-"""`raidx_fuse.client` on a real mount: a program that replaces a member, and one in trio."""
+"""`raidx_fuse.client` on a real mount: a program that replaces a member."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
-import trio
 
 from raidx_fuse.client import Client, RaidxError, TimedOutError
-from raidx_fuse.client.trio_client import TrioClient
 
 if TYPE_CHECKING:
     from tests.mount.real_array import RealArray
@@ -35,16 +33,10 @@ def test_a_program_replaces_a_member_and_reads_of_it(array: RealArray) -> None:
     with pytest.raises(RaidxError) as refused:
         client.fail_disk(1)
     assert refused.value.kind == "array_failed"
-
-    async def replace() -> str:
-        beside = TrioClient(array.mnt)
-        started = await beside.replace_disk(2, array.folder / "new.img", create=True)
-        job = started.get("job")
-        assert isinstance(job, int)
-        assert (await beside.wait_job(job))["state"] == "done"
-        return (await beside.wait(timeout_s=30))["state"]
-
-    assert trio.run(replace) == "clean"
+    job = client.replace_disk(2, array.folder / "new.img", create=True).get("job")
+    assert isinstance(job, int)
+    assert client.wait_job(job)["state"] == "done"
+    assert client.wait(timeout_s=30)["state"] == "clean"
     events = [event["event"] for event in client.events()]
     assert events.index("Fail") < events.index("RebuildFinished")
     array.unmount()
