@@ -19,7 +19,6 @@ from raidx_fuse.lab.experiments.simulate import Experiment, simulate
 from raidx_fuse.lab.loads.request import Load
 from raidx_fuse.lab.loads.shape import faster, fit
 from raidx_fuse.lab.loads.workloads import generate, variant
-from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.store.latency import bucket_top_s
 from raidx_fuse.store.queue import MemberQueue
 
@@ -28,7 +27,7 @@ SSD = "ssd,read_mb_s=445,write_mb_s=135"  # table I: Intel DC S3500
 ONE_AT_A_TIME = SSD + ",channels=1"  # as L = N * A has it, and as in the paper
 STALLING = ONE_AT_A_TIME + ",stall_ms=20,stall_each_mb=16"  # garbage collection
 UNLIKE = f"{SSD};{ONE_AT_A_TIME}"  # in turn
-UNLIKE_BY_HAND = ("12.4us,99.2us", "11.3us,90.3us")  # A_R, A_W of 4 KiB: what one adds to a queue
+UNLIKE_BY_HAND = (99.2e-6, 90.3e-6)  # A_R, A_W of 4 KiB on a member that serves one at a time
 WEEK_IN_HALF_AN_HOUR = 336.0  # section VI.A
 # Times that pace: about 57.5 % of the updates then find a mean queue of 0.5 ms or more. prxy_0
 # cannot: at higher speeds its hottest stripe is always locked.
@@ -57,8 +56,9 @@ class Run(NamedTuple):
     """One experiment: a trace by name, or "writes=0.5" for the synthetic one.
 
     *model*: of the members; several between semicolons are taken in turn. *whole_l*: L = N * A of
-    the paper, whatever a member serves at a time. *by_hand*: A_R and A_W of the members in turn, as
-    `raidx set` takes them, instead of the measured ones. *changes*: other numbers of the load.
+    the paper, whatever a member serves at a time. *by_hand*: A_R and A_W in seconds, instead
+    of the measured ones; of a member that serves d at a time a d-th: what one adds to its queue.
+    *changes*: other numbers of the load.
     """
 
     trace: str
@@ -70,7 +70,7 @@ class Run(NamedTuple):
     model: str = SSD
     layout: str = "raid5"
     whole_l: bool = False
-    by_hand: tuple[str, str] = ("", "")
+    by_hand: tuple[float, float] | None = None
     changes: tuple[tuple[str, float], ...] = ()
 
 
@@ -115,8 +115,8 @@ def papers_length(whole: bool) -> Iterator[None]:
     """If *whole*, let queues in the block be as long as L = N * A says."""
     ours = QueueMonitor._length_s
 
-    def length_s(self: QueueMonitor, role: Role, queue: MemberQueue) -> float:
-        return ours(self, role, queue) * max(1, queue.member.depth)
+    def length_s(self: QueueMonitor, queue: MemberQueue) -> float:
+        return ours(self, queue) * max(1, queue.member.depth)
 
     if whole:
         QueueMonitor._length_s = length_s  # type: ignore[method-assign]
@@ -126,12 +126,26 @@ def papers_length(whole: bool) -> Iterator[None]:
         QueueMonitor._length_s = ours  # type: ignore[method-assign]
 
 
+@contextmanager
+def times_by_hand(by_hand: tuple[float, float] | None) -> Iterator[None]:
+    """Let A_R and A_W in the block be those of `Run.by_hand`, if there are any."""
+    ours = QueueMonitor.service_s
+
+    def service_s(self: QueueMonitor, kind: str, queue: MemberQueue) -> float:
+        assert by_hand is not None
+        return by_hand[kind == "write"] / max(1, queue.member.depth)
+
+    if by_hand:
+        QueueMonitor.service_s = service_s  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        QueueMonitor.service_s = ours  # type: ignore[method-assign]
+
+
 def measure(run: Run) -> dict[str, Any]:
     """Simulate *run*; return what the tables need."""
     limits = {f"bpu.{key}": value for key, value in run.limits._asdict().items()}
-    for key, times in zip(("bpu.a_read", "bpu.a_write"), run.by_hand, strict=True):
-        if times:
-            limits[key] = ",".join(islice(cycle(times.split(",")), WIDTH))
     experiment = Experiment(
         layout=run.layout,
         members=tuple(islice(cycle(run.model.split(";")), WIDTH)),
@@ -142,7 +156,7 @@ def measure(run: Run) -> dict[str, Any]:
         prepare=marked,
         report=skews,
     )
-    with papers_length(run.whole_l):
+    with papers_length(run.whole_l), times_by_hand(run.by_hand):
         result = simulate(experiment)
     assert not result["failed"], result["errors"]
     bpu = result["array"]["bpu"]

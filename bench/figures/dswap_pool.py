@@ -28,6 +28,7 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.lab.experiments.modelled import Hardware, modelled_array
 from raidx_fuse.layouts.numbers import chunk_range
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.pool.balance.utilisation import DiskTimes
 from raidx_fuse.pool.hotspots.balancer import Balancer
 from raidx_fuse.pool.hotspots.mover import JobMover
 from raidx_fuse.pool.move import open_pool
@@ -44,9 +45,9 @@ MEMBER_BYTES = SLOTS * UNIT // 2 + 24 * MIB
 DISK = "sas10k,seek_ms=4.5,write_settle_ms=0.5,rpm=10025,read_mb_s=62,write_mb_s=62"
 SETTINGS = {
     **{"hot.interval": "10s", "hot.window": "10", "hot.tau": "50%", "hot.share": "70%"},
-    # Of a write, as the paper's monitor has them: constants of the drive.
-    **{"hot.position": "8.05ms", "hot.transfer": "62MB"},
 }
+DRIVE = DiskTimes(8.05e-3, 0.0, 1 / 62e6)
+"""Of a write, as the paper's monitor has it: constants of the drive, not measured times."""
 CHECK_S = 100.0
 OBSERVED_S = 10.0
 
@@ -159,6 +160,7 @@ class _Run:
         self.scene = scene
         self.pool = pool
         self.balancer = Balancer(pool.arrays, JobMover(pool))
+        self.balancer.sampler.times = lambda array: DRIVE  # type: ignore[method-assign]
         self.steps: list[str] = []
         self.found_s = self.gone_s = float("nan")
         self.copied = 0

@@ -324,7 +324,7 @@ def what_it_takes(lab: Laboratory) -> PaperTable:
     return PaperTable(
         "Section VI",
         "what a gain takes: response time better than traditional by",
-        ["setting", "trace", "paper", "T of Fig. 4", "bpu.auto", "busy", "trad. ms"],
+        ["setting", "trace", "paper", "T of Fig. 4", "derived", "busy", "trad. ms"],
         rows,
         "Queues must be long and unlike, and a request must wait for those before it. As in the "
         "paper, on disks that serve one after the other, BPU gains what the paper says, and more "
@@ -332,7 +332,7 @@ def what_it_takes(lab: Laboratory) -> PaperTable:
         "almost nothing, and where members are alike no L could tell more. Else ours "
         "is better than the paper's: L = N * A takes a member that serves 8 at a time for busy "
         "where nothing waits; divided by 8 it is right (the rows of unlike members), and so it is "
-        "with A of each member by hand (`bpu.a_read`, `bpu.a_write`: an eighth for those). prxy_0 "
+        "with A of each member by hand (an eighth for those). prxy_0 "
         "sends half of its requests to five places, and gains far more than in the paper. "
         "Read-heavy loads have hardly an update to choose for: we do not see the paper's 4 to 10 % "
         "of hm_1 ('Why, hm_1': its share of writes and its places, varied).",

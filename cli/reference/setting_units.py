@@ -18,12 +18,9 @@ SETTING_UNITS = {
     "bpu.t_skew": SECONDS,
     "bpu.a_read": SECONDS,
     "bpu.a_write": SECONDS,
-    "tuner.slice": SECONDS,
     "tuner.idle_s": SECONDS,
     "scrub_each_s": SECONDS,
     "hot.latency": SECONDS,
     "hot.interval": SECONDS,
-    "hot.position": SECONDS,
-    "hot.transfer": BYTES,
     "balance.repaid_within": SECONDS,
 }

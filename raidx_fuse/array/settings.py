@@ -150,44 +150,25 @@ def _threshold(name: str, parse: Callable[[str], Any], help: str) -> Setting:
     return Setting(name, None, help, parse, apply, in_force)
 
 
-def _service_times(text: str) -> float | str | None:
-    """Parse a service time of all members, or of each role, between commas ("0.001,auto")."""
-    if "," not in text:
-        return _queue_time(text)
-    times = [_queue_time(part) for part in text.split(",")]
-    return ",".join("auto" if time is None else repr(time) for time in times)
-
-
 def _service(name: str, kind: str, help: str) -> Setting:
     """Return the setting of A_R or A_W, measured for each member unless set by hand."""
 
     def apply(array: RunningArray, value: Any) -> None:
-        times = value.split(",") if isinstance(value, str) else () if value is None else (value,)
-        by_hand = tuple(None if time == "auto" else float(time) for time in times)
-        array.context.bpu.set_service(kind, by_hand)
+        array.context.bpu.set_service(kind, value)
 
     def in_force(array: RunningArray) -> Any:
         value = array.member_set.config.settings.get(name)
         return "auto" if value is None else value
 
-    help += "; 0.001,0.004,auto: of each member"
-    return Setting(name, None, help, _service_times, apply, in_force)
+    return Setting(name, None, help, _service_time, apply, in_force)
 
 
-def _auto(array: RunningArray) -> str:
-    return "off" if array.context.bpu.by_hand else "on"
-
-
-def _set_auto(array: RunningArray, value: str) -> None:
-    policy = array.context.bpu
-    limits = policy.refresh()
-    for name in _THRESHOLDS.values():
-        policy.set_threshold(name, None if value == "on" else getattr(limits, name))
-
-
-def _keep_auto(array: RunningArray, _value: str) -> dict[str, Any]:
-    by_hand = array.context.bpu.by_hand
-    return {key: by_hand.get(name) for key, name in _THRESHOLDS.items()}
+def _service_time(text: str) -> float | None:
+    if "," in text:
+        raise UsageError(
+            "one service time holds for all members", action="auto measures that of each"
+        )
+    return _queue_time(text)
 
 
 _THRESHOLDS = {
@@ -197,15 +178,6 @@ _THRESHOLDS = {
     "bpu.t_skew": "t_skew_s",
 }
 _BPU_SETTINGS = (
-    Setting(
-        "bpu.auto",
-        "on",
-        "on: all four thresholds are derived from the array; off: they stay as they are now",
-        _switch,
-        _set_auto,
-        in_force=_auto,
-        keeps=_keep_auto,
-    ),
     _threshold("bpu.t_light", _queue_time, "mean queue (time) below which the load is light"),
     _threshold("bpu.t_heavy", _queue_time, "mean queue (time) from which the load is heavy"),
     _threshold("bpu.t_pre", _pre_reads, "additional pre-reads that a shorter queue may cost"),
@@ -213,14 +185,6 @@ _BPU_SETTINGS = (
     _service("bpu.a_read", "read", "service time of a waiting read in the queue length"),
     _service("bpu.a_write", "write", "service time of a waiting write in the queue length"),
 )
-
-
-def _slice(text: str) -> float:
-    """Parse a longest waiting time: 1 ms to 10 s, in seconds."""
-    value = parse_seconds(text)
-    if not 1e-3 <= value <= 10:
-        raise UsageError(f"{text} is outside 1 ms to 10 s")
-    return value
 
 
 def _scrub_interval(text: str) -> float:
@@ -257,13 +221,6 @@ _TUNER_SETTINGS = (
         "on: hot chunks of a raidx layout move to faster or idler members in idle time; or off",
         _switch,
         "enabled",
-    ),
-    _tuner_setting(
-        "tuner.slice",
-        0.05,
-        "longest time that the tuner works before it lets requests run",
-        _slice,
-        "slice_s",
     ),
     _tuner_setting(
         "tuner.idle_s",
@@ -389,14 +346,21 @@ SETTINGS = {
     )
 }
 
-RETIRED = {"journal.parity": "the parity of logged data always follows at the checkpoint"}
+_MEASURED = "the queues measure it; hot.tau and hot.latency say what a hotspot is"
+RETIRED = {
+    "journal.parity": "the parity of logged data always follows at the checkpoint",
+    "bpu.auto": "set bpu.t_light, bpu.t_heavy, bpu.t_pre and bpu.t_skew, each to auto or a value",
+    "tuner.slice": "it is 50 ms; tuner.idle_s and tuner.enabled say when the tuner works",
+    "hot.position": _MEASURED,
+    "hot.transfer": _MEASURED,
+}
 """Settings of older versions, and what holds now: superblocks may have them, nothing reads them.
 
 A setting that goes leaves its name here, for good: any other name that is not known is refused.
 """
 
 
-_HOT = ("tau", "share", "window", "position", "interval", "latency", "transfer")
+_HOT = ("tau", "share", "window", "interval", "latency")
 _BALANCE = ("auto", "planner", "redundancy", "repaid_within", "target")
 _RULES = ("stay", "together", "apart")
 POOL_NAMES = frozenset(
@@ -407,10 +371,15 @@ POOL_NAMES = frozenset(
 _NAMES = {kept: name for name, kept in KEPT_AS.items()}
 
 
-def setting_named(name: str) -> Setting:
-    """Return the setting called *name*. Raises UsageError that suggests the nearest name."""
+def require_not_retired(name: str) -> None:
+    """Raise UsageError, which says what holds instead, if setting *name* was dropped."""
     if name in RETIRED:
         raise UsageError(f"there is no setting {name} any more: {RETIRED[name]}")
+
+
+def setting_named(name: str) -> Setting:
+    """Return the setting called *name*. Raises UsageError that suggests the nearest name."""
+    require_not_retired(name)
     setting = SETTINGS.get(_NAMES.get(name, name))
     if setting is None:
         raise unknown("setting", name, SETTINGS)
@@ -457,6 +426,6 @@ def apply_saved(array: RunningArray) -> list[str]:
 def unit_of(key: str) -> str:
     """Return the unit of a setting's number: "seconds", "bytes", or "" for a plain number."""
     parse = SETTINGS[key].parse if key in SETTINGS else None
-    if parse in (_seconds, _queue_time, _service_times, _slice, _scrub_interval, _restore_after):
+    if parse in (_seconds, _queue_time, _service_time, _scrub_interval, _restore_after):
         return "seconds"
     return "bytes" if parse in (parse_size, _cache_size) else ""

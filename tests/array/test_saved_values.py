@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from raidx_fuse.array.open import open_array
-from raidx_fuse.array.settings import KEPT_AS, SETTINGS, restored_settings
+from raidx_fuse.array.settings import KEPT_AS, RETIRED, SETTINGS, restored_settings
 from raidx_fuse.errors import FormatError, RaidxError, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.create import create_array
@@ -58,15 +59,13 @@ TEXTS = {
     "cache.size": ["0", "1MiB"],
     "restore.after": ["off", "1ms", "3600"],
     "tuner.enabled": ["off"],
-    "tuner.slice": ["1ms", "10"],
     "tuner.idle_s": ["0.25"],
     "scrub_each_s": ["0", "604800"],
-    "bpu.auto": [],
     "bpu.t_light": ["auto", "1us", "0.00001"],
     "bpu.t_heavy": ["auto", "3600"],
     "bpu.t_pre": ["auto", "0", "255"],
     "bpu.t_skew": ["2.5ms"],
-    "bpu.a_read": ["auto", "100us", "1ms,auto,2.5us"],
+    "bpu.a_read": ["auto", "100us"],
     "bpu.a_write": ["1e-7"],
 }
 
@@ -158,16 +157,44 @@ def test_what_a_newer_raidx_keeps_is_refused_by_name_and_nothing_written(
     with_members(main)
 
 
-def test_a_retired_setting_is_ignored_where_it_was_saved_and_refused_in_one_line() -> None:
+RETIRED_VALUES = {
+    "journal.parity": "write",
+    "bpu.auto": "off",
+    "tuner.slice": 0.1,
+    "hot.position": 0.005,
+    "hot.transfer": 62_000_000,
+}
+
+
+@pytest.mark.parametrize(("name", "value"), RETIRED_VALUES.items())
+def test_a_retired_setting_is_ignored_where_it_was_saved_and_refused_in_one_line(
+    name: str, value: Any
+) -> None:
+    assert RETIRED_VALUES.keys() == RETIRED.keys()
+
     async def main(members: list[RamMember]) -> None:
-        saved = {"journal.parity": "write", "speed_max": 7}
+        saved = {name: value, "speed_max": 7}
         await change(members, lambda c: replace(c, settings=saved))
         async with open_array(members) as array:
             assert not array.warnings
             assert array.member_set.config.settings == {"speed_max": 7}
-            with pytest.raises(UsageError, match=r"no setting journal\.parity any more"):
-                await array.set("journal.parity", "checkpoint")
+            words = f"no setting {re.escape(name)} any more: .{{20}}"
+            with pytest.raises(UsageError, match=words):
+                await array.set(name, "7")
             await array.write(0, b"a")
+        async with open_array(members) as array:
+            assert not array.warnings
+
+    with_members(main)
+
+
+def test_a_saved_service_time_of_each_member_is_dropped_with_a_warning() -> None:
+    async def main(members: list[RamMember]) -> None:
+        await change(members, lambda c: replace(c, settings={"bpu.a_read": "0.001,0.004,auto"}))
+        async with open_array(members) as array:
+            (warning,) = array.warnings
+            assert "not a value of bpu.a_read" in warning
+            assert array.get("bpu.a_read") == "auto"
         async with open_array(members) as array:
             assert not array.warnings
 

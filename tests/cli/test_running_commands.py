@@ -211,7 +211,7 @@ def test_get_and_set(daemon: Daemon) -> None:
 
 def test_settings_are_printed_as_they_are_set(daemon: Daemon) -> None:
     values = {"speed_min": 8388608, "bpu.t_skew": 5e-05, "bpu.t_pre": 3, "bpu.a_read": "auto"}
-    values |= {"tuner.slice": 0.05, "cache.size": 0, "io.timeout_s": 30.0, "of a newer daemon": 1}
+    values |= {"tuner.idle_s": 0.05, "cache.size": 0, "io.timeout_s": 30.0, "of a newer daemon": 1}
     daemon.answers["get"] = {"settings": values}
     lines = daemon.run("get", "ARRAY").stdout.splitlines()
     assert [line.split("  ", 1)[1].strip() for line in lines] == [

@@ -116,8 +116,7 @@ def test_settings_of_a_pool() -> None:
             ("hot.tau", "hot", "not a share"),
             ("hot.window", "0", "not a number of observations"),
             ("hot.interval", "1us", "outside 100 ms"),
-            ("hot.position", "1h", "not a time"),
-            ("hot.transfer", "1", "slower than any disk"),
+            ("hot.position", "5ms", "no setting hot.position any more: the queues measure it"),
             ("balance.auto", "yes", "neither on nor off"),
             ("balance.planner", "best", "no planner best"),
             ("balance.stay", "nobody", "no volume nobody; there is post, www"),
@@ -138,22 +137,6 @@ def test_an_array_alone_is_monitored_but_not_balanced() -> None:
             await ask("balance", dry_run=True)
 
     play(scene, {"one": {"disk": 1 << 20}})
-
-
-def test_times_set_by_hand_count_in_eq_5() -> None:
-    async def scene(pool: Pool, ask: Ask) -> None:
-        await ask("set", key="hot.interval", value="1s")
-        await ask("set", key="hot.position", value="20ms")
-        await ask("set", key="hot.transfer", value="16MB")
-        async with loaded(pool, mail=2):
-            await trio.sleep(2.5)
-        fast = (await ask("status"))["pool"]["arrays"][0]
-        volumes = (await ask("stats", in_array="fast"))["pool"]["volumes"]
-        rate = volumes[0]["reads_per_second"]
-        assert fast["utilisation"] == pytest.approx(rate * (0.020 + 16384 / 16e6) / 4)
-        assert fast["busy"] < fast["utilisation"] / 2
-
-    play(scene)
 
 
 def names_in(folder: Path) -> list[str]:

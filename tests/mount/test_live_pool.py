@@ -4,9 +4,8 @@ The pool finds the hotspot and moves a volume by itself (balance.auto). In the s
 daemon is killed in the middle of the move, in the third a member of each array fails there. fio
 verifies every write that was acknowledged, and the files beside it are compared.
 
-No speed matters. fio asks for a fixed rate, Eq. 5 counts with times of operations that are set, and
-hot.tau lies between the load of one volume and that of both. The move is slowed down until the
-story has had its way.
+No speed matters: "busy" is a hotspot because a request takes longer than hot.latency of no time at
+all, for as long as that is set. The move is slowed down until the story has had its way.
 """
 
 from __future__ import annotations
@@ -80,10 +79,11 @@ class Pool:
         array.mount()
         self.volumes = [Used(array, name) for name in VOLUMES]
         for key, value in (
-            *(("hot.position", "5ms"), ("hot.transfer", "1GiB"), ("hot.tau", "30%")),
-            *(("hot.interval", "500ms"), ("hot.window", "4"), ("balance.stay", "logs")),
+            *(("hot.interval", "500ms"), ("hot.window", "4"), ("hot.share", "50%")),
+            ("balance.stay", "logs"),
         ):
             array.call("set", key=key, value=value)
+        array.call("set", key="hot.latency", value="1us", in_array="busy")
         for limit in ("speed_min", "speed_max"):
             array.call("set", key=limit, value="1MiB", in_array="busy")
 
@@ -121,6 +121,7 @@ class Pool:
         for limit, value in (("speed_max", "0"), ("speed_min", "1GiB")):
             self.array.call("set", key=limit, value=value, in_array="busy")
         self.wait("mail on idle", lambda: self.mail()["array"] == "idle")
+        self.array.call("set", key="hot.latency", value="0", in_array="busy")
         self.wait("the end of the move", lambda: "moving" not in self.mail())
 
     def end(self) -> None:

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 from raidx_fuse import plugins
 from raidx_fuse.engine.parity_policy import bpu
 from raidx_fuse.engine.parity_policy.bpu import STATES, Decision, Thresholds
-from raidx_fuse.engine.parity_policy.queue_monitor import ByHand, QueueMonitor
+from raidx_fuse.engine.parity_policy.queue_monitor import QueueMonitor
 from raidx_fuse.errors import UsageError
-from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe, by_role
+from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan
 from raidx_fuse.store.latency import Latency
 from raidx_fuse.store.queue import MemberQueue
@@ -155,8 +155,8 @@ class BpuPolicy:
             self.by_hand[name] = value
         self.refresh()
 
-    def set_service(self, kind: str, by_hand: ByHand) -> None:
-        """Set A_R (*kind* "read") or A_W ("write"), in seconds: of all members, or by role."""
+    def set_service(self, kind: str, by_hand: float | None) -> None:
+        """Set A_R (*kind* "read") or A_W ("write") of all members, in seconds; None: measured."""
         self.monitor.set_service(kind, by_hand)
         self.refresh()
 
@@ -165,8 +165,8 @@ class BpuPolicy:
         monitor, queues = self.monitor, self._queues()
         reads_s, writes_s = (
             [
-                monitor.service_s(kind, role, queue) / max(1, queue.member.depth)  # as in lengths_s
-                for role, queue in by_role(queues)
+                monitor.service_s(kind, queue) / max(1, queue.member.depth)  # as in lengths_s
+                for queue in queues
                 if queue is not None
             ]
             for kind in ("read", "write")

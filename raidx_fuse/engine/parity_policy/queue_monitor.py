@@ -14,8 +14,6 @@ from raidx_fuse.engine.parity_policy.bpu import LIGHT, STATES, Thresholds, state
 from raidx_fuse.layouts.numbers import Role, by_role
 from raidx_fuse.store.queue import MemberQueue
 
-ByHand = tuple[float | None, ...]
-
 
 class QueueMonitor:
     """Watches queues from `attend` until `leave`.
@@ -24,8 +22,8 @@ class QueueMonitor:
     * *mean_s*: their mean over the present members.
     * *state*: the state of the load.
     * *limits*: the thresholds from which the state follows.
-    * *by_hand*: the service times in seconds set by hand, by kind ("read", "write"): one for all
-      members, or one for each role; None, and none for a role, stand for the measured one.
+    * *by_hand*: the service times in seconds set by hand, by kind ("read", "write"), for all
+      members; None stands for the measured one of each.
     """
 
     def __init__(self, clock: Callable[[], float], limits: Thresholds) -> None:
@@ -33,7 +31,7 @@ class QueueMonitor:
         self.mean_s = 0.0
         self.state = LIGHT
         self.limits = limits
-        self.by_hand: dict[str, ByHand] = {"read": (), "write": ()}
+        self.by_hand: dict[str, float | None] = {"read": None, "write": None}
         self.active = False
         self._clock = clock
         self._queues: list[MemberQueue | None] = []
@@ -51,7 +49,7 @@ class QueueMonitor:
         self._since_s = self._clock()
         for role, queue in by_role(queues):
             if queue is not None:
-                self.lengths_s[role] = self._length_s(role, queue)
+                self.lengths_s[role] = self._length_s(queue)
                 queue.watch(partial(self._changed, role, queue))
         self.refresh()
 
@@ -67,19 +65,16 @@ class QueueMonitor:
         self.lengths_s = [0.0] * len(self.lengths_s)
         self.mean_s = 0.0
 
-    def set_service(self, kind: str, by_hand: ByHand) -> None:
-        """Set A_R (*kind* "read") or A_W ("write") *by_hand*; (): measured."""
+    def set_service(self, kind: str, by_hand: float | None) -> None:
+        """Set A_R (*kind* "read") or A_W ("write") *by_hand*; None: measured."""
         self.by_hand[kind] = by_hand
         self.refresh()
 
-    def service_s(self, kind: str, role: Role, queue: MemberQueue) -> float:
-        """Return A_R or A_W of *role*, in seconds, whose member's queue is *queue*."""
+    def service_s(self, kind: str, queue: MemberQueue) -> float:
+        """Return A_R or A_W of the member with *queue*, in seconds."""
         by_hand = self.by_hand[kind]
-        if by_hand:
-            at = 0 if len(by_hand) == 1 else role
-            value = by_hand[at] if at < len(by_hand) else None
-            if value is not None:
-                return value
+        if by_hand is not None:
+            return by_hand
         return queue.read_service_s if kind == "read" else queue.write_service_s
 
     def set_limits(self, limits: Thresholds) -> None:
@@ -91,7 +86,7 @@ class QueueMonitor:
         """Compute every length again, after a change of the service times or the limits."""
         for role, queue in by_role(self._queues):
             if queue is not None:
-                self.lengths_s[role] = self._length_s(role, queue)
+                self.lengths_s[role] = self._length_s(queue)
         self._note(self._clock())
 
     def seconds(self) -> dict[str, float]:
@@ -100,19 +95,19 @@ class QueueMonitor:
             self._note(self._clock())
         return dict(self._seconds)
 
-    def _length_s(self, role: Role, queue: MemberQueue) -> float:
+    def _length_s(self, queue: MemberQueue) -> float:
         """Return L = N_R * A_R + N_W * A_W (equation 3), divided by what is served at a time.
 
         The paper's disks serve one request after the other. A member that serves d of them at once
         has the same work done in a d-th of the time, and next to one that does not, L would call
         it busy where nothing waits.
         """
-        reads_s = queue.reads_waiting * self.service_s("read", role, queue)
-        writes_s = queue.writes_waiting * self.service_s("write", role, queue)
+        reads_s = queue.reads_waiting * self.service_s("read", queue)
+        writes_s = queue.writes_waiting * self.service_s("write", queue)
         return (reads_s + writes_s) / max(1, queue.member.depth)
 
     def _changed(self, role: Role, queue: MemberQueue, now_s: float) -> None:
-        self.lengths_s[role] = self._length_s(role, queue)
+        self.lengths_s[role] = self._length_s(queue)
         self._note(now_s)
 
     def _note(self, now_s: float) -> None:

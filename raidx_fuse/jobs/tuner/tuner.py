@@ -38,11 +38,12 @@ STEPS_A_ROUND = 64  # planning them takes some 25 ms, which a request may have t
 STEPS_SHOWN_MAX = 256
 REST_S = 1.0
 ROUNDING_S = 1e-3  # a shorter rest would not advance the clock, and would be asked for repeatedly
+SLICE_S = 0.05  # the longest time that it works before it lets requests run
 SHOWN_MAX = 20
 
 
 class Tuner:
-    """The tuner of one array with *layout*; *enabled*, *slice_s* and *idle_s* are settings.
+    """The tuner of one array with *layout*; *enabled* and *idle_s* are settings.
 
     *state* is one word, *why* its reason; *moved* counts the chunks since the start.
     """
@@ -68,7 +69,6 @@ class Tuner:
         self._plan: Plan | None = None  # its steps are still to be done: half a run is worse
         self._plan_for: object = None  # members and bundles when it was made
         self.enabled = True
-        self.slice_s = 0.05
         self.idle_s = 1.0
         self.state, self.why = "waiting", "no request has come yet"
         self.moved = self.rounds = 0
@@ -84,14 +84,11 @@ class Tuner:
         self,
         *,
         enabled: bool | None = None,
-        slice_s: float | None = None,
         idle_s: float | None = None,
     ) -> None:
         """Replace the settings that are given."""
         if enabled is not None:
             self.enabled = enabled
-        if slice_s is not None:
-            self.slice_s = slice_s
         if idle_s is not None:
             self.idle_s = idle_s
 
@@ -211,13 +208,13 @@ class Tuner:
         clock = self.context.member_set.clock
         gain = f"{plan.mean_s * 1e3:.3g} to {plan.after_s * 1e3:.3g} ms per request"
         self.state, self.why = "moving", f"{plan.chunks} chunks, {gain}"
-        slice_end_s = clock() + self.slice_s
+        slice_end_s = clock() + SLICE_S
         self._plan, self._plan_for = plan, self._shape()
         while plan.steps and not self._is_wanted():
             await self.step(plan.steps.pop(0))
             if clock() >= slice_end_s:
                 await trio.lowlevel.checkpoint()
-                slice_end_s = clock() + self.slice_s
+                slice_end_s = clock() + SLICE_S
         self.work_s += clock() - self._began_s
         if plan.steps:
             self.state, self.why = "waiting", "a request came"

@@ -97,27 +97,16 @@ class Sampler:
         )
 
     def measured(self, array: Array) -> bool:
-        """Say whether the members' times of *array* were measured or set."""
-        position, rate = self._set_by_hand(array)
-        return self._times(array) is not None or not (position is None or rate is None)
+        """Say whether the members' times of *array* were measured."""
+        return self._times(array) is not None
 
     def times(self, array: Array) -> DiskTimes:
-        """Return the times of *array*'s members: set, measured, or the mean of other arrays'."""
-        position, rate = self._set_by_hand(array)
+        """Return the times of *array*'s members: measured, or the mean of other arrays'."""
         found = self._times(array)
-        if found is None:
-            others = [times for part in self._pool if (times := self._times(part.array))]
-            found = _mean_times(others) if others else UNKNOWN
-        return DiskTimes(
-            found.seek_s if position is None else position,
-            found.rotation_s if position is None else 0.0,
-            found.transfer_s_per_byte if rate is None else 1 / rate,
-        )
-
-    def _set_by_hand(self, array: Array) -> tuple[float | None, int | None]:
-        values = (self._settings.value(key, array) for key in ("hot.position", "hot.transfer"))
-        position, rate = (None if value == "auto" else value for value in values)
-        return position, rate
+        if found is not None:
+            return found
+        others = [times for part in self._pool if (times := self._times(part.array))]
+        return _mean_times(others) if others else UNKNOWN
 
     def _times(self, array: Array) -> DiskTimes | None:
         noted = self._monitor.times.get(array.uuid)

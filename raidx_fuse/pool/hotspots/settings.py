@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.array.settings import POOL_NAMES
+from raidx_fuse.array.settings import POOL_NAMES, require_not_retired
 from raidx_fuse.errors import UsageError, unknown
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.pool.balance.system import TAU
 from raidx_fuse.pool.monitor import INTERVAL_S, LENGTH, HotspotRule
-from raidx_fuse.units import parse_seconds, parse_size
+from raidx_fuse.units import parse_seconds
 
 PREFIXES = ("hot.", "balance.")
 RULES = ("balance.stay", "balance.together", "balance.apart")
@@ -59,27 +59,6 @@ def _interval(text: str) -> float:
     value = parse_seconds(text)
     if not 0.1 <= value <= 3600:
         raise UsageError(f"{text} is outside 100 ms to an hour")
-    return value
-
-
-def _automatic(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    def auto_or(text: str) -> Any:
-        return text if text == "auto" else parse(text)
-
-    return auto_or
-
-
-def _rate(text: str) -> int:
-    value = parse_size(text)
-    if value < 4096:
-        raise UsageError(f"{text} a second is slower than any disk")
-    return value
-
-
-def _position(text: str) -> float:
-    value = parse_seconds(text)
-    if value > 10:
-        raise UsageError(f"{text} is longer than 10 s")
     return value
 
 
@@ -135,22 +114,6 @@ POOL_SETTINGS = {
         ),
         PoolSetting("hot.interval", INTERVAL_S, "time of an observation", _interval, "seconds"),
         PoolSetting(
-            "hot.position",
-            "auto",
-            "seek and rotation of a member's operation in Eq. 5; auto: measured by the queues",
-            _automatic(_position),
-            "seconds",
-            each=True,
-        ),
-        PoolSetting(
-            "hot.transfer",
-            "auto",
-            "bytes a second that a member transfers in Eq. 5; auto: measured by the queues",
-            _automatic(_rate),
-            "bytes",
-            each=True,
-        ),
-        PoolSetting(
             "balance.auto", "off", "on: volumes move as soon as there is a hotspot", _switch
         ),
         PoolSetting(
@@ -190,6 +153,7 @@ def is_pool_setting(key: str) -> bool:
 
 def setting_named(key: str) -> PoolSetting:
     """Return the setting called *key*. Raises UsageError that suggests the nearest name."""
+    require_not_retired(key)
     found = POOL_SETTINGS.get(key)
     if found is None:
         raise unknown("setting", key, POOL_SETTINGS)
