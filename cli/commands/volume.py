@@ -18,6 +18,7 @@ from raidx_fuse.cli.status_text import dry_run_text, redundancy
 from raidx_fuse.errors import UsageError
 from raidx_fuse.fuse import mountpoint
 
+MAX = "max"
 mount_argument = click.argument("mount", type=ARRAY)
 volume_argument = click.argument("name")
 dry_run_option = click.option(
@@ -96,23 +97,37 @@ def _moving(one: dict[str, Any]) -> str:
 @verb(group=volume)
 @mount_argument
 @volume_argument
-@click.argument("size", type=SIZE)
+@click.argument("size")
 @lose_data_option
 @dry_run_option
-def resize(out: Output, mount: str, name: str, size: int, lose_data: bool, dry_run: bool) -> None:
+def resize(out: Output, mount: str, name: str, size: str, lose_data: bool, dry_run: bool) -> None:
     """Give a volume another size; what is added reads as zeros.
 
-    A smaller size needs a volume that nobody has open.
+    SIZE is a size, or "max" for all that is free on its array, and what members that were replaced
+    by larger ones have more. A smaller size needs a volume that nobody has open.
     """
     _resize(out, mount, name, size, lose_data, dry_run)
 
 
-def _resize(out: Output, mount: str, name: str, size: int, lose_data: bool, dry_run: bool) -> None:
-    result = ask(
-        out, mount, "volume-resize", volume=name, size=size, lose_data=lose_data, dry_run=dry_run
-    )
+def _resize(out: Output, mount: str, name: str, size: str, lose_data: bool, dry_run: bool) -> None:
+    size_bytes = None if size == MAX else SIZE.convert(size, None, None)
+    accepted = {"lose_data": lose_data, "dry_run": dry_run}
+    result = ask(out, mount, "volume-resize", volume=name, size=size_bytes, **accepted)
     text = _would(result, out) if dry_run else f"{result['name']}: {out.size(result['size'])}"
     out.emit(result, Text(text))
+    if size == MAX and not dry_run:
+        _name_unused(out, mount, result["array"])
+
+
+def _name_unused(out: Output, mount: str, name: str) -> None:
+    """Say what the members of the array have that it has no room for."""
+    for own in ask(out, mount, "array-list")["arrays"]:
+        if own["name"] == name and (unused := own.get("unused_bytes", 0)):
+            warn(
+                f"warning: {out.size(unused)} behind the data of each member stay unused: the "
+                f"written map of {name} has no room for more; to use them, make another array of "
+                "such members, mount it beside this one, then: raidx volume move"
+            )
 
 
 @verb(group=volume)
@@ -236,10 +251,10 @@ def _begun(out: Output, mount: str, result: dict[str, Any], wait: bool) -> int:
 def resize_image(out: Output, array: str, size: str, lose_data: bool, dry_run: bool) -> None:
     """Give the image of an array another size, up to what there is.
 
-    SIZE is a size, or "max". What is added reads as zeros. Members that were replaced by larger
-    ones make room in raidx layouts only; in others their additional space stays unused. A smaller
-    image must not be open; what was written beyond its end is lost only with --lose-data. One of
-    several volumes is resized by `raidx volume resize`.
+    SIZE is a size, or "max" for all there is. What is added reads as zeros. When all members were
+    replaced by larger ones, "max" uses what the smallest of them has more; an array that has grown
+    is restriped first. A smaller image must not be open; what was written beyond its end is lost
+    only with --lose-data. One of several volumes is resized by `raidx volume resize`.
     """
     mount, name = mountpoint.split_array(array)
     arrays = [a for a in ask(out, mount, "array-list")["arrays"] if name in (None, a["name"])]
@@ -249,19 +264,7 @@ def resize_image(out: Output, array: str, size: str, lose_data: bool, dry_run: b
             f"{array} has {plural(len(images), 'volume')}",
             action=f"name one: raidx volume resize {mount} NAME {size}",
         )
-    if size == "max":
-        found = volume_named(out, mount, images[0])
-        own = next(each for each in arrays if each["volumes"])
-        size_bytes = own["free"] + (found["size"] if found is not None else 0)
-        if unused := own.get("unused_bytes", 0):
-            warn(
-                f"warning: {out.size(unused)} behind the data of each member stay unused: the "
-                f"places of {own['layout']} are fixed; to use them, make another array of such "
-                "members, mount it beside this one, then: raidx volume move"
-            )
-    else:
-        size_bytes = SIZE.convert(size, None, None)
-    _resize(out, mount, images[0], size_bytes, lose_data, dry_run)
+    _resize(out, mount, images[0], size, lose_data, dry_run)
 
 
 @verb()

@@ -89,7 +89,7 @@ HABITS = (  # (what for, theirs, ours)
         "raidx reshape mnt --layout raid4 --wait",
     ),
     ("give space back", "`zpool trim`, `fstrim`", "raidx trim mnt 0 1MiB --lose-data"),
-    ("as large as can be", "`mdadm --grow --array-size=max`", "raidx resize mnt max"),
+    ("as large as can be", "`mdadm --grow --size=max`", "raidx resize mnt max"),
     ("stop it", "`mdadm --stop`, `zpool export`", "raidx umount mnt"),
     ("stop it, unless it is", "`zpool export`", "raidx umount mnt --if-exists"),
     ("check it at rest", "`btrfs check --readonly`, `raid6check`", "raidx check d0 n1 d2 d3 n2"),

@@ -38,6 +38,7 @@ from raidx_fuse.format.assemble import Assembly
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.configuration.progress import without_retired
 from raidx_fuse.jobs.grow.copies import CopiesOperation
+from raidx_fuse.jobs.grow.larger_members import LargerMembers
 from raidx_fuse.jobs.grow.operation import GrowOperation
 from raidx_fuse.jobs.grow.removal import GrowthRemoval
 from raidx_fuse.jobs.job import Job
@@ -97,6 +98,7 @@ class Array:
         self.membership = Membership(self)
         self.grow_operation = GrowOperation(self)
         self.copies = CopiesOperation(self)
+        self.larger_members = LargerMembers(self)
         self.restripe_operation = RestripeOperation(self)
         growth = GrowthRemoval(self.grow_operation)
         self.removal = MemberRemoval(growth, self.restripe_operation)

@@ -50,11 +50,7 @@ def allocate(
     free: Iterable[Extent], size_bytes: int, unit: int, extents_max: int = EXTENTS_MAX
 ) -> tuple[Extent, ...]:
     """Return extents for *size_bytes* out of *free*. Raises NoSpaceError."""
-    usable = []
-    for extent in free:
-        start = -(-extent.offset // unit) * unit
-        if start < extent.end:
-            usable.append(Extent(start, extent.end - start))
+    usable = _usable(free, unit)
     whole = next((extent for extent in usable if extent.length >= size_bytes), None)
     if whole is not None:
         return (Extent(whole.offset, size_bytes),)
@@ -71,6 +67,24 @@ def allocate(
         f"{format_size(size_bytes)} do not fit: {format_size(space)} are free{pieces}",
         action="delete or shrink a volume, or add disks",
     )
+
+
+def _usable(free: Iterable[Extent], unit: int) -> list[Extent]:
+    """Return the parts of *free* from a multiple of *unit* on."""
+    starts = [(-(-extent.offset // unit) * unit, extent.end) for extent in free]
+    return [Extent(start, end - start) for start, end in starts if start < end]
+
+
+def most_more(extents: Sequence[Extent], free: Iterable[Extent], unit: int) -> int:
+    """Return how much `extended` can put behind *extents*.
+
+    >>> most_more([Extent(0, 8192)], [Extent(8192, 4096), Extent(28672, 12288)], 8192)
+    12288
+    """
+    free = list(free)
+    behind = next((one.length for one in free if one.offset == extents[-1].end), 0)
+    lengths = sorted((one.length for one in _usable(free, unit)), reverse=True)
+    return max(behind, sum(lengths[: EXTENTS_MAX - len(extents)]))
 
 
 def extended(

@@ -42,7 +42,14 @@ from raidx_fuse.format.configuration.volumes import (
     volume_name_problem,
 )
 from raidx_fuse.format.create import new_uuid
-from raidx_fuse.pool.allocate import allocate, cut, extended, free_ranges, unit_bytes
+from raidx_fuse.pool.allocate import (
+    allocate,
+    cut,
+    extended,
+    free_ranges,
+    most_more,
+    unit_bytes,
+)
 from raidx_fuse.pool.volume import FrontEnd, Volume, allocation_of, discard_of, read_of, write_of
 from raidx_fuse.pool.wipe import Wiper, to_be_wiped, written_bytes
 
@@ -82,6 +89,16 @@ class ArrayVolumes:
     def free_bytes(self) -> int:
         """Return how many bytes a new volume could use at once."""
         return sum(extent.length for extent in self._free(self.table()))
+
+    def most_bytes(self, volume: Volume, gained: int = 0) -> int:
+        """Return how large *volume* can become, if the image becomes *gained* bytes larger."""
+        table = self.table()
+        if table.is_whole:
+            return volume.size_bytes + gained
+        extents = self.extents(volume)
+        free = [] if table.exchanges else free_ranges(table.taken(), self.array.room_bytes + gained)
+        held = sum(extent.length for extent in extents)
+        return held + most_more(extents, free, self._unit())
 
     def wiping_bytes(self) -> int:
         """Return how many bytes become free when they are wiped."""

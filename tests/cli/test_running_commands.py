@@ -372,15 +372,24 @@ def test_status_says_what_a_restriping_array_becomes(daemon: Daemon) -> None:
     assert "raid0 on 3 members, becoming raid5 on 4, chunk" in text
 
 
-def test_space_that_the_layout_cannot_use_is_named(daemon: Daemon) -> None:
-    """Members replaced by larger ones; "max" is not taken for an answer without a word."""
+def test_space_that_the_array_has_no_room_for_is_named(daemon: Daemon) -> None:
+    """Members replaced by much larger ones; "max" is not taken for an answer without a word."""
     own = {"name": "disk", "layout": "raid5", "free": 0, "volumes": ["disk"]}
-    daemon.answers["volume-list"] = {"volumes": [{"name": "disk", "uuid": "u", "size": 7 << 20}]}
-    daemon.answers["volume-resize"] = {"name": "disk", "size": 7 << 20}
+    asked: list[dict[str, Any]] = []
+
+    def resize(arguments: dict[str, Any]) -> dict[str, Any]:
+        asked.append(arguments)
+        return {"name": "disk", "array": "disk", "size": 7 << 20}
+
+    daemon.answers["volume-resize"] = resize
     for unused in (0, 64 << 20):
         daemon.answers["array-list"] = {"arrays": [{**own, "unused_bytes": unused}]}
-        result = daemon.run("resize", "ARRAY", "max")
-        assert result.exit_code == 0, result.stderr
-        assert ("64 MiB behind the data of each member stay unused" in result.stderr) == bool(
-            unused
-        )
+        for words in (("resize", "ARRAY"), ("volume", "resize", "ARRAY", "disk")):
+            result = daemon.run(*words, "max")
+            assert result.exit_code == 0, result.stderr
+            assert result.stdout == "disk: 7 MiB\n"
+            named = "64 MiB behind the data of each member stay unused" in result.stderr
+            assert named == bool(unused)
+            assert asked[-1]["size"] is None
+            assert daemon.run(*words, "8MiB").stderr == ""
+            assert asked[-1]["size"] == 8 << 20

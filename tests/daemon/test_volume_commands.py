@@ -72,15 +72,46 @@ def test_a_life_of_a_volume() -> None:
         assert (about["name"], about["layout"], about["state"]) == ("rig", "raid5", "clean")
         assert about["free"] + 9 * PAGE == about["size"]
         assert about["unused_bytes"] == 0
-        member_set = desk.volumes.array.member_set
-        larger = [replace(m, size_bytes=m.size_bytes + 5 * PAGE) for m in member_set.config.members]
-        member_set.change(lambda config: replace(config, members=tuple(larger)))
-        assert (await desk.ask("array-list"))["arrays"][0]["unused_bytes"] == 5 * PAGE
         status = await desk.ask("status")  # the commands of the array are there as well
         assert [volume["name"] for volume in status["volumes"]] == ["two"]
         gone = await desk.ask("volume-delete", volume="two")
         assert (gone["deleted"], gone["loses"]) == ("two", 0)
         assert (await desk.ask("volume-list"))["volumes"] == []
+
+    play(scene)
+
+
+def test_without_a_size_a_volume_gets_all_there_is_also_of_larger_members() -> None:
+    async def scene(desk: VolumeDesk) -> None:
+        await desk.ask("volume-create", name="one", size=8 * PAGE)
+        await desk.ask("volume-create", name="two", size=8 * PAGE)
+        array = desk.volumes.array
+        before, taken = array.size_bytes, 9 * PAGE  # of three stripes, the first volume has all
+        assert (await desk.ask("volume-resize", volume="two"))["size"] == before - taken
+        await desk.ask("volume-resize", volume="two", size=8 * PAGE)
+        await desk.volumes.wiped()
+        size = array.membership.find(0).size_bytes + 5 * PAGE
+        for role in range(4):
+            await array.replace_disk(role, RamMember(size, name=f"larger{role}"))
+            for job in array.jobs.running():
+                await job.finished.wait()
+        (about,) = (await desk.ask("array-list"))["arrays"]
+        assert about["unused_bytes"] == 5 * PAGE
+        after = before + 3 * 5 * PAGE
+        plan = await desk.ask("volume-resize", volume="two", dry_run=True)
+        assert plan["does"] == (
+            f"uses {5 * PAGE} bytes more of each member, enlarges volume two to "
+            f"{after - taken} bytes"
+        )
+        assert (plan["loses"], array.size_bytes) == (0, before)
+        scrub = await array.start_scrub(repair=False)
+        with pytest.raises(BusyError, match="a scrub is under way"):
+            await desk.ask("volume-resize", volume="two")
+        await array.jobs.wait(scrub)
+        assert (await desk.ask("volume-resize", volume="two"))["size"] == after - taken
+        (about,) = (await desk.ask("array-list"))["arrays"]
+        assert (about["size"], about["free"], about["unused_bytes"]) == (after, PAGE, 0)
+        assert (await desk.ask("volume-resize", volume="two"))["size"] == after - taken
 
     play(scene)
 

@@ -21,6 +21,7 @@ import pytest
 
 from raidx_fuse.format.configuration.features import FEATURES
 from raidx_fuse.journal.announce import announce, retract
+from raidx_fuse.pool.pool import Pool
 from tests.format.shelf import shelf
 
 ROOT = Path(__file__).parents[2]
@@ -152,3 +153,59 @@ def test_what_is_announced_is_refused_there_and_mounts_again_when_it_is_retracte
             assert outcome == "ok", (name, why)
         else:
             assert (outcome, f"{ANNOUNCED} 'needs'" in why) == ("refused", True), (name, why)
+
+
+LARGER = (
+    *(("raid0", "partial"), ("raid1", "full"), ("raid4", "none"), ("raid5", "partial")),
+    *(("rdp", "none"), ("evenodd", "partial"), ("xcode", "full"), ("pcode", "none")),
+    *(("upc", "partial"), ("raidx-copy", "full"), ("raidx-parity", "partial")),
+)
+
+
+def test_arrays_of_members_that_were_replaced_by_larger_ones_mount_there(
+    old_tree: Path, old_python: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what the larger members have, in use; and cut while the array takes it."""
+
+    async def take(case: shelf.Case) -> None:
+        if case.array.larger_members.unused_bytes():  # those of raidx layouts are used at once
+            await case.array.larger_members.use()
+
+    async def larger(case: shelf.Case) -> None:
+        await case.array.set("speed_max", "0")
+        width, before = len(case.members["one"]), case.array.size_bytes
+        for role in range(width):
+            await case.array.replace_disk(role, case.member("one", 2 * shelf.MEMBER_BYTES))
+            for job in case.array.jobs.running():
+                await job.finished.wait()
+        del case.members["one"][:width]
+        if case.record is None:
+            assert case.pool is not None
+            (volumes,) = case.pool.arrays
+            await take(case)
+            assert case.array.size_bytes > 3 * before / 2
+            await volumes.note_size()
+            if free := volumes.free_bytes():
+                await volumes.create("c", free)
+            await case.write(12)
+
+    ended = shelf._end_jobs
+    monkeypatch.setitem(shelf.STATES, "larger", larger)
+    monkeypatch.setattr(shelf, "CUTS", 4)
+    found = []
+    for seed, (layout, mode) in enumerate(LARGER):
+        case = shelf.Case(layout, mode, "larger", seed)
+
+        async def end_jobs(pool: Pool) -> None:
+            await pool.array("one").array.larger_members.use()
+            await ended(pool)
+
+        if not layout.startswith("raidx"):
+            monkeypatch.setattr(shelf, "_end_jobs", end_jobs)
+        found += shelf.made(case)
+        monkeypatch.setattr(shelf, "_end_jobs", ended)
+    path = tmp_path / "new.shelf"
+    path.write_bytes(shelf.pack(found, {}))
+    outcomes = played(path, old_python, old_tree)
+    assert set(outcomes) == {name for name, _, _ in found}
+    assert {name: why for name, why in outcomes.items() if why != ("ok", "")} == {}

@@ -11,13 +11,11 @@ from typing import Any, NamedTuple
 
 import trio
 
-from raidx_fuse.array.array import Array
 from raidx_fuse.array.estimate import redundancy_during
 from raidx_fuse.array.status import redundancy_left, state
 from raidx_fuse.daemon.commands.arguments import check_arguments
 from raidx_fuse.daemon.commands.commands import Commands
 from raidx_fuse.errors import BusyError, UsageError
-from raidx_fuse.format.table_page import shares_of
 from raidx_fuse.pool.companions import forget
 from raidx_fuse.pool.monitor import VolumeCounters
 from raidx_fuse.pool.move import Planned, cost, job_of, plan_move, plan_swap, start
@@ -150,16 +148,33 @@ class PoolCommands:
         return self._described(part, found)
 
     async def resize(
-        self, volume: str, size: int, lose_data: bool = False, dry_run: bool = False
+        self,
+        volume: str,
+        size: int | None = None,
+        lose_data: bool = False,
+        dry_run: bool = False,
     ) -> Result:
-        """Give a volume another size; *lose_data* permits to cut off what was written."""
+        """Give a volume another size; *lose_data* permits to cut off what was written.
+
+        None is all that its array has, also what larger members have behind their data.
+        """
         part, found = self._find(volume)
-        lost = 0
+        lost, more = 0, ""
+        if size is None:
+            array = part.volumes.array
+            larger = array.larger_members.plan() if array.larger_members.usable_bytes() else None
+            if larger is not None and not dry_run:
+                await array.larger_members.use()
+                larger = None
+            gained = 0 if larger is None else larger.size_bytes - array.size_bytes
+            size = part.volumes.most_bytes(found, gained)
+            if larger is not None:
+                more = f"uses {larger.member_bytes} bytes more of each member, "
         if 0 < size < found.size_bytes:
             lost = part.volumes.require_loss(found, size, lose_data=lose_data)
         if dry_run:
             verb = "shrinks" if size < found.size_bytes else "enlarges"
-            return _dry_run(part, f"{verb} volume {found.name} to {size} bytes", lost)
+            return _dry_run(part, f"{more}{verb} volume {found.name} to {size} bytes", lost)
         try:
             await part.volumes.resize(found, size, lose_data=lose_data)
         except BusyError as error:
@@ -377,23 +392,10 @@ def _array(volumes: ArrayVolumes) -> Result:
         "redundancy_left": redundancy_left(array),
         "size": array.size_bytes,
         "free": volumes.free_bytes(),
-        "unused_bytes": _unused_bytes(array),
+        "unused_bytes": array.larger_members.unused_bytes(),
         "wiping": volumes.wiping_bytes(),
         "volumes": [volume.name for volume in volumes.volumes],
     }
-
-
-def _unused_bytes(array: Array) -> int:
-    """Return what every member has behind its data, where the layout has fixed places, else 0.
-
-    The members of a raidx layout are used to their ends without being asked.
-    """
-    config = array.member_set.config
-    if shares_of(config):
-        return 0
-    sizes = [record.size_bytes for record in config.members if record.role >= 0]
-    beyond = min(sizes) - config.regions.data.end
-    return max(0, beyond // config.chunk_bytes * config.chunk_bytes)
 
 
 def _dry_run(part: Part, does: str, lost: int) -> Result:

@@ -224,6 +224,15 @@ PAGED = (
         UNLOGGED,
         MOMENTS,
     ),
+    Mutant(
+        "pages-of-a-larger-map-outlive-those-of-the-map-that-grows-again",
+        PAGESTORE,
+        "                if page >= first and generation > self.generations.get(page, 0):\n",
+        "                if False:\n",
+        "what is written behind the former end counts as never written after the next start",
+        ("raid5:partial:leave",),
+        ("tests/jobs/test_removal.py",),
+    ),
 )
 
 MARKED = (

@@ -10,6 +10,7 @@ GROWER = "raidx_fuse/jobs/grow/operation.py"
 SHAPE = "raidx_fuse/jobs/grow/change_shape.py"
 GROW = "raidx_fuse/jobs/grow/job.py"
 GROW_COPY = "raidx_fuse/jobs/grow/copy.py"
+LARGER = "raidx_fuse/jobs/grow/larger_members.py"
 RESTRIPER = "raidx_fuse/jobs/restripe/operation.py"
 RESTRIPE_FILE = "raidx_fuse/jobs/restripe/job.py"
 GROWTH_TESTS = (
@@ -237,5 +238,25 @@ MUTANTS = (
         "a record of the way forth is replayed on the way back",
         RESTRIPE,
         RESTRIPE_TESTS,
+    ),
+    Mutant(
+        "marks-that-stand-for-other-stripes-after-a-start",
+        LARGER,
+        "        context.dirty_bitmap.reshape(\n"
+        "            layout.stripes, layout.founding_data_count * layout.chunk_bytes\n"
+        "        )\n",
+        "        context.dirty_bitmap.extend(layout.stripes)\n",
+        "the next start takes a region for more stripes than this one does, and resyncs others",
+        ("raid5:none:pairs:larger:stripe", "raid5:partial:pairs:larger:stripe"),
+        ("tests/jobs/test_larger_members.py",),
+    ),
+    Mutant(
+        "what-was-added-to-a-member-taken-to-read-as-zero",
+        LARGER,
+        "size_bytes=size, reads_zero=False)",
+        "size_bytes=size)",
+        "what lay there shows around a first write",
+        ("raid5:partial:pairs:larger:small",),
+        ("tests/jobs/test_larger_members.py",),
     ),
 )

@@ -50,7 +50,7 @@ class Operation:
     - *act*: the operation; *prepare*: what must be done before the two meet;
     - *suits*: whether a layout can have it;
     - *pool*: it needs a second array; *latent*: disks with sectors that cannot be read; *killed*: a
-      mount that was killed before;
+      mount that was killed before; *larger*: disks with space behind the data;
     - *away*: how many members it makes the array lack.
     """
 
@@ -61,6 +61,7 @@ class Operation:
     pool: bool = False
     latent: bool = False
     killed: bool = False
+    larger: bool = False
     away: int = 0
 
 
@@ -72,10 +73,12 @@ def _operation(
     pool: bool = False,
     latent: bool = False,
     killed: bool = False,
+    larger: bool = False,
     away: int = 0,
 ) -> Callable[[Act], Act]:
     def add(act: Act) -> Act:
-        OPERATIONS[name] = Operation(name, act, prepare, suits, pool, latent, killed, away)
+        needs = pool, latent, killed, larger, away
+        OPERATIONS[name] = Operation(name, act, prepare, suits, *needs)
         return act
 
     return add
@@ -355,6 +358,15 @@ async def remove(scene: Scene) -> None:
     answer = await scene.array.remove_disk(role)
     if answer.get("job") is not None:
         await _job_ended(scene, answer["job"])
+
+
+@_operation("larger", larger=True, suits=lambda layout: not _bundled(layout))
+async def larger(scene: Scene) -> None:
+    """Use what all members have behind the data, and write there."""
+    await scene.array.larger_members.use()
+    unit = scene.extent_bytes
+    free = scene.here.free_bytes() // unit * unit
+    await create_volume(scene, f"w{len(scene.volumes)}", min(free, scene.extents * unit))
 
 
 @_operation("replace", suits=_redundant)

@@ -191,6 +191,7 @@ class _Pair:
             with_there=any(operation.pool for operation in operations),
             latent=any(operation.latent for operation in operations),
             killed=any(operation.killed for operation in operations),
+            larger=any(operation.larger for operation in operations),
         )
         scene = self.scene
         self.recording = PairRecording(

@@ -248,6 +248,7 @@ class Scene:
         with_there: bool,
         latent: bool,
         killed: bool,
+        larger: bool,
     ) -> None:
         self.cell = cell
         self.rng = random.Random(f"{cell} {seed}")
@@ -278,7 +279,9 @@ class Scene:
         for array, images in enumerate(self.prepared.images[:count]):
             self.events.tolerances.append([(-1, self.prepared.tolerances[array])])
             for image in images:
-                self.add_disk(array, image.copy())
+                behind = len(image) // 2 if larger and not array else 0
+                noise = random.Random(seed).randbytes(behind)
+                self.add_disk(array, bytearray(bytes(image) + noise))
         self.pool: Pool
         self.front_end = Shown()
         extents = first.size // self.extent_bytes

@@ -1,0 +1,216 @@
+"""Larger members: what all of them have behind the data becomes data (mdadm: --grow --size=max).
+
+    gate closed: no region is marked dirty -> more stripes -> superblocks -> gate open
+
+The new stripes lie behind the others, at places that hold nothing: the written map says of none of
+their chunks that it was written. So nothing is copied and no parity is computed. Every chunk keeps
+its place, and a crash around the change leaves the array intact with either number of stripes.
+Only a bit of the dirty bitmap may stand for other stripes afterwards.
+
+Arrays that have grown are refused: a growth numbers its chunks behind those of all stripes, so that
+with more stripes they would be other chunks. A restripe onto the same members ends that.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import NamedTuple
+
+import trio
+
+from raidx_fuse.errors import BusyError, UsageError
+from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
+from raidx_fuse.format.regions import PAYLOAD_BITS, Region
+from raidx_fuse.format.reserve import reserve_metadata
+from raidx_fuse.format.shapes import RESTRIPE, layout_of
+from raidx_fuse.jobs.services import ArrayServices
+from raidx_fuse.layouts.placements.bundled import BundleLayout
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
+from raidx_fuse.layouts.placements.layout import Layout
+
+log = logging.getLogger(__name__)
+
+AGAIN_S = 0.01
+
+
+class Larger(NamedTuple):
+    """The array as it will be: *config* with a longer data region, and its *layout*.
+
+    *member_bytes*: how much more of each member is used; *size_bytes*: the size of the image.
+    """
+
+    config: ArrayConfig
+    layout: Layout
+    member_bytes: int
+    size_bytes: int
+
+
+class LargerMembers:
+    """Lets one running array use what its members have behind the data."""
+
+    def __init__(self, array: ArrayServices) -> None:
+        self.array = array
+        self.member_set = array.member_set
+        self.context = array.context
+
+    # -- questions -----------------------------------------------------------------------------
+
+    def unused_bytes(self) -> int:
+        """Return how many bytes of each member are unused behind its data, in whole stripes.
+
+        0 where they would not make the image larger, and for raidx layouts, which use each member
+        to its end.
+        """
+        config, layout = self.member_set.config, self.context.layout
+        limit = config.size_bytes
+        if isinstance(layout, BundleLayout) or RESTRIPE in config.params:
+            return 0
+        if limit is not None and limit <= layout.size_bytes:
+            return 0
+        strip_bytes = self._strip_bytes()
+        return max(0, self._fits_bytes() // strip_bytes - layout.stripes) * strip_bytes
+
+    def usable_bytes(self) -> int:
+        """Return how much of the unused bytes the written map has room for."""
+        room = max(0, self._room() - self.context.layout.stripes) * self._strip_bytes()
+        return min(self.unused_bytes(), room)
+
+    def _strip_bytes(self) -> int:
+        """Return how much of a member a stripe takes."""
+        return self.context.code.rows * self.context.chunk_bytes
+
+    def _room(self) -> int:
+        """Return for how many stripes the written map has room."""
+        pages = self.member_set.config.regions.pages("written").pages
+        return pages * PAYLOAD_BITS // self.context.data_count
+
+    def _fits_bytes(self) -> int:
+        """Return how many bytes of whole chunks fit on each member."""
+        config = self.member_set.config
+        smallest = min(self._size_of(record) for record in config.members if record.role >= 0)
+        return (smallest - config.regions.data.offset) // config.chunk_bytes * config.chunk_bytes
+
+    def _size_of(self, record: MemberRecord) -> int:
+        queue = self.member_set.queues[record.role]
+        return record.size_bytes if queue is None else queue.member.size_bytes
+
+    def plan(self) -> Larger:
+        """Return the array with all that its members have, as far as its written map has room.
+
+        Raises RaidxError (UsageError, BusyError) if it cannot use more, or not now.
+        """
+        config, layout = self.member_set.config, self.context.layout
+        self.array.require_writable()
+        self.array.jobs.require_finished("cannot use more of its members")
+        if not self.unused_bytes():
+            raise UsageError(
+                f"not every member of array {config.name} has space behind its data",
+                action="replace those that have none by larger ones: raidx replace-disk",
+            )
+        usable = self.usable_bytes()
+        if not usable:
+            raise UsageError(
+                f"the written map of array {config.name} has no room for more chunks",
+                action="make an array of these members beside it, then: raidx volume move",
+            )
+        if isinstance(layout, ElasticLayout) and len(layout.history) > 1:
+            raise UsageError(
+                f"array {config.name} has grown: it can use {usable} bytes more of each member "
+                "when its stripes are alike",
+                action=f"make them alike: raidx reshape ARRAY --layout {config.layout}, then retry",
+            )
+        length = min(self._fits_bytes(), self._room() * self._strip_bytes())
+        larger = self._with_data(config, length)
+        layout = layout_of(larger)
+        size = layout.size_bytes
+        return Larger(
+            larger,
+            layout,
+            usable,
+            size if config.size_bytes is None else min(size, config.size_bytes),
+        )
+
+    def _with_data(self, config: ArrayConfig, length: int) -> ArrayConfig:
+        """Return *config* with *length* bytes of data on each member.
+
+        What was added to a member after it joined is not known to read as zero. Raises UsageError
+        if a spare would be too small.
+        """
+        data = Region(config.regions.data.offset, length)
+        members = []
+        for record in config.members:
+            if record.role >= 0 and record.size_bytes < data.end:
+                size = self._size_of(record)
+                record = replace(record, size_bytes=size, reads_zero=False)
+            elif record.state == "spare" and record.size_bytes < data.end:
+                raise UsageError(
+                    f"spare {record.path_hint} would be too small: it has {record.size_bytes} "
+                    f"bytes, members would need {data.end}",
+                    action=f"take it out: raidx remove-disk ARRAY {record.path_hint}",
+                )
+            members.append(record)
+        regions = replace(config.regions, data=data)
+        return replace(config, regions=regions, members=tuple(members))
+
+    # -- the change ----------------------------------------------------------------------------
+
+    async def use(self) -> None:
+        """Use all of `plan`; return when the image is larger.
+
+        Raises as `plan`; BusyError if requests do not end in time, or a stripe awaits its repair;
+        NoSpaceError, MemberError, ArrayFailedError.
+        """
+        context, member_set = self.context, self.member_set
+        taken = False
+        try:
+            async with self.array.membership.attaching:
+                larger = self.plan()
+                for member in member_set.present().values():
+                    reserve_metadata(member, larger.config.regions, larger.layout.chunks)
+                await context.written.make_room(larger.layout.chunks)
+                async with context.closed(drained=False):
+                    await self._clean()
+                    larger = self.plan()  # checked again: nothing comes between
+                    self._take(larger)
+                    taken = True
+                    await member_set.update(lambda config: config)
+        finally:
+            if taken:
+                log.warning("the image has %d bytes now", self.array.size_bytes)
+                for hook in self.array.grow_operation.on_size:
+                    await hook()
+
+    async def _clean(self) -> None:
+        """Clear the dirty bitmap, with the gate closed; return with no stripe lock held.
+
+        What never enters the gate, a mend say, may mark regions meanwhile.
+        """
+        context, dirty = self.context, self.context.dirty_bitmap
+        limit_s = trio.current_time() + self.member_set.io_timeout_s
+        while True:
+            await context.locks.free()
+            await dirty.clean_quiet(all_regions=True)
+            await self.member_set.flush()
+            if dirty.torn:
+                raise BusyError(
+                    "stripes are torn by writes that have failed",
+                    action="repair them: `raidx scrub ARRAY --repair`, with all members",
+                )
+            if dirty.idle and not context.locks.held:
+                return
+            if trio.current_time() >= limit_s:
+                raise BusyError("stripes are being mended", action="try again a little later")
+            await trio.sleep(AGAIN_S)
+
+    def _take(self, larger: Larger) -> None:
+        """Change to the array of *larger* in memory, without an await."""
+        context, layout = self.context, larger.layout
+        self.member_set.change(lambda _config: larger.config)
+        context.note_zero_roles()
+        context.written.extend(layout.chunks)
+        context.dirty_bitmap.reshape(
+            layout.stripes, layout.founding_data_count * layout.chunk_bytes
+        )
+        context.take_layout(layout)
+        self.member_set.refresh()
