@@ -23,8 +23,9 @@ class LayoutInfo:
     * *params*: the meaning of each parameter, by name.
     * *package*: the package that brought the layout, with its version; "" for those of raidx.
     * *bundled*: a raidx layout, with members of different sizes and a look-up table.
-    * *losses*, *share*: tolerance and efficiency for a width. For raidx layouts they hold for
-      members of equal size and the shortest bundle.
+    * *tolerance*: how many of a number of members, any of them, may be lost; *efficiency*: the
+      share of the members' chunks that holds data, 0 to 1. For raidx layouts they hold for members
+      of equal size and the shortest bundle.
     """
 
     name: str
@@ -39,20 +40,11 @@ class LayoutInfo:
     params: dict[str, str] = field(default_factory=dict)
     bundled: bool = False
     package: str = ""
-    losses: Callable[[int], int] = lambda _width: 1
-    share: Callable[[int], float] = lambda width: (width - 1) / width
+    tolerance: Callable[[int], int] = lambda _width: 1
+    efficiency: Callable[[int], float] = lambda width: (width - 1) / width
 
     def allows(self, width: int) -> bool:
-        """Return whether the layout exists for *width* members."""
         return self.width_min <= width <= self.width_max and self.allows_width(width)
-
-    def tolerance(self, width: int) -> int:
-        """Return how many of *width* members, any of them, may be lost."""
-        return self.losses(width)
-
-    def efficiency(self, width: int) -> float:
-        """Return the share of the members' chunks that holds data, 0 to 1."""
-        return self.share(width)
 
     def check_width(self, width: int) -> None:
         """Raise LayoutError, naming the nearest widths, unless the layout exists for *width*."""

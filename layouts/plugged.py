@@ -100,8 +100,8 @@ def _info_of(name: str) -> LayoutInfo:
         allows_width=partial(_has_width, plugin),
         params=dict(_PARAMS),
         package=plugin.origin,
-        losses=lambda width: near(width).tolerance,
-        share=lambda width: near(width).data_count / len(near(width).cells),
+        tolerance=lambda width: near(width).tolerance,
+        efficiency=lambda width: near(width).data_count / len(near(width).cells),
     )
 
 

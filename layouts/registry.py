@@ -83,8 +83,8 @@ def _two_losses(
             "prime": "the prime of the code, which limits the number of members",
             **ELASTIC_PARAMS,
         },
-        losses=lambda _width: 2,
-        share=lambda width: (width - 2) / width,
+        tolerance=lambda _width: 2,
+        efficiency=lambda width: (width - 2) / width,
     )
 
 
@@ -106,8 +106,8 @@ def _bundled(
             "numbering": "turns: bundles of one chunk lie on the members in turn",
         },
         bundled=True,
-        losses=lambda _width: losses,
-        share=share,
+        tolerance=lambda _width: losses,
+        efficiency=share,
     )
 
 
@@ -127,8 +127,8 @@ LAYOUTS = Layouts(
             1,
             striping,
             params=ELASTIC_PARAMS,
-            losses=lambda _width: 0,
-            share=_one,
+            tolerance=lambda _width: 0,
+            efficiency=_one,
         ),
         LayoutInfo(
             "raid1",
@@ -137,8 +137,8 @@ LAYOUTS = Layouts(
             "",
             2,
             replicas,
-            losses=lambda width: width - 1,
-            share=lambda width: 1 / width,
+            tolerance=lambda width: width - 1,
+            efficiency=lambda width: 1 / width,
         ),
         LayoutInfo(
             "raid4",

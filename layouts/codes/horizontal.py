@@ -98,7 +98,6 @@ def _checked_prime(name: str, prime: int | None, width: int, least: int) -> int:
 
 
 def is_prime(number: int) -> bool:
-    """Return whether *number* is prime."""
     return number > 1 and all(number % d for d in range(2, int(number**0.5) + 1))
 
 

@@ -30,6 +30,7 @@ Logical chunks fill the bundles in order: the layout is *contiguous*, not *align
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -37,7 +38,6 @@ import numpy as np
 from raidx_fuse.layouts.codes.code import Code, LayoutError
 from raidx_fuse.layouts.codes.horizontal import replicas, single_parity, striping
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, MemberChunk, Role, Stripe, stripe_and_cell
-from raidx_fuse.layouts.placements.founding import Founding, are_counts, founding_from
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.allocate import (
     BLOCK_CELLS,
@@ -52,6 +52,7 @@ from raidx_fuse.layouts.planning.allocate import (
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
 Cells: TypeAlias = "NDArray[Any]"  # signed integers
 SPARE_CHUNKS = 1
 """Chunks that each member keeps free for moves (section IV.B)."""
@@ -88,6 +89,47 @@ def bundle_code(name: str, length: object = None) -> Code:
             f"{name} needs bundles of {shortest} to {NOBODY - 1} chunks, not {length}"
         )
     return build(length)
+
+
+@dataclass(frozen=True, slots=True)
+class Founding:
+    """The numbers of chunks by role (*counts*) and of *bundles* when the array was created.
+
+    The initial table is computed from them. They stay the same when members join or leave later, so
+    that the places of chunks that never moved need not be stored.
+    *roles* are the roles that their founding member, or one rebuilt in its place, still has.
+    """
+
+    counts: tuple[int, ...]
+    bundles: int
+    roles: frozenset[Role]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the founding as JSON values; `founding_from` is the inverse."""
+        return {
+            "counts": list(self.counts),
+            "bundles": self.bundles,
+            "roles": sorted(self.roles),
+        }
+
+
+def are_counts(values: object) -> bool:
+    """Return whether *values* is a nonempty list of numbers of chunks (integers from 0)."""
+    return (
+        isinstance(values, list | tuple)
+        and bool(values)
+        and all(type(value) is int and value >= 0 for value in values)
+    )
+
+
+def founding_from(values: object) -> Founding:
+    """Return the founding from JSON *values*. Raises LayoutError if they are not valid."""
+    match values:
+        case {"counts": counts, "bundles": int(bundles), "roles": roles}:
+            known = are_counts(counts) and (roles == [] or are_counts(roles))
+            if known and bundles > 0 and all(role < len(counts) for role in roles):
+                return Founding(tuple(counts), bundles, frozenset(roles))
+    raise LayoutError(f"founding must say counts, bundles and roles, not {values!r}")
 
 
 class BundleLayout(Layout):
@@ -216,7 +258,6 @@ class BundleLayout(Layout):
         return self._disk[at], self._offset[at]  # type: ignore[return-value]
 
     def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
-        """Return (stripe, cell) that lies at *member_chunk* of *role*, None if it is free."""
         cell = int(self.cells_of(role)[member_chunk])
         return None if cell == NOWHERE else stripe_and_cell(cell, self.length)
 
@@ -230,11 +271,9 @@ class BundleLayout(Layout):
         return sum(1 << column for column, role in columns if role in lost_roles)
 
     def tolerates(self, lost_roles: frozenset[Role]) -> bool:
-        """Return whether *lost_roles* are at most as many as the tolerance of a bundle."""
         return len(lost_roles) <= self.code.tolerance
 
     def cells_on(self, roles: Iterable[Role]) -> float:
-        """Return the mean number of cells of a bundle that lie on *roles*."""
         return sum(int(np.count_nonzero(self.disk == role)) for role in roles) / self.stripes
 
     # -- from member chunks to cells -----------------------------------------------------------

@@ -32,7 +32,64 @@ from raidx_fuse.layouts.placements.elastic_mapping import (
 )
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.numbering import Numbering
-from raidx_fuse.layouts.placements.role_table import BLOCK_MASK, BLOCK_SHIFT, RoleTable
+
+BLOCK_SHIFT = 10
+BLOCK_MASK = (1 << BLOCK_SHIFT) - 1
+TABLE_BYTES_MAX = 16 << 20
+
+
+class RoleTable:
+    """The roles of the columns of each stripe, computed when asked for, in blocks of stripes.
+
+    They are kept in bytes, as look-ups of grown arrays are hot.
+    *make* returns the roles of stripes, (stripes, *columns*); they repeat after *period* stripes.
+    So after few growths the whole table is small. A large one has only the first *phases* stripes
+    of each *run*, as the others repeat them; if that is large, too, a part is kept.
+    """
+
+    __slots__ = ("_blocks_max", "blocks", "columns", "is_large", "make", "period", "phases", "run")
+
+    def __init__(
+        self,
+        make: Callable[[Numbers], Numbers],
+        columns: int,
+        period: int,
+        run: int = 1,
+        phases: int = 1,
+    ) -> None:
+        self.make = make
+        self.columns = columns
+        self.period = period
+        self.run = run
+        self.phases = phases
+        self.is_large = phases < run and period * columns > TABLE_BYTES_MAX
+        self.blocks: dict[int, bytes] = {}
+        self._blocks_max = max(1, TABLE_BYTES_MAX // (columns << BLOCK_SHIFT))
+
+    def entry(self, stripe: int) -> int:
+        """Return the number of the entry of *stripe* in a large table."""
+        number = stripe % self.period
+        return number // self.run * self.phases + number % self.run % self.phases
+
+    def load(self, number: int) -> bytes:
+        """Return the block of stripes *number*, one byte for each column of each stripe."""
+        block = self.blocks.get(number)
+        if block is None:
+            if len(self.blocks) >= self._blocks_max:
+                del self.blocks[next(iter(self.blocks))]
+            first = number << BLOCK_SHIFT
+            stripes = np.arange(first, first + (1 << BLOCK_SHIFT), dtype=np.int64)
+            if self.is_large:
+                stripes = stripes // self.phases * self.run + stripes % self.phases
+            roles = self.make(stripes)
+            block = self.blocks[number] = roles.astype(np.uint8).tobytes()
+        return block
+
+    def of(self, stripe: int) -> bytes:
+        """Return the roles of the columns of *stripe*, one byte each."""
+        stripe = self.entry(stripe) if self.is_large else stripe % self.period
+        at = (stripe & BLOCK_MASK) * self.columns
+        return self.load(stripe >> BLOCK_SHIFT)[at : at + self.columns]
 
 
 class ElasticLayout(Layout):
@@ -122,9 +179,9 @@ class ElasticLayout(Layout):
         # The role of each member of the mapping.
         roles = [role for role in range(history[-1]) if role not in self._standing]
         self._role = np.array(roles)
-        self._growing = migrated is not None
+        self.growing = migrated is not None
         self.migrated = self.stripes if migrated is None else migrated
-        before = self.generations[: -1 if self._growing else None]
+        before = self.generations[: -1 if self.growing else None]
         self.size_bytes = before[-1].end * chunk_bytes
         self.members_before = history[-2 if len(history) > 1 else -1]
         self._generation_cells = {
@@ -148,7 +205,7 @@ class ElasticLayout(Layout):
         size = self.code.columns, mapping.period, mapping.run, phases
         self._after = RoleTable(self._roles_after, *size)
         self._before = self._after
-        if self._growing:
+        if self.growing:
             self._before = RoleTable(self._roles_before, *size)
 
     def _roles_after(self, stripes: Numbers) -> Numbers:
@@ -188,11 +245,6 @@ class ElasticLayout(Layout):
         ]
         return Numbering(self.stripes, self._rows, described, kept)
 
-    @property
-    def growing(self) -> bool:
-        """Whether a growth is under way."""
-        return self._growing
-
     def migrate_to(self, stripe: Stripe) -> None:
         """Let *stripe* be the first that has not migrated; its neighbours' blocks are copied."""
         self.migrated = stripe
@@ -203,7 +255,7 @@ class ElasticLayout(Layout):
         A surrogate takes the role of the old parity member.
         """
         assert self.migrated == self.stripes, "some stripes have not migrated"
-        self._growing = False
+        self.growing = False
         self.width = self.history[-1]
         self.surrogate = None
         self._make_tables()
@@ -212,7 +264,6 @@ class ElasticLayout(Layout):
     # -- look-ups ------------------------------------------------------------------------------
 
     def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
-        """Return (stripe, cell) of the logical data chunk *chunk*."""
         if chunk < self._first_end:
             stripe, number = stripe_and_cell(chunk, self.founding_data_count)
             if self._rows == 1:
@@ -223,14 +274,12 @@ class ElasticLayout(Layout):
         return grown, row * self._data_columns + column  # type: ignore[return-value]
 
     def logical(self, stripe: Stripe, cell: CellIndex) -> Chunk:
-        """Return the logical chunk of the data cell *cell* of *stripe*."""
         row, column = divmod(cell, self._data_columns)
         generation = self._generation_of[column]
         number = generation.logical(int(stripe), row, column - generation.first_column)
         return Chunk(number)
 
     def logical_rows(self, start: int, end: int) -> Numbers:
-        """Return the logical chunks of the stripes start..end-1 as an array (stripes, cells)."""
         stripes = np.arange(start, end, dtype=np.int64)[:, None, None]
         rows = np.arange(self._rows, dtype=np.int64)[None, :, None]
         parts = [
@@ -240,7 +289,6 @@ class ElasticLayout(Layout):
         return np.concatenate(parts, axis=2).reshape(end - start, self.code.data_count)
 
     def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, MemberChunk]:
-        """Return (role, member chunk) of the cell with index *cell* of *stripe*."""
         table = self._after if stripe < self.migrated else self._before
         at = table.entry(stripe) if table.is_large else stripe % table.period
         try:
@@ -259,7 +307,6 @@ class ElasticLayout(Layout):
         return Role(role), MemberChunk(stripe * self._rows + self._row_of[cell])
 
     def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
-        """Return (stripe, cell) that lies at *member_chunk* of *role*, None if nothing does."""
         if not 0 <= member_chunk < self.member_chunks:
             return None
         number, row = divmod(member_chunk, self._rows)
@@ -271,12 +318,10 @@ class ElasticLayout(Layout):
         return None if cell is None else (stripe, CellIndex(cell))
 
     def roles(self, stripe: Stripe) -> tuple[Role, ...]:
-        """Return the role of each column of *stripe*."""
         roles = (self._after if stripe < self.migrated else self._before).of(stripe)
         return tuple(roles)  # type: ignore[arg-type]
 
     def lost_cells(self, stripe: Stripe, lost_roles: frozenset[Role]) -> int:
-        """Return the set of cells of *stripe* that lie on *lost_roles*."""
         roles = (self._after if stripe < self.migrated else self._before).of(stripe)
         mask = 0
         for role in lost_roles:
@@ -286,7 +331,6 @@ class ElasticLayout(Layout):
         return mask
 
     def tolerates(self, lost_roles: frozenset[Role]) -> bool:
-        """Return whether every stripe can be read without *lost_roles*, before and after a move."""
         return len(lost_roles) <= self.code.tolerance
 
     def code_of(self, generation: Generation) -> Code:
@@ -337,7 +381,7 @@ class ElasticLayout(Layout):
 
     def moved_cells(self, stripe: Stripe) -> int:
         """Return the set of cells of *stripe* that the growth under way moves, parity included."""
-        if not self._growing:
+        if not self.growing:
             return 0
         last = self.generations[-1]
         new = range(last.first_column, last.first_column + last.columns)

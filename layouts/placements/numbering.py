@@ -162,15 +162,12 @@ class OrderedLayout(RotatedLayout):
         self.numbering = numbering
 
     def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
-        """Return (stripe, cell) of the logical data chunk *chunk*."""
         return stripe_and_cell(self.numbering.index(chunk), self.code.data_count)
 
     def logical(self, stripe: Stripe, cell: CellIndex) -> Chunk:
-        """Return the logical chunk of the data cell *cell* (an index below D) of *stripe*."""
         return Chunk(self.numbering.chunk(stripe * self.code.data_count + cell))
 
     def logical_rows(self, start: int, end: int) -> Numbers:
-        """Return the logical chunks of the stripes start..end-1 as an array (stripes, D)."""
         count = self.code.data_count
         indexes = np.arange(start * count, end * count, dtype=np.int64)
         return self.numbering.chunks(indexes).reshape(end - start, count)

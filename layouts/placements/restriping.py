@@ -131,7 +131,6 @@ class RestripeLayout(Layout):
         return CellIndex(first + cell)
 
     def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
-        """Return (stripe, cell) of the logical data chunk *chunk*."""
         return self.locate_index(chunk if self.numbering is None else self.numbering.index(chunk))
 
     def locate_index(self, chunk: int) -> tuple[Stripe, CellIndex]:
@@ -164,7 +163,6 @@ class RestripeLayout(Layout):
         return chunk if chunk >= self.watermark else self.nowhere
 
     def logical_rows(self, start: int, end: int) -> NDArray[np.int64]:
-        """Return the logical chunks of the stripes start..end-1 as an array (stripes, cells)."""
         rows = np.full((end - start, self._data), self.nowhere, dtype=np.int64)
         low = max(0, min(end, self._split) - start)
         if low:
@@ -180,7 +178,6 @@ class RestripeLayout(Layout):
         return self.chunks_at(rows)
 
     def mark(self, first: int, last: int) -> int:
-        """Return a number that changes when one of the chunks *first* .. *last* moves."""
         if self.numbering is not None:
             return self.watermark
         return min(max(self.watermark, first), last + 1)
@@ -222,7 +219,6 @@ class RestripeLayout(Layout):
         return self._roles_below + self.above.roles(Stripe(stripe - self._split))
 
     def lost_cells(self, stripe: Stripe, lost_roles: frozenset[Role]) -> int:
-        """Return the set of cells of *stripe* that lie on *lost_roles*."""
         side, shift, first_parity = self.below, 0, self._data
         if stripe >= self._split:
             side, shift, first_parity = self.above, self._below_data, self._below_cells
@@ -232,7 +228,6 @@ class RestripeLayout(Layout):
         return (cells & side.code.data_mask) << shift | (cells >> count) << first_parity
 
     def tolerates(self, lost_roles: frozenset[Role]) -> bool:
-        """Return whether every stripe of both sides can be read without *lost_roles*."""
         return self.below.tolerates(lost_roles) and self.above.tolerates(lost_roles)
 
 

@@ -75,15 +75,12 @@ class RotatedLayout(Layout):
         self._lost: tuple[dict[frozenset[int], int], ...] = tuple({} for _ in self._roles)
 
     def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
-        """Return (stripe, cell) of the logical data chunk *chunk*."""
         return stripe_and_cell(chunk, self.data_count)
 
     def logical(self, stripe: Stripe, cell: CellIndex) -> Chunk:
-        """Return the logical chunk of the data cell *cell* (an index below D) of *stripe*."""
         return Chunk(stripe * self.data_count + cell)
 
     def logical_rows(self, start: int, end: int) -> NDArray[np.int64]:
-        """Return the logical chunks of the stripes start..end-1 as an array (stripes, D)."""
         count = self.data_count
         return np.arange(start * count, end * count, dtype=np.int64).reshape(end - start, count)
 
@@ -96,7 +93,6 @@ class RotatedLayout(Layout):
         return stripe * self.data_count
 
     def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, MemberChunk]:
-        """Return (role, member chunk) of the cell with index *cell* of *stripe*."""
         return (
             self._role_of[stripe % self._phases][cell],
             stripe * self._rows + self._row_of[cell],  # type: ignore[return-value]
@@ -105,7 +101,6 @@ class RotatedLayout(Layout):
     def places(
         self, stripes: NDArray[np.int64], cell: CellIndex
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the roles and the member chunks of the cell *cell* of each of *stripes*."""
         column = self.code.column_of[cell]
         roles = np.full_like(stripes, column)
         if self._phases > 1:
@@ -113,7 +108,6 @@ class RotatedLayout(Layout):
         return roles, stripes * self._rows + self._row_of[cell]
 
     def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
-        """Return (stripe, cell) that lies at *member_chunk* of *role*, None if nothing does."""
         stripe, row = Stripe(member_chunk // self._rows), member_chunk % self._rows
         cell = self._cell_at[stripe % self._phases][row][role]
         if cell is None or not 0 <= stripe < self.stripes:
@@ -121,7 +115,6 @@ class RotatedLayout(Layout):
         return stripe, CellIndex(cell)
 
     def roles(self, stripe: Stripe) -> tuple[Role, ...]:
-        """Return the role of each column of *stripe*."""
         return self._roles[stripe % self._phases]
 
     def lost_cells(self, stripe: Stripe, lost_roles: frozenset[Role]) -> int:

@@ -42,31 +42,24 @@ class View(Layout):
         self.data_count = self.least_count = layout.code.data_count
 
     def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
-        """Return (stripe, cell) of *chunk*."""
         return self.layout.locate(chunk)
 
     def logical(self, stripe: Stripe, cell: CellIndex) -> Chunk:
-        """Return the chunk of the data cell *cell* of *stripe*."""
         return self.layout.logical(stripe, cell)
 
     def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, MemberChunk]:
-        """Return (role, member chunk) of the cell with index *cell* of *stripe*."""
         return self.layout.place(stripe, cell)
 
     def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
-        """Return (stripe, cell) that lies at *member_chunk* of *role*, None if nothing does."""
         return self.layout.inverse(role, member_chunk) if role < self.width else None
 
     def roles(self, stripe: Stripe) -> tuple[Role, ...]:
-        """Return the role of each column of *stripe*."""
         return self.layout.roles(stripe)
 
     def lost_cells(self, stripe: Stripe, lost_roles: frozenset[Role]) -> int:
-        """Return the set of cells of *stripe* that lie on *lost_roles*."""
         return self.layout.lost_cells(stripe, lost_roles)
 
     def tolerates(self, lost_roles: frozenset[Role]) -> bool:
-        """Return whether every stripe can be read without *lost_roles*."""
         return self.layout.tolerates(lost_roles)
 
 
@@ -111,7 +104,6 @@ class IndexView(View):
         return self._most if stripe < self._kept else self._least
 
     def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
-        """Return (stripe, cell) of the index *chunk*."""
         stripe = self.stripe_at(chunk)
         return Stripe(stripe), self._used(stripe).cells[chunk - self.first_of(stripe)]
 
@@ -155,29 +147,23 @@ class RoleView(View):
         return frozenset(self._own[role] for role in roles if role in self._own)
 
     def logical_rows(self, start: int, end: int) -> Numbers:
-        """Return the chunks of the stripes start..end-1 as an array (stripes, data cells)."""
         return self.layout.logical_rows(start, end)
 
     def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, MemberChunk]:
-        """Return (role, member chunk) of the cell with index *cell* of *stripe*."""
         own, chunk = self.layout.place(stripe, cell)
         return self._role[own], chunk
 
     def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
-        """Return (stripe, cell) that lies at *member_chunk* of *role*, None if nothing does."""
         own = self._own.get(role)
         return None if own is None else self.layout.inverse(own, member_chunk)
 
     def roles(self, stripe: Stripe) -> tuple[Role, ...]:
-        """Return the role of each column of *stripe*."""
         return tuple(self._role[own] for own in self.layout.roles(stripe))
 
     def lost_cells(self, stripe: Stripe, lost_roles: frozenset[Role]) -> int:
-        """Return the set of cells of *stripe* that lie on *lost_roles*."""
         return self.layout.lost_cells(stripe, self._owned(lost_roles))
 
     def tolerates(self, lost_roles: frozenset[Role]) -> bool:
-        """Return whether every stripe can be read without *lost_roles*."""
         return self.layout.tolerates(self._owned(lost_roles))
 
 

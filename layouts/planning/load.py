@@ -41,7 +41,6 @@ class Load:
 
     @property
     def total(self) -> tuple[int, ...]:
-        """Reads plus writes of each member."""
         return tuple(r + w for r, w in zip(self.reads, self.writes, strict=True))
 
     @property

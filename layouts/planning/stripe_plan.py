@@ -61,7 +61,6 @@ class BandPlan:
 
     @property
     def pre_reads(self) -> int:
-        """The number of chunks to read before the write."""
         return len(self.reads)
 
     def pre_reads_beside(self, cached: int) -> int:

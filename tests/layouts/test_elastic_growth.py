@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
-from raidx_fuse.layouts.placements import role_table
+from raidx_fuse.layouts.placements import elastic
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.registry import LAYOUTS, grows_in_place, make_layout
 from tests.layouts.test_elastic import CHUNK, CODES, made, shapes
@@ -161,7 +161,7 @@ def test_a_table_too_large_to_keep_has_each_run_of_stripes_once(
         params["migrated"] = 1000
     rows = 6 if name == "rdp" else 1
     whole = make_layout(name, 8, 5000 * rows, 4096, **params)
-    monkeypatch.setattr(role_table, "TABLE_BYTES_MAX", 4096)
+    monkeypatch.setattr(elastic, "TABLE_BYTES_MAX", 4096)
     short = make_layout(name, 8, 5000 * rows, 4096, **params)
     assert isinstance(short, ElasticLayout)
     assert isinstance(whole, ElasticLayout)
