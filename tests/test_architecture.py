@@ -63,7 +63,7 @@ MAY_TOUCH_THE_SYSTEM = {
     "daemon.stand",  # signals
     "nbd.address",  # listening sockets
     "nbd.door",  # the sockets of clients
-    "nbd.peer",  # whose they are
+    "nbd.pipe",  # whose they are
     "daemon.memory_protection",  # prctl, mlockall
     "lab.loads.traces",  # trace files
     "lab.loads.source",  # is there such a file?
@@ -453,6 +453,11 @@ def declarations() -> tuple[dict[str, set[str]], dict[tuple[str, str], set[str]]
                 named, annotation = node.arg, node.annotation
             elif isinstance(node, ast.AnnAssign):
                 named, annotation = ast.unparse(node.target).split(".")[-1], node.annotation
+            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                named, annotation = ast.unparse(node.targets[0]).split(".")[-1], node.value.func
+                made = ast.unparse(annotation)
+                if made not in known or not made.lstrip("_")[:1].isupper():
+                    continue  # no class of this project
             else:
                 continue
             types.setdefault((package, named), set()).update(packages_of(annotation, known))
@@ -463,7 +468,8 @@ def stores_across_packages() -> Iterator[tuple[str, str]]:
     """Yield (module, attribute) of each store to an object of a class of another package.
 
     Its class is of this package if only this package's classes have such an attribute, or if the
-    package annotates the name of the object, wherever it does, with classes of its own.
+    package annotates the name of the object, wherever it does, with classes of its own, or makes
+    it from one.
     """
     declaring, types = declarations()
     for module, tree in TREES.items():

@@ -11,7 +11,7 @@ from paper_common import log_bytes
 from raidx_fuse.array.array import Array
 from raidx_fuse.engine.growth_position import LIVE, SURROGATE
 from raidx_fuse.jobs.grow.job import Grow
-from raidx_fuse.lab.experiments.blank import BlankMember
+from raidx_fuse.lab.experiments.modelled import BlankMember
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
 from raidx_fuse.lab.loads.request import Load
 from raidx_fuse.lab.loads.workloads import generate, variant

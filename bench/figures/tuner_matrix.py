@@ -45,7 +45,7 @@ from rich.console import Console
 
 from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
-from raidx_fuse.lab.experiments.blank import BlankMember
+from raidx_fuse.lab.experiments.modelled import BlankMember
 from raidx_fuse.members.simulated.model import model_member
 from raidx_fuse.members.simulated.virtual_time import run
 

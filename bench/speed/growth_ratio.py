@@ -26,7 +26,7 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.growth_position import LIVE
 from raidx_fuse.format.create import create_array
 from raidx_fuse.jobs.grow.job import Grow
-from raidx_fuse.lab.experiments.blank import BlankMember
+from raidx_fuse.lab.experiments.modelled import BlankMember
 from raidx_fuse.layouts.numbers import chunk_range
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.model import ModelMember

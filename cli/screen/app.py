@@ -1,4 +1,4 @@
-"""The live screen: looks come from a thread, keys go to command lines of `raidx`.
+"""The live screen and its widgets: looks come from a thread, keys go to command lines of `raidx`.
 
 Textual runs on asyncio, the daemon on trio; they meet only at the control socket, of which this is
 a client like any other command.
@@ -15,7 +15,13 @@ from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.geometry import Region
 from textual.message import Message
+from textual.screen import ModalScreen
+from textual.strip import Strip
+from textual.widget import Widget
+from textual.widgets import Input, Static
 from textual.worker import get_current_worker
 
 from raidx_fuse.cli.screen import orders
@@ -23,12 +29,102 @@ from raidx_fuse.cli.screen.frame import Style, parts_wanted, screen, too_small
 from raidx_fuse.cli.screen.model import Model
 from raidx_fuse.cli.screen.orders import Order, Said, line_of
 from raidx_fuse.cli.screen.snapshot import Snapshot
-from raidx_fuse.cli.screen.widgets import Confirm, FrameView, Prompt
 from raidx_fuse.daemon.control_socket import ControlError
 from raidx_fuse.errors import RaidxError, UsageError
 
 SILENT_S = 3  # more than the interval: then the screen says that it is not up to date
 KILLED = 128  # exit status of a program that a signal has ended: more by its number
+
+
+class FrameView(Widget):
+    """Shows lines; only those that have changed are drawn again."""
+
+    class Resized(Message):
+        """The view has another size, and needs other lines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._keys: list[object] = []  # what each line was made from
+        self._strips: list[Strip] = []
+
+    def show(self, lines: Sequence[Text]) -> None:
+        """Show *lines*, one for each line of the widget."""
+        width = self.size.width
+        keys: list[object] = [(line.plain, line.style, line.spans) for line in lines]
+        strips, changed = [], []
+        for number, line in enumerate(lines):
+            if number < len(self._keys) and self._keys[number] == keys[number]:
+                strips.append(self._strips[number])
+                continue
+            segments = [part for part in line.render(self.app.console) if part.text]
+            strips.append(Strip(segments).adjust_cell_length(width))
+            changed.append(Region(0, number, width, 1))
+        self._keys, self._strips = keys, strips
+        if changed:
+            self.refresh(*changed)
+
+    def render_line(self, y: int) -> Strip:
+        """Return line *y* of the widget."""
+        return self._strips[y] if y < len(self._strips) else Strip.blank(self.size.width)
+
+    def on_resize(self) -> None:
+        """Forget the lines: they were made for another size."""
+        self._keys, self._strips = [], []
+        self.post_message(self.Resized())
+
+
+class Dialog(ModalScreen[str | None]):
+    """A box with *lines* over the screen."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__()
+        self.lines = tuple(lines)
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Static(Text("\n".join(self.lines)))
+
+
+class Confirm(Dialog):
+    """Asks whether to do what *lines* say; only y is a yes. Returns "y" or None."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "yes", "do it"),
+        Binding("n,escape,q,enter", "no", "leave it"),
+    ]
+
+    def __init__(self, lines: Sequence[str], *, may: bool) -> None:
+        end = "y: do it   n: leave it as it is" if may else "n: back"
+        super().__init__([*lines, "", end])
+        self._may = may
+
+    def action_yes(self) -> None:
+        if self._may:
+            self.dismiss("y")
+
+    def action_no(self) -> None:
+        """Leave everything as it is."""
+        self.dismiss(None)
+
+
+class Prompt(Dialog):
+    """Asks for a line of text; returns it, or None after Escape."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "back")]
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Static(Text("\n".join(self.lines)))
+            line = Input(select_on_focus=False)
+            line.cursor_blink = False
+            yield line
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Return what was typed."""
+        self.dismiss(event.value)
+
+    def action_back(self) -> None:
+        self.dismiss(None)
 
 
 class Looks(Protocol):
@@ -105,7 +201,6 @@ class WatchApp(App[ControlError]):
         self._frame = FrameView()
 
     def compose(self) -> ComposeResult:
-        """Make the screen: one widget."""
         yield self._frame
 
     def on_mount(self) -> None:
@@ -141,7 +236,7 @@ class WatchApp(App[ControlError]):
     def on_watch_app_looked(self, message: Looked) -> None:
         """Show a look."""
         if self._is_silent():
-            self.model.say("")
+            self.model.message = ""
         self._silent_s = 0
         self.model.take(message.look)
         self._draw()
@@ -163,7 +258,7 @@ class WatchApp(App[ControlError]):
         return self._silent_s >= self._feed.interval_s + SILENT_S
 
     def _say(self, message: str) -> None:
-        self.model.say(message)
+        self.model.message = message
         self._draw()
 
     def _draw(self) -> None:

@@ -82,7 +82,6 @@ class Feed:
             self._connection.interrupt()
 
     def close(self) -> None:
-        """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

@@ -27,45 +27,39 @@ class View:
 
 
 class Model:
-    """Takes looks and keys, gives views. No view before the first look."""
+    """Takes looks and keys, gives views. No view before the first *look*.
+
+    *message* is shown until the next one.
+    """
 
     def __init__(self) -> None:
-        self._look: Snapshot | None = None
+        self.look: Snapshot | None = None
         self._rates: deque[float] = deque(maxlen=HISTORY_MAX)
         self._before: Mapping[int, tuple[Part, ...]] = {}
         self._chosen = 0
-        self._message = ""
-
-    @property
-    def look(self) -> Snapshot | None:
-        """The newest look."""
-        return self._look
+        self.message = ""
 
     @property
     def chosen(self) -> MemberLook | None:
         """The member that the keys are about."""
-        members = () if self._look is None else self._look.members
+        members = () if self.look is None else self.look.members
         return members[min(self._chosen, len(members) - 1)] if members else None
 
     def take(self, look: Snapshot) -> None:
         """Take a new look."""
-        if self._look is not None:
-            self._before = {member.role: member.parts for member in self._look.members}
-        self._look = look
+        if self.look is not None:
+            self._before = {member.role: member.parts for member in self.look.members}
+        self.look = look
         self._rates.append(look.traffic.read_bytes + look.traffic.write_bytes)
 
     def choose(self, step: int) -> None:
         """Choose the member *step* places further down, at most the last one."""
-        last = 0 if self._look is None else max(0, len(self._look.members) - 1)
+        last = 0 if self.look is None else max(0, len(self.look.members) - 1)
         self._chosen = min(max(0, min(self._chosen, last) + step), last)
-
-    def say(self, message: str) -> None:
-        """Show *message* until the next one."""
-        self._message = message
 
     def view(self) -> View | None:
         """Return what a frame is drawn from, None before the first look."""
-        if self._look is None:
+        if self.look is None:
             return None
-        chosen = min(self._chosen, len(self._look.members) - 1)
-        return View(self._look, tuple(self._rates), self._before, chosen, self._message)
+        chosen = min(self._chosen, len(self.look.members) - 1)
+        return View(self.look, tuple(self._rates), self._before, chosen, self.message)

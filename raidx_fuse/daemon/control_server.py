@@ -75,7 +75,13 @@ class ControlServer:
         self.path.unlink(missing_ok=True)
 
     async def run(self) -> None:
-        """Answer clients until cancelled."""
+        """Answer clients until cancelled. A bug closes the socket; the front ends continue."""
+        try:
+            await self._accept()
+        except Exception:
+            log.critical("bug: the control socket is closed", exc_info=True)
+
+    async def _accept(self) -> None:
         listener = trio.socket.from_stdlib_socket(self._listener)
         async with trio.open_nursery() as nursery:
             while True:

@@ -110,7 +110,6 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
         self._socket.close()
 
     def interrupt(self) -> None:
@@ -120,7 +119,6 @@ class Connection:
 
     @property
     def daemon_pid(self) -> int:
-        """The process id of the daemon."""
         return peer(self._socket)[0]
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:

@@ -71,7 +71,6 @@ class Protections:
     oom_protected: Protection
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
-        """Return {"io_flusher": {"active": bool, "reason": str or None}, ...}."""
         return asdict(self)
 
 

@@ -31,7 +31,7 @@ import trio
 from raidx_fuse.busy_poll import Sources
 from raidx_fuse.daemon import control_server, paths
 from raidx_fuse.daemon.memory_protection import Protection, Protections, few_collections, protect
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import RaidxError, single
 from raidx_fuse.fuse import mountpoint as mountpoints
 from raidx_fuse.fuse import session_loop
 from raidx_fuse.fuse.operations import VolumeOperations
@@ -92,11 +92,9 @@ class MountReport:
 
     @property
     def bugs(self) -> int:
-        """The number of requests that met a bug; each got EIO and a traceback in the log."""
         return self.operations.bugs
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
         return {
             "mountpoint": self.mountpoint,
             **self.files.as_dict(),
@@ -160,30 +158,15 @@ async def serve(
                         on_ready(report)
                         # Only now, because commands need this report. Clients that connect earlier
                         # wait on the socket, which exists already.
-                        nursery.start_soon(_serve_control, server)
+                        nursery.start_soon(server.run)
 
                     nursery.start_soon(announce)
                     await pyfuse3.main(min_tasks=1, max_tasks=WORKERS_MAX)
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        raise _single(group) from None
+        raise single(group) from None
     finally:
         server.close()
-
-
-def _single(error: BaseException) -> BaseException:
-    """Return the only exception of a trio exception group, or *error* itself."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
-
-
-async def _serve_control(server: control_server.ControlServer) -> None:
-    try:
-        await server.run()
-    except Exception:
-        # A mounted disk without a control socket is better than none.
-        log.critical("bug: the control socket is closed", exc_info=True)
 
 
 async def _end_on_signal(path: str) -> None:

@@ -83,11 +83,7 @@ class MountRequest:
 
 def body(request: MountRequest) -> daemonize.Body:
     """Return the function that the daemon runs; it reports the array's status when ready."""
-
-    def run(ready: daemonize.Ready) -> None:
-        trio.run(partial(_serve, request, ready))
-
-    return run
+    return lambda ready: trio.run(_serve, request, ready)
 
 
 async def _serve(request: MountRequest, ready: daemonize.Ready) -> None:
@@ -231,7 +227,7 @@ class _Serving:
 
         def on_ready(report: stand.StandReport) -> None:
             for part in self.parts:
-                part.commands.mounted(report)
+                part.commands.mount_report = report
             self.ready(self.report())
 
         await stand.serve(door, self.handle, on_ready)
@@ -242,7 +238,7 @@ class _Serving:
 
         def on_ready(report: MountReport) -> None:
             for part in self.parts:
-                part.commands.mounted(report)
+                part.commands.mount_report = report
                 part.volumes.attach(report.operations)
             self.disks.mounted(report.device, _members_of)
             self.ready(self.report())

@@ -38,7 +38,6 @@ class StandReport:
     protections: Protections
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
         return {
             **self.files.as_dict(),
             "nbd": described(self.door),
@@ -48,7 +47,6 @@ class StandReport:
 
 
 def described(door: Door) -> dict[str, Any]:
-    """Return *door* as JSON values."""
     return {
         "address": str(door.address),
         "place": door.address.place,
@@ -105,18 +103,10 @@ async def serve(
         with few_collections(), trio.open_signal_receiver(*ends) as signals:
             async with opened(door), trio.open_nursery() as nursery:
                 on_ready(StandReport(door, files, protect()))
-                nursery.start_soon(_serve_control, server)
+                nursery.start_soon(server.run)
                 async for number in signals:
                     log.info("%s: serving ends", signal.Signals(number).name)
                     break
                 nursery.cancel_scope.cancel()
     finally:
         server.close()
-
-
-async def _serve_control(server: control_server.ControlServer) -> None:
-    try:
-        await server.run()
-    except Exception:
-        # Exports without a control socket are better than none.
-        log.critical("bug: the control socket is closed", exc_info=True)

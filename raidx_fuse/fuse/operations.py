@@ -300,7 +300,6 @@ class VolumeOperations(pyfuse3.Operations):
             return self._attributes(inode)
 
     async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
-        """Return the attributes of *inode*."""
         return self._attributes(inode)
 
     async def setattr(
@@ -367,17 +366,14 @@ class VolumeOperations(pyfuse3.Operations):
         raise FUSEError(errno.ENOSYS)
 
     async def release(self, fh: FileHandleT) -> None:
-        """Count the handle as closed."""
         self._by_handle[fh].note_closed()
 
     async def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
-        """Open the root directory."""
         if inode != pyfuse3.ROOT_INODE:
             raise FUSEError(errno.ENOTDIR)
         return FileHandleT(0)
 
     async def readdir(self, fh: FileHandleT, start_id: int, token: ReaddirToken) -> None:
-        """List the volumes."""
         async with self._described():
             for name, inode in sorted(self._by_name.items(), key=lambda entry: entry[1]):
                 position = inode - pyfuse3.ROOT_INODE

@@ -136,7 +136,7 @@ class DemoArray:
         return None
 
     async def release(self, member: Member) -> None:
-        """Do nothing: the memory goes with the object."""
+        pass
 
     def replacement(self, path: str) -> str:
         """Return a name for a new disk."""

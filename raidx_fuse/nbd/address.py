@@ -32,7 +32,6 @@ class Address:
     port: int = PORT
 
     def __str__(self) -> str:
-        """Return the address as a user gives it."""
         if self.path:
             return f"unix:{self.path}"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -38,5 +38,4 @@ class Budget:
         return self.used_bytes < self._most_bytes or next(iter(self._kept), client) is client
 
     async def wait(self) -> None:
-        """Wait until a client keeps less."""
         await self._freed.wait()

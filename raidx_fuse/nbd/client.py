@@ -343,11 +343,9 @@ class Pace:
 
     @property
     def begun(self) -> bool:
-        """Whether anything was noted."""
         return bool(self._waited_s or self._came_bytes)
 
     def note(self, came_bytes: int, waited_s: float) -> None:
-        """Note that *came_bytes* came after *waited_s*."""
         self._came_bytes += came_bytes
         self._waited_s += waited_s
 

@@ -42,7 +42,8 @@ class Door:
 
     It is a front end: `show` and `hide` say which volumes are exports. The constructor listens;
     `close` stops that. *deferral* is that of the volumes' journals, *sources* those of all front
-    ends. *bugs* counts requests that met a bug, *refused* the clients turned away.
+    ends. *bugs* counts requests that met a bug (each got EIO and a traceback in the log), *clients*
+    the clients that have opened a volume, *refused* those turned away.
 
     Who is in the handshake takes no place of a client: one too many there ends the oldest one.
     """
@@ -65,24 +66,17 @@ class Door:
         self._sources = sources or Sources()
         self._busy_poll: BusyPoll | None = None  # while it runs
         self._volumes: list[Volume] = []
-        self._clients: set[Client] = set()
-        self._connected = 0
+        self._served: set[Client] = set()
+        self.clients = 0
         self._handshakes: list[trio.CancelScope] = []  # the oldest first
         self._bugs = 0
         self._listener = listener(address, CLIENTS_MAX)
 
     @property
     def bugs(self) -> int:
-        """How many requests met a bug; each got EIO and a traceback in the log."""
-        return self._bugs + sum(client.handler.bugs for client in self._clients)
-
-    @property
-    def clients(self) -> int:
-        """How many clients have opened a volume."""
-        return self._connected
+        return self._bugs + sum(client.handler.bugs for client in self._served)
 
     def uris(self) -> dict[str, str]:
-        """Return the URI of each export, by name."""
         tls = self._tls is not None
         return {volume.name: self.address.uri(volume.name, tls=tls) for volume in self._volumes}
 
@@ -116,7 +110,7 @@ class Door:
                         log.warning("an NBD client could not be accepted: %s", error)
                         await trio.sleep(ACCEPT_AGAIN_S)
                         continue
-                    if self._connected >= CLIENTS_MAX:
+                    if self.clients >= CLIENTS_MAX:
                         self.refused += 1
                         client.close()
                         continue
@@ -126,7 +120,7 @@ class Door:
                     nursery.start_soon(self._serve, ClientPipe(_stdlib(client)))
             finally:
                 cpu_latency.close()
-                for served in self._clients:
+                for served in self._served:
                     served.stop()
 
     async def _serve(self, pipe: ClientPipe) -> None:
@@ -163,20 +157,20 @@ class Door:
         assert self._busy_poll is not None
         if volume not in self._volumes:
             return  # deleted during the handshake: its places may be those of another one
-        if self._connected >= CLIENTS_MAX:  # others were faster
+        if self.clients >= CLIENTS_MAX:  # others were faster
             self.refused += 1
             return
-        self._connected += 1
+        self.clients += 1
         self._sources.add(pipe.fd)
         client = Client(pipe, volume, self._deferral, self._busy_poll, self._budget)
-        self._clients.add(client)
+        self._served.add(client)
         volume.note_opened()
         try:
             await client.serve(first)
         finally:
-            self._connected -= 1
+            self.clients -= 1
             volume.note_closed()
-            self._clients.remove(client)
+            self._served.remove(client)
             self._bugs += client.handler.bugs
 
     async def _handshake(self, pipe: ClientPipe) -> tuple[Volume, bytes] | None:
@@ -205,7 +199,7 @@ class Door:
             handshake.receive(buffer[:count])
         if handshake.export is None:
             return None
-        pipe.opened(handshake.export)
+        pipe.export = handshake.export
         return volumes[handshake.export.name], handshake.rest
 
 

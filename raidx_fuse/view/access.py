@@ -86,7 +86,6 @@ class Access:
 
     @property
     def may_break(self) -> bool:
-        """Whether there is a token at all."""
         return self._token is not None
 
     def knows_host(self, host: str) -> bool:
@@ -113,7 +112,6 @@ class Access:
         return "origin" in headers and not self.is_own_origin(headers)
 
     def is_token(self, text: str) -> bool:
-        """Return whether *text* is the token."""
         return self._token is not None and _same(text, self._token)
 
     def cookie(self) -> str:

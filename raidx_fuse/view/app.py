@@ -23,9 +23,8 @@ from urllib.parse import parse_qsl
 
 import trio
 
-from raidx_fuse.errors import BusyError, RaidxError, UsageError, ungrouped
+from raidx_fuse.errors import BusyError, RaidxError, UsageError, ungrouped, unknown
 from raidx_fuse.view.access import HEADERS, Access
-from raidx_fuse.view.breaking import command_of
 from raidx_fuse.view.feed import Feed
 from raidx_fuse.view.picture import svg
 from raidx_fuse.view.server import Message, Receive, Send
@@ -43,6 +42,28 @@ FILES = {
 }
 READS = (*FILES, "/stream", "/picture", "/plan", "/compare", "/me")
 CHANGES = ("/enter", "/leave", "/do")
+
+MEMBER_CHARS_MAX = 4096
+INJECTED = (
+    "rot",
+    "bad-area",
+    "bad-sector",
+    "lose-write",
+    "torn-write",
+    "misdirect",
+    "hang",
+    "slow",
+    "vanish",
+    "return",
+)
+FIELDS = {  # action -> the fields that it needs, all of them texts
+    "fail-disk": ("member",),
+    "replace-disk": ("member",),
+    "inject": ("member", "fault"),
+    "add-disk": (),
+    "tune": (),
+    "scrub": (),
+}
 
 
 class Application:
@@ -244,3 +265,29 @@ async def _answer(
     send: Send, status: int, document: Mapping[str, Any], more: tuple[tuple[str, str], ...] = ()
 ) -> None:
     await _send(send, status, json.dumps(document).encode(), JSON, more)
+
+
+def command_of(request: Mapping[str, Any], source: Source) -> tuple[str, dict[str, Any]]:
+    """Return (command, arguments) for the daemon of what a button asks for; nothing else can be.
+
+    Raises UsageError.
+    """
+    action = request.get("action")
+    if not isinstance(action, str) or action not in FIELDS or action not in source.actions:
+        raise unknown("action", str(action)[:40], source.actions)
+    if set(request) - {"action", *FIELDS[action]}:
+        raise UsageError(f"{action} takes {', '.join(FIELDS[action]) or 'nothing else'}")
+    values = {}
+    for name in FIELDS[action]:
+        value = request.get(name)
+        if not isinstance(value, str) or not 0 < len(value) <= MEMBER_CHARS_MAX:
+            raise UsageError(f"{action} needs {name}, a text")
+        values[name] = value
+    if action == "inject" and values["fault"] not in INJECTED:
+        raise unknown("fault", values["fault"], INJECTED)
+    if action == "replace-disk":
+        member = values["member"]
+        return action, {"old": member, "new": source.replacement(member)}
+    if action == "add-disk":
+        return action, {"members": [source.replacement("")]}
+    return action, values

@@ -77,7 +77,6 @@ class Feed:
 
     @property
     def readers(self) -> int:
-        """How many there are."""
         return len(self._readers)
 
     def _tell(self, name: str, document: Mapping[str, Any]) -> None:

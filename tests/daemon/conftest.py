@@ -89,7 +89,7 @@ class Desk:
             "disk", array.size_bytes, read=array.read, write=array.write, flush=array.flush
         )
         self.commands = Commands(array, [self.volume], self.shelf)
-        self.commands.mounted(Report())
+        self.commands.mount_report = Report()
 
     async def ask(self, name: str, **arguments: Any) -> dict[str, Any]:
         """Return the answer to a command."""

@@ -39,7 +39,7 @@ def play(scene: Callable[[Pool, Ask], Awaitable[None]], arrays: Any = TWO) -> No
                 for one in pool.arrays
             ]
             for part in parts:
-                part.commands.mounted(Report())
+                part.commands.mount_report = Report()
             commands = BalanceCommands(balancer, PoolCommands(parts, lambda _path: []).handle)
 
             async def ask(command: str, /, **arguments: Any) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def asking(pool: Pool) -> Ask:
     parts = []
     for volumes in pool.arrays:
         commands = Commands(volumes.array, volumes.volumes, Shelf(Rig("raid0", 2)))
-        commands.mounted(Report())
+        commands.mount_report = Report()
         parts.append(Part(volumes, commands))
     desk = PoolCommands(parts, lambda path: [], pool)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.daemon.commands.returns import cost_of_replacing
+from raidx_fuse.daemon.commands.commands import cost_of_replacing
 from raidx_fuse.daemon.events.event import Event
 from raidx_fuse.daemon.events.watch import LOOK_S, Watch
 from raidx_fuse.layouts.numbers import CellIndex, Stripe

@@ -36,7 +36,7 @@ class VolumeDesk:
         commands = Commands(volumes.array, volumes.volumes, Shelf(rig))
         part = Part(volumes, commands)
         self.commands = PoolCommands([part], lambda path: LOOPS.get(path, []))
-        commands.mounted(Report())
+        commands.mount_report = Report()
 
     async def ask(self, command: str, /, **arguments: Any) -> dict[str, Any]:
         """Return the answer to a command."""
@@ -224,7 +224,7 @@ def play_pool(scene: Callable[[PoolCommands, list[ArrayVolumes]], Awaitable[None
                 array = await stack.enter_async_context(open_array(members))
                 volumes = await stack.enter_async_context(open_volumes(array))
                 commands = Commands(array, volumes.volumes, Shelf(Rig(layout, 3)))
-                commands.mounted(Report())
+                commands.mount_report = Report()
                 parts.append(Part(volumes, commands))
             await scene(PoolCommands(parts, lambda path: []), [part.volumes for part in parts])
 

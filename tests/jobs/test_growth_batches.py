@@ -12,8 +12,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.format.create import create_array
 from raidx_fuse.jobs.grow.copy import Copier, Load
 from raidx_fuse.jobs.grow.job import Grow
-from raidx_fuse.lab.experiments.blank import BlankMember
-from raidx_fuse.lab.experiments.modelled import assume_written
+from raidx_fuse.lab.experiments.modelled import BlankMember, assume_written
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.simulated.model import ModelMember
 from raidx_fuse.members.simulated.service import make_model

@@ -20,10 +20,9 @@ from typing import Any
 
 import pytest
 
-from raidx_fuse.cli.screen.app import WatchApp
+from raidx_fuse.cli.screen.app import FrameView, WatchApp
 from raidx_fuse.cli.screen.feed import Feed
 from raidx_fuse.cli.screen.frame import Style
-from raidx_fuse.cli.screen.widgets import FrameView
 from tests.mount.real_array import RAIDX, RealArray
 
 pytestmark = [pytest.mark.mount]

@@ -11,7 +11,7 @@ import trio
 
 from raidx_fuse.daemon.commands.lab import FAULTS
 from raidx_fuse.view.access import HEADERS
-from raidx_fuse.view.breaking import INJECTED
+from raidx_fuse.view.app import INJECTED
 from raidx_fuse.view.feed import STRIPES_MAX
 from tests.view.conftest import TOKEN
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,6 @@ from rich.text import Text
 
 from raidx_fuse.cli import made_files
 from raidx_fuse.cli.app import verb
-from raidx_fuse.cli.commands.teach.sheet import sheet as as_sheet
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH
 from raidx_fuse.errors import RaidxError, UsageError
@@ -78,7 +79,7 @@ def quiz(
         return int(right < len(marks))
     texts = [_text(question) for question in document["questions"]]
     if sheet is not None:
-        made_files.save(sheet, as_sheet(document, texts), "HTML page")
+        made_files.save(sheet, sheet_of(document, texts), "HTML page")
         out.emit(document, f"{plural(len(questions), 'question')}, to print: {sheet}")
         return 0
     lines = []
@@ -108,3 +109,40 @@ def _read(path: str) -> str:
             return file.read(ANSWERS_BYTES_MAX).decode(errors="replace")
     except OSError as error:
         raise RaidxError(f"{path} cannot be read: {error.strerror}") from None
+
+
+STYLE = """\
+@page { size: A4; margin: 18mm }
+body { font: 11pt/1.45 sans-serif; color: #000; max-width: 174mm; margin: 0 auto }
+h1 { font-size: 15pt } .name { margin: 6mm 0 8mm }
+li { margin: 0 0 7mm; break-inside: avoid } .line { border-bottom: 1px solid #000; height: 9mm }
+.give, .why { color: #333; font-size: 9.5pt } .answers { break-before: page }
+"""
+
+
+def sheet_of(document: dict[str, Any], questions: Sequence[str]) -> str:
+    """Return *document*, the quiz as JSON values, as an HTML page; *questions*: their texts.
+
+    Answers are on a page of their own, the last, if *document* has them.
+    """
+    return "\n".join(["<!doctype html>", *_page(document, questions), ""])
+
+
+def _page(document: dict[str, Any], questions: Sequence[str]) -> Iterator[str]:
+    title = f"raidx quiz: {document['level']}, seed {document['seed']}"
+    yield f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+    yield f"<style>{STYLE}</style></head><body>"
+    yield f"<h1>{escape(title)}</h1>"
+    yield '<p class="name">Name: ______________________________ Date: ______________</p>'
+    yield "<ol>"
+    for question, text in zip(document["questions"], questions, strict=True):
+        yield f'<li>{escape(text)} <span class="give">({escape(question["give"])})</span>'
+        yield '<div class="line"></div></li>'
+    yield "</ol>"
+    if any("answer" in question for question in document["questions"]):
+        yield f'<section class="answers"><h1>Answers: {escape(title)}</h1><ol>'
+        for question in document["questions"]:
+            words = escape(" ".join(question["answer"]))
+            yield f'<li><b>{words}</b> <span class="why">{escape(question["why"])}</span></li>'
+        yield "</ol></section>"
+    yield "</body></html>"

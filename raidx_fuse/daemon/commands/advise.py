@@ -39,7 +39,6 @@ class AdviseCommands:
         self._is_running = False
 
     def handlers(self) -> dict[str, Callable[..., Awaitable[Result]]]:
-        """Return name -> command, as `Commands` needs it."""
         return {"heat": self.heat, "advise": self.advise}
 
     async def heat(self) -> Result:

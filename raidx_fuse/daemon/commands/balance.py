@@ -89,7 +89,6 @@ class BalanceCommands:
         return self._state()
 
     async def balance_status(self) -> Result:
-        """Return how far the plan is that is being carried out, or how the last one ended."""
         return self._state()
 
     def _state(self) -> Result:

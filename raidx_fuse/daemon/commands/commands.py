@@ -7,7 +7,9 @@ translate, and the array does the work. Long jobs are only started here.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import trio
@@ -15,27 +17,31 @@ import trio
 from raidx_fuse.array import advice, statistics
 from raidx_fuse.array import estimate as reshape_cost
 from raidx_fuse.array.array import Array
+from raidx_fuse.array.returning import is_past, problem
+from raidx_fuse.array.status import redundancy_left
 from raidx_fuse.daemon.commands.advise import AdviseCommands
 from raidx_fuse.daemon.commands.arguments import WORD_CHARS_MAX, check_arguments, check_newcomers
 from raidx_fuse.daemon.commands.compare import Comparison
 from raidx_fuse.daemon.commands.events import EventCommands
-from raidx_fuse.daemon.commands.jobs import JobCommands
-from raidx_fuse.daemon.commands.reshape import Newcomers, ReshapeCommand
-from raidx_fuse.daemon.commands.returns import cost_of_replacing, own_superblock
 from raidx_fuse.daemon.commands.trace import Trace
 from raidx_fuse.daemon.member_files import Own
 from raidx_fuse.engine.explain import explain_place
 from raidx_fuse.engine.growth_position import parity_way
 from raidx_fuse.engine.heat.chunk_map import ChunkMap
 from raidx_fuse.engine.peek import Peek
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.format.configuration.config import FAILED, MISSING, MemberRecord
 from raidx_fuse.format.configuration.volumes import volume_at
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.pool.volume import Volume
 
 INTERVAL_S_MAX = 86400.0
+RATE_BYTES_MAX = 1 << 50
+CANCEL_WAIT_S = 2.0
+WAITING_MAX = 32  # commands that only wait: they must not occupy all connections
 
 Result = dict[str, Any]
 
@@ -48,10 +54,49 @@ class Report(Protocol):
         ...
 
 
+class Newcomers(Protocol):
+    """Opens new members for a command, and closes them when the mount ends."""
+
+    async def open(
+        self,
+        path: str,
+        *,
+        overwrite_signature: bool,
+        create_bytes: int | None,
+        own: Own | None = None,
+    ) -> Member:
+        """Return the member at *path*; create a missing file of *create_bytes* (None: refuse).
+
+        A member whose superblock is *own* may have it: it returns. Raises SignatureFoundError,
+        MemberError, BusyError, UsageError.
+        """
+        ...
+
+    async def check(
+        self,
+        path: str,
+        *,
+        overwrite_signature: bool,
+        may_create: bool,
+        own: Own | None = None,
+        look: Callable[[Member], Awaitable[None]] | None = None,
+    ) -> int | None:
+        """Raise what `open` would raise, without changing anything; *look* at a member there is.
+
+        Returns the size in bytes, None for a missing file whose size the other members decide.
+        """
+        ...
+
+    async def release(self, member: Member) -> None:
+        """Close a member that did not join the array."""
+
+
 class Commands:
     """The commands of one mount: one array, its *volumes*, and *newcomers*, which opens members.
 
-    `handle` is a `control_server.Handler`. Call `mounted` with the mount's report once it is ready.
+    `handle` is a `control_server.Handler`. *mount_report* is set once the mount is ready;
+    `status` shows it. *beside_others*: the mount has several arrays, so that `status` names this
+    one where it says what to type.
     """
 
     def __init__(
@@ -65,9 +110,9 @@ class Commands:
         self._events = events
         self._volumes = volumes
         self._newcomers = newcomers
-        self._report: Report | None = None
-        self._beside_others = False
-        self._jobs = JobCommands(array)
+        self.mount_report: Report | None = None
+        self.beside_others = False
+        self._waiting = 0
         self._handlers: dict[str, Callable[..., Awaitable[Result]]] = {
             "status": self.status,
             "stats": self.stats,
@@ -75,7 +120,14 @@ class Commands:
             "replace-disk": self.replace_disk,
             "add-disk": self.add_disk,
             "remove-disk": self.remove_disk,
-            **self._jobs.handlers(),
+            "scrub": self.scrub,
+            "tune": self.tune,
+            "job-list": self.job_list,
+            "job-pause": self.job_pause,
+            "job-resume": self.job_resume,
+            "job-cancel": self.job_cancel,
+            "job-wait": self.job_wait,
+            "job-limit": self.job_limit,
             **AdviseCommands(array, self._place_of_array).handlers(),
             "get": self.get,
             "set": self.set,
@@ -83,18 +135,10 @@ class Commands:
             "peek": Peek(array.context).peek,
             "chunk-map": ChunkMap(array.context).chunk_map,
             "compare": Comparison(array).compare,
-            "reshape": ReshapeCommand(array, newcomers).reshape,
+            "reshape": self.reshape,
             "trace": Trace(array, volumes).trace,
             **({} if events is None else {"events-test": events.test}),
         }
-
-    def mounted(self, report: Report) -> None:
-        """Set the mount's report, which `status` shows."""
-        self._report = report
-
-    def stand_beside_others(self) -> None:
-        """Name the array, too, where `status` says what to type: its mount has several."""
-        self._beside_others = True
 
     async def handle(self, name: str, arguments: dict[str, Any]) -> Result:
         """Run command *name*. Raises UsageError for a bad request, or as the command does."""
@@ -107,14 +151,12 @@ class Commands:
     # -- reports -------------------------------------------------------------------------------
 
     async def status(self) -> Result:
-        """Return the status of the array and of its mount."""
         return self.report()
 
     def report(self) -> Result:
-        """Return the answer of `status`."""
         document = self._array.status()
-        if self._report is not None:
-            document |= self._report.as_dict()
+        if self.mount_report is not None:
+            document |= self.mount_report.as_dict()
         where = document.get("mountpoint")
         document["volumes"] = [
             {
@@ -129,8 +171,8 @@ class Commands:
 
     def _place_of_array(self) -> str | None:
         """Return what commands take as ARRAY: the mount point, of several arrays with the name."""
-        where = None if self._report is None else self._report.as_dict().get("mountpoint")
-        return f"{where}:{self._array.name}" if where and self._beside_others else where
+        where = None if self.mount_report is None else self.mount_report.as_dict().get("mountpoint")
+        return f"{where}:{self._array.name}" if where and self.beside_others else where
 
     async def stats(self, interval_s: float | None = None) -> Result:
         """Return the counters since the mount, or those of the next *interval_s* seconds."""
@@ -139,7 +181,7 @@ class Commands:
         if not 0 < interval_s <= INTERVAL_S_MAX:
             raise UsageError(f"an interval of {interval_s} s is out of range")
         before = statistics.snapshot(self._array)
-        with self._jobs.waits():
+        with self._waits():
             await trio.sleep(interval_s)
         return statistics.difference(before, statistics.snapshot(self._array))
 
@@ -321,6 +363,60 @@ class Commands:
             self._array, does, None, excludes=record.role >= 0
         )
 
+    async def reshape(
+        self,
+        members: list[str],
+        layout: str | None = None,
+        rotate: bool | None = None,
+        overwrite_signature: bool = False,
+        create: bool = False,
+        lose_redundancy: bool = False,
+        dry_run: bool = False,
+    ) -> Result:
+        """Move all chunks to *layout* (None: unchanged) over *members* more.
+
+        A layout that tolerates fewer losses is taken only with *lose_redundancy*. Raises UsageError
+        if the change is impossible, BusyError if it is not possible now.
+        """
+        array = self._array
+        check_newcomers(members, array.member_set.config.members)
+        params = {} if rotate is None else {"rotate": rotate}
+        shape = array.restripe_operation.target(len(members), layout, params)
+        moving = array.restripe_operation.moving(shape)
+        if dry_run:
+            for path in members:
+                await self._newcomers.check(
+                    path, overwrite_signature=overwrite_signature, may_create=create
+                )
+            config = array.member_set.config
+            does = (
+                f"moves all chunks from {config.layout} on {config.width} members to "
+                f"{shape.layout} on {shape.width}"
+            )
+            return await reshape_cost.of_restriping(array, moving, does)
+        array.require_writable()
+        before, after = array.context.code.tolerance, _after(moving)
+        if after < before and not lose_redundancy:
+            raise UsageError(
+                f"{shape.layout} on {shape.width} members tolerates fewer lost members: {after}, "
+                f"not {before}",
+                action="accept this with --lose-redundancy",
+            )
+        records = [record for record in array.member_set.config.members if record.role >= 0]
+        size_bytes = min(record.size_bytes for record in records) if create else None
+        opened: list[Member] = []
+        try:
+            for path in members:
+                member = await self._newcomers.open(
+                    path, overwrite_signature=overwrite_signature, create_bytes=size_bytes
+                )
+                opened.append(member)
+            return await array.restripe(opened, layout, params)
+        except RaidxError:
+            for member in opened:
+                await self._release(member)
+            raise
+
     async def _open(
         self, path: str, overwrite_signature: bool, create_bytes: int | None, own: Own | None = None
     ) -> Member:
@@ -346,6 +442,73 @@ class Commands:
             raise UsageError("that member is a spare", action="use `raidx remove-disk` for it")
         return self._array.membership.require_spare(Role(role), lose_data=lose_data)
 
+    # -- jobs ----------------------------------------------------------------------------------
+
+    async def scrub(self, repair: bool = False) -> Result:
+        """Start a scrub that reports mismatches, or with *repair* corrects them."""
+        return {"job": await self._array.start_scrub(repair)}
+
+    async def tune(self, now: bool = False, dry_run: bool = False) -> Result:
+        """Return the tuner's state; *now* starts it as a job, *dry_run* returns its moves."""
+        tuner = self._array.require_tuner()
+        if dry_run:
+            return await tuner.dry_run()
+        if now:
+            return {"job": self._array.start_tuning()}
+        return tuner.status()
+
+    async def job_list(self) -> Result:
+        return {"jobs": self._array.jobs.list()}
+
+    async def job_pause(self, job: int) -> Result:
+        """Pause a job before its next window."""
+        self._array.jobs.pause(job)
+        return self._job(job)
+
+    async def job_resume(self, job: int) -> Result:
+        self._array.jobs.resume(job)
+        return self._job(job)
+
+    async def job_cancel(self, job: int) -> Result:
+        """Cancel a job; return when it has ended, or when it is clear that this takes a while.
+
+        A growth has to move everything back first.
+        """
+        self._array.jobs.cancel(job)
+        with trio.move_on_after(CANCEL_WAIT_S):
+            await self._array.jobs.wait(job)
+        return self._job(job)
+
+    async def job_wait(self, job: int) -> Result:
+        with self._waits():
+            return await self._array.jobs.wait(job)
+
+    @contextmanager
+    def _waits(self) -> Iterator[None]:
+        """Count a command that only waits. Raises BusyError if too many do."""
+        if self._waiting >= WAITING_MAX:
+            raise BusyError(
+                f"{WAITING_MAX} commands wait already", action="poll `raidx job ARRAY list` instead"
+            )
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
+    async def job_limit(
+        self, job: int, minimum: int | None = None, maximum: int | None = None
+    ) -> Result:
+        """Set a job's speed limits in bytes per second; 0 means no limit."""
+        for value in (minimum, maximum):
+            if value is not None and not 0 <= value <= RATE_BYTES_MAX:
+                raise UsageError(f"a limit of {value} bytes per second is out of range")
+        self._array.jobs.limit(job, minimum, maximum)
+        return self._job(job)
+
+    def _job(self, job: int) -> Result:
+        return next(status for status in self._array.jobs.list() if status["id"] == job)
+
     # -- settings ------------------------------------------------------------------------------
 
     async def get(self, key: str | None = None) -> Result:
@@ -360,3 +523,57 @@ class Commands:
         if self._events is not None and key.startswith("events."):
             return {"settings": {key: await self._events.set(key, value)}}
         return {"settings": {key: await self._array.set(key, value)}}
+
+
+def own_superblock(array: Array, record: MemberRecord) -> Own | None:
+    """Return which superblock the member of *record* may have if it is given again; None: none."""
+    away = record.role >= 0 and record.state in (FAILED, MISSING)
+    return partial(is_past, array, record) if away else None
+
+
+async def cost_of_replacing(
+    array: Array,
+    newcomers: Newcomers,
+    record: MemberRecord,
+    path: str,
+    *,
+    overwrite_signature: bool,
+    may_create: bool,
+) -> dict[str, Any]:
+    """Return what it costs to give the role of *record* to *path*.
+
+    Raises what `Newcomers.open` would raise.
+    """
+    found: list[bool] = []
+
+    async def look(member: Member) -> None:
+        found.append(await problem(array, record, member) is None)
+
+    own = own_superblock(array, record)
+    await newcomers.check(
+        path,
+        overwrite_signature=overwrite_signature,
+        may_create=may_create,
+        own=own,
+        look=None if own is None else look,
+    )
+    returns = any(found)
+    does = f"rebuilds role {record.role} onto {path}"
+    if returns:
+        does = f"lets {path} catch up in role {record.role}"
+    cost = await reshape_cost.of_member_change(array, does, record.role, returns=returns)
+    if record.state != "active":
+        return cost
+    return cost | {
+        "does": f"copies role {record.role} to {path}; its member stays in use until then",
+        "bytes_read": cost["bytes_written"],
+        "bytes_moved": 2 * cost["bytes_written"],
+        "redundancy_reduced": False,
+        "redundancy_reduced_seconds": 0.0,
+        "redundancy": reshape_cost.redundancy_during(redundancy_left(array)),
+    }
+
+
+def _after(moving: RestripeLayout) -> int:
+    """Return how many losses the array tolerates after the restripe of *moving*."""
+    return (moving.below if moving.rises else moving.above).code.tolerance

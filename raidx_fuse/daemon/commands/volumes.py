@@ -56,7 +56,7 @@ class PoolCommands:
         self._former: dict[str, list[str]] = {}  # names of renamed volumes, by UUID
         if len(parts) > 1:
             for part in parts:
-                part.commands.stand_beside_others()
+                part.commands.beside_others = True
         self._handlers: dict[str, Callable[..., Awaitable[Result]]] = {
             "volume-create": self.create,
             "volume-list": self.list,

@@ -31,7 +31,6 @@ class Event:
     action: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
         return asdict(self)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -16,14 +16,50 @@ from raidx_fuse.engine.stripe_locks import StripeLocks
 from raidx_fuse.format.configuration.volumes import Extent
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import Region
-from raidx_fuse.lab.experiments.blank import BlankMember
 from raidx_fuse.layouts.numbers import Stripe
-from raidx_fuse.members.base import Member
+from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.model import ModelMember
 from raidx_fuse.members.simulated.network import Link, NetworkMember, NetworkModel
 from raidx_fuse.members.simulated.service import make_model
 from raidx_fuse.members.spec import parse_spec
+from raidx_fuse.store.buffers import ZEROS
+
+
+class BlankMember(RamMember):
+    """A member that keeps its metadata and drops its data: to measure only time.
+
+    Writes to the region *forgotten* are dropped, and it reads as zeros. Zeros are consistent under
+    every code (the XOR of zeros is zero), so rebuild and scrub find nothing wrong. An array of any
+    size takes a few megabytes of memory, whatever a load writes.
+    """
+
+    forgotten = Region(0, 0)
+
+    def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
+        if not self.forgotten.offset <= offset_bytes < self.forgotten.end:
+            return super().try_readv(offset_bytes, buffers)
+        self.check_range("read", offset_bytes, sum(map(len, buffers)))
+        for buffer in buffers:
+            for at in range(0, len(buffer), len(ZEROS)):
+                part = memoryview(buffer)[at : at + len(ZEROS)]
+                part[:] = ZEROS[: len(part)]
+        return True
+
+    def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
+        if not self.forgotten.offset <= offset_bytes < self.forgotten.end:
+            return super().try_writev(offset_bytes, buffers)
+        self.check_range("write", offset_bytes, sum(map(len, buffers)))
+        return True
+
+    def writable_view(self, offset_bytes: int, length_bytes: int) -> memoryview | None:
+        return None
+
+    def data_extents(self, offset_bytes: int, length_bytes: int) -> Iterator[tuple[int, int]]:
+        self.check_range("map", offset_bytes, length_bytes)
+        if length_bytes:
+            yield offset_bytes, length_bytes
+
 
 MEMBER_BYTES = 8 << 30
 
@@ -74,7 +110,8 @@ class Modelled:
         spec = parse_spec(f"ram:1MiB,model={text}")
         assert spec.model is not None
         self._memories.append(memory)
-        self._forget(memory)
+        if isinstance(memory, BlankMember):
+            memory.forgotten = self._forgotten
         disk = ModelMember(
             memory, make_model(spec.model, **spec.numbers), seed=hardware.seed + number
         )
@@ -84,11 +121,8 @@ class Modelled:
         """Drop what is written to *region* of any member, unless the content is needed."""
         self._forgotten = region
         for memory in self._memories:
-            self._forget(memory)
-
-    def _forget(self, memory: RamMember) -> None:
-        if isinstance(memory, BlankMember):
-            memory.forget(self._forgotten)
+            if isinstance(memory, BlankMember):
+                memory.forgotten = region
 
 
 @asynccontextmanager
@@ -127,18 +161,16 @@ class NoLocks(StripeLocks):
     __slots__ = ()
 
     async def acquire(self, stripe: Stripe) -> None:
-        """Return without a lock."""
+        pass
 
     def take_free(self, stripes: Iterable[Stripe]) -> list[Stripe]:
-        """Return *stripes*, as if all of them were free."""
         return list(dict.fromkeys(stripes))
 
     async def acquire_all(self, stripes: Iterable[Stripe]) -> list[Stripe]:
-        """Return *stripes* without a lock."""
         return list(stripes)
 
     def release(self, stripe: Stripe) -> None:
-        """Nothing is held."""
+        pass
 
 
 def assume_written(array: Array, extents: Sequence[Extent] | None = None) -> None:

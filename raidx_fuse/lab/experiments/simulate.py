@@ -11,7 +11,7 @@
     result["response_ms"]["mean"], result["array"]["pre_reads"], result["members"][0]["queue_mean"]
 
 The same experiment gives the same result, to the last digit, on every machine: its seed is the only
-source of randomness. Members keep no data unless *content* is set (see blank.py). By default every
+source of randomness. Members keep no data unless *content* is set (`BlankMember`). By default every
 chunk counts as written (*prefilled*), as in the papers.
 """
 

@@ -77,10 +77,10 @@ async def drive(
             due_s = start_s + request.at_s
             if due_s > trio.current_time():
                 await sleep_until(due_s)
-            if room.full():
+            if room.taken >= room.most:
                 recorder.count_held_back()
                 await room.wait()
-            room.take()
+            room.taken += 1
             nursery.start_soon(_one, perform, request, due_s, room)
 
 
@@ -93,14 +93,6 @@ class _Room:
         self.most = most
         self.taken = 0
         self.roomy: trio.Event | None = None
-
-    def take(self) -> None:
-        """Count one more request under way."""
-        self.taken += 1
-
-    def full(self) -> bool:
-        """Return whether the next request must wait."""
-        return self.taken >= self.most
 
     async def wait(self) -> None:
         """Wait until one request has ended."""

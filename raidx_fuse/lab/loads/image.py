@@ -47,5 +47,4 @@ class Image:
             )
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()

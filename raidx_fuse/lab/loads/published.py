@@ -81,7 +81,6 @@ class Workload:
 
     @property
     def mean_bytes(self) -> float:
-        """The mean request size in bytes."""
         reads, writes = mean_of(self.read_sizes), mean_of(self.write_sizes)
         return self.read_share * reads + (1 - self.read_share) * writes
 

@@ -45,7 +45,6 @@ class Recorder:
         self.held_back += 1
 
     def fail(self, message: str) -> None:
-        """Count one request that failed."""
         self.failed += 1
         if len(self.errors) < ERRORS_KEPT:
             self.errors.append(message)

@@ -45,7 +45,6 @@ class Source:
 
     @property
     def is_generated(self) -> bool:
-        """Whether the load is generated and not read from a trace."""
         return self.name in WORKLOADS
 
     def at(self, path: str) -> Source:

@@ -47,7 +47,6 @@ class Statistics:
     distinct_share: float
 
     def as_dict(self) -> dict[str, float]:
-        """Return the numbers by name."""
         return asdict(self)
 
 

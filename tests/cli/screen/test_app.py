@@ -13,11 +13,10 @@ from rich.text import Text
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from raidx_fuse.cli.screen.app import WatchApp
+from raidx_fuse.cli.screen.app import Confirm, FrameView, Prompt, WatchApp
 from raidx_fuse.cli.screen.frame import Style, screen
 from raidx_fuse.cli.screen.orders import Said
 from raidx_fuse.cli.screen.snapshot import Snapshot, snapshot
-from raidx_fuse.cli.screen.widgets import Confirm, FrameView, Prompt
 from raidx_fuse.daemon.control_socket import ControlError
 from tests.support.documents import chunk_map, job, stats, status
 
@@ -262,7 +261,7 @@ def test_pause_pauses_and_resumes_and_asks_which_of_several_jobs() -> None:
             await stage.press("p")
             await stage.see("done: job")
             assert stage.ran[-1] == f"job /mnt {verb} 1"
-            stage.app.model.say("")
+            stage.app.model.message = ""
         stage.looks.put(look(jobs=[job(), job(id=2, kind="scrub", paused=True)]))
         await stage.see("job 2 scrub")
         await stage.press("p")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import raidx_fuse.view
-from raidx_fuse.cli.screen.heat_map import COLOURS
+from raidx_fuse.cli.screen.frame import COLOURS
 
 SEEN = {
     "all": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),

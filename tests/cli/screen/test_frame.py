@@ -10,8 +10,15 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from raidx_fuse.cli.output import Output
-from raidx_fuse.cli.screen.frame import Style, page, parts_wanted, screen, shared
-from raidx_fuse.cli.screen.heat_map import COLOURS, map_lines
+from raidx_fuse.cli.screen.frame import (
+    COLOURS,
+    Style,
+    map_lines,
+    page,
+    parts_wanted,
+    screen,
+    shared,
+)
 from raidx_fuse.cli.screen.model import Model, View
 from raidx_fuse.cli.screen.snapshot import Part, Snapshot, snapshot
 from raidx_fuse.daemon.control_socket import ControlError
