@@ -66,7 +66,7 @@ def test_one_spare_too_many_is_refused_and_no_harm_is_done() -> None:
             await array.write(0, b"kept")
             room = BODY_BYTES_MAX - len(encode_config(array.member_set.config))
             filling = "x" * (room - RESERVE_BYTES // 2)
-            array.member_set.change(lambda c: replace(c, history=(filling,)))
+            array.member_set.change(lambda c: replace(c, settings={"balance.stay": filling}))
             with pytest.raises(FormatError, match="does not fit"):
                 await array.add_spare(RamMember(MIB, name="spare"))
             with pytest.raises(FormatError, match="does not fit"):
@@ -109,7 +109,7 @@ def test_without_any_room_writes_are_refused_and_the_array_still_closes() -> Non
         async with open_array(members) as array:
             await array.write(0, b"before")
             await array.flush()
-            array.member_set.change(lambda c: replace(c, history=("x" * 65_000,)))
+            array.member_set.change(lambda c: replace(c, settings={"balance.stay": "x" * 65_000}))
             array.member_set.fail(1, "it broke")
             with pytest.raises(ArrayFailedError, match="does not fit"):
                 await array.write(4096, b"after")

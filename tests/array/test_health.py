@@ -236,6 +236,6 @@ def test_it_is_bounded_and_gives_way_first(monkeypatch: pytest.MonkeyPatch) -> N
     assert (len(kept["members"]), len(kept["scrub"]["places"])) == (64, 16)
     assert kept["members"]["000003e7"] == [1000, 10**9]
     room = BODY_BYTES_MAX - RESERVE_BYTES - len(encode_config(full))
-    tight = replace(full, history=("x" * (room + 100),))
-    assert KEY not in fitted(tight, RESERVE_BYTES).jobs
-    assert KEY in fitted(replace(full, history=("x" * (room - 100),)), RESERVE_BYTES).jobs
+    for more, keeps in ((100, False), (-100, True)):
+        filled = replace(full, settings={"balance.stay": "x" * (room + more)})
+        assert (KEY in fitted(filled, RESERVE_BYTES).jobs) is keeps

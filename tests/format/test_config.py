@@ -79,7 +79,6 @@ def configs(draw: st.DrawFn) -> ArrayConfig:
         events=draw(st.integers(1, COUNTER_MAX)),
         clean=draw(st.booleans()),
         params=draw(json_dicts),
-        history=tuple(draw(st.lists(json_values, max_size=3))),
         jobs=draw(json_dicts),
         settings=draw(json_dicts),
         starts=draw(st.integers(0, 1 << 40)),
@@ -187,6 +186,16 @@ WRONG = [
 def test_an_impossible_configuration_is_refused(name: str, value: object, said: str) -> None:
     with pytest.raises(FormatError, match=said):
         decode_config(_changed(**{name: value}))
+
+
+def test_the_history_that_nothing_used_is_written_and_not_required() -> None:
+    config = example()
+    values = json.loads(encode_config(config))
+    assert values["history"] == []  # 79fb2b4 cannot do without
+    del values["history"]
+    assert decode_config(json.dumps(values).encode()) == config
+    with pytest.raises(OtherVersionError, match="has a history, unknown to this raidx"):
+        decode_config(json.dumps({**values, "history": [3]}).encode())
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000, b"{}"])

@@ -64,8 +64,8 @@ class ArrayConfig:
 
     * *size_bytes*: the limit on the image that the user set, or None; *created_s*: Unix seconds.
     * *jobs*: progress of jobs that survives a remount ("rebuild:2" -> {"next_stripe": 123}).
-    * *params*, *history*: belong to the layout; *needs*: the features of the format that earlier
-      programs cannot read (features.py), ascending.
+    * *params*: belong to the layout; *needs*: the features of the format that earlier programs
+      cannot read (features.py), ascending.
     * *starts*: counts the starts for writing; *lineage*: an entry for each exclusion of members.
       From both, assemble.py decides whether one configuration extends another or both diverged.
     * *volumes*: the volume table (volumes.py) as JSON values; None: one volume, the whole image.
@@ -81,7 +81,6 @@ class ArrayConfig:
     events: int = 1
     clean: bool = True
     params: dict[str, Any] = field(default_factory=dict)
-    history: tuple[Any, ...] = ()
     jobs: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     starts: int = 0
@@ -167,7 +166,7 @@ class ArrayConfig:
             return f"image size {self.size_bytes} is not possible"
         if not 0 <= self.created_s <= CREATED_S_MAX:
             return f"a creation {self.created_s} s after 1970 is not possible"
-        for name in ("params", "jobs", "history"):
+        for name in ("params", "jobs"):
             if (number := impossible_number(getattr(self, name))) is not None:
                 return f"{name} has the number {number}"
         if self.volumes is not None and (problem := table_problem(self.volumes, is_uuid)):
@@ -282,7 +281,6 @@ _CONFIG_TYPES: dict[str, tuple[type, ...]] = {
     "events": (int,),
     "clean": (bool,),
     "params": (dict,),
-    "history": (list,),
     "jobs": (dict,),
     "settings": (dict,),
     "starts": (int,),
@@ -290,7 +288,8 @@ _CONFIG_TYPES: dict[str, tuple[type, ...]] = {
     "size_bytes": (int, type(None)),
     "created_s": (int,),
 }
-_FIELDS = frozenset({*_CONFIG_TYPES, "volumes"})
+_HISTORY = "history"  # always []: 79fb2b4 reads no configuration without it, and has nothing in it
+_FIELDS = frozenset({*_CONFIG_TYPES, _HISTORY, "volumes"})
 _REGIONS = tuple(f.name for f in fields(Regions))
 
 
@@ -300,7 +299,7 @@ def config_to_dict(config: ArrayConfig) -> dict[str, Any]:
     values["members"] = [{n: getattr(r, n) for n in _RECORD_TYPES} for r in config.members]
     values["regions"] = {n: [r.offset, r.length] for n, r in config.regions.named().items()}
     values["params"] = with_needs(config.params, config.needs)
-    values["history"] = list(config.history)
+    values[_HISTORY] = []
     values["lineage"] = list(config.lineage)
     if config.volumes is not None:
         values["volumes"] = config.volumes
@@ -382,6 +381,8 @@ def require_known(what: str, known: Collection[str], found: Iterable[str]) -> No
 
 def _config_from(values: dict[str, Any]) -> ArrayConfig:
     require_known("the configuration has the field", _FIELDS, values)
+    if values.get(_HISTORY, []) != []:
+        raise OtherVersionError(f"the configuration has a {_HISTORY}, unknown to this raidx")
     checked = {name: _typed(values, name, *types) for name, types in _CONFIG_TYPES.items()}
     checked["name"] = cleaned(checked["name"])
     checked["members"] = tuple(_record_from(record) for record in checked["members"])
@@ -390,7 +391,6 @@ def _config_from(values: dict[str, Any]) -> ArrayConfig:
         **{name: _region_from(checked["regions"][name]) for name in _REGIONS}
     )
     checked["params"], checked["needs"] = parted(checked["params"])
-    checked["history"] = tuple(checked["history"])
     checked["lineage"] = tuple(_typed({"entry": e}, "entry", str) for e in checked["lineage"])
     if "volumes" in values:  # arrays without a volume table have none
         checked["volumes"] = _typed(values, "volumes", dict)
