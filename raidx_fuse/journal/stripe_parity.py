@@ -37,6 +37,7 @@ Plans = tuple[BandPlan | None, BandPlan | None]  # read-modify-write, reconstruc
 # (byte offset, one buffer, size) of reads in order of their offsets, by role
 Reads = dict[Role, list[tuple[int, list[memoryview], int]]]
 Read = Callable[[Reads], Awaitable[None]]
+GivenUp = dict[tuple[Stripe, int, int], int]  # (stripe, first byte, end byte) -> mask of cells
 
 
 _offset_of = itemgetter(0)
@@ -148,7 +149,6 @@ class StripeParity:
         self.written = written
         self._scratch = Scratch()
         # (stripe, first byte, end byte) -> cells that count as zero there: nothing gives them back
-        self._given_up: dict[tuple[Stripe, int, int], int] = {}
 
     async def compute(
         self,
@@ -163,11 +163,12 @@ class StripeParity:
         together. The contents of the blocks are valid until the next call. Raises MemberError, or
         UnrecoverableError if the code cannot give back what a plan needs.
         """
+        given_up: GivenUp = {}
         while True:
             try:
-                groups = self._group(stripes, chooser)
+                groups = self._group(stripes, chooser, given_up)
             except _HopelessError as error:
-                await self._give_up(error)
+                await self._give_up(error, given_up)
                 continue
             scratch, self._scratch = self._scratch, Scratch()
             scratch.clear()
@@ -186,13 +187,13 @@ class StripeParity:
             return [block for group in groups for block in group.parities(content)]
 
     def _group(
-        self, wanted: Sequence[tuple[Stripe, Sequence[Part]]], chooser: Chooser
+        self, wanted: Sequence[tuple[Stripe, Sequence[Part]]], chooser: Chooser, given_up: GivenUp
     ) -> Collection[BandGroup]:
         """Plan the bands of the *wanted* stripes; return them by plan and size."""
         member_set = self.member_set
         code = member_set.layout.code
         kinds: dict[tuple[int, int, int, int], tuple[Plans, BandPlan | None]] = {}
-        groups: dict[tuple[int, int], BandGroup] = {}
+        groups: dict[tuple[int, int, int], BandGroup] = {}
         all_written = self._all_written([stripe for stripe, _ in wanted])
         unreadable = bool(member_set.unreadable)
         plain_stripes = all_written and not member_set.lost and not unreadable
@@ -211,11 +212,13 @@ class StripeParity:
                     group.stripes.append(stripe)
                     group.lows.append(low)
                     continue
-                around = 0
+                around = zeroed = 0
                 zeros = unwritten & ~touched
                 if unreadable:
                     around = member_set.lost_cells(stripe, low, high) & ~lost
-                    zeros |= self._given_up.get((stripe, low, high), 0)
+                    if around:  # else a page can be read again
+                        gone = given_up.get((stripe, low, high), 0) & (lost | around)
+                        zeros, zeroed = zeros | gone, gone & around
                 kind = touched, lost, zeros, around
                 known = kinds.get(kind)
                 if known is None and around:
@@ -232,11 +235,11 @@ class StripeParity:
                 plan = known[1] or chooser.choose(known[0], stripe)
                 if not plan.outputs:
                     continue
-                key = id(plan), high - low  # *kinds* keeps the plan
+                key = id(plan), high - low, zeroed  # *kinds* keeps the plan
                 group = groups.get(key)
                 if group is None:
                     changes = plan.kind == "rmw" and not lost and not around
-                    group = BandGroup(member_set, plan, high - low, touched, changes)
+                    group = BandGroup(member_set, plan, high - low, touched, changes, zeroed)
                     groups[key] = group
                     if plain_stripes and known[1]:
                         plain[touched, high - low] = group
@@ -244,10 +247,12 @@ class StripeParity:
                 group.lows.append(low)
         return groups.values()
 
-    async def _give_up(self, error: _HopelessError) -> None:
+    async def _give_up(self, error: _HopelessError, given_up: GivenUp) -> None:
         """List as lost what nothing gives back, so that the parity of the rest can be computed.
 
-        Raises UnrecoverableError if nobody keeps a list of lost chunks: in a recovery.
+        It counts as zeros there, and becomes zeros with the record of the parity, as in
+        engine/write/mend.py: else the chains would not hold if it can be read again. Raises
+        UnrecoverableError if nobody keeps a list of lost chunks: in a recovery.
         """
         mender, stripe = self.member_set.unreadable.mender, error.stripe
         cells = error.cells & self.member_set.layout.code.data_mask
@@ -255,9 +260,10 @@ class StripeParity:
             raise _unrecoverable(stripe) from None
         await mender.give_up(stripe, cells)
         band = stripe, error.low, error.high
-        if self._given_up.get(band, 0) | cells == self._given_up.get(band, 0):
+        before = given_up.get(band, 0)
+        if before | cells == before:
             raise _unrecoverable(stripe) from None
-        self._given_up[band] = self._given_up.get(band, 0) | cells
+        given_up[band] = before | cells
 
     def _all_written(self, stripes: Sequence[Stripe]) -> bool:
         """Return whether all chunks of *stripes* were written; perhaps False if they were."""
@@ -273,21 +279,29 @@ class BandGroup:
     """Bands of *size_bytes* with one *plan*, which are computed together.
 
     *stripes* and *lows* (first bytes) have an item for each. *touched*: the cells with new content.
-    *changes*: the change of each cell goes into each of its parities.
+    *changes*: the change of each cell goes into each of its parities. *zeroed*: the cells that were
+    given up, and are there to become zeros.
     """
 
     __slots__ = (
         *("_bands", "_member_set", "_old", "_places"),
-        *("changes", "lows", "plan", "size_bytes", "stripes", "touched"),
+        *("changes", "lows", "plan", "size_bytes", "stripes", "touched", "zeroed"),
     )
 
     def __init__(
-        self, member_set: MemberSet, plan: BandPlan, size_bytes: int, touched: int, changes: bool
+        self,
+        member_set: MemberSet,
+        plan: BandPlan,
+        size_bytes: int,
+        touched: int,
+        changes: bool,
+        zeroed: int,
     ) -> None:
         self.plan = plan
         self.size_bytes = size_bytes
         self.touched = touched
         self.changes = changes
+        self.zeroed = zeroed
         self.stripes: list[Stripe] = []
         self.lows: list[int] = []
         self._member_set = member_set
@@ -325,7 +339,10 @@ class BandGroup:
                 reads[role].append((offset, slot, size))
 
     def parities(self, content: Content) -> Iterator[ParityBlock]:
-        """Compute and yield the parities from what was read and the new *content*."""
+        """Compute and yield the parities from what was read and the new *content*.
+
+        Then the zeros of what was given up.
+        """
         size, plan, old = self.size_bytes, self.plan, self._old
         new: dict[CellIndex, Bytes] = {}
         for cell in cells_of(self.touched):
@@ -344,3 +361,5 @@ class BandGroup:
                 out = np.empty(len(self.stripes) * size, np.uint8)
                 xor_into(out, sources(output, old, new))
             yield ParityBlock(self.places(output.cell), size, out)
+        for cell in cells_of(self.zeroed):
+            yield ParityBlock(self.places(cell), size, np.zeros(len(self.stripes) * size, np.uint8))

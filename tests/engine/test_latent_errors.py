@@ -8,7 +8,8 @@ import pytest
 import trio
 
 from raidx_fuse.array.open import open_array
-from raidx_fuse.layouts.numbers import CellIndex, Stripe
+from raidx_fuse.errors import UnrecoverableError
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, Stripe
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
@@ -256,5 +257,32 @@ def test_a_read_only_array_reads_around_and_writes_nothing() -> None:
             await rig.open()
             await rig.compare()
             await mended(rig)
+
+    run(main)
+
+
+def test_what_parity_at_the_checkpoint_gives_up_does_not_come_back() -> None:
+    """Else a member that can be read again brings content that the parity does not count."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            await rig.in_place()
+            new, given_up = 6, 8  # chunks of one stripe
+            stripe, _ = rig.running.context.layout.locate(Chunk(new))
+            await rig.put(new * CHUNK + PAGE_BYTES, noise(SECTOR_BYTES))
+            assert stripe in rig.running.context.journal.unsettled
+            await rig.running.fail_disk(place_of(rig, new)[1])
+            member, _, position = place_of(rig, given_up)
+            fault = member.error(("read",), offset_bytes=position, length_bytes=CHUNK)
+            await rig.running.context.journal.place()
+            fault.lift()  # a bad cable, say
+            await mended(rig)
+            assert list(rig.running.context.bad_chunks) == [given_up]
+            with pytest.raises(UnrecoverableError):
+                await rig.get(given_up * CHUNK, CHUNK)
+            assert await rig.get(new * CHUNK, CHUNK) == rig.model[new * CHUNK :][:CHUNK]
+            await rig.put(given_up * CHUNK, noise(CHUNK))
+            await rig.compare()
 
     run(main)
