@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -218,11 +219,15 @@ class Membership:
                     self.member_set.fail(record.role, "replaced by the user")
                     await self.member_set.published()
                 back = await problem(self.array, record, member) is None
-                if back:
-                    await self.take_back(record.role, member)
-                else:
-                    await self._prepare(member)
-                    await self._seat(record_of(member, record.role, "rebuilding"), member)
+                try:
+                    if back:
+                        await self.take_back(record.role, member)
+                    else:
+                        await self._prepare(member)
+                        await self._seat(record_of(member, record.role, "rebuilding"), member)
+                except RaidxError:
+                    self._rebuild_seated((record.role,))
+                    raise
                 job = self.array.start_rebuild((record.role,))
             return {"role": record.role, "job": job, "catches_up": back, "does": "rebuilt"}
         finally:
@@ -326,28 +331,37 @@ class Membership:
     async def _take_spares(self) -> None:
         """Assign spares to vacant roles while there are both; rebuild these roles in one job."""
         member_set = self.member_set
+        taken: set[Role] = set()
         try:
-            roles = []
             async with self.attaching:
-                while (found := self.spare_for()) is not None:
-                    if self.array.jobs.closing:
-                        break
-                    role, uuid = found
-                    member = member_set.spares[uuid]
-                    record = next(r for r in member_set.config.members if r.member_uuid == uuid)
-                    log.warning("rebuilding role %d onto the spare %s", role, member.path)
-                    await self._seat(replace(record, role=role, state="rebuilding"), member)
-                    # seen twice if the first spare failed
-                    roles += [role] if role not in roles else []
+                try:
+                    while (found := self.spare_for()) is not None:
+                        if self.array.jobs.closing:
+                            break
+                        role, uuid = found
+                        member = member_set.spares[uuid]
+                        record = next(r for r in member_set.config.members if r.member_uuid == uuid)
+                        log.warning("rebuilding role %d onto the spare %s", role, member.path)
+                        taken.add(role)  # again if the first spare failed
+                        await self._seat(replace(record, role=role, state="rebuilding"), member)
+                except RaidxError as error:
+                    log.error("a spare could not take its role: %s", error)
                 for job in self.array.jobs.running():
                     if job.kind == "rebuild":  # a rebuild of a member that has failed: it ends soon
                         await job.finished.wait()
-                if roles and not self.array.jobs.closing:  # else the next mount starts it
-                    self.array.start_rebuild(tuple(roles))
-        except RaidxError as error:
-            log.error("a spare could not take its role: %s", error)
+                self._rebuild_seated(taken)
         finally:
             self.waiting = False
+
+    def _rebuild_seated(self, roles: Collection[Role]) -> None:
+        """Start to rebuild those of *roles* that have a member, unless the array is being closed.
+
+        One whose superblocks could not be written then has its role all the same: it is in force
+        (`MemberSet.update`), and the next mount would rebuild it.
+        """
+        seated = tuple(sorted(role for role in roles if role in self.member_set.watermarks))
+        if seated and not self.array.jobs.closing:  # else the next mount starts it
+            self.array.start_rebuild(seated)
 
     async def wait_for_attaching(self) -> None:
         """Return when no member is being attached."""

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import ArrayFailedError, RaidxError
 from raidx_fuse.jobs.rebuild import Rebuild
+from raidx_fuse.lab.crash.durable import SLOTS_BYTES
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import FLUSH, READ, WRITE, SpyRig, restarted, spying
@@ -298,5 +299,30 @@ def test_a_rebuild_waits_for_who_holds_a_stripe_that_was_never_written() -> None
             assert not passed
             assert (await rig.running.jobs.wait(job))["state"] == "done"
             assert member_set.config.record(1).state == "active"
+
+    run(main)
+
+
+@pytest.mark.parametrize("spare", [False, True], ids=["replaced", "spare"])
+def test_a_member_whose_superblocks_were_refused_is_rebuilt_all_the_same(spare: bool) -> None:
+    """It has its role: without a job it would stay half there until the next mount."""
+
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
+            await rig.put(0, noise(len(rig.model)))
+            await rig.in_place()
+            await rig.running.fail_disk(0)
+            new = rig.new_member()
+            if spare:
+                await rig.running.add_spare(new)
+            rig.members[1].error(("write",), length_bytes=SLOTS_BYTES, count=2)
+            if not spare:
+                with pytest.raises(ArrayFailedError, match="lacks the newest configuration"):
+                    await rig.running.replace_disk(0, new)
+            rig.members[0] = new
+            with trio.fail_after(60):
+                while rig.running.member_set.lost:  # noqa: ASYNC110
+                    await trio.sleep(0.1)
+            await rig.compare()
 
     run(main)

@@ -128,12 +128,8 @@ class _Judge:
 
     async def _volumes(self, pool: Pool) -> Found:
         """Return the sectors of each volume that is shown, by UUID."""
-        return {
-            volume.uuid: await read_volume(volume)
-            for volumes in pool.arrays
-            for volume in volumes.volumes
-            if volume.name != "filler"
-        }
+        shown = [volume for volumes in pool.arrays for volume in volumes.volumes]  # some may move
+        return {one.uuid: await read_volume(one) for one in shown if one.name != "filler"}
 
     def _check(self, found: Found) -> None:
         recording, moment = self.recording, self.left.moment
