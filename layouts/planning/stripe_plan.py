@@ -30,6 +30,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from raidx_fuse.layouts.codes.code import Code, Unrecoverable
+from raidx_fuse.layouts.codes.gf2 import solve
 from raidx_fuse.layouts.numbers import CellIndex
 
 Band = tuple[int, int, int]  # (first byte, end byte, mask of touched data cells)
@@ -207,18 +208,38 @@ def plan_around(code: Code, touched: int, lost: int, zeros: int, around: int) ->
     """Return a plan that reads none of the cells *around*, or None if there is none. Pure.
 
     Their members are present, so that a parity among them is written. *zeros* are cells that count
-    as zero. All are masks, as for `write_plans`.
+    as zero. All are masks, as for `write_plans`. Each parity is what the untouched cells of its
+    support sum to, with the new data: if the readable cells give that sum at all, it is found.
     """
-    solved = around & code.data_mask & ~touched
-    for more in dict.fromkeys((0, solved)):
-        try:
-            plans = write_plans(code, touched, lost & ~zeros | more & ~zeros, zeros)
-        except Unrecoverable:
-            continue
-        for plan in reversed(plans):
-            if plan is not None and not plan.read_mask & around:
-                return plan
-    return None
+    gone, readable = touched & lost, code.all_mask & ~(lost | around)
+    reads, outputs = 0, []
+    try:
+        if gone:
+            code.solve(lost & (touched | ~zeros), gone)
+        for parity, support in enumerate(code.support):
+            cell = CellIndex(code.data_count + parity)
+            if not support & touched or lost >> cell & 1:
+                continue
+            old = _sum(code, support & ~touched & ~zeros, (lost | around) & ~zeros) & ~zeros
+            assert not old & ~readable
+            reads |= old
+            outputs.append(Output(cell, cells_of(old), cells_of(support & touched)))
+    except Unrecoverable:
+        return None
+    kind = "rcw" if reads else "full"
+    return BandPlan(kind, cells_of(reads), tuple(outputs), cells_of(touched & ~lost), reads)
+
+
+def _sum(code: Code, mask: int, unknown: int) -> int:
+    """Return a set of known cells with the same XOR as the cells of *mask*. Raises Unrecoverable.
+
+    It is solved for as one more cell: the chains may give the sum though not each of its cells.
+    """
+    if not mask & unknown:
+        return mask
+    one_more = code.all_mask + 1
+    ((_, known),) = solve((*code.chain_masks, mask | one_more), unknown | one_more, one_more)
+    return known
 
 
 @lru_cache(maxsize=65536)

@@ -19,6 +19,7 @@ from raidx_fuse.layouts.planning.stripe_plan import (
     BandPlan,
     bands,
     cells_of,
+    plan_around,
     read_plan,
     rebuild_plan,
     unwritten_cells,
@@ -91,6 +92,36 @@ def test_every_plan_leaves_a_true_stripe(name: str, seed: int) -> None:
         for cell, value in enumerate(expected):
             if not (lost | dead_after) >> cell & 1:
                 assert after[cell] == value, f"{plan.kind}: cell {cell}"
+
+
+@settings(max_examples=600)
+@given(st.sampled_from(sorted(CODES)), st.integers(0, 2**32))
+def test_a_plan_around_unreadable_cells_is_found_while_the_code_gives_them_back(
+    name: str, seed: int
+) -> None:
+    """Else what is only hard to read would be given up."""
+    code = CODES[name]
+    rng = random.Random(seed)
+    out = rng.sample(range(code.columns), rng.randint(0, code.tolerance))
+    count = rng.randint(0, len(out))
+    lost = sum(code.column_masks[column] for column in out[:count])
+    around = sum(code.column_masks[column] for column in out[count:])
+    around &= rng.getrandbits(code.all_mask.bit_length())
+    unwritten_data = rng.getrandbits(code.data_count) if rng.random() < 0.5 else 0
+    touched = rng.randrange(1, 1 << code.data_count)
+    zeros = unwritten_cells(code, unwritten_data) & ~touched
+    data = [0 if unwritten_data >> c & 1 else rng.getrandbits(64) for c in range(code.data_count)]
+    cells = truth(code, data)
+    new: dict[int, int] = {cell: rng.getrandbits(64) for cell in cells_of(touched)}
+    plan = plan_around(code, touched, lost, zeros, around)
+    assert plan is not None
+    assert not plan.read_mask & (lost | around | zeros)
+    after = carry_out(plan, cells, new, lost)
+    expected = truth(code, [new.get(cell, value) for cell, value in enumerate(data)])
+    for parity, support in enumerate(code.support):
+        cell = code.data_count + parity
+        if support & touched and not lost >> cell & 1:
+            assert after[cell] == expected[cell]
 
 
 @settings(max_examples=300)
