@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 import trio
+import trio.testing
 
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import BusyError
+from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import SpyRig, fill, members_from, noise, spying
+from tests.support.spy import WRITE, SpyRig, Touch, fill, members_from, noise, spying
 
 CHUNK = 4096
 STRIPE = 2 * CHUNK
+SLOTS_BYTES = SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS
 
 
 async def killed(rig: SpyRig, mode: str) -> list[bytes]:
@@ -60,5 +63,34 @@ def test_it_waits_for_the_repair_of_torn_stripes() -> None:
                 await array.set("journal", "partial")
             await array.jobs.wait(await array.start_scrub(repair=True))
             await array.set("journal", "partial")
+
+    run(main)
+
+
+@pytest.mark.parametrize(("before", "after"), [("none", "partial"), ("full", "none")])
+def test_superblocks_name_another_mode_only_when_no_request_is_under_way(
+    before: str, after: str
+) -> None:
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=CHUNK, slow=True) as rig:
+            context = rig.running.context
+            await rig.running.set("journal", before)
+            await fill(rig)
+            held: list[list[Stripe]] = []
+
+            def look(touch: Touch) -> None:
+                if touch.kind == WRITE and touch.offset_bytes < SLOTS_BYTES:
+                    held.append(list(context.locks.held))
+
+            rig.log.hook = look
+            async with trio.open_nursery() as nursery:
+                for stripe in range(20):
+                    nursery.start_soon(rig.put, stripe * STRIPE + 100, noise(CHUNK, stripe))
+                await trio.testing.wait_all_tasks_blocked()
+                assert context.locks.held
+                await rig.running.set("journal", after)
+            assert held
+            assert not any(held)
+            await rig.compare()
 
     run(main)

@@ -38,6 +38,7 @@ from raidx_fuse.lab.crash import matrix
 from raidx_fuse.lab.crash.state import Cell
 from tests.crash.mutants import (
     discards,
+    gates,
     joints,
     late,
     latent,
@@ -59,7 +60,7 @@ ROOT = Path(__file__).parents[2]
 COPIED = ("raidx_fuse", "cli", "layouts", "tests", "README.md", "pyproject.toml")
 MODULES = (
     *(log, replay, maps, superblocks, members, tables, shapes, late, settling, discards, moves),
-    *(returns, latent, replacing, joints),
+    *(returns, latent, replacing, joints, gates),
 )
 MUTANTS: tuple[Mutant, ...] = tuple(mutant for module in MODULES for mutant in module.MUTANTS)
 PROGRAM = "python -m tests.crash.mutations"

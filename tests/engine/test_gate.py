@@ -117,6 +117,36 @@ def test_a_change_that_cannot_wait_any_more_lets_the_others_go_on() -> None:
     run(play)
 
 
+def test_a_change_waits_for_all_who_came_before_it_however_many_looked_before() -> None:
+    """Each look begins a new generation; somebody of the first one stays longest."""
+
+    async def play() -> None:
+        gate = Gate("the rig")
+        left: list[str] = []
+
+        async def request(name: str, from_s: float, until_s: float) -> None:
+            await trio.sleep_until(start_s + from_s)
+            entry = await gate.enter()
+            await trio.sleep_until(start_s + until_s)
+            left.append(name)
+            entry.leave()
+
+        start_s = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(request, "first", 0, 20)
+            nursery.start_soon(request, "second", 3, 10)
+            nursery.start_soon(request, "third", 5, 12)  # before it closes
+            await trio.sleep(1)
+            with trio.move_on_after(1):
+                await gate.passed()
+            await trio.sleep(2)
+            async with gate.closed(LIMIT_S):
+                assert left == ["second", "third", "first"]
+                assert not gate.inside
+
+    run(play)
+
+
 def test_who_passes_by_a_gate_is_refused() -> None:
     async def play() -> None:
         volume, layout = Gate("volume v"), Gate("the array")

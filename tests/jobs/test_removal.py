@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.format.create import shape
@@ -371,3 +372,51 @@ def test_what_is_written_behind_the_end_of_a_narrower_array_stays_when_it_is_wid
     rig.member_bytes = 49 << 20
     rig.image_bytes = 600 * CHUNK
     play(rig, body)
+
+
+@pytest.mark.parametrize("role", [0, 2])
+def test_no_write_has_the_roles_of_afterwards_before_the_superblocks_do(role: int) -> None:
+    """A record of it would be redone by a mount for which these roles are other members."""
+
+    async def body(rig: Rig) -> None:
+        await fill(rig)
+        array, size = rig.array, len(rig.model)
+        assert array is not None
+        job = await remove(rig, role)
+        update, written = array.member_set.update, rig.model[:]
+        places = range(0, 15 * CHUNK, 5 * CHUNK)  # no stripe whole, and little of the log
+        for at in places:
+            written[at : at + CHUNK] = random.Random(at).randbytes(CHUNK)
+        asked: list[int] = []
+        flushed: list[int] = []
+
+        async def write(at: int) -> None:
+            await array.write(at, bytes(written[at : at + CHUNK]))
+            await array.flush()
+            flushed.append(at)
+
+        async def watched(*given: Any, **options: Any) -> None:
+            if isinstance(array.context.layout, RotatedLayout) and not asked:
+                asked.append(len(rig.members))
+                for at in places:
+                    nursery.start_soon(write, at)
+                await trio.testing.wait_all_tasks_blocked()
+                images = [bytes(ram_of(member).memory) for member in rig.members]
+                async with restarted(images) as again:
+                    found = bytes(await again.read(0, size))
+                for at in range(0, size, CHUNK):
+                    part = slice(at, at + CHUNK)
+                    before = () if at in flushed else (rig.model[part],)
+                    assert found[part] in (*before, written[part]), at // CHUNK
+            await update(*given, **options)
+
+        async with trio.open_nursery() as nursery:
+            array.member_set.update = watched  # type: ignore[method-assign]
+            await job.finished.wait()
+        assert asked
+        rig.model[:] = written
+        del rig.members[role]
+        rig.width -= 1
+        await ended(rig, job)
+
+    play(rig_of("raid5", 5), body)

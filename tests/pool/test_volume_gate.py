@@ -159,10 +159,13 @@ def test_a_volume_that_moves_takes_the_discard_under_way_with_it(
     play(scene)
 
 
-def test_a_volume_that_moves_takes_the_write_over_many_extents_with_it() -> None:
+@pytest.mark.parametrize("resized", [False, True])
+def test_a_volume_that_moves_takes_the_write_over_many_extents_with_it(resized: bool) -> None:
     async def scene(pool: Pool, slow: Slow) -> None:
         source = pool.array("source")
         volume = await in_parts(source)
+        if resized:
+            await source.resize(volume, volume.size_bytes - PART_BYTES, lose_data=True)
         after = noise(volume.size_bytes, 2)
         slow.write_s = 0.01
         async with trio.open_nursery() as nursery:
@@ -170,6 +173,34 @@ def test_a_volume_that_moves_takes_the_write_over_many_extents_with_it() -> None
             await trio.sleep(0.0025)
             await source.array.jobs.wait(await start_move(pool, "v", "target"))
         assert await content(volume) == after
+
+    play(scene)
+
+
+def test_a_request_over_many_extents_goes_on_though_the_gate_is_closed_meanwhile() -> None:
+    """It came while a change waited for another one, and is inside until its last part."""
+
+    async def scene(pool: Pool, slow: Slow) -> None:
+        volumes = pool.array("source")
+        volume = await in_parts(volumes)
+        await volumes.delete(next(one for one in volumes.volumes if one.name == "f1"))
+        await volumes.wiped()
+        size = volume.size_bytes
+        slow.write_s = 0.05
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(volume.write, 0, noise(size, 2))
+            await trio.sleep(0.01)
+            nursery.start_soon(volumes.resize, volume, size + PART_BYTES)
+            await trio.sleep(0.01)
+            for seed in (3, 4):
+                nursery.start_soon(volume.write, 0, noise(size, seed))
+                await trio.sleep(0.01)
+            while not volume.gate.is_closed:  # noqa: ASYNC110  # a gate tells no one
+                await trio.sleep(0.01)
+            assert volume.gate.inside
+            assert (await volume.read(0, size)) == noise(size, 4)
+        assert volume.size_bytes == size + PART_BYTES
+        assert await content(volume) == noise(size, 4) + bytes(PART_BYTES)
 
     play(scene)
 

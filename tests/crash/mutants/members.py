@@ -170,7 +170,7 @@ REBUILDING = (
         "            locks.release_all(stripes)",
         "        return await self.work(stripes)",
         "a write changes a stripe while a job reads it",
-        (*DISKS, "raid5:none:scrub", "evenodd:partial:scrub"),
+        ("raid5:none:pairs:part:rebuild", "raid5:none:pairs:rebuild:small"),
         ("tests/jobs/test_scrub.py", *REBUILD_TESTS),
     ),
     Mutant(

@@ -43,7 +43,7 @@ MUTANTS = (
         'counts = value.get("starts") == starts',
         "counts = True",
         "what was written without the new member is old on it",
-        REPLACES,
+        ("raid5:none:replaces",),
         TESTS,
     ),
 )

@@ -83,7 +83,7 @@ MUTANTS = (
         "        copies.append(end.append(body))",
         "        end.append(body)",
         "cut again and with a member lost, it computes parity from places that it has half written",
-        CELLS,
+        ("raid5:partial:checkpoints",),
         TESTS,
     ),
     Mutant(
