@@ -37,7 +37,6 @@ class Permissions(click.ParamType):  # type: ignore[type-arg]
     name = "mode"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return them as a number."""
         if isinstance(value, int):
             return value
         if not re.fullmatch("0?[0-7]{3}", value):
@@ -59,7 +58,6 @@ class LayoutName(click.ParamType):  # type: ignore[type-arg]
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Offer the layouts with their titles."""
         from raidx_fuse.layouts.registry import LAYOUTS
 
         return [
@@ -77,7 +75,6 @@ class MemberPath(click.ParamType):  # type: ignore[type-arg]
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Let the shell offer files."""
         return [CompletionItem(incomplete, type="file")]
 
 

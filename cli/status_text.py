@@ -37,7 +37,6 @@ MDSTAT_VERBS = {
 
 
 def state_text(state: str) -> Text:
-    """Return *state* in its colour."""
     return Text(state, style=STATE_STYLES.get(state, "yellow"))
 
 

@@ -52,10 +52,6 @@ WIDTH_MAX_TWO_LOSSES = 64
 """The cells of a two-loss code grow with the square of the width: 64 columns have 4000 cells."""
 
 
-def _two_thirds(_width: int) -> float:
-    return 2 / 3
-
-
 def _two_losses(
     name: str,
     title: str,
@@ -186,8 +182,10 @@ LAYOUTS = Layouts(
             "mcpod", "raid4 under the elastic mapping, grown or to be grown", "3 to 255", "mcpod", 3
         ),
         _bundled("raidx-zero", "bundles without redundancy on unlike members", 1, 0, _one),
-        _bundled("raidx-copy", "bundles of copies (length 2 or more)", 2, 1, lambda _width: 1 / 2),
-        _bundled("raidx-parity", "bundles with parity (length 3 or more)", 3, 1, _two_thirds),
+        _bundled("raidx-copy", "bundles of copies (length 2 or more)", 2, 1, lambda _: 1 / 2),
+        _bundled(
+            "raidx-parity", "bundles with parity (length 3 or more)", 3, 1, lambda _width: 2 / 3
+        ),
     ]
 )
 

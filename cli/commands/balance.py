@@ -124,7 +124,6 @@ def plan_lines(plan: dict[str, Any], out: Output) -> list[str]:
 
 
 def progress_lines(state: dict[str, Any]) -> list[str]:
-    """Return how far a plan is as lines."""
     lines = [f"balance.auto is {state['auto']}; {state['state']}"]
     for number, step in enumerate(state["steps"]):
         done = number < state["steps_done"]

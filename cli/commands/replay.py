@@ -224,7 +224,6 @@ def _so_far(recorder: Recorder) -> str:
 
 
 def page(document: Mapping[str, Any], out: Output) -> RenderableType:
-    """Return the result as text and tables."""
     rate = f"{document['rate']:.1f} requests/s"
     amount = f"{out.size(document['read_bytes'])} read, {out.size(document['write_bytes'])} written"
     parts: list[RenderableType] = [

@@ -183,7 +183,6 @@ def _text(path: str) -> str:
 
 
 def page(results: list[dict[str, Any]]) -> RenderableType:
-    """Return results as text and tables."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("")
     for result in results:
@@ -205,7 +204,6 @@ def page(results: list[dict[str, Any]]) -> RenderableType:
 
 
 def event_line(event: dict[str, Any]) -> str:
-    """Return the report of an event as one line."""
     what = event["do"] + (f" disk {event['disk']}" if "disk" in event else "")
     what += f" {event['set']}" if "set" in event else ""
     what += f" of array {event['array']}" if "array" in event else ""
@@ -231,7 +229,6 @@ def balance_lines(balance: dict[str, Any]) -> list[str]:
 
 
 def sections_table(sections: list[dict[str, Any]]) -> Table:
-    """Return response times over time."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for title in ("from s", "requests", "mean ms", "p95", "p99", "max"):
         table.add_column(title, justify="right")

@@ -12,7 +12,7 @@ from raidx_fuse.cli.app import Nouns, verb
 from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.idempotent import if_exists, if_missing, unchanged, volume_named
 from raidx_fuse.cli.output import Output, plural, warn
-from raidx_fuse.cli.parameters import ARRAY, SIZE
+from raidx_fuse.cli.parameters import ARRAY, SIZE, wait_option
 from raidx_fuse.cli.progress import exit_status, wait_for_jobs
 from raidx_fuse.cli.status_text import dry_run_text, redundancy
 from raidx_fuse.errors import UsageError
@@ -34,7 +34,6 @@ accept_degraded_option = click.option(
 lose_redundancy_option = click.option(
     "--lose-redundancy", is_flag=True, help="Accept an array that survives fewer losses."
 )
-wait_option = click.option("--wait", is_flag=True, help="Return when the job has ended.")
 
 
 @click.group("volume", cls=Nouns)

@@ -64,7 +64,6 @@ class FrameView(Widget):
             self.refresh(*changed)
 
     def render_line(self, y: int) -> Strip:
-        """Return line *y* of the widget."""
         return self._strips[y] if y < len(self._strips) else Strip.blank(self.size.width)
 
     def on_resize(self) -> None:
@@ -103,7 +102,6 @@ class Confirm(Dialog):
             self.dismiss("y")
 
     def action_no(self) -> None:
-        """Leave everything as it is."""
         self.dismiss(None)
 
 
@@ -120,7 +118,6 @@ class Prompt(Dialog):
             yield line
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Return what was typed."""
         self.dismiss(event.value)
 
     def action_back(self) -> None:
@@ -204,7 +201,6 @@ class WatchApp(App[ControlError]):
         yield self._frame
 
     def on_mount(self) -> None:
-        """Begin to look."""
         for number in (signal.SIGTERM, signal.SIGHUP):
             self._handlers[number] = signal.signal(number, self._on_signal)
         self.set_interval(1.0, self._tick)
@@ -234,7 +230,6 @@ class WatchApp(App[ControlError]):
     # -- the screen ----------------------------------------------------------------------------
 
     def on_watch_app_looked(self, message: Looked) -> None:
-        """Show a look."""
         if self._is_silent():
             self.model.message = ""
         self._silent_s = 0
@@ -246,7 +241,6 @@ class WatchApp(App[ControlError]):
         self.exit(message.error, return_code=message.error.exit_status)
 
     def on_frame_view_resized(self) -> None:
-        """Draw for another size."""
         self._draw()
 
     def _tick(self) -> None:
@@ -276,7 +270,6 @@ class WatchApp(App[ControlError]):
     # -- keys ----------------------------------------------------------------------------------
 
     def action_choose(self, step: int) -> None:
-        """Choose another member."""
         self.model.choose(step)
         self._draw()
 

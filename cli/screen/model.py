@@ -46,7 +46,6 @@ class Model:
         return members[min(self._chosen, len(members) - 1)] if members else None
 
     def take(self, look: Snapshot) -> None:
-        """Take a new look."""
         if self.look is not None:
             self._before = {member.role: member.parts for member in self.look.members}
         self.look = look

@@ -40,7 +40,6 @@ class Said:
 
 
 def fail(array: str, member: str) -> Order:
-    """Take a member out."""
     words = ("fail-disk", array, member)
     return Order(words, (*words, "--dry-run"))
 
@@ -61,7 +60,6 @@ def replace(array: str, member: str, typed: str) -> Order:
 
 
 def tune(array: str) -> Order:
-    """Move hot chunks now."""
     return Order(("tune", array, "--now"), ("tune", array, "--dry-run"))
 
 

@@ -57,7 +57,6 @@ def rank(rows: list[int]) -> int:
 
 
 def solvable(chains: tuple[int, ...], lost: int) -> bool:
-    """Return whether the chains can solve all cells of *lost* together."""
     return rank([chain & lost for chain in chains]) == lost.bit_count()
 
 

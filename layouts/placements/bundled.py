@@ -297,7 +297,6 @@ class BundleLayout(Layout):
         return np.setdiff1d(free, awaiting, assume_unique=True) if awaiting else free
 
     def used_chunks(self) -> list[int]:
-        """Return how many chunks of each member hold cells."""
         return [int(n) for n in np.bincount(self.disk, minlength=self.width)[: self.width]]
 
     def move(self, changes: Sequence[tuple[int, int, int]]) -> None:

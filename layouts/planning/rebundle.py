@@ -179,15 +179,14 @@ class _Flow:
             if path is None:
                 break
             # Push a part at a time to the member with the most free capacity: they fill evenly.
-            count = min(amount - pushed, self._room(path[-1][1]), max(1, amount // PARTS))
+            end = path[-1][1]
+            room = int(self.caps[end] - self.used[end] - self.given[end])
+            count = min(amount - pushed, room, max(1, amount // PARTS))
             count = min([count, *(self._available(*step) for step in path)])
             for step in path:
                 self._shift(*step, count)
             pushed += count
         return pushed
-
-    def _room(self, node: int) -> int:
-        return int(self.caps[node] - self.used[node] - self.given[node])
 
     def _path(self, source: int, written_only: bool) -> list[tuple[int, int, int]] | None:
         """Return the cheapest path from *source* to a member with free capacity, None if none.

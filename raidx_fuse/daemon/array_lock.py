@@ -45,7 +45,6 @@ class ArrayLock:
             os.pwrite(self._fd, f"{os.getpid()} {place}".encode(errors="surrogateescape"), 0)
 
     def release(self) -> None:
-        """Give the array free."""
         with suppress(OSError):
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while others read
             self._path.unlink()

@@ -70,7 +70,6 @@ class ControlServer:
             ) from None
 
     def close(self) -> None:
-        """Stop listening and remove the socket."""
         self._listener.close()
         self.path.unlink(missing_ok=True)
 

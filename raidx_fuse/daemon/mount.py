@@ -90,10 +90,6 @@ class MountReport:
     operations: VolumeOperations
     nbd: Callable[[], dict[str, Any]] | None = None
 
-    @property
-    def bugs(self) -> int:
-        return self.operations.bugs
-
     def as_dict(self) -> dict[str, Any]:
         return {
             "mountpoint": self.mountpoint,
@@ -102,7 +98,7 @@ class MountReport:
             "protections": self.protections.as_dict() if self.protections else {},
             "tuning": {"active": self.tuning.active, "reason": self.tuning.reason},
             "awake": {"active": self.cpu_latency.active, "reason": self.cpu_latency.reason},
-            "bugs": self.bugs,
+            "bugs": self.operations.bugs,
             **({"nbd": self.nbd()} if self.nbd is not None else {}),
         }
 

@@ -277,7 +277,6 @@ def _note_failed(disks: Disks, array: Array, role: Role) -> None:
 
 
 def _loop_devices(path: str) -> list[str]:
-    """Return the loop devices on the image *path*."""
     folder = path.rpartition("/")[0]
     return [device for device, image in loop_devices(folder) if image == path]
 

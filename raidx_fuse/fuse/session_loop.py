@@ -75,7 +75,7 @@ def _drive(
     sent: Any = None
     in_handler = False
     while True:
-        workers.worker_resumes(in_handler)
+        workers.resumed = in_handler
         try:
             trap = step(sent)
             while True:
@@ -140,7 +140,7 @@ def _drive_held(loop: Loop, workers: SessionWorkers) -> Generator[Any, Any, None
             except BaseException as error:
                 sent = error
                 step = loop.throw
-            workers.worker_resumes(True)
+            workers.resumed = True
     finally:
         workers.handler_ends()
 

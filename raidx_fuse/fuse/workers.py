@@ -59,9 +59,9 @@ class SessionWorkers:
         self._coming = False
         self._passing = False
         # State of the running worker. *_taken*: it took a request and has not suspended since.
-        # *_resumed*: it was suspended inside a handler that has not ended yet.
+        # *resumed*: it was suspended inside a handler that has not ended yet.
         self._taken = False
-        self._resumed = False
+        self.resumed = False
         self._left_trio_s = trio.current_time()
         sources = sources or Sources()
         sources.add(device_fd)
@@ -76,8 +76,8 @@ class SessionWorkers:
 
     async def wait(self) -> bool:
         """Return True when a request can be received, False at the end of the session."""
-        if self._resumed:
-            self._resumed = False
+        if self.resumed:
+            self.resumed = False
             self.suspended -= 1
         deferred = self.deferred
         if deferred.finishing:
@@ -187,23 +187,19 @@ class SessionWorkers:
 
     def held_resumes(self) -> None:
         """A held handler continues, in this or another task."""
-        self._taken, self._resumed = True, False
+        self._taken, self.resumed = True, False
 
     def handler_ends(self) -> None:
         """The handler of the running worker has ended, or was abandoned."""
-        if self._resumed:
-            self._resumed = False
+        if self.resumed:
+            self.resumed = False
             self.suspended -= 1
         self._taken = False
 
-    def worker_resumes(self, in_handler: bool) -> None:
-        """A worker continues after a suspension; *in_handler*: inside a handler."""
-        self._resumed = in_handler
-
     def worker_suspends(self) -> bool:
         """Return whether the running worker suspends inside a handler; if so, ensure a watcher."""
-        if self._resumed:
-            self._resumed = False
+        if self.resumed:
+            self.resumed = False
             return True
         if not self._taken:
             return False

@@ -89,7 +89,7 @@ class DemoArray:
         self.memories: list[RamMember] = []
         self._told: deque[Event] = deque(maxlen=EVENTS_KEPT)
         self._handle: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]] | None = None
-        self._is_slow = False
+        self.is_slow = False
 
     # -- members -----------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class DemoArray:
             channels=2,
         )
         self.memories.append(ram)
-        disk = DemoDisk(ram, model, number, lambda: self._is_slow)
+        disk = DemoDisk(ram, model, number, lambda: self.is_slow)
         self._made.append(LabMember(disk, seed=number))
         return self._made[-1]
 
@@ -139,13 +139,11 @@ class DemoArray:
         pass
 
     def replacement(self, path: str) -> str:
-        """Return a name for a new disk."""
         return f"disk{len(self._made)}"
 
     # -- commands ----------------------------------------------------------------------------------
 
     def begin(self, array: Array, volume: Volume) -> None:
-        """Answer for *array* from now on."""
         started_s = trio.current_time()
         watch = Watch(self._told.append, self.where, lambda: int(trio.current_time() - started_s))
         watch.begin(array)
@@ -153,14 +151,9 @@ class DemoArray:
         commands = Commands(array, [volume], self)
         lab = LabCommands([array], lambda: list(self._made), {}, commands.handle)
         self._handle = lab.handle
-        self._is_slow = True
-
-    def hurry(self) -> None:
-        """Take no time for operations any more: nobody waits for the end."""
-        self._is_slow = False
+        self.is_slow = True
 
     async def ask(self, questions: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-        """Return the answers to *questions*. Raises RaidxError."""
         assert self._handle is not None
         answers = [await self._handle(name, dict(arguments)) for name, arguments in questions]
         for answer in answers:
@@ -169,7 +162,6 @@ class DemoArray:
         return answers
 
     async def act(self, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Carry out *command*. Raises RaidxError."""
         if command == "crash":
             raise UsageError("the demo has no power to cut", action="raidx mount --lab")
         (result,) = await self.ask([(command, arguments)])
@@ -209,7 +201,7 @@ async def demo_array(demo: Demo) -> AsyncIterator[DemoArray]:
             try:
                 yield shown
             finally:
-                shown.hurry()
+                shown.is_slow = False  # nobody waits for the end
                 nursery.cancel_scope.cancel()
 
 

@@ -22,7 +22,6 @@ class Budget:
         self._freed = trio.Event()
 
     def note(self, client: object, size_bytes: int) -> None:
-        """Note that *client* keeps *size_bytes* now."""
         before = self._kept.get(client, 0)
         if size_bytes:
             self._kept[client] = size_bytes

@@ -86,7 +86,6 @@ class Door:
             self._volumes.append(volume)
 
     def hide(self, volume: Volume) -> None:
-        """Let nobody open *volume* any more."""
         if volume in self._volumes:
             self._volumes.remove(volume)
 

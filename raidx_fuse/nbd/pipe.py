@@ -74,15 +74,13 @@ class ClientPipe(SocketPipe):
         What is kept is copied. Raises OSError.
         """
         if self._rest:  # `drain` is at it
-            self._rest += [bytes(piece) for piece in self._coded(pieces)]
+            coded = pieces if self._tls is None else [self._encrypted(pieces)]
+            self._rest += map(bytes, coded)
             return False
         if self.try_send(pieces):
             return True
         self._rest = [bytes(piece) for piece in self._rest]
         return False
-
-    def _coded(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
-        return [self._encrypted(pieces)] if self._tls is not None else pieces
 
     @property
     def waiting_bytes(self) -> int:

@@ -79,7 +79,6 @@ class Application:
         }
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         headers = _headers(scope)
         path, method = str(scope["path"]), str(scope["method"])
         problem = self._problem(path, method, headers)

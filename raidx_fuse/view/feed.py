@@ -117,60 +117,54 @@ class Feed:
     async def look(self) -> None:
         """Ask for status, counters and events, and tell what has changed. Raises RaidxError."""
         with _believing():
-            await self._look()
-
-    async def _look(self) -> None:
-        asked: list[Question] = [("status", {}), ("stats", {}), ("compare", {"brief": True})]
-        status, stats, change = await self._source.ask(asked)
-        told = words.state(status, stats)
-        if self._status is not None and self._status["uuid"] != status["uuid"]:
-            self._pictures.clear()
-        self._status = status
-        seen = (
-            status["uuid"],
-            status["state"],
-            status["written"],
-            status["events"],
-            [(member["role"], member["state"], member["path"]) for member in status["members"]],
-            [(job["kind"], job["done"]) for job in status["jobs"]],
-            _tuned(status),
-            change,
-        )
-        if seen != self._seen:
-            self._seen = seen
-            self._version += 1
-        kind = words.short(change["kind"])
-        told |= {"version": self._version, "stripes": self._stripes, "moving": kind}
-        self._tell("state", {"alive": True, "where": self._source.where, **told})
-        events = await self._source.events(str(status["uuid"]))
-        self._tell("events", {"events": events})
+            asked: list[Question] = [("status", {}), ("stats", {}), ("compare", {"brief": True})]
+            status, stats, change = await self._source.ask(asked)
+            told = words.state(status, stats)
+            if self._status is not None and self._status["uuid"] != status["uuid"]:
+                self._pictures.clear()
+            self._status = status
+            seen = (
+                status["uuid"],
+                status["state"],
+                status["written"],
+                status["events"],
+                [(member["role"], member["state"], member["path"]) for member in status["members"]],
+                [(job["kind"], job["done"]) for job in status["jobs"]],
+                _tuned(status),
+                change,
+            )
+            if seen != self._seen:
+                self._seen = seen
+                self._version += 1
+            kind = words.short(change["kind"])
+            told |= {"version": self._version, "stripes": self._stripes, "moving": kind}
+            self._tell("state", {"alive": True, "where": self._source.where, **told})
+            events = await self._source.events(str(status["uuid"]))
+            self._tell("events", {"events": events})
 
     async def look_at_requests(self) -> None:
         """Ask what has passed, and tell it. Raises RaidxError."""
         with _believing():
-            await self._look_at_requests()
-
-    async def _look_at_requests(self) -> None:
-        (trace,) = await self._source.ask([("trace", {"since": self._since})])
-        if trace["next"] < self._since:  # another daemon, which counts from zero
-            self._since = 0
-            return
-        self._since = _count(trace["next"])
-        self._stripes = _count(trace["stripes"])
-        requests = trace["requests"][-REQUESTS_SHOWN:]
-        if trace["cells"] or requests or trace["log"]:
-            self._tell(
-                "pass",
-                {
-                    "cells": [
-                        [f"{stripe}:{name}", "write" if writes else "read", count]
-                        for stripe, name, writes, count in trace["cells"][:CELLS_TOLD]
-                    ],
-                    "log": trace["log"][:CELLS_TOLD],
-                    "requests": requests,
-                    "missed": trace["missed"],
-                },
-            )
+            (trace,) = await self._source.ask([("trace", {"since": self._since})])
+            if trace["next"] < self._since:  # another daemon, which counts from zero
+                self._since = 0
+                return
+            self._since = _count(trace["next"])
+            self._stripes = _count(trace["stripes"])
+            requests = trace["requests"][-REQUESTS_SHOWN:]
+            if trace["cells"] or requests or trace["log"]:
+                self._tell(
+                    "pass",
+                    {
+                        "cells": [
+                            [f"{stripe}:{name}", "write" if writes else "read", count]
+                            for stripe, name, writes, count in trace["cells"][:CELLS_TOLD]
+                        ],
+                        "log": trace["log"][:CELLS_TOLD],
+                        "requests": requests,
+                        "missed": trace["missed"],
+                    },
+                )
 
     def _lost(self, error: RaidxError) -> None:
         self._seen = None

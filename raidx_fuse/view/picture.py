@@ -129,12 +129,10 @@ def moved(before: Picture, after: Picture) -> frozenset[str]:
 
     places = {content(cell): (cell.role, cell.member_offset) for cell in before.cells}
     return frozenset(
-        cell.key for cell in after.cells if places.get(content(cell)) != _place_of(cell)
+        cell.key
+        for cell in after.cells
+        if places.get(content(cell)) != (cell.role, cell.member_offset)
     )
-
-
-def _place_of(cell: Cell) -> tuple[int, int]:
-    return cell.role, cell.member_offset
 
 
 def short_name(path: str | None) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass
 
 import trio
@@ -75,13 +75,8 @@ async def serve_page(
 def _source(request: PageRequest) -> AbstractAsyncContextManager[Source]:
     if request.where is None:
         return demo_array(request.demo or Demo())
-    return _mounted(request.where)
-
-
-@asynccontextmanager
-async def _mounted(where: str) -> AsyncIterator[Source]:
-    require_one_array(where)
-    yield MountSource(where)
+    require_one_array(request.where)
+    return nullcontext(MountSource(request.where))
 
 
 async def _listeners(request: PageRequest) -> list[trio.SocketListener]:

@@ -76,7 +76,6 @@ class Server:
         self.bugs = 0
 
     async def run(self, listeners: Sequence[trio.SocketListener]) -> None:
-        """Accept clients until cancelled."""
         async with trio.open_nursery() as nursery:
             for listener in listeners:
                 nursery.start_soon(self._accept, listener, nursery)

@@ -485,7 +485,6 @@ class _Growth:
         return "parity" if role == parity else f"disk {role - 1}"
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Return each growth with what each stripe does."""
         return [
             {
                 "from": self._widths[number],
@@ -544,7 +543,7 @@ class _Growth:
         ]
         yield f"    new: {', '.join(told)}"
         if step.moved and new.code.parity_count:
-            parity = " ".join(map(new.code.name_of, _parity(new)))
+            parity = " ".join(map(new.code.name_of, bits(new.code.parity_mask)))
             yield f"    {parity}: as before; the new cells are unwritten and count as zero"
 
     def _costs(self, old: Layout, steps: list[GrowthStep], widths: Sequence[int]) -> Iterator[str]:
@@ -619,10 +618,6 @@ class _Growth:
             )
 
 
-def _parity(plan: Layout) -> range:
-    return range(plan.code.data_count, len(plan.code.cells))
-
-
 def _marked(box: Box | None) -> str:
     if box is None:
         return "-"
@@ -658,8 +653,9 @@ def recover(
     code = plan_of(name, disks, 1).code
     lost = _disks(numbers, code)
     if len(lost) > code.tolerance:
+        losses = plural(code.tolerance, "loss") if code.tolerance else "no loss"
         raise UsageError(
-            f"{name} on {plural(disks, 'member')} tolerates {_losses(code.tolerance)}: "
+            f"{name} on {plural(disks, 'member')} tolerates {losses}: "
             f"disk {', '.join(map(str, lost))} cannot be recovered"
         )
     gone = code.columns_mask(frozenset(lost))
@@ -698,10 +694,6 @@ def _disks(numbers: tuple[str, ...], code: Code) -> list[int]:
         wrong = next(w for w in words if not (w.isdecimal() and int(w) < code.columns))
         raise UsageError(f"there is no disk {wrong}: the disks are 0 to {code.columns - 1}")
     return sorted({int(word) for word in words})
-
-
-def _losses(count: int) -> str:
-    return plural(count, "loss") if count else "no loss"
 
 
 def _recovery_panel(code: Code, steps: Sequence[Step], read: int) -> Panel:

@@ -113,7 +113,6 @@ def picture(title: str, panels: Sequence[Panel], notes: Sequence[str] = ()) -> s
 
 
 def save(path: str, document: str) -> None:
-    """Write *document* to *path*; see `made_files.save`."""
     made_files.save(path, document, "SVG file")
 
 

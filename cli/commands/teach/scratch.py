@@ -57,12 +57,10 @@ class Lab:
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters of the layout."""
         return {} if self.length is None else {"length": self.length}
 
     @property
     def members(self) -> list[str]:
-        """The names of the members in the folder."""
         return [f"disk{number}.img" for number in range(self.disks)]
 
     def check(self) -> None:

@@ -512,7 +512,6 @@ class Commands:
     # -- settings ------------------------------------------------------------------------------
 
     async def get(self, key: str | None = None) -> Result:
-        """Return one setting, or all."""
         events = {} if self._events is None else await self._events.settings()
         if key is None:
             return {"settings": self._array.settings() | events}

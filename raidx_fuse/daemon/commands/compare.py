@@ -13,7 +13,7 @@ tuning. Both sides are told for today's content and today's load: what differs i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,7 @@ from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
+from raidx_fuse.layouts.planning.stripe_plan import cells_of, unwritten_cells
 from raidx_fuse.store.chunk_table import Move
 
 MOVED_MAX = 1 << 15  # some 6 MB
@@ -79,7 +80,9 @@ class Comparison:
 
     def _shape(self) -> _Shape | None:
         layout = self._context.layout
-        if _is_changing(layout) or any(job.kind in MOVING for job in self._array.jobs.running()):
+        grows = isinstance(layout, ElasticLayout) and layout.growing
+        moves = any(job.kind in MOVING for job in self._array.jobs.running())
+        if grows or moves or isinstance(layout, RestripeLayout):
             return None
         return _Shape(layout, layout.stripes, tuple(sorted(self._paths().items())))
 
@@ -160,7 +163,7 @@ class Comparison:
         after = _Tally(step)
         for number in range(0, layout.stripes, step):
             stripe = Stripe(number)
-            for cell in _written(layout, context.unwritten_cells(stripe)):
+            for cell in cells_of(layout.code.all_mask & ~context.unwritten_cells(stripe)):
                 place = layout.place(stripe, cell)
                 if place[0] < 0:
                     continue  # a cell that a restriping layout does not place
@@ -196,13 +199,8 @@ class Comparison:
         }
 
     def _unwritten(self, before: _Before, stripe: Stripe) -> int:
-        code = before.layout.code
         data = self._context.written.unwritten_data(before.layout, stripe)
-        return data | sum(
-            1 << code.data_count + parity
-            for parity, support in enumerate(code.support)
-            if not support & ~data
-        )
+        return unwritten_cells(before.layout.code, data)
 
     def _before_stripe(self, before: _Before, stripe: Stripe) -> Result:
         context, layout = self._context, before.layout
@@ -228,7 +226,7 @@ class Comparison:
         then = _Tally(step)
         for number in range(0, before.shape.stripes, step):
             stripe = Stripe(number)
-            for cell in _written(layout, self._unwritten(before, stripe)):
+            for cell in cells_of(layout.code.all_mask & ~self._unwritten(before, stripe)):
                 then.add(stripe, cell, before.place(stripe, cell)[0], layout)
         access = self._context.access
         rates = access if isinstance(access, AccessStats) else None
@@ -323,15 +321,3 @@ class _Tally:
             }
             for role in {*self._data, *self._parity}
         }
-
-
-def _is_changing(layout: Layout) -> bool:
-    return isinstance(layout, RestripeLayout) or (
-        isinstance(layout, ElasticLayout) and layout.growing
-    )
-
-
-def _written(layout: Layout, unwritten: int) -> Iterator[CellIndex]:
-    for cell in cell_range(0, len(layout.code.cells)):
-        if not unwritten >> cell & 1:
-            yield cell

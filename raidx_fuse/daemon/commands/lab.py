@@ -15,7 +15,8 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.commands.arguments import check_arguments
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.configuration.config import MemberRecord
-from raidx_fuse.layouts.numbers import Role, Stripe, cell_range
+from raidx_fuse.layouts.numbers import Role, Stripe
+from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.simulated.faulty import ALL, WRITE, Fault
 from raidx_fuse.members.simulated.lab_member import LabMember
@@ -234,12 +235,8 @@ def _written_byte(array: Array, record: MemberRecord, generator: random.Random) 
     start = generator.randrange(stripes)
     for number in range(min(stripes, LOOKED_AT_MAX)):
         stripe = Stripe((start + number) % stripes)
-        unwritten = context.unwritten_cells(stripe)
-        places = [
-            context.position(stripe, cell)
-            for cell in cell_range(0, len(context.code.cells))
-            if not unwritten >> cell & 1
-        ]
+        written = cells_of(context.code.all_mask & ~context.unwritten_cells(stripe))
+        places = (context.position(stripe, cell) for cell in written)
         offsets = [int(offset) for at, offset in places if at == role]
         if offsets:
             return generator.choice(offsets) + generator.randrange(context.chunk_bytes)

@@ -137,7 +137,6 @@ class PoolCommands:
         }
 
     async def rename(self, volume: str, name: str) -> Result:
-        """Give a volume another name."""
         part, found = self._find(volume)
         async with self._naming:
             if name != found.name:

@@ -87,7 +87,6 @@ def event_text(event: Event) -> str:
 
 
 def mail_text(event: Event, address: str) -> str:
-    """Return the mail about *event* to *address*."""
     host = socket.gethostname()
     subject = f"{event.event} on {event.array} ({host})"
     lines = [event.message, f"array {event.array}, {event.uuid}, mounted on {event.mountpoint}"]

@@ -53,7 +53,7 @@ class EventStore:
         size = path.stat().st_size if path.exists() else 0
         if size + len(line) > FILE_BYTES_MAX:
             path.replace(path.with_suffix(".events.1"))
-        with open(path, "ab", opener=_private) as file:
+        with open(path, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(line)
         if not size:
             self._sweep(keep=path)
@@ -90,7 +90,6 @@ class EventStore:
     # -- settings ----------------------------------------------------------------------------------
 
     def load(self, uuid: str) -> dict[str, str]:
-        """Return the event settings of an array."""
         try:
             with (self.folder / f"{uuid}.json").open("rb") as file:
                 values = json.loads(file.read(SETTINGS_BYTES_MAX))
@@ -107,10 +106,6 @@ class EventStore:
         new.write_text(json.dumps(values))
         new.chmod(0o600)
         new.replace(path)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _events(path: Path) -> Iterator[Event]:

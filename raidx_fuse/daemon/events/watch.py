@@ -56,7 +56,6 @@ class Watch:
         self._full: list[str] = []  # members whose hosts are full
 
     def begin(self, array: Array) -> None:
-        """Watch *array*, which has started."""
         self._array = array
         array.member_set.on_fail.append(self._failed)
         array.jobs.on_start.append(self._job_started)

@@ -260,7 +260,6 @@ class _Run:
         }
 
     async def happen(self, array: Array) -> None:
-        """Let the events of *array* happen."""
         events = [event for event in self.experiment.events if event.array == array.name]
         own = [e for e in events if not (e.do == "set" and is_pool_setting(e.key))]
         for report in await play(array, own, self.makers[array.name]):
@@ -280,7 +279,6 @@ class _Run:
             self.events.append(report)
 
     async def serve(self, load: VolumeLoad) -> None:
-        """Drive *load*."""
         _, volume = self.pool.find(load.volume)
         recorder = _LoadRecorder(load.begin_s, self.recorders[load.volume], self.recorder)
         content = None
@@ -302,7 +300,6 @@ class _Run:
         return {"verified_bytes": checked, "wrong": wrong}
 
     def array(self, array: Array, before: Snapshot) -> dict[str, Any]:
-        """Return what the result says of *array*."""
         stats = difference(before, snapshot(array))
         history = self.balancer.monitor.arrays.get(array.uuid)
         rows = history.newest(1 << 30).tolist() if history else []
@@ -324,7 +321,6 @@ class _Run:
         }
 
     def volume(self, wanted: PoolVolume) -> dict[str, Any]:
-        """Return what the result says of a volume."""
         part, volume = self.pool.find(wanted.name)
         recorder = self.recorders[wanted.name]
         return {

@@ -144,11 +144,9 @@ class Table:
         return key in self._values
 
     def table(self, key: str) -> Table:
-        """Return the table below *key*, empty if there is none."""
         return Table(f"{self.place} [{key}]", self.take(key, dict, {}))
 
     def tables(self, key: str) -> list[Table]:
-        """Return the tables of the list *key*."""
         rows = self.take(key, list, [])
         if not all(isinstance(row, dict) for row in rows):
             raise UsageError(f"{self.place}: {key} is a list of tables, written [[{key}]]")
@@ -250,7 +248,6 @@ def _network(table: Table) -> NetworkModel:
 
 
 def _pool(top: Table, title: str, folder: str, seed: int) -> PoolExperiment:
-    """Return an experiment with several arrays."""
     pool, report = top.table("pool"), top.table("report")
     rows = {key: top.tables(key) for key in ("arrays", "volumes", "loads", "events")}
     top.end()

@@ -43,7 +43,6 @@ def _pyarrow() -> Any:
 
 
 def origin_of(result: Result) -> dict[str, Any]:
-    """Return where *result* comes from."""
     swept: dict[str, Any] = result.get("sweep", {})
     return {name: result[name] for name in PROVENANCE if name in result} | swept
 
@@ -52,7 +51,9 @@ def write_rows(path: str, rows: Sequence[Mapping[str, Any]], results: Sequence[R
     """Write *rows*, made of *results*, to *path*; an absent value is empty. Raises UsageError."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     if is_parquet(path):
-        columns = {name: [_or_none(row.get(name)) for row in rows] for name in names}
+        columns = {
+            name: [None if row.get(name) == "" else row.get(name) for row in rows] for name in names
+        }
         _write_parquet(path, [columns], results)
         return
     _write_csv(path, names, ([row.get(name, "") for name in names] for row in rows))
@@ -79,10 +80,6 @@ def write_records(path: str, results: Sequence[Result]) -> None:
             yield from zip(*(part.get(name, [""] * count) for name in names), strict=True)
 
     _write_csv(path, names, rows())
-
-
-def _or_none(value: Any) -> Any:
-    return None if value == "" else value
 
 
 def _write_csv(path: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -71,45 +71,23 @@ async def drive(
             for _ in range(depth):
                 nursery.start_soon(_serve, perform, waiting)
         return
-    room = _Room(outstanding_max)
+    room = trio.Semaphore(outstanding_max)
     async with trio.open_nursery() as nursery:
         for request in requests_of(load):
             due_s = start_s + request.at_s
             if due_s > trio.current_time():
                 await sleep_until(due_s)
-            if room.taken >= room.most:
+            try:
+                room.acquire_nowait()
+            except trio.WouldBlock:
                 recorder.count_held_back()
-                await room.wait()
-            room.taken += 1
+                await room.acquire()
             nursery.start_soon(_one, perform, request, due_s, room)
 
 
-class _Room:
-    """Counts requests under way; the sender waits while there are *most* of them."""
-
-    __slots__ = ("most", "roomy", "taken")
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.taken = 0
-        self.roomy: trio.Event | None = None
-
-    async def wait(self) -> None:
-        """Wait until one request has ended."""
-        self.roomy = trio.Event()
-        await self.roomy.wait()
-
-    def leave(self) -> None:
-        """Count one request as ended."""
-        self.taken -= 1
-        if self.roomy is not None:
-            self.roomy.set()
-            self.roomy = None
-
-
-async def _one(perform: Perform, request: Request, due_s: float, room: _Room) -> None:
+async def _one(perform: Perform, request: Request, due_s: float, room: trio.Semaphore) -> None:
     await perform(request, due_s)
-    room.leave()
+    room.release()
 
 
 async def _serve(perform: Perform, waiting: Iterator[Request]) -> None:

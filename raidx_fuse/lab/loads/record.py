@@ -32,7 +32,6 @@ class Recorder:
         self.end_s = 0.0
 
     def add(self, at_s: float, response_s: float, is_write: bool, length_bytes: int) -> None:
-        """Count one request that succeeded."""
         self._at_s.append(at_s)
         self._response_s.append(response_s)
         self._length.append(length_bytes)

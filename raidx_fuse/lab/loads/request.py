@@ -68,7 +68,6 @@ def requests_of(load: Load) -> Iterator[Request]:
 
 
 def block_of(requests: Iterable[tuple[float, bool, int, int]]) -> Block:
-    """Return *requests* as one block."""
     rows = list(requests)
     at_s, is_write, offset, length = zip(*rows, strict=True) if rows else ((), (), (), ())
     return Block(

@@ -140,7 +140,6 @@ class _Generator:
         self._done = 0
 
     def blocks(self, requests: int, block_requests: int) -> Iterator[Block]:
-        """Yield the load."""
         work = self.work
         while requests > 0:
             count = min(requests, block_requests)
