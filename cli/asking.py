@@ -136,10 +136,11 @@ def _ask_one(path: str, own: bool, fits: Callable[[Mapping[str, Any]], object]) 
         document = _status(path)
         check_status(document)
         fits(document)
-    except (RaidxError, ValueError, OverflowError, TypeError, LookupError) as error:
-        return Found(path, own, None, _problem(path, error))
-    except (AttributeError, RecursionError, ArithmeticError) as error:
-        return Found(path, own, None, _problem(path, error))
+    except RaidxError as error:
+        return Found(path, own, None, str(error))
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        why = f"the daemon of {path} does not answer with a raidx status"
+        return Found(path, own, None, why)
     return Found(path, own, document, None)
 
 
@@ -150,12 +151,6 @@ def _status(path: str) -> dict[str, Any]:
     if status.get("mountpoint") != path:
         raise ControlError(f"the daemon of {path} claims another mount point")
     return status
-
-
-def _problem(path: str, error: Exception) -> str:
-    if isinstance(error, RaidxError):
-        return str(error)
-    return f"the daemon of {path} does not answer with a raidx status"
 
 
 def check_status(document: Mapping[str, Any]) -> None:
