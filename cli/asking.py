@@ -29,7 +29,6 @@ STATUS_BYTES_MAX = 2 << 20  # 255 members with the longest paths
 ITEMS_MAX = 1000
 UUID_CHARS_MIN = 8  # as many as messages show
 TEXT_CHARS_MAX = 8192
-NUMBER = (int, float)
 STATUS = {  # the fields that every status has, with their types
     **{"name": str, "uuid": str, "layout": str, "state": str, "size": int, "chunk_size": int},
     **{"redundancy_left": int, "members": list, "jobs": list, "volumes": list, "warnings": list},

@@ -240,11 +240,6 @@ class BundleLayout(Layout):
         self.chunks = stripes * self._data_count
         self.size_bytes = self.chunks * self.chunk_bytes
 
-    @property
-    def table_bytes(self) -> int:
-        """Memory of the table: 15 bytes a cell, without the reverse index."""
-        return sum(part.nbytes for part in (self.disk, self.offset, self.last, self.interval))
-
     # -- the layout interface ------------------------------------------------------------------
 
     def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:

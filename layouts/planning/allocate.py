@@ -156,18 +156,6 @@ def rising(disk: NDArray[np.uint8], width: int) -> NDArray[np.uint64]:
     return offset
 
 
-def chunk_numbers(table: Table, members: int) -> Table:
-    """Return the chunk number of each entry of *table* on its member, same shape.
-
-    Members hand out their chunks in rising order, as in the paper's Fig. 1; a spare is the last.
-    """
-    numbers = np.empty_like(table)
-    for member in range(members):
-        places = table == member
-        numbers[places] = np.arange(np.count_nonzero(places), dtype=np.int32)
-    return numbers
-
-
 def _next_bundle(left: list[int], length: int) -> tuple[int, ...] | None:
     """Take one chunk from the *length* members with the most left; None when there are too few."""
     order = sorted(range(len(left)), key=lambda i: -left[i])[:length]  # stable: ties by index

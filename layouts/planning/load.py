@@ -95,16 +95,6 @@ def write_load(layout: Layout, chunks: Iterable[Chunk]) -> Load:
     return Load(tuple(operations), tuple(operations))
 
 
-def recovery_load(code: Code, column: int) -> Load:
-    """Return the operations by column of a rebuild of *column* in one stripe, with fewest reads."""
-    reads = 0
-    for _, mask in code.recover(column):
-        reads |= mask
-    writes = [0] * code.columns
-    writes[column] = len(code.column_cells[column])
-    return Load(tuple((reads & mask).bit_count() for mask in code.column_masks), tuple(writes))
-
-
 def conventional_reads(code: Code, column: int) -> int:
     """Return the number of distinct reads when every cell of *column* uses its first chain.
 

@@ -16,13 +16,12 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
+from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.format.superblock import MAGIC, Slot
 from raidx_fuse.members.base import Member
 
 HEAD_BYTES = 260 << 10  # up to and including the first ZFS label
 TAIL_BYTES = 260 << 10
-FRONT_BYTES = SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS  # the superblocks of a member
 _KI = 1024
 
 

@@ -61,7 +61,6 @@ class Rebuild(Job):
         super().__init__(context, job_id)
         self.roles = roles
         self.was_away = self.catches_up
-        self.chunks_read = 0
         self._equations: dict[tuple[tuple[int, ...], int, int], Equations] = {}
         # In a raidx layout only some of the bundles have a chunk on these roles.
         per_member = WINDOW_BYTES * context.layout.width // context.code.columns
@@ -218,7 +217,6 @@ class Rebuild(Job):
                 continue  # a bundle without a chunk on these members
             targets = {place for place, _ in equations}
             sources = {source for _, places in equations for source in places} - targets
-            self.chunks_read += len(sources) * count
             wanted.append((Strips(context, first, count), sorted(sources), targets, equations))
         await read_all(context, [(strips, sources) for strips, sources, *_ in wanted])
         writes: list[MemberIO] = []

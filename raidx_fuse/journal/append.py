@@ -85,7 +85,6 @@ class LogWriter(ReshapePosition):
         self._owed: Sequence[MemberIO] = ()
         self._taken_back: list[tuple[int, bytes]] = []
         self._mending = trio.Lock()
-        self.commits = self.commit_bytes = 0
 
     @property
     def durable_mark(self) -> int:
@@ -158,7 +157,6 @@ class LogWriter(ReshapePosition):
             self._take_back(sequence, record, error)
             self.inflight.end(sequence)
             raise
-        self.commits += 1
         return sequence, record
 
     def append_now(self, body: RecordBody) -> tuple[int, int, bytes, list[MemberIO]]:
@@ -170,7 +168,6 @@ class LogWriter(ReshapePosition):
         sequence, position, offset = ring.take(body.size_bytes)
         # One contiguous record costs a copy, but each member takes one buffer instead of four.
         record = encode_record(ring.epoch, sequence, position, ring.array, body)
-        self.commit_bytes += len(record)
         self.hurry()
         return sequence, position, record, self.write_now(offset, record)
 
@@ -263,7 +260,6 @@ class LogWriter(ReshapePosition):
         self.batch = None
         batch.mark_written()
         _, position, _, left = self.append_now(batch.take_body())
-        self.commits += len(batch.stripes)
         if left:
             self.be_late(batch, left, position)
 

@@ -227,7 +227,6 @@ class Journal(Checkpoint):
         for role, place, (buffer,), _ in writes:
             put(role, place, buffer)
         self.note_data(stripe, sequence, data_parts, space_bytes)
-        self.commits += 1
         if not left:
             return ()
         batch = CommitBatch(self.write_batch, sequence, 0)

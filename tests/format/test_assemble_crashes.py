@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from raidx_fuse.errors import AssemblyError
 from raidx_fuse.format.configuration.config import ACTIVE, FAILED, MISSING, REBUILDING, MemberRecord
-from tests.support.scenario import SIZE, Running, Scenario, roles, stale
+from tests.support.scenario import SIZE, Running, Scenario, roles, stale, with_state
 
 # -- crashes in the middle of a round ------------------------------------------------------------
 
@@ -133,7 +133,7 @@ def test_a_newcomer_that_alone_was_told_is_no_member(lonely: int, also_failed: b
     config = running.config.with_record(record)
     if also_failed:  # in the very same round
         running.members.pop(config.record(2).member_uuid)
-        config = config.with_member_state(2, FAILED)
+        config = with_state(config, 2, FAILED)
     running.config = replace(running.config, events=running.config.events + lonely)
     running.update(config, only=[5])
     life.start(0, 2, 3, 4).note("acknowledged")

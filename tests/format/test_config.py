@@ -29,6 +29,7 @@ from raidx_fuse.format.configuration.config import (
 )
 from raidx_fuse.format.configuration.names import is_clean, name_problem
 from raidx_fuse.format.regions import COUNTER_MAX, plan_regions
+from tests.support.scenario import with_state
 
 uuids = st.uuids().map(str)
 clean_text = st.text().filter(is_clean)
@@ -233,7 +234,7 @@ def test_who_takes_a_role_takes_it_from_another() -> None:
     config = example(spares=1)
     spare = config.members[-1]
     first = config.record(0).member_uuid
-    failed = config.with_member_state(0, FAILED)
+    failed = with_state(config, 0, FAILED)
     assert failed.excludes(first)
     seated = failed.with_record(replace(spare, role=0, state=REBUILDING))
     assert seated.problem() is None
@@ -248,15 +249,15 @@ def test_the_lineage_parts_where_someone_is_left_out() -> None:
     config = example(spares=1)
     assert config.reached() == {record.member_uuid for record in config.members}
     assert config.bumped().parting_from(config) == config.bumped(), "nobody is left out"
-    one = config.with_member_state(0, FAILED).bumped().parting_from(config)
-    other = config.with_member_state(1, FAILED).bumped().parting_from(config)
+    one = with_state(config, 0, FAILED).bumped().parting_from(config)
+    other = with_state(config, 1, FAILED).bumped().parting_from(config)
     assert len(one.lineage) == len(other.lineage) == 1
     for parted in (one, other):
         assert parted.extends(config)
         assert not config.extends(parted)
     assert not one.extends(other)
     assert not other.extends(one)
-    later = one.with_member_state(1, FAILED).bumped().parting_from(one)
+    later = with_state(one, 1, FAILED).bumped().parting_from(one)
     assert later.lineage[:1] == one.lineage
     assert len(later.lineage) == 2
     assert later.extends(one)

@@ -12,7 +12,6 @@ import pytest
 
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.format.signature import (
-    FRONT_BYTES,
     Signature,
     clear_front,
     describe,
@@ -97,6 +96,7 @@ def test_a_signature_is_found_and_goes_when_it_is_cleared(
     assert run(find_signatures, member) == []
 
 
+FRONT_BYTES = 2 * SUPERBLOCK_SLOT_BYTES
 IN_FRONT = [case for case in CASES if case[0] != "raidx" and case[1][0][0] < FRONT_BYTES]
 
 

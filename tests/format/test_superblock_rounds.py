@@ -26,6 +26,7 @@ from raidx_fuse.members.base import Member, ReadBuffer
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.scenario import with_state
 from tests.support.superblocks import NAMES, SIZE, config, content, ram, read, resigned
 
 
@@ -143,7 +144,7 @@ def test_a_round_never_overwrites_a_side_that_went_on_alone() -> None:
     for starts in (0, 1, 2):
         others = config(events=9, starts=starts)
         if starts:
-            others = others.with_member_state(1, FAILED).parting_from(others)
+            others = with_state(others, 1, FAILED).parting_from(others)
         assert write_round({NAMES[0]: member}, others) == {NAMES[0]}
     found = run(read_superblock, member)
     assert found is not None
@@ -155,7 +156,7 @@ def test_the_lineage_parts_by_itself_whatever_the_caller_knows() -> None:
     one, two, three = ram(), ram(), ram()
     started = config(events=2, starts=1)
     assert write_round({NAMES[0]: one, NAMES[1]: two}, started) == set()
-    failed = replace(started.with_member_state(1, FAILED), events=3)
+    failed = replace(with_state(started, 1, FAILED), events=3)
     assert write_round({NAMES[0]: one}, failed) == set()
     newcomer = MemberRecord(1, NAMES[2], "rebuilding", SIZE)
     seated = failed.with_record(newcomer)
@@ -238,7 +239,7 @@ def test_an_array_is_not_started_as_if_a_member_of_a_newer_raidx_were_absent() -
 
 
 def test_a_round_is_never_for_the_excluded() -> None:
-    failed = config(events=2).with_member_state(1, FAILED)
+    failed = with_state(config(events=2), 1, FAILED)
 
     async def attempt() -> None:
         await write_config({NAMES[1]: ram()}, failed)

@@ -21,9 +21,9 @@ from raidx_fuse.format.configuration.away import (
 )
 from raidx_fuse.format.configuration.config import FAILED
 from raidx_fuse.jobs.rebuild import Rebuild
-from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.jobs.test_catching_up import CHUNK, JOURNALS, check_whole, come_back, leave
+from tests.support.scenario import with_state
 from tests.support.spy import fill, members_from, noise, spying
 
 
@@ -150,7 +150,7 @@ def test_the_map_of_a_huge_array_has_a_bounded_number_of_regions() -> None:
             assert (away.stripes, max(away.regions) < REGIONS_MAX) == (8, True)
             packed = base64.b64encode(zlib.compress(b"\xff" * (REGIONS_MAX // 8 + 1))).decode()
             crafted = {**kept.jobs[KEY], "regions": packed}
-            failed = kept.with_member_state(Role(0), FAILED)
+            failed = with_state(kept, 0, FAILED)
             assert away_of(failed) is not None
             assert away_of(replace(failed, jobs={**failed.jobs, KEY: crafted})) is None
 

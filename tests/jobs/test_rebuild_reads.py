@@ -60,8 +60,7 @@ def test_rebuilding_one_member_reads_the_fewest_chunks(
             await rig.put(0, random.Random(1).randbytes(len(rig.model)))
             role = width // 3
             stripes = rig.running.context.layout.stripes
-            job = await rebuild(rig, role)
-            assert job.chunks_read == chunks * stripes
+            await rebuild(rig, role)
             assert rig.log.bytes_of(READ, rig.data) == chunks * stripes * CHUNK
             assert rig.log.bytes_of(WRITE, rig.data) == rows * stripes * CHUNK
             # Exactly the cells of the plan, and rows that are neighbours in one operation.
@@ -95,8 +94,8 @@ def test_parity_columns_need_no_more_than_their_chains(name: str, width: int, ro
             stripes = rig.running.context.layout.stripes
             found = []
             for role in range(width):
-                job = await rebuild(rig, role)
-                found.append(job.chunks_read // stripes)
+                await rebuild(rig, role)
+                found.append(rig.log.bytes_of(READ, rig.data) // CHUNK // stripes)
             data = {"rdp": 27, "evenodd": 33}[name]
             assert found[: width - 2] == [data] * (width - 2)
             assert found[width - 2 :] == {"rdp": [27, 36], "evenodd": [41, 42]}[name]
@@ -112,7 +111,6 @@ def test_two_members_at_once_read_every_survivor_once() -> None:
             stripes = rig.running.context.layout.stripes
             job = await rebuild(rig, 2, 7)
             assert job.roles == (2, 7)
-            assert job.chunks_read == 8 * 5 * stripes
             assert rig.log.bytes_of(READ, rig.data) == 8 * 5 * stripes * CHUNK
             assert rig.log.bytes_of(WRITE, rig.data) == 2 * 5 * stripes * CHUNK
             await rig.compare()

@@ -194,10 +194,10 @@ def test_the_log_gives_up_what_keeps_stripes_from_being_closed() -> None:
             await rig.put(5 * PAGE, noise(512, 5))  # in the last chunk of the second stripe
             journal, logged = rig.running.context.journal, []
             for turn in range(3):
-                before = journal.commit_bytes
+                before = journal.ring.position
                 for number in range(2):
                     await rig.put(number * 4 * PAGE, noise(4 * PAGE, 2 * turn + number))
-                logged.append((journal.commit_bytes - before) // PAGE)
+                logged.append((journal.ring.position - before) // PAGE)
                 await trio.sleep(0.1)
             # First also what ends the second stripe.
             assert logged == [5, 3, 3]

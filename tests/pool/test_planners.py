@@ -16,7 +16,7 @@ from raidx_fuse.pool.allocate import exchange_rounds
 from raidx_fuse.pool.balance.actions import Action, actions_of, batches, copied_bytes
 from raidx_fuse.pool.balance.baselines import random_reassign
 from raidx_fuse.pool.balance.dswap import dswap, paper_dswap
-from raidx_fuse.pool.balance.exact import CELLS_MAX, exact, feasible
+from raidx_fuse.pool.balance.exact import CELLS_MAX, exact
 from raidx_fuse.pool.balance.plan import EXCHANGE, Plan, explain
 from raidx_fuse.pool.balance.strategies import STRATEGIES, make
 from raidx_fuse.pool.balance.system import (
@@ -160,8 +160,8 @@ def test_exact_says_that_there_is_no_plan() -> None:
     pytest.importorskip("scipy", reason="the planner exact needs the extra raidx-fuse[exact]")
     arrays = [ArraySpec("a", 100.0, 10), ArraySpec("b", 100.0, 10)]
     volumes = [VolumeSpec("v", 5, "a", 60.0), VolumeSpec("w", 5, "a", 40.0)]
-    assert feasible(make_system(arrays, volumes)) is True
-    assert feasible(make_system(arrays, [VolumeSpec("v", 5, "a", 100.0)])) is False
+    assert exact(make_system(arrays, volumes)).solved
+    assert not exact(make_system(arrays, [VolumeSpec("v", 5, "a", 100.0)])).solved
     too_many = [VolumeSpec(f"v{i}", 1, "a", 1.0) for i in range(CELLS_MAX)]
     with pytest.raises(UsageError, match="use --planner dswap"):
         exact(make_system(arrays, too_many))

@@ -22,12 +22,18 @@ from raidx_fuse.format.configuration.config import (
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.format.superblock_round import write_config
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
 
 SIZE = 1 << 20
 METADATA_BYTES = SUPERBLOCK_SLOT_BYTES * 2
+
+
+def with_state(config: ArrayConfig, role: int, state: str) -> ArrayConfig:
+    """Return *config* with the member in *role* in *state*."""
+    return config.with_record(replace(config.record(Role(role)), state=state))
 
 
 class Scenario:
@@ -125,7 +131,7 @@ class Running:
     def fail(self, role: int, only: Iterable[int] | None = None) -> Running:
         """Take *role* out."""
         self.members.pop(self.config.record(role).member_uuid, None)
-        return self.update(self.config.with_member_state(role, FAILED), only)
+        return self.update(with_state(self.config, role, FAILED), only)
 
     def spare(self, only: Iterable[int] | None = None) -> Running:
         """Let a new disk join as a spare."""
@@ -141,7 +147,7 @@ class Running:
         record = MemberRecord(role, self.life.uuid(), REBUILDING, SIZE, disk.path)
         self.members[record.member_uuid] = disk
         self.update(self.config.with_record(record))
-        return self.update(self.config.with_member_state(role, ACTIVE), only)
+        return self.update(with_state(self.config, role, ACTIVE), only)
 
     def note(self, text: str, only: Iterable[int] | None = None) -> Running:
         """Change a setting."""

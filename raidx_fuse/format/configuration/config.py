@@ -203,10 +203,6 @@ class ArrayConfig:
         members = sorted((*others, record), key=lambda r: (r.role < 0, r.role))
         return replace(self, members=tuple(members))
 
-    def with_member_state(self, role: Role, state: str) -> ArrayConfig:
-        """Return this configuration with the member in *role* in *state*."""
-        return self.with_record(replace(self.record(role), state=state))
-
     def started_with(self, present: Collection[str]) -> ArrayConfig:
         """Return the configuration of an array that starts for writing with *present* (UUIDs).
 

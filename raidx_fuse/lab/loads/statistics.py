@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -45,9 +45,6 @@ class Statistics:
     top_share: float
     sequential_share: float
     distinct_share: float
-
-    def as_dict(self) -> dict[str, float]:
-        return asdict(self)
 
 
 def statistics_of(load: Load) -> Statistics:

@@ -25,24 +25,15 @@ CELLS_MAX = 20_000
 """Volumes times arrays: beyond it the program is too large to be solved in reasonable time."""
 
 LIMIT_S = 30.0
-OPTIMAL, LIMIT_REACHED, INFEASIBLE = 0, 1, 2  # scipy's status
+OPTIMAL = 0  # scipy's status
 
 
 def exact(system: System, *, limit_s: float = LIMIT_S) -> Plan:
     """Return the plan of least cost; `Plan.proven` says that the solver ended before *limit_s*.
 
-    Without a solution the plan leaves everything where it is; if it is *proven*-less and not
-    solved, see `feasible`. Raises UsageError if the pool is too large or scipy is not installed.
+    Without a solution the plan leaves everything where it is. Raises UsageError if the pool is too
+    large or scipy is not installed.
     """
-    return _solve(system, limit_s)[0]
-
-
-def feasible(system: System, *, limit_s: float = LIMIT_S) -> bool | None:
-    """Say whether any plan removes the hotspots; None: not known within *limit_s*."""
-    return _solve(system, limit_s)[1]
-
-
-def _solve(system: System, limit_s: float) -> tuple[Plan, bool | None]:
     m, n = system.need.shape
     if m * n > CELLS_MAX:
         raise UsageError(
@@ -50,19 +41,18 @@ def _solve(system: System, limit_s: float) -> tuple[Plan, bool | None]:
             action="use --planner dswap",
         )
     if not Assignment(system).overloaded().size:
-        return make_plan("exact", system, system.where, proven=True), True
+        return make_plan("exact", system, system.where, proven=True)
     # The solver satisfies a row up to 1e-6 of its unit. Whole units keep Eq. 1 exact where sizes
     # are multiples of an extent; whatever comes out is checked once more below.
     unit = int(np.gcd.reduce(np.concatenate([system.size, system.capacity])))
     for slack in (0.0, 1e-5):
         result = _milp(system, unit, slack, limit_s)
         if result.x is None:
-            known = False if result.status == INFEASIBLE and not slack else None
-            return make_plan("exact", system, system.where), known
+            return make_plan("exact", system, system.where)
         array_of: Ints = np.asarray(result.x).reshape(m, n).argmax(axis=1)
         plan = make_plan("exact", system, array_of, proven=result.status == OPTIMAL and not slack)
         if plan.solved and not violations(system, array_of):
-            return plan, True
+            return plan
     raise RaidxError("the solver of the planner exact gave a plan that breaks a constraint")
 
 
