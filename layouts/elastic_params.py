@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any
 
 from raidx_fuse.layouts.codes.code import Code, LayoutError
@@ -75,20 +74,7 @@ def next_rules(
     standing = int(parity_stays(name) and name != "raid0")
     columns = tuple(count - standing for count in history)
     run = granule_rows(rotates)
-    return [*rules, _chosen(columns, rules, rotated, stripes, granule, rows, run)]
-
-
-@lru_cache(maxsize=8)  # asked for three times: to check, and again under the locks
-def _chosen(
-    columns: tuple[int, ...],
-    rules: tuple[Rule, ...],
-    rotated: bool,
-    stripes: int,
-    granule: int | None,
-    rows: int,
-    run: int,
-) -> Rule:
-    return choose_rule(columns, rules, rotated, stripes, granule, rows, run)
+    return [*rules, choose_rule(columns, rules, rotated, stripes, granule, rows, run)]
 
 
 def parity_stays(name: str) -> bool:

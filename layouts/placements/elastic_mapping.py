@@ -40,6 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from math import gcd, lcm
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -165,9 +166,10 @@ def granule_rows(rotates: bool | None) -> int:
     return GRANULE_ROWS_ROTATING if rotates else GRANULE_ROWS_FLASH
 
 
+@lru_cache(maxsize=8)  # asked for three times: to check, and again under the locks
 def choose_rule(
-    history: Sequence[int],
-    rules: Sequence[Rule],
+    history: tuple[int, ...],
+    rules: tuple[Rule, ...],
     rotated: bool,
     stripes: int,
     granule: int | None = None,

@@ -180,19 +180,14 @@ class _Connection:
         while True:
             try:
                 event = self._protocol.next_event()
+                if event is not h11.NEED_DATA:
+                    return event
+                if self._protocol.they_are_waiting_for_100_continue:
+                    raise _Refused(417)
+                data = await self._stream.receive_some(_RECEIVE_BYTES)
+                self._protocol.receive_data(bytes(data))
             except h11.RemoteProtocolError as error:
                 raise _Refused(error.error_status_hint) from None
-            if event is not h11.NEED_DATA:
-                return event
-            if self._protocol.they_are_waiting_for_100_continue:
-                raise _Refused(417)
-            self._feed(await self._stream.receive_some(_RECEIVE_BYTES))
-
-    def _feed(self, data: bytes | bytearray) -> None:
-        try:
-            self._protocol.receive_data(bytes(data))
-        except h11.RemoteProtocolError as error:
-            raise _Refused(error.error_status_hint) from None
 
     async def _left(self) -> Message:
         """Return when the client leaves, or sends more before it was answered."""

@@ -209,7 +209,7 @@ def test_the_chosen_turns_keep_parity_even_in_an_array_of_usual_size(
     rules: list[Rule] = []
     for added in growth:
         history.append(history[-1] + added)
-        rules.append(choose_rule(history, rules, True, 1 << 14))
+        rules.append(choose_rule(tuple(history), tuple(rules), True, 1 << 14))
     assert rules[0] is not None
     assert rules[0][0] >= 4
     members = ElasticMapping(history, rules, True).members(0, 1 << 14)
