@@ -44,7 +44,8 @@ class Watch:
         self._emit = emit
         self._mountpoint = mountpoint
         self._unix_s = unix_s
-        self._array: Array | None = None
+        self._array: Array  # since `begin`
+        self._has_begun = False
         self._waiting: dict[int, str] = {}  # by id of the job: what it waits for
         self._lost = self._unreadable = 0
         self._laws = 0  # broken so far
@@ -56,7 +57,7 @@ class Watch:
         self._full: list[str] = []  # members whose hosts are full
 
     def begin(self, array: Array) -> None:
-        self._array = array
+        self._array, self._has_begun = array, True
         array.member_set.on_fail.append(self._failed)
         array.jobs.on_start.append(self._job_started)
         array.jobs.on_end.append(self._job_ended)
@@ -81,7 +82,7 @@ class Watch:
 
     def ended(self) -> None:
         """Tell that the array was closed; nothing, if it never started."""
-        if self._array is None:
+        if not self._has_begun:
             return
         if self._array.read_only or self._array.member_set.config.clean:
             self._tell("ArrayStopped", INFO, f"{self._array.name} was closed", "")
@@ -109,7 +110,6 @@ class Watch:
         self, kind: str, severity: str, message: str, subject: str, action: str | None = None
     ) -> Event:
         """Return an event of this array that happens now."""
-        assert self._array is not None
         return Event(
             at_s=self._unix_s(),
             event=kind,
@@ -128,24 +128,20 @@ class Watch:
         self._emit(self.event(kind, severity, message, subject, action))
 
     def _advice(self) -> str | None:
-        assert self._array is not None
         return advice.action(self._array.status() | {"mountpoint": self._place()})
 
     def _place(self) -> str:
         """Return what names the array on a command line."""
-        assert self._array is not None
         mine = f":{self._array.name}" if self._beside_others else ""
         return f"{self._mountpoint}{mine}" if self._mountpoint else ""
 
     def _failed(self, role: Role) -> None:
-        assert self._array is not None
         member_set = self._array.member_set
         path = self._path(role)
         self._tell("Fail", ERROR, f"member {path} in role {role} has failed", path)
         self._degraded(member_set.lost | {role})
 
     def _degraded(self, lost: frozenset[Role]) -> None:
-        assert self._array is not None
         left = max(0, self._array.context.code.tolerance - len(lost))
         roles = ", ".join(str(role) for role in sorted(lost))
         where = self._place() or "ARRAY"
@@ -182,7 +178,6 @@ class Watch:
             self._tell("MismatchFound", ERROR if left else WARNING, text, job.kind, self._advice())
 
     def _active_again(self, job: Rebuild) -> None:
-        assert self._array is not None
         for role in job.roles:
             queue = self._array.member_set.readable[role]
             if queue is not None:
@@ -191,7 +186,6 @@ class Watch:
 
     def _look_at_log(self) -> None:
         """Tell once when writers begin to wait for room in the log; again after a look without."""
-        assert self._array is not None
         waits = self._array.context.journal.waits_for_room
         is_full = waits > self._waits
         if is_full and not self._log_was_full:
@@ -202,7 +196,6 @@ class Watch:
 
     def _look_at_hosts(self) -> None:
         """Tell once when a file system with members is full, and once when it is not any more."""
-        assert self._array is not None
         full = self._array.member_set.hosts.full_paths()
         if full and not self._full:
             text = f"no space on the file system of {', '.join(full)}: new writes fail"
@@ -216,12 +209,10 @@ class Watch:
         self._mended[role] += 1
 
     def _path(self, role: Role) -> str:
-        assert self._array is not None
         queue = self._array.member_set.queues[role]
         return "" if queue is None else queue.member.path
 
     def _look(self) -> None:
-        assert self._array is not None
         for job in self._array.jobs.running():
             if job.error and self._waiting.get(job.job_id) != job.error:
                 self._waiting[job.job_id] = job.error
