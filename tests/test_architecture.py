@@ -121,7 +121,7 @@ CLOCKS = {
     # when a lock may have been taken over: a suspend of the machine counts, too
     ("members.nbd.dial", "clock_gettime"),
     ("members.nbd.dial", "CLOCK_BOOTTIME"),
-    ("daemon.events.wall_clock", "time"),  # dates for people: of creation, scrubs, events
+    ("daemon.events.event", "time"),  # dates for people: of creation, scrubs, events
     # when an answer is overdue, in commands: no event loop there
     ("daemon.control_socket", "monotonic"),
     ("daemon.mount", "time_ns"),  # the time stamp that `ls` shows

@@ -18,9 +18,8 @@ from raidx_fuse.cli.asking import array_named, ask
 from raidx_fuse.cli.output import OUTPUT_VERSION, Output, console
 from raidx_fuse.cli.parameters import ARRAYS
 from raidx_fuse.cli.printable import shown
-from raidx_fuse.daemon.events.event import Event
+from raidx_fuse.daemon.events.event import Event, unix_s
 from raidx_fuse.daemon.events.store import EventStore, state_directory
-from raidx_fuse.daemon.events.wall_clock import unix_s
 from raidx_fuse.errors import UsageError
 from raidx_fuse.fuse.mountpoint import real_path, split_array
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from raidx_fuse.daemon.events.wall_clock import unix_s
+from raidx_fuse.daemon.events.event import unix_s
 from raidx_fuse.daemon.member_files import Disks, check_distinct, is_there, size_in
 from raidx_fuse.errors import FormatError, UsageError
 from raidx_fuse.format.configuration.config import NO_ROLE

@@ -30,8 +30,8 @@ from raidx_fuse.daemon.commands.lab import LabCommands
 from raidx_fuse.daemon.commands.volumes import Part, PoolCommands
 from raidx_fuse.daemon.control_server import Handler
 from raidx_fuse.daemon.events.delivery import Delivery, delivering
+from raidx_fuse.daemon.events.event import unix_s
 from raidx_fuse.daemon.events.store import EventStore, state_directory
-from raidx_fuse.daemon.events.wall_clock import unix_s
 from raidx_fuse.daemon.events.watch import Watch
 from raidx_fuse.daemon.history_file import HistoryFiles
 from raidx_fuse.daemon.member_files import Disks

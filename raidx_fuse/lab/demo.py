@@ -88,7 +88,7 @@ class DemoArray:
         self._made: list[LabMember] = []
         self.memories: list[RamMember] = []
         self._told: deque[Event] = deque(maxlen=EVENTS_KEPT)
-        self._handle: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]] | None = None
+        self._handle: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]  # since `begin`
         self.is_slow = False
 
     # -- members -----------------------------------------------------------------------------------
@@ -154,7 +154,6 @@ class DemoArray:
         self.is_slow = True
 
     async def ask(self, questions: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-        assert self._handle is not None
         answers = [await self._handle(name, dict(arguments)) for name, arguments in questions]
         for answer in answers:
             if answer.get("action") is not None:  # commands that there is no mount point for

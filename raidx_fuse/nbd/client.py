@@ -74,7 +74,7 @@ class Client:
         self._pace = Pace()  # of the request of which a part has come
         self._link = Server(pipe.export, _memory)
         self.handler = Handler(volume, self._link, self._is_abandoned)
-        self._nursery: trio.Nursery | None = None
+        self._nursery: trio.Nursery  # while it serves
         self._requests: deque[Request] = deque()
         self._output: Pieces = []
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
@@ -164,7 +164,7 @@ class Client:
         self._write_held(held)  # only if a task has suspended
         self._deferral.allow(False)
         for task, _, request in held:
-            self._start(self._finish, task, request)
+            self._nursery.start_soon(self._finish, task, request)
         self._send()
         return stopped
 
@@ -193,7 +193,7 @@ class Client:
         if self._reads:
             self._reads = self._may_read()
             if self._reads:
-                self._start(self._work)
+                self._nursery.start_soon(self._work)
         try:
             yield from _to_its_end(task, trap)
         finally:
@@ -228,10 +228,6 @@ class Client:
 
     def _count(self) -> None:
         self._budget.note(self, self._link.kept_bytes + self._taken_bytes)
-
-    def _start(self, run: Any, *args: Any) -> None:
-        assert self._nursery is not None
-        self._nursery.start_soon(run, *args)
 
     async def _answer(self, request: Request) -> None:
         pieces = await self.handler.answer(request)
@@ -300,7 +296,7 @@ class Client:
         try:
             if not self._pipe.put(output) and not self._sends:
                 self._sends, self._sent = True, trio.Event()
-                self._start(self._drain)
+                self._nursery.start_soon(self._drain)
         except OSError:
             self._ended = True
 

@@ -64,7 +64,6 @@ class Door:
         self._tls = tls
         self._deferral = deferral or Deferral()
         self._sources = sources or Sources()
-        self._busy_poll: BusyPoll | None = None  # while it runs
         self._volumes: list[Volume] = []
         self._served: set[Client] = set()
         self.clients = 0
@@ -99,7 +98,7 @@ class Door:
         sock = trio.socket.from_stdlib_socket(self._listener)
         async with trio.open_nursery() as nursery:
             cpu_latency = CpuLatencyRequest(nursery.start_soon)
-            self._busy_poll = BusyPoll(self._sources, cpu_latency)
+            busy_poll = BusyPoll(self._sources, cpu_latency)
             try:
                 while True:
                     try:
@@ -116,17 +115,17 @@ class Door:
                     if len(self._handshakes) >= HANDSHAKES_MAX:
                         self.refused += 1
                         self._handshakes.pop(0).cancel()
-                    nursery.start_soon(self._serve, ClientPipe(_stdlib(client)))
+                    nursery.start_soon(self._serve, ClientPipe(_stdlib(client)), busy_poll)
             finally:
                 cpu_latency.close()
                 for served in self._served:
                     served.stop()
 
-    async def _serve(self, pipe: ClientPipe) -> None:
+    async def _serve(self, pipe: ClientPipe, busy_poll: BusyPoll) -> None:
         try:
             opened = await self._opened(pipe) if await self._is_welcome(pipe) else None
             if opened is not None:
-                await self._serve_volume(pipe, *opened)
+                await self._serve_volume(pipe, busy_poll, *opened)
         finally:
             pipe.close()
 
@@ -152,8 +151,9 @@ class Door:
                     self._handshakes.remove(handshake)
         return None
 
-    async def _serve_volume(self, pipe: ClientPipe, volume: Volume, first: bytes) -> None:
-        assert self._busy_poll is not None
+    async def _serve_volume(
+        self, pipe: ClientPipe, busy_poll: BusyPoll, volume: Volume, first: bytes
+    ) -> None:
         if volume not in self._volumes:
             return  # deleted during the handshake: its places may be those of another one
         if self.clients >= CLIENTS_MAX:  # others were faster
@@ -161,7 +161,7 @@ class Door:
             return
         self.clients += 1
         self._sources.add(pipe.fd)
-        client = Client(pipe, volume, self._deferral, self._busy_poll, self._budget)
+        client = Client(pipe, volume, self._deferral, busy_poll, self._budget)
         self._served.add(client)
         volume.note_opened()
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -47,3 +48,8 @@ def from_dict(values: object) -> Event | None:
     if type(at_s) is not int or not 0 <= at_s <= AT_S_MAX or known["severity"] not in SEVERITIES:
         return None
     return Event(**known)
+
+
+def unix_s() -> int:
+    """Return the seconds since 1970: a date for people, which no computation of an array uses."""
+    return int(time.time())
