@@ -5,7 +5,6 @@ A record is one atomic change. It consists of any of these:
 * byte ranges of data for roles;
 * logical chunks that become written, or unwritten again;
 * new places of cells (raidx), or the watermark of a restripe;
-* stripes whose parity recovery computes from their data (journal/deferred_parity.py);
 * data whose parity follows at the checkpoint, and stripes whose parity has followed
   (journal/unsettled.py).
 
@@ -47,7 +46,8 @@ ENTRY = struct.Struct("<HHIQ")
 """kind, role, length, offset."""
 ENTRY_BYTES = ENTRY.size
 _ENTRY_TYPE = [("kind", "<u2"), ("role", "<u2"), ("length", "<u4"), ("offset", "<u8")]
-DATA, WRITTEN, TABLE, UNWRITTEN, MARK, PARITY, UNSETTLED, SETTLED = 1, 2, 3, 4, 5, 6, 7, 8
+DATA, WRITTEN, TABLE, UNWRITTEN, MARK, UNSETTLED, SETTLED = 1, 2, 3, 4, 5, 7, 8
+PARITY_BEFORE = 6  # of programs before 79fb2b4: refused
 SEQUENCE_MASK = (1 << 32) - 1  # the bits of a sequence number that SETTLED holds
 _HEADS: dict[int, struct.Struct] = {}  # number of entries -> header and entries together
 _FIELDS_MAX = 1024  # of records that get a Struct of their own, which is large
@@ -68,8 +68,6 @@ class Record:
     * *written*, *unwritten*: runs (first, count) of logical chunks that become so.
     * *table*: (cell, role, member chunk), the new places of cells; *mark*: the watermark of a
       restripe.
-    * *parity*: (stripe, complete), stripes whose parity recovery computes; if *complete*, all data
-      of the stripe is in the log.
     * *unsettled*: (stripe, index of the first data entry, count of data entries) of data without
       its parity; *settled*: (stripe, sequence) of stripes whose parity over all data up to record
       *sequence* is in this record.
@@ -83,7 +81,6 @@ class Record:
     table: tuple[tuple[int, Role, MemberChunk], ...] = ()
     unwritten: tuple[tuple[Chunk, int], ...] = ()
     mark: int | None = None
-    parity: tuple[tuple[Stripe, bool], ...] = ()
     unsettled: tuple[tuple[Stripe, int, int], ...] = ()
     settled: tuple[tuple[Stripe, int], ...] = ()
 
@@ -93,13 +90,13 @@ def holder_of(member_uuid: str) -> bytes:
     return uuid_bytes(member_uuid)[:HOLDER_BYTES]
 
 
-def decode_holders(payload: Any, epoch: int, its_epoch: int, count: int) -> set[bytes] | None:
-    """Return the members (as `holder_of`) that may have records of *epoch*, None for all members.
+def decode_holders(payload: Any, count: int) -> set[bytes] | None:
+    """Return the members (as `holder_of`) that may have records, None for all members.
 
-    None if the list is of another epoch or absent, as in heads of earlier versions.
+    None if it has none of them, as the head of an array that was never started.
     """
     end = HEAD.size + count * HOLDER_BYTES
-    if its_epoch != epoch or not count or end > len(payload):
+    if not count or end > len(payload):
         return None
     return {bytes(payload[at : at + HOLDER_BYTES]) for at in range(HEAD.size, end, HOLDER_BYTES)}
 
@@ -248,6 +245,14 @@ def header_fits(
     return size if size <= room else None
 
 
+def before_79fb2b4(what: str) -> OtherVersionError:
+    """Return the error for *what* in the log of a program before commit 79fb2b4."""
+    return OtherVersionError(
+        f"{what} is of a raidx before commit 79fb2b4",
+        action="mount and unmount the array with raidx of that commit first",
+    )
+
+
 def _contradicting(sequence: int) -> OtherVersionError:
     return OtherVersionError(f"the sizes in record {sequence} of the journal contradict each other")
 
@@ -274,7 +279,6 @@ def decode_record(content: bytes) -> Record | None:
     table: list[tuple[int, Role, MemberChunk]] = []
     unwritten: list[tuple[Chunk, int]] = []
     mark: int | None = None
-    parity: list[tuple[Stripe, bool]] = []
     unsettled: list[tuple[Stripe, int, int]] = []
     settled: list[tuple[Stripe, int]] = []
     for index in range(count):
@@ -294,12 +298,12 @@ def decode_record(content: bytes) -> Record | None:
             unwritten.append((offset, length))
         elif kind == MARK:
             mark = offset
-        elif kind == PARITY:
-            parity.append((offset, bool(length)))
         elif kind == UNSETTLED:
             unsettled.append((offset, len(data), length))
         elif kind == SETTLED:  # the newest record before this one whose number ends in these bits
             settled.append((offset, sequence - 1 - (sequence - 1 - length & SEQUENCE_MASK)))
+        elif kind == PARITY_BEFORE:
+            raise before_79fb2b4(f"record {sequence} of the journal")
         else:
             what = f"an entry of kind {kind}, unknown to this raidx"
             raise OtherVersionError(f"record {sequence} of the journal has {what}")
@@ -313,7 +317,6 @@ def decode_record(content: bytes) -> Record | None:
         tuple(table),
         tuple(unwritten),
         mark,
-        tuple(parity),
         tuple(unsettled),
         tuple(settled),
     )

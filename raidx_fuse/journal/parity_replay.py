@@ -1,10 +1,4 @@
-"""Parity replay: redo the data of records, and compute the parity that the log lacks.
-
-Logs of earlier versions have records that name stripes filled from the front, whose parity follows
-from the data of the record (`Record.parity`). They count as unsettled data, with two differences: a
-later record of such a stripe has the parity of what it changes and does not say that the stripe is
-settled, and no space may be kept in the ring for the parity that recovery logs.
-"""
+"""Parity replay: redo the data of records, and compute the parity that the log lacks."""
 
 from __future__ import annotations
 
@@ -18,7 +12,7 @@ from raidx_fuse.errors import AssemblyError
 from raidx_fuse.format.log_record import Record
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.stripe_parity import Bands, Part, Reads, Reconstruct, StripeParity
-from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Offset, Role, Stripe, cell_range
+from raidx_fuse.layouts.numbers import CellIndex, Offset, Role, Stripe, cell_range
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.written_map import WrittenMap
@@ -55,14 +49,9 @@ class ParityReplay:
         self._settled: dict[Stripe, int] = {}
         # Stripe -> (role, offset, size) of its parities, which are in the overlay.
         self._parities: dict[Stripe, list[tuple[Role, int, int]]] = {}
-        self._filled: set[Stripe] = set()  # from the front, by records of an earlier version
 
-    async def redo(self, record: Record) -> None:
-        """Put the data of *record* into the overlay, then the parity that follows from it.
-
-        Raises MemberError, or UnrecoverableError if more is lost than the code tolerates.
-        """
-        overlay = self.overlay
+    def redo(self, record: Record) -> None:
+        """Put the data of *record* into the overlay, but for data that waits for its parity."""
         for stripe, last in record.settled:
             self._release(stripe, last)
         later: set[int] = set()
@@ -71,19 +60,9 @@ class ParityReplay:
             for index in range(first, first + count):
                 waiting.data.append((record.sequence, *record.data[index]))
                 later.add(index)
-        self._filled.update(stripe for stripe, _ in record.parity)
-        filled_now = {stripe for stripe, _ in record.parity}
         for index, (role, offset, data) in enumerate(record.data):
-            if index in later:
-                continue
-            stripe_there = self._stripe_at(role, offset) if self._filled else None
-            if stripe_there in filled_now:
-                waiting = self._waiting.setdefault(stripe_there, Waiting())
-                waiting.data.append((record.sequence, role, offset, data))
-                continue
-            if stripe_there in self._filled and stripe_there in self._waiting:
-                await self._settle(stripe_there)
-            overlay.put(role, offset, data)
+            if index not in later:
+                self.overlay.put(role, offset, data)
 
     def _release(self, stripe: Stripe, last: int) -> None:
         """Put the waiting data of *stripe* up to record *last* into the overlay."""
@@ -156,39 +135,28 @@ class ParityReplay:
             "where no data cell of that stripe is"
         )
 
-    def settled(
-        self, size_bytes: int
-    ) -> Iterator[tuple[list[MemberIO], list[tuple[Stripe, int]], bool]]:
+    def settled(self, size_bytes: int) -> Iterator[tuple[list[MemberIO], list[tuple[Stripe, int]]]]:
         """Yield the parities that were computed, at most *size_bytes* (or one stripe) at once.
 
-        With them come the stripes and the last record that they cover (`RecordBody.add_settled`),
-        and whether space in the ring is kept for them. Those without are the last ones.
+        With them come the stripes and the last record that they cover (`RecordBody.add_settled`).
         """
-        for kept in (True, False):
-            parities: list[MemberIO] = []
-            stripes: list[tuple[Stripe, int]] = []
-            total = 0
-            for stripe, last in self._settled.items():
-                if (stripe in self._filled) is kept:
-                    continue
-                more = sum(size for _, _, size in self._parities[stripe])
-                if stripes and total + more > size_bytes:
-                    yield parities, stripes, kept
-                    parities, stripes, total = [], [], 0
-                for role, offset, size in self._parities[stripe]:
-                    buffer = bytearray(size)
-                    self.overlay.patch(role, offset, [buffer])
-                    parities.append((role, offset, [buffer], size))
-                stripes.append((stripe, last))
-                total += more
-            if stripes:
-                yield parities, stripes, kept
+        parities: list[MemberIO] = []
+        stripes: list[tuple[Stripe, int]] = []
+        total = 0
+        for stripe, last in self._settled.items():
+            more = sum(size for _, _, size in self._parities[stripe])
+            if stripes and total + more > size_bytes:
+                yield parities, stripes
+                parities, stripes, total = [], [], 0
+            for role, offset, size in self._parities[stripe]:
+                buffer = bytearray(size)
+                self.overlay.patch(role, offset, [buffer])
+                parities.append((role, offset, [buffer], size))
+            stripes.append((stripe, last))
+            total += more
+        if stripes:
+            yield parities, stripes
 
     def _place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, Offset]:
         role, chunk = self.member_set.layout.place(stripe, cell)
         return role, Offset(self.member_set.data_offset + chunk * self._size)
-
-    def _stripe_at(self, role: Role, offset: int) -> Stripe | None:
-        chunk = (offset - self.member_set.data_offset) // self._size
-        found = self.member_set.layout.inverse(role, MemberChunk(chunk))
-        return found[0] if found else None

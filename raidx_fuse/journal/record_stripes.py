@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from raidx_fuse.format.log_record import Record
-from raidx_fuse.layouts.numbers import Chunk, MemberChunk, Stripe, cell_range, chunk_range
+from raidx_fuse.layouts.numbers import Chunk, MemberChunk, Stripe, chunk_range
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
@@ -43,7 +43,7 @@ def stripes_changed(
                 return None
             found.update(layout.locate(Chunk(c))[0] for c in chunk_range(number, end))
         found.update(stripe for stripe, _, _ in record.unsettled)
-        found.update(stripe for stripe, _ in (*record.settled, *record.parity))
+        found.update(stripe for stripe, _ in record.settled)
         if isinstance(layout, BundleLayout):
             found.update(Stripe(cell // layout.length) for cell, _, _ in record.table)
     return frozenset(found)
@@ -80,7 +80,7 @@ class Limits:
         for stripe in (*(s for s, _, _ in record.unsettled), *(s for s, _ in record.settled)):
             if stripe >= self._layout.stripes or not self._layout.code.parity_count:
                 return f"the parity of stripe {stripe}"
-        return self._table_problem(record) or self._parity_problem(record)
+        return self._table_problem(record)
 
     def _table_problem(self, record: Record) -> str | None:
         layout = self._layout
@@ -93,18 +93,4 @@ class Limits:
             limit = layout.image_chunks if isinstance(layout, RestripeLayout) else -1
             if record.mark > limit:
                 return f"a watermark of {record.mark}"
-        return None
-
-    def _parity_problem(self, record: Record) -> str | None:
-        layout = self._layout
-        places = {place[:2] for place in record.data if len(place[2]) == layout.chunk_bytes}
-        for stripe, _complete in record.parity:
-            if stripe >= layout.stripes or not layout.code.parity_count:
-                return f"the parity of stripe {stripe}"
-            cells = (layout.place(stripe, cell) for cell in cell_range(0, layout.code.data_count))
-            offsets = (
-                (role, self._data_offset + chunk * layout.chunk_bytes) for role, chunk in cells
-            )
-            if places.isdisjoint(offsets):
-                return f"the parity of stripe {stripe} without data"
         return None

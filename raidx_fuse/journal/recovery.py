@@ -26,6 +26,7 @@ from raidx_fuse.format.log_record import (
     RECORD_HEADER_BYTES,
     Record,
     RecordBody,
+    before_79fb2b4,
     decode_holders,
     decode_record,
     encode_record,
@@ -107,7 +108,8 @@ class _Ring:
                 self._unread[role] = error
                 continue
             except OtherVersionError as error:
-                wrong = OtherVersionError(f"{member.path}: {error.message}")
+                message = f"{member.path}: {error.message}"
+                wrong = OtherVersionError(message, action=error.action)
                 log.error("%s", wrong.message)
                 continue
             if record is None:
@@ -200,7 +202,9 @@ async def read_log(
     """
     epoch, sequence, position, mark, held_epoch, count = HEAD.unpack_from(head.payload)
     _check_head(journal, member_set, (epoch, sequence, position, mark), count)
-    holders = decode_holders(head.payload, epoch, held_epoch, count)
+    if epoch and held_epoch != epoch:
+        raise before_79fb2b4("the head of the journal")
+    holders = decode_holders(head.payload, count)
     tail = sequence, position, mark
     records: list[Record] = []
     copies: list[tuple[int, bytes]] = []
@@ -244,7 +248,7 @@ async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Rep
     parity_replay = ParityReplay(member_set, journal.overlay, journal.written)
     for record in log_found.records:
         data_bytes += sum(len(data) for _role, _offset, data in record.data)
-        await parity_replay.redo(record)
+        parity_replay.redo(record)
         for first, count in record.written:
             journal.written.set_bits(chunk_range(first, first + count))
         for first, count in record.unwritten:
@@ -255,12 +259,10 @@ async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Rep
     if member_set.read_only:
         return Replayed(epoch, records, data_bytes)
     end = _End(journal, epoch, sequence, position)
-    for parities, stripes, kept in parity_replay.settled(journal.unsettled.batch_bytes):
+    for parities, stripes in parity_replay.settled(journal.unsettled.batch_bytes):
         body = RecordBody()
         body.add_data(parities)
         body.add_settled(*zip(*stripes, strict=True))
-        if not kept and end.position + 2 * body.size_bytes - tail > journal.capacity:
-            break  # of an earlier version: their data is in the log, or in its home places
         copies.append(end.append(body))
     if end.sequence > sequence:
         log.warning("the parity of stripes whose data was logged without it is computed and logged")

@@ -68,7 +68,7 @@ def test_magics_and_kinds_are_the_documents() -> None:
         assert f"{number} {name}" in DOCUMENT
     kinds = f"{log_record.DATA} data, {log_record.WRITTEN} written, {log_record.TABLE} table"
     assert f"{kinds}, {log_record.UNWRITTEN} unwritten, {log_record.MARK} mark" in DOCUMENT
-    assert f"{log_record.MARK} mark, {log_record.PARITY} parity" in DOCUMENT
+    assert f"{log_record.PARITY_BEFORE}: refused" in DOCUMENT
     assert f"{table_page.PAGE_ENTRIES} p .. " in DOCUMENT
 
 
