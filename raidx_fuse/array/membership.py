@@ -17,15 +17,18 @@ from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.create import prepare_member
 from raidx_fuse.format.reserve import reserve_metadata
 from raidx_fuse.format.shapes import RESTRIPE, leaving_roles
-from raidx_fuse.format.table_page import bytes_needed, shares_of
+from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.jobs.attach import forget_spare, record_of, require_joined
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.jobs.replace import successors
 from raidx_fuse.jobs.resync import chunks_at_stake
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.members.base import Member
+from raidx_fuse.tasks import rest
 
 log = logging.getLogger(__name__)
+
+RETRY_S = 10.0
 
 
 class Membership:
@@ -125,9 +128,12 @@ class Membership:
 
     def check_joining(self, member: Member, role: Role | None = None) -> None:
         """Raise UsageError unless *member* is usable and fits *role* (None: any one)."""
-        config = self.member_set.config
-        if shares_of(config):
-            needed = bytes_needed(config, role)
+        config, rebundle = self.member_set.config, self.array.rebundle
+        if rebundle is not None and role is None:
+            needed = min(map(rebundle.needed_bytes, config.roles()))
+        elif rebundle is not None:
+            assert role is not None
+            needed = self._needed_bytes(role)
         else:
             chunks = self.array.context.layout.member_chunks
             needed = config.regions.data.offset + chunks * config.chunk_bytes
@@ -153,6 +159,12 @@ class Membership:
                 f"{member.path}: a write that the member did not answer may still arrive",
                 action="try again when the member answers",
             )
+
+    def _needed_bytes(self, role: Role) -> int:
+        """Return how large a new member for *role* must be."""
+        if self.array.rebundle is not None and role in self.member_set.lost:
+            return self.array.rebundle.needed_bytes(role)
+        return bytes_needed(self.member_set.config, role)
 
     async def _prepare(self, member: Member) -> None:
         """Clear the metadata regions of a new member and reserve the space for its metadata."""
@@ -200,6 +212,7 @@ class Membership:
                         "members joined or left meanwhile", action="see `raidx status`, then retry"
                     )
                 record = self.find(record.role)  # a spare may have taken the role meanwhile
+                self.check_joining(member, record.role)
                 self._require_no_rebuild()
                 if record.state == "active":
                     if (
@@ -263,6 +276,7 @@ class Membership:
         was_spare = record.member_uuid in member_set.spares
         if self.array.rebundle is not None:
             await self.array.rebundle.give_way()
+            await self.array.rebundle.make_fit(role, member)
             self.array.rebundle.welcome(role, member)
 
         def assign_role(config: ArrayConfig) -> ArrayConfig:
@@ -320,10 +334,14 @@ class Membership:
 
     def spare_for(self) -> tuple[Role, str] | None:
         """Return a vacant role and the UUID of a spare that is large enough for it, or None."""
-        for role in self._vacant():
-            needed = bytes_needed(self.member_set.config, role)
+        for role in self._vacant() if self.member_set.spares else ():
+            needed, every = self._needed_bytes(role), bytes_needed(self.member_set.config, role)
             taken = successors(self.member_set.config)
-            for uuid, member in self.member_set.spares.items():
+            # one that has every chunk of the role rather than one that has what it holds
+            spares = sorted(
+                self.member_set.spares.items(), key=lambda spare: spare[1].size_bytes < every
+            )
+            for uuid, member in spares:
                 if member.size_bytes >= needed and uuid not in taken:
                     return role, uuid
         return None
@@ -346,6 +364,7 @@ class Membership:
                         await self._seat(replace(record, role=role, state="rebuilding"), member)
                 except RaidxError as error:
                     log.error("a spare could not take its role: %s", error)
+                    self.array.nursery.start_soon(self._try_again)
                 for job in self.array.jobs.running():
                     if job.kind == "rebuild":  # a rebuild of a member that has failed: it ends soon
                         await job.finished.wait()
@@ -362,6 +381,11 @@ class Membership:
         seated = tuple(sorted(role for role in roles if role in self.member_set.watermarks))
         if seated and not self.array.jobs.closing:  # else the next mount starts it
             self.array.start_rebuild(seated)
+
+    async def _try_again(self) -> None:
+        """Let a spare that could not take its role try again, unless it is not there any more."""
+        await rest(RETRY_S)
+        self.rebuild_onto_spare()
 
     async def wait_for_attaching(self) -> None:
         """Return when no member is being attached."""

@@ -60,6 +60,8 @@ class ChunkMover:
             return "a member that chunks would move to is leaving"
         cells = {cell for cell, _role, _chunk in moves}
         for _cell, role, chunk in moves:
+            if chunk >= layout.counts[role]:  # planned before a smaller member took the role
+                return f"role {role} has no chunk {chunk} any more"
             held = int(layout.cells_of(role)[chunk])
             if held >= 0 and held not in cells:
                 return f"chunk {chunk} of role {role} is taken"

@@ -40,7 +40,7 @@ from raidx_fuse.format.ruling import Given, paths_of, ruling_config
 from raidx_fuse.format.shapes import RESTRIPE, can_lose, shapes_of
 from raidx_fuse.format.signature import describe, find_in_front, find_signatures
 from raidx_fuse.format.superblock import newest, read_slots
-from raidx_fuse.format.table_page import bytes_needed
+from raidx_fuse.format.table_page import bytes_needed_by
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.plugged import require_origin
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, code_for
@@ -225,9 +225,7 @@ def _why_truncated(one: Given, config: ArrayConfig) -> str | None:
     One that was only missing would be taken back.
     """
     record = config.find(one.uuid)
-    needed = bytes_needed(config, record.role if record and record.role >= 0 else None)
-    if record is not None and record.role == NO_ROLE:
-        needed = min(needed, record.size_bytes)  # one that was to join a raidx array
+    needed = bytes_needed_by(config, record)
     out = record is None or record.state == FAILED
     if out or one.member.size_bytes >= needed:
         return None

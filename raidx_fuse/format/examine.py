@@ -14,7 +14,7 @@ from raidx_fuse.format.pages import load_pages
 from raidx_fuse.format.regions import REGION_KINDS
 from raidx_fuse.format.signature import describe, find_signatures
 from raidx_fuse.format.superblock import MAJOR, Slot, Superblock, newest, read_slots
-from raidx_fuse.format.table_page import bytes_needed, shares_of
+from raidx_fuse.format.table_page import bytes_needed_by, shares_of
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.nbd.beat import BEAT_BYTES, BEAT_OFFSET, decode_beat
@@ -57,7 +57,7 @@ async def examine(member: Member) -> dict[str, Any]:
         return {**document, "problem": "no member of a raidx array"}
     config = superblock.config
     record = config.find(superblock.member_uuid)
-    needed = bytes_needed(config, record.role if record and record.role >= 0 else None)
+    needed = bytes_needed_by(config, record)
     if member.size_bytes < needed:
         document["problem"] = (
             f"it has {member.size_bytes} bytes, but the array needs {needed}: truncated"

@@ -28,7 +28,7 @@ from raidx_fuse.members.base import Member
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from raidx_fuse.format.configuration.config import ArrayConfig
+    from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 
 ENTRY_DTYPE = [("cell", "<u8"), ("last", "<u4"), ("interval", "<u2"), ("role", "u1")]
 ENTRY = struct.Struct("<QIHB")
@@ -83,6 +83,16 @@ def bytes_needed(config: ArrayConfig, role: Role | None) -> int:
         return config.regions.data.end
     ends = {r: share.offset + share.length for r, share in shares.items() if share.pages}
     return ends[role] if role is not None and role in ends else min(ends.values())
+
+
+def bytes_needed_by(config: ArrayConfig, record: MemberRecord | None) -> int:
+    """Return the size in bytes that the member of *record* needs; None: one of no role.
+
+    A spare of a raidx layout may be smaller than every member.
+    """
+    if record is None or record.role >= 0:
+        return bytes_needed(config, None if record is None else record.role)
+    return min(bytes_needed(config, None), record.size_bytes)
 
 
 async def erase_share(member: Member, region: PageRegion) -> None:

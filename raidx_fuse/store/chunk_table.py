@@ -23,7 +23,14 @@ from numpy.typing import NDArray
 from raidx_fuse.errors import MemberError, no_space
 from raidx_fuse.format.pages import encode_page
 from raidx_fuse.format.regions import PAGE_SLOTS, PageRegion
-from raidx_fuse.format.table_page import KIND, PAGE_ENTRIES, encode_entries, erase_share, shares_of
+from raidx_fuse.format.table_page import (
+    KIND,
+    PAGE_ENTRIES,
+    encode_entries,
+    erase_share,
+    share_pages,
+    shares_of,
+)
 from raidx_fuse.layouts.numbers import MemberChunk, Role
 from raidx_fuse.layouts.placements.bundled import NOWHERE, BundleLayout
 from raidx_fuse.members.base import Member
@@ -236,6 +243,14 @@ class ChunkTable:
         vacant = {role for role, count in enumerate(counts) if not count}
         self._written = {page for page in self._written if page[0] not in vacant}
         self._unsaved = {page for page in self._unsaved if page[0] not in vacant}
+
+    def found_anew(self, role: Role) -> None:
+        """Let nothing of *role* follow from the greedy allocation: its next member has it all."""
+        assert self.layout is not None
+        self.layout.forget_founder(role)
+        pages = {(role, page) for page in range(share_pages(self.layout.counts[role]))}
+        self._written = {page for page in self._written if page[0] != role} | pages
+        self._unsaved = {page for page in self._unsaved if page[0] != role} | pages
 
     async def save_places(self, cells: range) -> None:
         """Save the pages that hold the places of *cells*; they are durable on return.

@@ -18,9 +18,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
+import trio
 
 from raidx_fuse.format.configuration.features import FEATURES
 from raidx_fuse.journal.announce import announce, retract
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.pool.pool import Pool
 from tests.format.shelf import shelf
 
@@ -204,6 +206,36 @@ def test_arrays_of_members_that_were_replaced_by_larger_ones_mount_there(
             monkeypatch.setattr(shelf, "_end_jobs", end_jobs)
         found += shelf.made(case)
         monkeypatch.setattr(shelf, "_end_jobs", ended)
+    path = tmp_path / "new.shelf"
+    path.write_bytes(shelf.pack(found, {}))
+    outcomes = played(path, old_python, old_tree)
+    assert set(outcomes) == {name for name, _, _ in found}
+    assert {name: why for name, why in outcomes.items() if why != ("ok", "")} == {}
+
+
+def test_arrays_with_a_member_smaller_than_the_one_that_it_replaced_mount_there(
+    old_tree: Path, old_python: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def smaller(case: shelf.Case) -> None:
+        array = case.array
+        await array.set("speed_max", "0")
+        assert array.rebundle is not None
+        before = array.rebundle.layout.counts[2]
+        await array.add_spare(case.member("one", array.rebundle.needed_bytes(Role(2))))
+        await array.fail_disk(2)
+        await trio.sleep(1)
+        for job in array.jobs.running():
+            await job.finished.wait()
+        assert not array.member_set.lost
+        assert array.rebundle.layout.counts[2] < before
+        del case.members["one"][2]
+
+    few = {"raidx-copy": 120, "raidx-parity": 90}
+    monkeypatch.setattr(shelf.Case, "params", lambda _case, layout: {"bundles": few[layout]})
+    monkeypatch.setitem(shelf.STATES, "smaller", smaller)
+    found = []
+    for seed, layout in enumerate(few):
+        found += shelf.made(shelf.Case(layout, "partial", "smaller", seed))
     path = tmp_path / "new.shelf"
     path.write_bytes(shelf.pack(found, {}))
     outcomes = played(path, old_python, old_tree)

@@ -84,7 +84,11 @@ class UnlikeRig(Rig):
 
     def disk(self, chunks: int) -> FaultMember:
         """Return a new disk with space for about *chunks* chunks."""
-        ram = RamMember(UNLIKE_OVERHEAD_BYTES + chunks * CHUNK, name=f"new{self._made}")
+        return self.member_of(UNLIKE_OVERHEAD_BYTES + chunks * CHUNK)
+
+    def member_of(self, size_bytes: int) -> FaultMember:
+        """Return a new disk of *size_bytes*."""
+        ram = RamMember(size_bytes, name=f"new{self._made}")
         inner = model_member(ram, "ssd", seed=self._made) if self.slow else ram
         self._made += 1
         return FaultMember(inner)

@@ -22,10 +22,11 @@ import trio
 
 from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.move_chunks import ChunkMover
-from raidx_fuse.errors import BusyError, RaidxError
+from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.table_page import chunks_that_fit, erase_share, share_region
 from raidx_fuse.jobs.attach import join, leave, release, require_joined
+from raidx_fuse.jobs.grow.change_shape import drain_for_new_roles
 from raidx_fuse.jobs.rebundle.capacity import Capacity
 from raidx_fuse.jobs.rebundle.job import RebundleJob
 from raidx_fuse.jobs.services import ArrayServices
@@ -213,6 +214,50 @@ class RebundleOperation:
             )
         )
         self.context.journal.chunk_table.renew()
+
+    # -- smaller members -----------------------------------------------------------------------
+
+    def needed_bytes(self, role: Role) -> int:
+        """Return how large a member must be to take *role* when it is lost: for its content.
+
+        One chunk more stays free for moves. While members join or leave, all chunks are needed.
+        """
+        config, chunks = self.member_set.config, self.layout.counts[role]
+        if KEY not in config.jobs:
+            chunks = min(chunks, self.layout.used_chunks()[role] + SPARE_CHUNKS)
+        region = share_region(self.member_set.data_offset, config.chunk_bytes, chunks)
+        return region.offset + region.length
+
+    async def make_fit(self, role: Role, member: Member) -> None:
+        """Let *role*, which is lost, have as few chunks as a smaller *member* has room for.
+
+        Where a chunk of a lost member lies is known in memory only: a start that lacks its share of
+        the table chooses a place anew. So they move together without a record. Raises UsageError
+        if they do not fit, BusyError if requests do not end in time.
+        """
+        layout, table = self.layout, self.context.journal.chunk_table
+        size = self.context.chunk_bytes
+        chunks = chunks_that_fit(member.size_bytes, self.member_set.data_offset, size)
+        if chunks >= layout.counts[role]:
+            return
+        async with self.context.closed():
+            await drain_for_new_roles(self.context)
+            if member.size_bytes < self.needed_bytes(role):
+                raise UsageError(
+                    f"{member.path} has {member.size_bytes} bytes, what role {role} holds needs "
+                    f"{self.needed_bytes(role)}",
+                    action="use a larger one",
+                )
+            behind = layout.cells_of(role)[chunks:]
+            cells = behind[behind != NOWHERE].tolist()
+            free = layout.free_chunks(role).tolist()
+            table.apply([(cell, role, free[n]) for n, cell in enumerate(cells)])
+            counts = list(layout.counts)
+            counts[role] = chunks
+            layout.take_counts(counts)
+            table.found_anew(role)
+            self.member_set.change(self._described)
+            self._renew()
 
     # -- jobs ----------------------------------------------------------------------------------
 

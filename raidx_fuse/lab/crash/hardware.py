@@ -182,7 +182,7 @@ class Hardware:
         image_bytes = None
         if find_layout(cell.layout).bundled:  # unlike members
             extra = [self.rng.randrange(8) * CHUNK_BYTES for _ in extra]
-            if self.theme == "members" and self.rng.random() < 0.7:  # some are free
+            if self.theme in ("members", "disks") and self.rng.random() < 0.7:  # some are free
                 data = bundle_code(cell.layout).data_count
                 image_bytes = stripes * data * CHUNK_BYTES
         params: dict[str, object] = {}

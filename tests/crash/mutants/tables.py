@@ -176,6 +176,15 @@ TABLES = (
         MEMBERS,
         MOVE_TESTS,
     ),
+    Mutant(
+        "places-of-a-smaller-member-computed-as-of-the-larger-one",
+        "raidx_fuse/store/chunk_table.py",
+        "        self.layout.forget_founder(role)\n",
+        "",
+        "a start computes places that the role does not have any more",
+        ("raidx-parity:partial:disks", "raidx-copy:none:disks"),
+        ("tests/jobs/test_small_spares.py",),
+    ),
 )
 
 MUTANTS = (*TABLES,)

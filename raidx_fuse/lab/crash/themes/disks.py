@@ -18,6 +18,8 @@ REBUILD_LIMIT_S = 600.0
 
 async def theme_disks(player: Player) -> None:
     """Lose a member and rebuild it while writes go on."""
+    if player.bundled:  # what is free is for the spare
+        await player.array.set("restore.after", "off")
     await player.step()
     role = player.rng.randrange(player.width)
     spare = player.rng.random() < 0.3
@@ -60,7 +62,7 @@ async def lose_and_rebuild(
         await replace_in_use(player, role)
         return
     out = len(player.roles.out)
-    disk = await join_spare(player) if spare else None
+    disk = await join_spare(player, role) if spare else None
     player.roles.out.append((role, player.event, math.inf))
     if disk is not None or fail_first:
         span = player.history.begin("fail", player.event)
@@ -100,9 +102,15 @@ async def replace_in_use(player: Player, role: int) -> None:
     player.roles.holders.append((player.event, role, disk))
 
 
-async def join_spare(player: Player) -> int:
-    """Add a hot spare; return its disk number."""
-    disk = player.new_disk()
+async def join_spare(player: Player, role: int) -> int:
+    """Add a hot spare; return its disk number.
+
+    In a raidx array it may have no more room than what *role* holds needs.
+    """
+    size = 0
+    if (rebundle := player.array.rebundle) is not None and player.rng.random() < 0.6:
+        size = rebundle.needed_bytes(Role(role))
+    disk = player.new_disk(size)
     span = player.history.begin("add spare", player.event)
     await player.array.add_spare(player.disks[disk])
     player.history.end(span, player.event)
