@@ -78,14 +78,6 @@ class ArrayVolumes:
             return decode_table(values)
         return VolumeTable((VolumeRecord(self.array.uuid, self.array.name, None),))
 
-    def find(self, ref: str) -> Volume:
-        """Return the volume with that name or UUID. Raises UsageError."""
-        for volume in self.volumes:
-            if ref in (volume.name, volume.uuid):
-                return volume
-        names = ", ".join(volume.name for volume in self.volumes) or "none"
-        raise UsageError(f"there is no volume {ref}; array {self.array.name} has: {names}")
-
     def free_bytes(self) -> int:
         """Return how many bytes a new volume could use at once."""
         return sum(extent.length for extent in self._free(self.table()))

@@ -23,6 +23,7 @@ from raidx_fuse.pool.grouping import by_array, check_names
 from raidx_fuse.pool.volume_table import ArrayVolumes, open_volumes
 from tests.daemon.conftest import MOUNTPOINT, Report, Shelf
 from tests.support.arrays import Rig
+from tests.support.two_arrays import volume_of
 
 PAGE = 4096
 LOOPS = {f"{MOUNTPOINT}/looped": ["/dev/loop7"]}
@@ -119,7 +120,7 @@ def test_without_a_size_a_volume_gets_all_there_is_also_of_larger_members() -> N
 def test_a_dry_run_says_what_is_lost_and_does_nothing() -> None:
     async def scene(desk: VolumeDesk) -> None:
         await desk.ask("volume-create", name="one", size=8 * PAGE, on="rig")
-        await desk.volumes.find("one").write(0, bytes([7]) * 3 * PAGE)
+        await volume_of(desk.volumes, "one").write(0, bytes([7]) * 3 * PAGE)
         before = await desk.ask("volume-list")
         with pytest.raises(UsageError, match="to delete volume one loses 12288 bytes"):
             await desk.ask("volume-delete", volume="one", dry_run=True)
@@ -139,7 +140,7 @@ def test_a_volume_in_use_names_its_loop_device() -> None:
     async def scene(desk: VolumeDesk) -> None:
         for name in ("looped", "open"):
             await desk.ask("volume-create", name=name, size=8 * PAGE)
-            desk.volumes.find(name).opened = 1
+            volume_of(desk.volumes, name).opened = 1
         for command, more in (("volume-delete", {}), ("volume-resize", {"size": PAGE})):
             with pytest.raises(BusyError) as caught:
                 await desk.ask(command, volume="looped", **more)
@@ -257,10 +258,10 @@ def test_a_mount_of_two_arrays_shows_both() -> None:
             ("by in_array", "slow"),
             ("by on", "slow"),
         ]
-        await fast.find("new").write(0, b"fast" * 1024)
-        await slow.find("by on").write(0, b"slow" * 1024)
-        assert bytes(await fast.find("new").read(0, PAGE)) == b"fast" * 1024
-        assert bytes(await slow.find("by on").read(0, PAGE)) == b"slow" * 1024
+        await volume_of(fast, "new").write(0, b"fast" * 1024)
+        await volume_of(slow, "by on").write(0, b"slow" * 1024)
+        assert bytes(await volume_of(fast, "new").read(0, PAGE)) == b"fast" * 1024
+        assert bytes(await volume_of(slow, "by on").read(0, PAGE)) == b"slow" * 1024
 
     play_pool(scene)
 

@@ -8,6 +8,7 @@ from raidx_fuse.errors import NoSpaceError, UsageError
 from raidx_fuse.pool.volume_table import ArrayVolumes
 from tests.pool.test_volume_table import PAGE, content, ended, noise, play
 from tests.support.arrays import Rig
+from tests.support.two_arrays import volume_of
 
 
 def test_members_leave_as_soon_as_the_volumes_fit_the_others() -> None:
@@ -105,7 +106,7 @@ def test_no_volume_gets_space_that_is_about_to_leave(monkeypatch: pytest.MonkeyP
         assert array.member_set.config.width == 3
         assert volumes.table().end() <= array.size_bytes
         assert await content(kept) == noise(kept.size_bytes)
-        assert await content(volumes.find("rest")) == noise(made[0], 2)
+        assert await content(volume_of(volumes, "rest")) == noise(made[0], 2)
         with pytest.raises(UsageError, match="does not exist for 2 members"):
             await array.remove_disk(0)
         assert volumes.free_bytes() < PAGE

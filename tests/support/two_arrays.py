@@ -81,6 +81,11 @@ class Arrays:
             yield await stack.enter_async_context(open_pool(arrays))
 
 
+def volume_of(volumes: ArrayVolumes, ref: str) -> Volume:
+    """Return the volume of an array with that name or UUID."""
+    return next(one for one in volumes.volumes if ref in (one.name, one.uuid))
+
+
 def noise(size: int, seed: int = 1) -> bytes:
     """Return *size* bytes that look random."""
     return random.Random(seed).randbytes(size)

@@ -232,10 +232,6 @@ class ArrayConfig:
         entry = hashlib.blake2b(text, digest_size=LINEAGE_ENTRY_BYTES).hexdigest()
         return replace(successor, lineage=(*older.lineage, entry))
 
-    def without(self, member_uuid: str) -> ArrayConfig:
-        """Return this configuration without the record of a spare."""
-        return replace(self, members=tuple(r for r in self.members if r.member_uuid != member_uuid))
-
 
 _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # ten times as fast as uuid.UUID
 
