@@ -15,6 +15,7 @@ import trio
 from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.journal.group_commit import CommitBatch
 from raidx_fuse.lab.crash.held_handlers import Handler, go_on_held, through_door
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.simulated.faulty import WRITE as WRITES
 from raidx_fuse.members.simulated.faulty import Fault
 from raidx_fuse.members.simulated.virtual_time import run
@@ -395,5 +396,24 @@ def test_a_member_that_fails_under_a_held_write_is_out_before_it_is_acknowledged
         del images[role]
         async with restarted(images) as array:
             assert bytes(await array.read(0, len(model))) == model
+
+    run(main)
+
+
+def test_a_held_write_waits_for_the_exclusion_of_a_member_that_fails_once_it_is_logged() -> None:
+    """All log members have the record; but no answer says so before the superblocks do."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=STRIPES) as rig:
+            await prepare(rig)
+            member_set = rig.running.member_set
+            handlers, gatherings = held(rig, (0, noise(512, 1)))
+            gatherings[0].write()
+            assert gatherings[0].over is None, "at once"
+            member_set.fail(Role(1), "for the test")
+            assert member_set.unpublished
+            await go_on_held(handlers[0])
+            assert not member_set.unpublished
+            await rig.compare()
 
     run(main)

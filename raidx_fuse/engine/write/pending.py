@@ -96,13 +96,13 @@ class Completion:
                 await held(left)
             if left.over is not None:
                 await self._wait_for(left)
-            return
-        if left:
-            await context.locks.acquire(stripe)
-            await self._place([stripe], left)
-        if context.cache is not None:
-            context.cache.wrote(offset, view)
-        if left and context.member_set.unpublished:
+        else:
+            if left:
+                await context.locks.acquire(stripe)
+                await self._place([stripe], left)
+            if context.cache is not None:
+                context.cache.wrote(offset, view)
+        if context.member_set.unpublished:
             await context.member_set.published()
 
     async def complete_locked(self, begun: PendingWrite) -> None:
@@ -122,8 +122,6 @@ class Completion:
             for stripe in late.stripes:
                 context.forget_stripe(stripe)
             raise
-        if context.member_set.unpublished:
-            await context.member_set.published()
 
     async def _place(self, stripes: list[Stripe], left: Sequence[MemberIO]) -> None:
         """Write the requests *left* past the log to the locked *stripes*; release the locks."""
