@@ -7,8 +7,8 @@ Each translation of errors happens in one place:
 * A `RaidxError` becomes ``FUSEError`` in fuse/operations.py (EIO if it names no other errno), and
   one line with an exit status in cli/main.py.
 
-Bugs are no `RaidxError`: they end the array (tasks.py) or the process. The exception is `LawError`:
-the request that would break a law of the program is refused before it does harm.
+Bugs are no `RaidxError`: they end the array (tasks.py) or the process. The exception is `LawError`
+(laws.py): the request that would break a law of the program is refused before it does harm.
 """
 
 from __future__ import annotations
@@ -80,16 +80,6 @@ class NotFastError(RaidxError):
     """A range cannot be zeroed faster than by a write of zeros, and only that was wanted."""
 
     errno = _errno.EOPNOTSUPP
-
-
-class LawError(RaidxError):
-    """A bug: a law that content depends on was about to be broken. Only the request has failed.
-
-    An event says so, too (`MemberSet.broken_law`).
-    """
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"bug: {what}", action="report it, with the log of the mount")
 
 
 class FormatError(RaidxError):

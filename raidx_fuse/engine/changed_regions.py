@@ -42,6 +42,7 @@ from raidx_fuse.format.configuration.away import (
     without_away,
 )
 from raidx_fuse.format.configuration.config import ACTIVE, ArrayConfig
+from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
@@ -203,9 +204,7 @@ class ChangedRegions:
         """Raise LawError unless home places of *stripes* may change: a writer has a bug."""
         for stripe in stripes:
             if not self.is_noted(stripe):
-                raise self.member_set.broken_law(
-                    f"stripe {stripe} was to change, and is not noted while a member is away"
-                )
+                raise self.member_set.laws.broken(Law.NOTED, f"stripe {stripe} was to change")
 
     def _saved(self, config: ArrayConfig) -> ArrayConfig:
         return with_away(config, self._away) if self._follow(config) else config
@@ -220,8 +219,10 @@ class ChangedRegions:
     async def before_places(self) -> None:
         """Make durable what the log holds, before a checkpoint writes it to its home places."""
         if self.active:
-            self.note(self._logged())
+            stripes = set(self._logged())
+            self.note(stripes)
             await self.save()
+            self.require_noted(stripes.intersection(self._logged()))
 
     # -- members return ------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.format.configuration.lost_chunks import LostChunks
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.stripe_parity import Plans
+from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Offset, Role, Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
@@ -137,8 +138,8 @@ class ArrayContext:
         self.journal = journal
         self.unflushed_writes = UnflushedWrites()
         member_set.flush_observers.append(self.unflushed_writes)
-        self.locks = StripeLocks()
-        self.gate = Gate("the array", member_set.broken_law)
+        self.locks = StripeLocks(member_set.laws)
+        self.gate = Gate("the array", member_set.laws)
         self.changes = ChangedRegions(member_set, layout, dirty, lambda: journal.ring.stripes)
         journal.connect(
             self.locks, self._take_mark, self.changes.before_places, self.changes.note_degraded
@@ -281,7 +282,7 @@ class ArrayContext:
     def _require_closed(self, change: str) -> None:
         self.gate.require_empty(change)
         if not self.gate.is_closed or self.locks.held:
-            raise self.member_set.broken_law(f"{change} while requests may come")
+            raise self.member_set.laws.broken(Law.GATE, f"{change} while requests may come")
 
     def recorded_zero_roles(self) -> frozenset[int]:
         """Return the roles whose superblock records say that unwritten places read as zero.
@@ -377,6 +378,7 @@ class ArrayContext:
         First their regions are marked: a member that leaves from now on lacks them. Then what the
         members lack that are away already is noted, durably. Raises RaidxError.
         """
+        self.locks.require_held(stripes)
         await self.dirty_bitmap.enter(stripes)
         try:
             self.changes.note(stripes)

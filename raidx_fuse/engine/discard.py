@@ -108,6 +108,7 @@ class Discarder:
                 await trio.lowlevel.checkpoint()  # a range of any size, of which nothing is written
         if context.member_set.unpublished:
             await context.member_set.published()
+            context.member_set.require_published("a discard")
 
     async def _zeros_due(self, offset: int, length: int) -> int:
         """Return how many bytes of a range `discard` would overwrite with zeros now."""

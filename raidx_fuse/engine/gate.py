@@ -57,7 +57,8 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from raidx_fuse.errors import BusyError, LawError
+from raidx_fuse.errors import BusyError
+from raidx_fuse.laws import Law, LawError, Laws
 
 
 class Generation(list[None]):
@@ -94,12 +95,11 @@ class Generation(list[None]):
 class Gate:
     """The gate of *what*; see the module. *is_closed*: requests wait in front of it.
 
-    *broken_law* makes the error for a request that goes past it. *latest* are those who entered
-    since the last `passed`.
+    *laws* are those of its array. *latest* are those who entered since the last `passed`.
     """
 
     __slots__ = (
-        "_broken_law",
+        "_laws",
         "_older",
         "_on_turn",
         "_opens",
@@ -109,9 +109,9 @@ class Gate:
         "what",
     )
 
-    def __init__(self, what: str, broken_law: Callable[[str], LawError] = LawError) -> None:
+    def __init__(self, what: str, laws: Laws | None = None) -> None:
         self.what = what
-        self._broken_law = broken_law
+        self._laws = laws or Laws()
         self.is_closed = False
         self._on_turn: Callable[[], None] | None = None
         self._opens = trio.Event()  # set when a closed gate opens
@@ -139,7 +139,7 @@ class Gate:
 
     def refused(self) -> LawError:
         """Return the error of a request that does not wait in front of the closed gate."""
-        return self._broken_law(f"a request entered the closed gate of {self.what}")
+        return self._laws.broken(Law.GATE, f"a request entered the closed gate of {self.what}")
 
     async def enter(self) -> Generation:
         """Wait until the gate is open, and enter it."""
@@ -162,7 +162,8 @@ class Gate:
     def require_empty(self, change: str) -> None:
         """Raise LawError if somebody is inside while *change* is made."""
         if self.inside:
-            raise self._broken_law(f"{change} under {self.inside} requests of {self.what}")
+            under = f"{change} under {self.inside} requests of {self.what}"
+            raise self._laws.broken(Law.GATE, under)
 
     async def passed(self) -> None:
         """Return when all who are inside now have left. The gate stays as it is."""

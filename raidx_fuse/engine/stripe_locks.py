@@ -12,19 +12,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from operator import ge
 from typing import Any
 
 import trio
 
+from raidx_fuse.laws import Law, Laws
 from raidx_fuse.layouts.numbers import Stripe
 
 
 class StripeLocks:
     """Locks by stripe number; waiters are served in order of arrival."""
 
-    __slots__ = ("_free", "_waiting", "held")
+    __slots__ = ("_free", "_laws", "_waiting", "held")
 
-    def __init__(self) -> None:
+    def __init__(self, laws: Laws | None = None) -> None:
+        self._laws = laws or Laws()
         self.held: dict[Stripe, deque[trio.lowlevel.Task] | None] = {}
         self._free: trio.Event | None = None  # set when the last lock is released
         self._waiting = 0
@@ -54,6 +57,13 @@ class StripeLocks:
         self.held.update(dict.fromkeys(taken))
         return taken
 
+    def require_held(self, stripes: Iterable[Stripe]) -> None:
+        """Raise LawError unless the locks of *stripes* are held."""
+        held = self.held
+        for stripe in stripes:
+            if stripe not in held:
+                raise self._laws.broken(Law.LOCKED, f"stripe {stripe} was to change")
+
     def awaited(self, stripes: Iterable[Stripe]) -> bool:
         """Return True if a task waits for the lock of one of *stripes*."""
         return self._waiting > 0 and any(self.held.get(stripe) for stripe in stripes)
@@ -73,6 +83,8 @@ class StripeLocks:
     async def acquire_all(self, stripes: Iterable[Stripe]) -> list[Stripe]:
         """Take the locks of *stripes* (ascending, each once) and return them as a list."""
         wanted = list(stripes)
+        if len(wanted) > 1 and any(map(ge, wanted, wanted[1:])):
+            raise self._laws.broken(Law.ORDER, f"the stripes {wanted[:8]}")
         if self.held.keys().isdisjoint(wanted):
             self.held.update(dict.fromkeys(wanted))
             return wanted

@@ -26,6 +26,7 @@ from raidx_fuse.format.superblock import (
     valid_ones,
     write_superblock,
 )
+from raidx_fuse.laws import Law, LawError
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.overdue import came_back, give_up, is_overdue
 from raidx_fuse.tasks import Starter, ends_within, was_stopped
@@ -73,10 +74,11 @@ async def write_config(
     * The lineage continues that of the last round of this start, with a new entry if *config*
       excludes a member that this round reached.
 
-    Raises FormatError, before any write, if the configuration is too large.
+    Raises FormatError, before any write, if the configuration is too large, and LawError.
     """
     config = _with_spares_present(config, members)
-    assert set(members) <= config.reached(), "a round never reaches the excluded"
+    if not set(members) <= config.reached():
+        raise LawError(Law.REACHED, f"the round {config.events}")
     before: dict[str, Superblock | None] = {}
 
     async def look(uuid: str, member: Member) -> None:
@@ -101,7 +103,10 @@ async def write_config(
     minor = max((old.minor for old in olds), default=MINOR)
     running = [old.config for old in olds if old.config.starts == config.starts]
     if running:
-        config = config.parting_from(max(running, key=lambda older: older.events))
+        newest = max(running, key=lambda older: older.events)
+        if newest.events > config.events:
+            raise LawError(Law.EVENTS, f"the round {config.events} after {newest.events}")
+        config = config.parting_from(newest)
     new = {
         uuid: Superblock(uuid, _next_sequence(old, taken_events), base, config, minor)
         for uuid, old in before.items()

@@ -23,6 +23,7 @@ from raidx_fuse.errors import ArrayFailedError, RaidxError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.jobs.job import WINDOW_BYTES, Job
 from raidx_fuse.jobs.strips import Place, Strips, batches, read_all
+from raidx_fuse.laws import Law
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, rebuild_plan
@@ -176,6 +177,9 @@ class Rebuild(Job):
             first_written = {*self._to_visit(start, len(stripes) + 1, end), *held} - set(visited)
             if first_written:
                 end = min(first_written)
+        for stripe in context.locks.held.keys() - set(stripes):
+            if start <= stripe < end:
+                raise member_set.laws.broken(Law.REBUILT, f"stripe {stripe} before {end}")
         for role in self.roles:
             if role in member_set.watermarks:
                 member_set.watermarks[role] = Stripe(max(end, start))

@@ -33,6 +33,7 @@ from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import RecordsInFlight, ReshapePosition, Ring
 from raidx_fuse.journal.stripe_parity import Part
 from raidx_fuse.journal.unsettled import Unsettled
+from raidx_fuse.laws import Law, LawError
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.member_set import MemberSet
@@ -106,6 +107,8 @@ class LogWriter(ReshapePosition):
         The ring must be empty and no commit may run. Raises what the members raise; then the former
         log members stay, until `tend` (checkpoint.py) has tried again.
         """
+        if self.ring.open or self.inflight:
+            raise self.member_set.laws.broken(Law.EMPTY, f"{len(self.ring.open)} records")
         roles, holders = self.log_members.roles, self.ring.holders
         self.to_form = True
         self.choose_roles()
@@ -136,12 +139,15 @@ class LogWriter(ReshapePosition):
         """Return whether a record of *stripe* may still be replayed (journal.py, law 3)."""
         return stripe in self.ring.stripes or stripe >= self.ring.held_from
 
-    async def append(self, stripes: Sequence[Stripe], body: RecordBody) -> tuple[int, bytes]:
+    async def append(
+        self, stripes: Sequence[Stripe], body: RecordBody, role_epoch: int | None = None
+    ) -> tuple[int, bytes]:
         """Write a record of *stripes* to the ring; return its sequence number and its bytes.
 
         Returns when all records before it are written, too (journal.py, law 1). The record is in
-        flight until the caller ends it (`inflight.end`). Raises RaidxError if it or an earlier one
-        could not be written; then it is taken back.
+        flight until the caller ends it (`inflight.end`). *role_epoch*: it was planned for the
+        members of then. Raises RaidxError if it or an earlier one could not be written, or if a
+        role was taken meanwhile; then it is taken back.
         """
         self.write_batch()
         sequence, position, record, left = self.append_now(body)
@@ -150,6 +156,8 @@ class LogWriter(ReshapePosition):
         try:
             if left:
                 await self.member_set.write(left)
+                if role_epoch not in (None, self.member_set.role_epoch):
+                    raise self.member_set.laws.broken(Law.ROLES, f"record {sequence}")
             await self.inflight.wait_for_earlier(sequence)
             if self.torn is not None and (self._owed or sequence >= self.ring.next_sequence):
                 raise self.torn
@@ -222,7 +230,7 @@ class LogWriter(ReshapePosition):
             if self.inflight.open:
                 return None
             room = self.ring.room_beside(self._batch_bytes) - unsettled.reserve_bytes
-            batch = CommitBatch(self.write_batch, self.ring.next_sequence, room)
+            batch = CommitBatch(self._write_held, self.ring.next_sequence, room)
         kept = space_bytes
         if space_bytes and not unsettled.held_bytes:
             kept = unsettled.more_bytes(space_bytes)
@@ -252,16 +260,26 @@ class LogWriter(ReshapePosition):
     def write_batch(self) -> None:
         """Write the record of the commit batch, if there is one, without suspending.
 
-        If a log member does not take the record synchronously, the batch becomes *late*.
+        If a log member does not take the record synchronously, the batch becomes *late*. Raises
+        LawError if there is no room for it; then it stays the batch that is collected.
         """
         batch = self.batch
         if batch is None:
             return
+        _, position, _, left = self.append_now(batch.body)
         self.batch = None
         batch.mark_written()
-        _, position, _, left = self.append_now(batch.take_body())
         if left:
             self.be_late(batch, left, position)
+
+    def _write_held(self) -> None:
+        """Do so for whoever steps the handlers, which are told if the record is refused."""
+        batch = self.batch
+        try:
+            self.write_batch()
+        except LawError as error:
+            assert batch is not None
+            batch.refuse(error)
 
     def be_late(self, batch: CommitBatch, left: Sequence[MemberIO], position: int) -> None:
         """Make *batch* late: its requests *left* are still to be written.

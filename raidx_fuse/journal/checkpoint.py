@@ -14,6 +14,7 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.append import LogWriter
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import Tail
+from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import by_role
 from raidx_fuse.store.chunk_table import ChunkTable
 from raidx_fuse.store.member_io import MemberIO
@@ -178,7 +179,13 @@ class Checkpoint(LogWriter):
             self.freezing = False
 
     def _freeze_now(self) -> None:
-        """Freeze the layers; the tail will be behind what has had its effect."""
+        """Freeze the layers; the tail will be behind what has had its effect. Raises LawError."""
+        laws, unsettled = self.member_set.laws, self.unsettled
+        if self.overlay.frozen or unsettled.frozen:
+            raise laws.broken(Law.FROZEN, "a second checkpoint")
+        if not 0 <= unsettled.closed_bytes <= unsettled.held_bytes:
+            kept = f"{unsettled.closed_bytes} of {unsettled.held_bytes} bytes"
+            raise laws.broken(Law.KEPT, kept)
         first = self.ring.next_sequence, self.ring.position
         if self.inflight:  # perhaps behind one that was taken back
             first = min(first, self.inflight.first())
@@ -196,9 +203,13 @@ class Checkpoint(LogWriter):
     async def _write_frozen(self) -> None:
         """Write the frozen layer to its home places, on all members at once.
 
-        Other tasks run after what a member takes synchronously.
+        Other tasks run after what a member takes synchronously. Raises LawError if a parity is not
+        logged yet.
         """
         member_set = self.member_set
+        if self.unsettled.frozen:
+            stripes = f"{len(self.unsettled.frozen)} stripes were to be placed"
+            raise member_set.laws.broken(Law.PARITY, stripes)
         queues = {role: queue for role, queue in by_role(member_set.queues) if queue is not None}
         for portions in self.overlay.frozen_writes(queues):
             left: list[MemberIO] = []

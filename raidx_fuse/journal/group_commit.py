@@ -69,6 +69,9 @@ class LocksOfStripes(Protocol):
     def release_all(self, stripes: Iterable[Stripe]) -> None:
         """Release the locks of *stripes*."""
 
+    def require_held(self, stripes: Iterable[Stripe]) -> None:
+        """Raise LawError unless the locks of *stripes* are held."""
+
 
 class CommitBatch:
     """Changes of *stripes* that one record will hold: its *body*.
@@ -132,13 +135,9 @@ class CommitBatch:
         return self.body.data_bytes + ENTRY_BYTES * self.body.entries
 
     def mark_written(self) -> None:
-        """Note that the record is written, perhaps not by all log members yet."""
+        """Note that the record is written, perhaps not by all log members yet; drop its body."""
         self.written = True
-
-    def take_body(self) -> RecordBody:
-        """Return what the record holds; the batch does not keep it."""
-        body, self.body = self.body, RecordBody()
-        return body
+        self.body = RecordBody()
 
     def be_late(self, left: Sequence[MemberIO], locked: Sequence[Stripe]) -> None:
         """Note the requests *left* to be written, and the stripes *locked* until then."""
@@ -153,6 +152,11 @@ class CommitBatch:
     def fail(self, error: RaidxError) -> None:
         """Let every handler of the batch raise *error*."""
         self.error = error
+
+    def refuse(self, error: RaidxError) -> None:
+        """Let every handler raise *error* at once; the changes may be written later."""
+        self.error, self.over = error, trio.Event()
+        self.over.set()
 
 
 @types.coroutine

@@ -29,6 +29,7 @@ from raidx_fuse.journal.checkpoint import Checkpoint
 from raidx_fuse.journal.group_commit import CommitBatch, Deferral, LocksOfStripes
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.stripe_parity import Part
+from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Chunk, Stripe
 from raidx_fuse.store.chunk_table import ChunkTable, Move
 from raidx_fuse.store.member_io import MemberIO
@@ -101,7 +102,10 @@ class Journal(Checkpoint):
         hands only with no record in flight, and a rebuild passes no stripe whose lock is held
         (jobs/rebuild.py). Raises what the members raise.
         """
-        assert not any(stripe in self.unsettled for stripe in stripes), "settled before planning"
+        self._require_locked(stripes)
+        for stripe in stripes:
+            if stripe in self.unsettled:
+                raise self.member_set.laws.broken(Law.SETTLED, f"a record of stripe {stripe}")
         body = RecordBody()
         body.add_data(writes)
         body.add_maps(fresh, unwritten, moves, mark)
@@ -112,10 +116,11 @@ class Journal(Checkpoint):
         role_epoch = self.member_set.role_epoch
         if not still_valid():
             return False
+        if moves:
+            self.chunk_table.require_free(moves)
         self.unsettled.whole_cells.note_others(stripes)
-        sequence, record = await self.append(stripes, body)
+        sequence, record = await self.append(stripes, body, role_epoch)
         try:
-            assert role_epoch == self.member_set.role_epoch, "a role was taken under a record"
             self.take_effect(record, body, writes)
             self.unsettled.note_parity(stripes)
             self.unsettled.drop_closed(stripes)
@@ -140,6 +145,7 @@ class Journal(Checkpoint):
         """
         writes = [request for _, _, requests in changes for request in requests]
         stripes = [stripe for stripe, _, _ in changes]
+        self._require_locked(stripes)
         body = RecordBody()
         unsettled = self.unsettled
         spaces = [unsettled.space_of(data_parts) for _, data_parts, _ in changes]
@@ -182,7 +188,13 @@ class Journal(Checkpoint):
         Raises RaidxError.
         """
         if self.unsettled:
+            self._require_locked(stripes)
             await self.unsettled.settle(stripes)
+
+    def _require_locked(self, stripes: Collection[Stripe]) -> None:
+        """Raise LawError unless the locks of *stripes* are held."""
+        if self.locks is not None:
+            self.locks.require_held(stripes)
 
     def commit_now(
         self, stripe: Stripe, writes: Sequence[MemberIO], data_parts: Sequence[Part] = ()

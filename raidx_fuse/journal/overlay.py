@@ -258,7 +258,6 @@ class Overlay:
 
     def freeze(self) -> None:
         """Make *current* the frozen layer; the former frozen layer must have been dropped."""
-        assert not self.frozen, "one placement at a time"
         self.frozen, self.current = self.current, {}
         self.held_bytes = 0
 

@@ -17,6 +17,7 @@ import trio
 from raidx_fuse.format.configuration.config import uuid_bytes
 from raidx_fuse.format.log_record import HEAD
 from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS
+from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Offset, Stripe
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
@@ -144,6 +145,7 @@ class Ring:
 
     def __init__(self, member_set: MemberSet, head: PageStore) -> None:
         region = member_set.config.regions.log
+        self._laws = member_set.laws
         self.array = uuid_bytes(member_set.config.array_uuid)
         self.capacity = region.length - HEAD_BYTES
         # With more than this in the ring, a checkpoint is urgent. The space that a checkpoint frees
@@ -214,8 +216,12 @@ class Ring:
     async def move_tail(self, tail: Tail) -> None:
         """Note that all records before *tail* are durable in their home places; save the head page.
 
-        If the head page cannot be written now, `save_tail` tries again later.
+        If the head page cannot be written now, `save_tail` tries again later. Raises LawError for a
+        tail that is none.
         """
+        low, high = self.placed_tail[:2], (self.next_sequence, self.position)
+        if not (low[0] <= tail[0] <= high[0] and low[1] <= tail[1] <= high[1]):
+            raise self._laws.broken(Law.TAIL, f"the tail {tail[:2]} between {low} and {high}")
         while self.open and self.open[0][0] < tail[0]:
             self.open.popleft()
         self.placed_tail = tail
@@ -297,11 +303,13 @@ class Ring:
     def take(self, size: int) -> tuple[int, int, Offset]:
         """Allocate a sequence number and *size* bytes for a record.
 
-        Returns the sequence number, the position and the byte offset on the members.
+        Returns the sequence number, the position and the byte offset on the members. Raises
+        LawError, with nothing allocated, if there is no room (`has_room`).
         """
         sequence = self.next_sequence
         position, offset = self.next_place(size)
-        assert position + size - self.durable_tail[1] <= self.capacity, "replay needs this space"
+        if position + size - self.durable_tail[1] > self.capacity:
+            raise self._laws.broken(Law.ROOM, f"record {sequence} of {size} bytes")
         self.next_sequence = sequence + 1
         self.position = position + size
         self.open.append((sequence, position))

@@ -278,7 +278,6 @@ class Unsettled:
 
     def freeze(self) -> None:
         """Follow the overlay, whose current layer has become the frozen one."""
-        assert not self.frozen, "the former frozen layer is settled"
         self.frozen, self.current = self.current, {}
         self.with_parity = set()
 

@@ -41,6 +41,7 @@ from raidx_fuse.format.configuration.volumes import (
     VolumeRecord,
     VolumeTable,
 )
+from raidx_fuse.laws import Law
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.pool.allocate import cut, cut_front, pieced
 from raidx_fuse.pool.marks import forget_arrival, give_up, merged, runs_of, with_record
@@ -96,7 +97,7 @@ class Transfer:
             flush=self.flush,
             read_only=target.array.read_only,
             uuid=there.uuid,
-            gate=Gate(f"volume {there.name}", target.array.member_set.broken_law),
+            gate=Gate(f"volume {there.name}", target.array.member_set.laws),
         )
 
     def _lie(self, here: VolumeRecord, there: VolumeRecord) -> None:
@@ -218,7 +219,11 @@ class Transfer:
         return bytes(await (self._read_there if self.back else self._read_here)(low, high - low))
 
     def store(self, low: int, content: bytes) -> Awaitable[None]:
-        """Write bytes of the window to where they go."""
+        """Write bytes of the window to where they go. Raises LawError for others."""
+        first, end = self._window
+        if not first <= low <= low + len(content) <= end:
+            where = f"bytes {low} .. {low + len(content)} with the window {first} .. {end}"
+            raise self.target.array.member_set.laws.broken(Law.WINDOW, where)
         return (self._write_here if self.back else self._write_there)(low, content)
 
     @asynccontextmanager
@@ -249,6 +254,9 @@ class Transfer:
             position = self.position
             if position == self.saved or self.arrived:
                 return
+            if not self.first <= position <= self.limit:
+                where = f"byte {position}, with places for {self.first} .. {self.limit}"
+                raise self.target.array.member_set.laws.broken(Law.WATERMARK, where)
             await (self.source if self.back else self.target).array.flush()
             await self._mark(position, self.back)
             self.saved = position

@@ -325,14 +325,18 @@ def write_of(write: WriteFor, extents: Sequence[Extent], gate: Gate | None = Non
     return write_one_of
 
 
-def discard_of(discard: Discard, extents: Sequence[Extent]) -> Discard:
+def discard_of(
+    discard: Discard, extents: Sequence[Extent], require_place: Callable[[int, int], None]
+) -> Discard:
     """Return the discard of a volume that lies in *extents* of the array with *discard*.
 
-    `Volume.discard` is inside the volume's gate until all parts are done.
+    `Volume.discard` is inside the volume's gate until all parts are done. *require_place* raises
+    LawError for a part that is not the volume's.
     """
 
     async def discard_parts(offset: int, length: int, fast_only: bool) -> None:
         for start, size in parts_of(extents, offset, length):
+            require_place(start, size)
             await discard(start, size, fast_only)
 
     return discard_parts

@@ -24,6 +24,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import trio
@@ -42,6 +44,8 @@ from raidx_fuse.format.configuration.volumes import (
     volume_name_problem,
 )
 from raidx_fuse.format.create import new_uuid
+from raidx_fuse.format.regions import COUNTER_MAX
+from raidx_fuse.laws import Law
 from raidx_fuse.pool.allocate import (
     allocate,
     cut,
@@ -61,8 +65,11 @@ class ArrayVolumes:
 
     def __init__(self, array: Array, uuid_source: Callable[[], str] = new_uuid) -> None:
         self.array = array
+        self._laws = array.member_set.laws
         self.front_ends: list[FrontEnd] = []
         self._uuid_source = uuid_source
+        self._places: dict[str, Sequence[Extent]] = {}  # of the volumes, as the next one has them
+        self._places_of: dict[str, Any] | None = {}
         self._changes = trio.Lock()
         self.wiper = Wiper(array, self.table, self.change)
         table = self.table()
@@ -258,13 +265,16 @@ class ArrayVolumes:
         """Write *table* into the superblocks: the commit point of every change.
 
         Raises BusyError if places that it has added are about to leave with a member, LawError if
-        a request is under way to a volume whose extents change. If a member does not take it, the
-        table is as before: volumes are shown as the table has them.
+        a request is under way to a volume whose extents change, or ranges meet. If a member does
+        not take it, the table is as before: volumes are shown as the table has them.
         """
         for volume in self.volumes:
             record = table.find(volume.uuid)
             if record is None or _places(record, volume) != self.extents(volume):
                 volume.gate.require_empty("a change of extents")
+        for one, other in pairwise(table.taken()):
+            if one.end > other.offset:
+                raise self._laws.broken(Law.RANGES, f"{one} and {other}")
         if table.end() > max(self.array.room_bytes, self.table().end()):
             raise BusyError(f"array {self.array.name} is losing a member", action="try again")
         values = encode_table(table)
@@ -339,7 +349,7 @@ class ArrayVolumes:
 
     def _volume(self, record: VolumeRecord) -> Volume:
         array = self.array
-        gate = Gate(f"volume {record.name}", array.member_set.broken_law)
+        gate = Gate(f"volume {record.name}", self._laws)
         whole = record.size_bytes is None
         extents = (Extent(0, array.size_bytes),) if whole else record.extents
         return Volume(
@@ -350,7 +360,7 @@ class ArrayVolumes:
             flush=array.flush,
             read_only=array.read_only,
             uuid=record.uuid,
-            discard=discard_of(array.discard, extents),
+            discard=discard_of(array.discard, extents, partial(self._require_place, record.uuid)),
             allocation=allocation_of(array.allocation, extents),
             gate=gate,
         )
@@ -361,9 +371,21 @@ class ArrayVolumes:
             read_of(array.read_for, extents, volume.gate),
             write_of(array.write_for, extents, volume.gate),
             array.flush,
-            discard_of(array.discard, extents),
+            discard_of(array.discard, extents, partial(self._require_place, volume.uuid)),
             allocation_of(array.allocation, extents),
         )
+
+    def _require_place(self, uuid: str, offset: int, length: int) -> None:
+        """Raise LawError unless the table has these bytes of the image for the volume *uuid*."""
+        values = self.array.member_set.config.volumes
+        if values is not self._places_of:
+            whole = (Extent(0, COUNTER_MAX),)
+            self._places_of, records = values, self.table().volumes
+            self._places = {r.uuid: whole if r.size_bytes is None else r.extents for r in records}
+        for start, size in self._places.get(uuid, ()):
+            if start <= offset and offset + length <= start + size:
+                return
+        raise self._laws.broken(Law.DISCARD, f"bytes {offset} .. {offset + length}")
 
     async def note_size(self) -> None:
         """Take the new size of the array: that of its volume if that is the whole image."""

@@ -31,6 +31,7 @@ from raidx_fuse.format.table_page import (
     share_pages,
     shares_of,
 )
+from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import MemberChunk, Role
 from raidx_fuse.layouts.placements.bundled import NOWHERE, BundleLayout
 from raidx_fuse.members.base import Member
@@ -111,6 +112,16 @@ class ChunkTable:
         return all(self._agrees(page, scan) for page in pages)
 
     # -- changes -------------------------------------------------------------------------------
+
+    def require_free(self, moves: Sequence[Move]) -> None:
+        """Raise LawError unless *moves* go to free places, or to those that they leave."""
+        layout = self.layout
+        assert layout is not None, "only a layout with a table has moves"
+        cells = {cell for cell, _role, _chunk in moves}
+        places = {(role, chunk) for _cell, role, chunk in moves}
+        held = (int(layout.cells_of(role)[chunk]) for role, chunk in places)
+        if len(places) < len(cells) or any(cell >= 0 and cell not in cells for cell in held):
+            raise self.member_set.laws.broken(Law.PLACE, f"moves of the cells {sorted(cells)}")
 
     def apply(self, moves: Sequence[Move]) -> None:
         """Apply committed *moves* to the table in memory, without suspending."""

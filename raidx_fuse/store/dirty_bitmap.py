@@ -22,6 +22,7 @@ import numpy as np
 import trio
 
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.store.page_store import PageStore
 from raidx_fuse.tasks import rest
@@ -204,6 +205,9 @@ class DirtyBitmap:
             raise
         async with self._marking:
             clear = quiet - self._marked - self._resync
+            if not clear.isdisjoint(self._inflight):
+                regions = f"regions {sorted(clear.intersection(self._inflight))}"
+                raise self.pages.member_set.laws.broken(Law.MARKED, regions)
             for region in clear:
                 self._written.pop(region, None)
             self._put(clear, False)
@@ -241,9 +245,13 @@ class DirtyBitmap:
         """Whether no region is marked, in flight or awaiting its resync."""
         return not (self._marked or self._inflight or self._resync)
 
+    def require_idle(self) -> None:
+        """Raise LawError if a bit is set: it would speak of other stripes after `reshape`."""
+        if not self.idle:
+            raise self.pages.member_set.laws.broken(Law.UNMARKED, "another layout")
+
     def reshape(self, stripes: int, stripe_bytes: int) -> None:
-        """Use the bitmap for a new layout of *stripes* stripes; no bit may be set."""
-        assert self.idle, "bits would speak of other stripes"
+        """Use the bitmap for a new layout of *stripes* stripes; no bit is set (`require_idle`)."""
         self.stripes = stripes
         self.per_region = region_stripes(stripes, stripe_bytes, len(self.pages.payload) * 8)
         self._touched.clear()

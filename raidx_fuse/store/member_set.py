@@ -24,9 +24,9 @@ import trio
 from raidx_fuse.errors import (
     ArrayFailedError,
     FormatError,
-    LawError,
     MemberError,
     NoSpaceError,
+    RaidxError,
     ShorterError,
     no_space,
 )
@@ -34,6 +34,7 @@ from raidx_fuse.format.configuration.away import tended
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.superblock_round import Patience, write_config
+from raidx_fuse.laws import Law, LawError, Laws
 from raidx_fuse.layouts.numbers import Role, Stripe, by_role
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
@@ -45,8 +46,6 @@ from raidx_fuse.store.observers import FlushObserver, NewerContent, PagesOfMembe
 from raidx_fuse.store.operation import CHECK, FLUSH, PUNCH, WRITE, CountdownLatch, Operation
 from raidx_fuse.store.queue import MemberQueue
 from raidx_fuse.tasks import Starter, tick_after, was_stopped
-
-LAWS_KEPT = 100  # said by events
 
 log = logging.getLogger(__name__)
 
@@ -80,15 +79,15 @@ class MemberSet(NewestReads):
         self.nursery = nursery
         self.clock = trio.lowlevel.current_clock().current_time
         self.data_offset = config.regions.data.offset
+        self.laws = Laws()
         self.queues: list[MemberQueue | None] = [None] * config.width
         for role, member in members.items():
-            self.queues[role] = MemberQueue(member, nursery, self.clock)
+            self.queues[role] = MemberQueue(member, nursery, self.clock, self.laws)
         self.spares = dict(spares)
         self.watermarks: dict[Role, Stripe] = {}
         self.readable: list[MemberQueue | None] = []
         self.lost: frozenset[Role] = frozenset()
         self.published_events = config.events  # of the last round that ended
-        self.broken_laws: list[str] = []
         self.closed = False  # no superblock is written any more
         self.io_timeout_s = 30.0
         self.flush_observers: list[FlushObserver] = []
@@ -98,7 +97,7 @@ class MemberSet(NewestReads):
         self.on_fail: list[Callable[[Role], None]] = []
         self.unpublished = False
         self._publication: trio.Event | None = None
-        self._unwritable: FormatError | None = None  # the configuration exceeds the superblock
+        self._unwritable: RaidxError | None = None  # why no superblock can be written
         self._config_lock = trio.Lock()
         self._flush_rounds = FlushRounds(self._flush_members)
         self.refresh()
@@ -163,9 +162,11 @@ class MemberSet(NewestReads):
         """Write the buffers of *requests*; a member that fails is excluded, the others go on.
 
         Raises MemberError (or NoSpaceError) if a write failed on a member whose loss the code does
-        not tolerate. Other requests may have been written then.
+        not tolerate, LawError for one that cannot be meant. Others may have been written then.
         """
         pending: list[Operation] | None = None
+        if self.read_only:
+            raise self.laws.broken(Law.READ_ONLY, f"{len(requests)} writes")
         for role, offset, buffers, size in requests:
             queue = self.queues[role]
             if queue is None:
@@ -175,6 +176,7 @@ class MemberSet(NewestReads):
                     continue
             except MemberError:
                 pass  # the queue tries once more
+            self._require_inside(queue, offset, size)  # what is beyond is never synchronous
             pending = pending or []
             pending.append(Operation(queue, WRITE, offset, buffers, size, background))
         if pending:
@@ -188,6 +190,7 @@ class MemberSet(NewestReads):
         queue = self.queues[role]
         if queue is None:
             return False
+        self._require_inside(queue, offset, size)
         operation = Operation(queue, PUNCH, offset, (), size, background=True)
         if await self._wait([operation]):
             assert operation.error is not None
@@ -195,6 +198,12 @@ class MemberSet(NewestReads):
                 self._blame(operation)
             raise operation.error
         return operation.punched
+
+    def _require_inside(self, queue: MemberQueue, offset: int, size: int) -> None:
+        """Raise LawError unless the member of *queue* has these bytes."""
+        if not 0 <= offset <= queue.member.size_bytes - size:
+            where = f"{size} bytes at {offset} of {queue.member.path}"
+            raise self.laws.broken(Law.SIZE, where)
 
     async def _wait(self, operations: Sequence[Operation]) -> list[Operation]:
         """Run *operations* concurrently; return those that failed."""
@@ -247,12 +256,13 @@ class MemberSet(NewestReads):
         for observer in self.flush_observers:
             observer.flush_ends()
         await self.published()
+        self.require_published("a flush")
 
     def give_role(self, role: Role, member: Member) -> None:
         """Let *member* serve *role* from now on, in memory; the roles may become more."""
         self.queues.extend([None] * (role + 1 - len(self.queues)))
         self.unreadable.forget(role)
-        self.queues[role] = MemberQueue(member, self.nursery, self.clock)
+        self.queues[role] = MemberQueue(member, self.nursery, self.clock, self.laws)
 
     def take_out(self, role: Role) -> MemberQueue | None:
         """Remove *role*, in memory: the roles behind it move up. Returns its queue, not closed."""
@@ -273,14 +283,6 @@ class MemberSet(NewestReads):
     def set_io_timeout(self, timeout_s: float) -> None:
         """Let operations fail that get no answer within *timeout_s* seconds."""
         self.io_timeout_s = timeout_s
-
-    def broken_law(self, what: str) -> LawError:
-        """Return the error for a request that would break a law; an event says so, too."""
-        error = LawError(what)
-        log.critical("%s", error)
-        if len(self.broken_laws) < LAWS_KEPT:
-            self.broken_laws.append(what)
-        return error
 
     def end_superblocks(self) -> None:
         """Write no superblock and exclude no member from now on."""
@@ -375,6 +377,11 @@ class MemberSet(NewestReads):
         await self._rounds_ended()
         self._require(self.config.events)
 
+    def require_published(self, what: str) -> None:
+        """Raise LawError if *what* must not be acknowledged: the superblocks lack something."""
+        if self.unpublished:
+            raise self.laws.broken(Law.PUBLISHED, f"{what} was to be acknowledged")
+
     async def _rounds_ended(self) -> None:
         while self._publication is not None:
             await self._publication.wait()
@@ -405,9 +412,9 @@ class MemberSet(NewestReads):
                 if events == self.config.events and tries != 1:  # a fault may be transient
                     break
             self._unwritable = None
-        except FormatError as error:  # before any member was written
+        except (FormatError, LawError) as error:  # before any member was written
             log.critical("no superblock can be written: %s", error)
-            self._unwritable = error
+            self._unwritable = self.laws.note(error) if isinstance(error, LawError) else error
         finally:
             event, self._publication = self._publication, None
             self.unpublished = (

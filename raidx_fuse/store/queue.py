@@ -26,6 +26,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.errors import MemberError
+from raidx_fuse.laws import Law, Laws
 from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.overdue import came_back, give_up, is_overdue
 from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, Latency
@@ -61,8 +62,15 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
     *unflushed* says whether the member has writes that no flush covers.
     """
 
-    def __init__(self, member: Member, nursery: Starter, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        member: Member,
+        nursery: Starter,
+        clock: Callable[[], float],
+        laws: Laws | None = None,
+    ) -> None:
         self.serve_by(member)
+        self._laws = laws or Laws()
         self._depth = max(1, member.depth)
         self.clock = clock
         self.closed = False
@@ -310,6 +318,9 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
         return now
 
     def _finish(self, operation: Operation, error: MemberError | None) -> None:
+        if operation.latch is None:  # nothing is left that could be refused
+            self._laws.broken(Law.ONCE, f"{operation.kind} at {operation.offset} ended again")
+            return
         now = self._account()
         latency = now - operation.submitted_s
         service = now - operation.started_s if operation.started_s >= 0 else latency

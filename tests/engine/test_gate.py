@@ -8,8 +8,9 @@ import pytest
 import trio
 
 from raidx_fuse.engine.gate import Gate, enter, leave
-from raidx_fuse.errors import BusyError, LawError
+from raidx_fuse.errors import BusyError
 from raidx_fuse.jobs.scrub import Scrub
+from raidx_fuse.laws import LawError
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import spying

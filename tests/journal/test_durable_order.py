@@ -18,7 +18,7 @@ from raidx_fuse.lab.crash.held_handlers import through_door
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.gated import gated
-from tests.support.spy import FLUSH, Touch, restarted, spying
+from tests.support.spy import FLUSH, Touch, locked, restarted, spying
 
 CHUNK = 4096
 
@@ -301,8 +301,9 @@ def test_a_chunk_that_a_record_makes_unwritten_again_is_so_after_a_replay() -> N
         async with spying("raid0", 2, chunk_bytes=CHUNK) as rig:
             await rig.put(0, bytes([7]) * 4 * CHUNK)
             await rig.in_place()
-            journal = rig.running.context.journal
-            assert await journal.commit([1], [], [], unwritten=[2])
+            context = rig.running.context
+            with locked(context, 1):
+                assert await context.journal.commit([1], [], [], unwritten=[2])
             await rig.running.flush()
             images = rig.images()
         async with restarted(images) as array:

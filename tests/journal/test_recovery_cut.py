@@ -5,7 +5,7 @@ from __future__ import annotations
 from raidx_fuse.array.open import open_array
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import Log, SpyMember, members_from, restarted, spying
+from tests.support.spy import Log, SpyMember, locked, members_from, restarted, spying
 
 PAGE = 4096
 WIDTH = 4
@@ -29,7 +29,8 @@ async def _cut_log() -> tuple[list[bytes], bytes]:
         await rig.put(0, bytes([3]) * 512)
         high = journal.ring.next_place(512)[1]
         assert Stripe(0) in journal.unsettled
-        await journal.settle([Stripe(0)])
+        with locked(rig.running.context, 0):
+            await journal.settle([Stripe(0)])
         images = [
             new[:low] + old[low:high] + new[high:]
             for old, new in zip(before, rig.images(), strict=True)

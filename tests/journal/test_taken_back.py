@@ -12,9 +12,10 @@ import trio
 
 from raidx_fuse.errors import MemberError
 from raidx_fuse.journal.journal import Journal
+from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.store.member_io import MemberIO
-from tests.support.spy import FLUSH, WRITE, restarted, spying
+from tests.support.spy import FLUSH, WRITE, locked, restarted, spying
 
 CHUNK = 16384
 PAGE = 4096
@@ -99,6 +100,7 @@ def test_a_record_that_was_taken_back_is_not_the_next_one_in_its_place(
 
             monkeypatch.setattr(journal, "write_now", put_off(journal))
             monkeypatch.setattr(member_set, "write", land_and_fail)
+            rig.running.context.locks.take_free([Stripe(0)])
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(commit, PAGE, 2)
                 await trio.sleep(0.01)
@@ -107,6 +109,7 @@ def test_a_record_that_was_taken_back_is_not_the_next_one_in_its_place(
             monkeypatch.undo()
             assert journal.torn
             assert await journal.commit([0], [(0, place, [bytes([4]) * PAGE], PAGE)], ())
+            rig.running.context.locks.release(Stripe(0))
             await rig.running.flush()
             images = rig.images()
         async with restarted(images) as array:
@@ -140,7 +143,7 @@ def test_a_record_is_overwritten_wherever_it_lies_although_others_have_their_tur
 
             monkeypatch.setattr(journal, "write_now", put_off(journal))
             monkeypatch.setattr(member_set, "write", land_and_fail)
-            with pytest.raises(MemberError):
+            with locked(rig.running.context, 0), pytest.raises(MemberError):
                 await journal.commit([0], [(role, place, [bytes([2]) * PAGE], PAGE)], ())
             monkeypatch.undo()
             assert journal.torn

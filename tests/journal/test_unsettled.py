@@ -16,7 +16,7 @@ from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import write_plans
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.arrays import Rig
-from tests.support.spy import READ, WRITE, SpyRig, restarted, spying
+from tests.support.spy import READ, WRITE, SpyRig, locked, restarted, spying
 
 CHUNK = 4096
 WRITES = 12
@@ -223,7 +223,8 @@ def test_a_record_of_an_older_version_is_redone(layout: str, width: int, lost: i
                 before = bytes(rig.rams[role].memory[place + 1024 : place + 1536])
                 after = bytes(a ^ b for a, b in zip(before, change, strict=True))
                 writes.append((role, place + 1024, [after], 512))
-            assert await context.journal.commit([Stripe(0)], writes, [])
+            with locked(context, 0):
+                assert await context.journal.commit([Stripe(0)], writes, [])
             await rig.running.flush()
             rig.model[1024:1536] = new
             images, model = rig.images(), bytes(rig.model)

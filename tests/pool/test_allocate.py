@@ -123,7 +123,7 @@ def volume_in(array: Bytes, extents: list[Extent]) -> Volume:
         read=read_of(array.read_for, extents),
         write=write_of(array.write_for, extents),
         flush=array.flush,
-        discard=discard_of(array.discard, extents),
+        discard=discard_of(array.discard, extents, lambda _offset, _length: None),
         allocation=allocation_of(array.allocation, extents),
     )
 

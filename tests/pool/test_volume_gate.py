@@ -13,8 +13,9 @@ import trio.testing
 
 from raidx_fuse.array.open import open_array
 from raidx_fuse.engine import discard as discarding
-from raidx_fuse.errors import BusyError, LawError, UsageError
+from raidx_fuse.errors import BusyError, UsageError
 from raidx_fuse.format.create import create_array
+from raidx_fuse.laws import LawError
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run, sleep
 from raidx_fuse.members.wrapper import WrapperMember

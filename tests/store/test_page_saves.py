@@ -15,7 +15,7 @@ from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import FLUSH, WRITE, SpyRig, spying
+from tests.support.spy import FLUSH, WRITE, SpyRig, locked, spying
 
 
 async def saved_bits(rig: SpyRig) -> list[int]:
@@ -76,13 +76,15 @@ def test_a_checkpoint_keeps_what_was_written_past_the_log_meanwhile() -> None:
         async with spying("raid0", 2, chunk_bytes=4096) as rig:
             context = rig.running.context
             journal, member_set = context.journal, context.member_set
-            assert await journal.commit([0], [], [0])
+            with locked(context, 0):
+                assert await journal.commit([0], [], [0])
             flush = member_set.flush
 
             async def write_meanwhile() -> None:
                 patched.undo()
                 await flush()
-                assert await journal.commit([1], [], [2])
+                with locked(context, 1):
+                    assert await journal.commit([1], [], [2])
                 await context.written.mark([1])
 
             with pytest.MonkeyPatch.context() as patched:
@@ -102,7 +104,8 @@ def test_a_bit_that_only_a_record_sets_is_saved_with_nothing_but_its_checkpoint(
         async with spying("raid0", 2, chunk_bytes=4096) as rig:
             context = rig.running.context
             await context.written.mark([3])
-            assert await context.journal.commit([0], [], [0], unwritten=[3])
+            with locked(context, 0):
+                assert await context.journal.commit([0], [], [0], unwritten=[3])
             await context.written.mark([1])
             assert set(await saved_bits(rig)) == {0b1010}
             await context.journal.place()
@@ -118,7 +121,8 @@ def test_what_a_new_member_gets_has_no_bit_that_only_a_record_sets() -> None:
         async with spying("raid0", 2, chunk_bytes=4096) as rig:
             context = rig.running.context
             await context.written.mark([3])
-            assert await context.journal.commit([0], [], [0])
+            with locked(context, 0):
+                assert await context.journal.commit([0], [], [0])
             for pages in context.member_set.page_stores:
                 await pages.save_all()
             assert set(await saved_bits(rig)) == {0b1000}
@@ -199,7 +203,8 @@ def test_a_checkpoint_that_fails_leaves_its_bits_to_the_next(
         async with spying("raid0", 2, chunk_bytes=4096) as rig:
             context = rig.running.context
             journal, member_set = context.journal, context.member_set
-            assert await journal.commit([0], [], [0])
+            with locked(context, 0):
+                assert await journal.commit([0], [], [0])
 
             async def fail() -> None:
                 raise MemberError("ram0", "flush", 0, errno.EIO)

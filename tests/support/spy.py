@@ -8,14 +8,16 @@ three chunks and no more". `SpyRig` is the rig of arrays.py with spies below its
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.format.regions import Region
+from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
@@ -177,6 +179,16 @@ def members_from(images: Sequence[bytes]) -> list[RamMember]:
         member.memory[:] = image
         members.append(member)
     return members
+
+
+@contextmanager
+def locked(context: ArrayContext, *stripes: int) -> Iterator[None]:
+    """Hold the locks of *stripes*, which are free."""
+    taken = context.locks.take_free(map(Stripe, stripes))
+    try:
+        yield
+    finally:
+        context.locks.release_all(taken)
 
 
 @asynccontextmanager

@@ -224,9 +224,9 @@ class Watch:
             action = "look at the disk or folder; move what is needed before an unmount"
             self._tell("MemberPath", WARNING, f"{path}: {problems[path]}", path, action)
         self._paths = frozenset(problems)
-        laws = self._array.member_set.broken_laws
+        laws = self._array.member_set.laws.said
         for law in laws[self._laws :]:
-            refused = f"a bug in raidx, for which a request was refused: {law}"
+            refused = f"a request was refused because of a {law}"
             self._tell("LawBroken", ERROR, refused, "", "report it, with the log of the mount")
         self._laws = len(laws)
         lost = self._array.context.bad_chunks.count()

@@ -39,7 +39,9 @@ from raidx_fuse.engine.write.split import Piece, split
 from raidx_fuse.engine.write.stripe_end import StripeEnd
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import CommitBatch
+from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.member_io import MemberIO, MemberLostError, join
@@ -111,6 +113,7 @@ class Writer:
                     if pending is not None:
                         passage = passage or enter_now(volume, context.gate)
                         await self._completion.complete_locked(pending)
+                        context.member_set.require_published("a write")
                         fast = False  # a member may have failed meanwhile
                 if at == length:
                     context.count_synchronous(started_s)
@@ -128,6 +131,7 @@ class Writer:
                         if done[1].__class__ is not CommitBatch:  # of which the log keeps the locks
                             passage = passage or enter_now(volume, context.gate)
                         await self._completion.complete(done, offset, view)
+                        context.member_set.require_published("a write")
                     elif context.cache is not None:
                         context.cache.wrote(offset, view)
                     context.count_synchronous(started_s)
@@ -140,6 +144,7 @@ class Writer:
                     if pending is not None:
                         passage = passage or enter_now(volume, context.gate)
                         await self._completion.complete_locked(pending)
+                        context.member_set.require_published("a write")
                     ranges = [(at, middle - offset), (tail, length)]
                     if middle == offset + at and tail == length:
                         context.count_synchronous(started_s)
@@ -148,6 +153,8 @@ class Writer:
                 gate = context.gate
                 passage = await enter(volume, gate) if gate.is_closed else enter_now(volume, gate)
             await self._write_general(offset, view, ranges)
+            if context.member_set.unpublished:
+                context.member_set.require_published("a write")
             context.touch(started_s)
         finally:
             if passage is not None:
@@ -220,6 +227,8 @@ class Writer:
         growth = context.growth
         if growth is not None and any(growth.threatens(p.stripe, p.touched) for p in pieces):
             await growth.save()
+            if any(growth.threatens(p.stripe, p.touched) for p in pieces):
+                raise member_set.laws.broken(Law.SAVED, f"a write to stripes {stripes}")
         logged: list[Piece] = []
         direct: list[Piece] = []
         marked: list[Stripe] = []
@@ -276,6 +285,8 @@ class Writer:
                 every, epoch = await self._prepare(direct, placed, logged, view)
                 begun = placed + direct
                 if every[0].writes:
+                    if context.journal.ring.stripes or context.journal.forced:
+                        self._require_bypass(direct)
                     if context.member_set.lost:
                         await context.changes.save()
                         self._require_noted(direct)
@@ -302,6 +313,14 @@ class Writer:
             self._count(part.plans)
         if context.member_set.unpublished:
             await context.member_set.published()
+
+    def _require_bypass(self, direct: list[Piece]) -> None:
+        """Raise LawError unless *direct* may go past the log now."""
+        context = self.context
+        moves = isinstance(context.layout, RestripeLayout)  # law 4 of jobs/restripe/job.py
+        for piece in direct:
+            if moves or context.journal.holds(piece.stripe):
+                raise context.member_set.laws.broken(Law.BYPASS, f"stripe {piece.stripe}")
 
     def _require_noted(self, direct: list[Piece]) -> None:
         """Raise LawError unless what members that are away lack of *direct* is noted."""

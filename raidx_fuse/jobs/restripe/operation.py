@@ -299,6 +299,7 @@ class RestripeOperation:
         context, member_set = self.context, self.member_set
         layout = context.layout
         assert isinstance(layout, RestripeLayout)
+        context.dirty_bitmap.require_idle()
         shape = shapes_of(member_set.config)[0 if back else 1]
         final = final_layout(layout.below if layout.rises != back else layout.above)
         left = {role: Role(role - bisect(gone, role)) for role in shape.members()}

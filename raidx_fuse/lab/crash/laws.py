@@ -52,13 +52,14 @@ def writer_of(pool: Pool, volume: Volume) -> list[Array]:
     return arrays if len(arrays) == 1 else []
 
 
-class Laws:
+class DiskLaws:
     """Judges the writes to the members of *arrays*. Raises AssertionError.
 
     1. No write goes beyond the size of a member.
     2. While somebody is away, no home write goes to a stripe of theirs that is not noted as changed
        (engine/changed_regions.py): whoever it comes from, for it is judged by its place. Exempt are
        zeros at unwritten places, which do not count, and what a rebuild gives its own member.
+    3. The array has refused nothing because of a law of its own (raidx_fuse/laws.py).
     """
 
     def __init__(self, arrays: Iterable[Array]) -> None:
@@ -70,6 +71,8 @@ class Laws:
             f"{disk.path}: a write of {len(data)} bytes at {offset_bytes} goes beyond its end"
         )
         for array in self._arrays:
+            said = array.member_set.laws.said
+            assert not said, said[0]
             context = array.context
             if offset_bytes < context.data_offset or not context.changes.active:
                 continue

@@ -32,7 +32,7 @@ from raidx_fuse.lab.crash.hardware import (
     Shape,
 )
 from raidx_fuse.lab.crash.history import History, Span, Timeline, WriteSpan
-from raidx_fuse.lab.crash.laws import Laws, acknowledged, arrays_of, writer_of
+from raidx_fuse.lab.crash.laws import DiskLaws, acknowledged, arrays_of, writer_of
 from raidx_fuse.lab.crash.mounting import mounted
 from raidx_fuse.lab.crash.parts import Parts, in_sectors, read_sectors
 from raidx_fuse.lab.crash.recording import Recording, Roles
@@ -316,7 +316,7 @@ class Player(Steps):
                 )
             )
             for disk in self.disks:
-                disk.obey(Laws([self.array]).judge)
+                disk.obey(DiskLaws([self.array]).judge)
             self.array.context.use_cache(CACHE_BYTES[self.seed % len(CACHE_BYTES)])
             if self.cell.broken:
                 break_order(self.array, self.cell.theme)
@@ -328,7 +328,7 @@ class Player(Steps):
         for disk, number in zip(self.disks, self.recording.array_of, strict=True):
             arrays[number].append(disk)
         self.pool = await self._stack.enter_async_context(mounted(arrays))
-        laws = Laws(volumes.array for volumes in self.pool.arrays)
+        laws = DiskLaws(volumes.array for volumes in self.pool.arrays)
         for disk in self.disks:
             disk.obey(laws.judge)
         for volumes in self.pool.arrays:

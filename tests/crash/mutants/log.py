@@ -160,10 +160,8 @@ COMMITTING = (
     Mutant(
         "plan-not-looked-at-after-the-wait-for-capacity",
         JOURNAL,
-        "        if not still_valid():\n"
-        "            return False\n"
-        "        self.unsettled.whole_cells.note_others(stripes)",
-        "        self.unsettled.whole_cells.note_others(stripes)",
+        "        if not still_valid():\n            return False\n        if moves:",
+        "        if moves:",
         "what was planned for the old member of a role reaches the new one",
         DISKS,
         (*ORDER, "tests/jobs/test_rebuild_passes.py"),
@@ -172,8 +170,8 @@ COMMITTING = (
         "stream-not-told-of-other-records",
         JOURNAL,
         "        self.unsettled.whole_cells.note_others(stripes)\n"
-        "        sequence, record = await self.append(stripes, body)\n",
-        "        sequence, record = await self.append(stripes, body)\n",
+        "        sequence, record = await self.append(stripes, body, role_epoch)\n",
+        "        sequence, record = await self.append(stripes, body, role_epoch)\n",
         "a stripe is closed past the log over something older that a replay lays on top",
         STREAMS,
         STREAM_TESTS,

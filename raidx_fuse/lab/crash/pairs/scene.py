@@ -27,7 +27,7 @@ from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.lab.crash.disks import PACES, SectorDisk
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, MEMBER_BYTES_MIN, MEMBER_UNIT_BYTES, WIDTHS
 from raidx_fuse.lab.crash.history import History, Timeline, WriteSpan
-from raidx_fuse.lab.crash.laws import Laws, acknowledged, arrays_of, writer_of
+from raidx_fuse.lab.crash.laws import DiskLaws, acknowledged, arrays_of, writer_of
 from raidx_fuse.lab.crash.mounting import mounted
 from raidx_fuse.lab.crash.pairs.disks import PairDisk, Trigger
 from raidx_fuse.lab.crash.parts import read_sectors
@@ -343,7 +343,7 @@ class Scene:
         for disk, array in zip(self.disks, self.events.array_of, strict=True):
             arrays[array].append(disk)
         async with mounted(arrays) as self.pool:
-            laws = Laws(volumes.array for volumes in self.pool.arrays)
+            laws = DiskLaws(volumes.array for volumes in self.pool.arrays)
             for disk in self.disks:
                 disk.disk.obey(laws.judge)
             for volumes in self.pool.arrays:
