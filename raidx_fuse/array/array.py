@@ -60,7 +60,9 @@ from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.base import Member, ReadBuffer
 from raidx_fuse.store.page_store import PageStore
-from raidx_fuse.tasks import Tasks
+from raidx_fuse.tasks import Tasks, rest
+
+PUBLISHED_POLL_S = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -289,12 +291,26 @@ class Array:
         return job.job_id
 
     async def _go_on_after(self, job: Job) -> None:
-        """When *job* has ended, give the next vacant role to a spare that came meanwhile."""
+        """When *job* has ended, give the next vacant role to a spare that came meanwhile.
+
+        A rebuild that failed while superblocks could not be written begins again when they can be.
+        """
         await job.finished.wait()
+        if isinstance(job, Rebuild) and job.state == "failed" and self.member_set.unpublished:
+            while not await self._is_published():
+                await rest(PUBLISHED_POLL_S)
+            self.membership.rebuild_seated(job.roles)
         self.membership.rebuild_onto_spare()
         # use a larger member's extra space
         if self.rebundle is not None and not self.member_set.lost:
             self.rebundle.resume()
+
+    async def _is_published(self) -> bool:
+        try:
+            await self.member_set.published()
+        except RaidxError:
+            return False
+        return True
 
     def require_writable(self) -> None:
         """Raise ReadOnlyError if the array was started read-only."""

@@ -239,7 +239,7 @@ class Membership:
                         await self._prepare(member)
                         await self._seat(record_of(member, record.role, "rebuilding"), member)
                 except RaidxError:
-                    self._rebuild_seated((record.role,))
+                    self.rebuild_seated((record.role,))
                     raise
                 job = self.array.start_rebuild((record.role,))
             return {"role": record.role, "job": job, "catches_up": back, "does": "rebuilt"}
@@ -368,11 +368,11 @@ class Membership:
                 for job in self.array.jobs.running():
                     if job.kind == "rebuild":  # a rebuild of a member that has failed: it ends soon
                         await job.finished.wait()
-                self._rebuild_seated(taken)
+                self.rebuild_seated(taken)
         finally:
             self.waiting = False
 
-    def _rebuild_seated(self, roles: Collection[Role]) -> None:
+    def rebuild_seated(self, roles: Collection[Role]) -> None:
         """Start to rebuild those of *roles* that have a member, unless the array is being closed.
 
         One whose superblocks could not be written then has its role all the same: it is in force

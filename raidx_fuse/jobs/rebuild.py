@@ -310,8 +310,11 @@ class Rebuild(Job):
             )
             return replace(config, jobs=jobs, members=members)
 
-        await member_set.update(activate)
-        for role in done:
-            if member_set.queues[role] is rebuilt[role]:
-                member_set.watermarks.pop(role, None)
-        member_set.refresh()
+        try:
+            await member_set.update(activate)
+        finally:  # in force, though a member may lack it (law 3 of store/member_set.py)
+            for role in done:
+                is_active = member_set.config.record(role).state == "active"
+                if is_active and member_set.queues[role] is rebuilt[role]:
+                    member_set.watermarks.pop(role, None)
+            member_set.refresh()

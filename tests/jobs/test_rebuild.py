@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -323,6 +324,38 @@ def test_a_member_whose_superblocks_were_refused_is_rebuilt_all_the_same(spare: 
             with trio.fail_after(60):
                 while rig.running.member_set.lost:  # noqa: ASYNC110
                     await trio.sleep(0.1)
+            await rig.compare()
+
+    run(main)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["position", "end"])
+def test_a_rebuild_that_superblocks_end_goes_on_when_they_can_be_written(last: bool) -> None:
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
+            await rig.put(0, noise(len(rig.model)))
+            job_id, _ = await replace_failed(rig, 0)
+            journal: Any = rig.running.context.journal
+            reform, refuse = journal.reform, partial(rig.members[1].error, ("write",))
+
+            async def reform_and_refuse() -> None:
+                await reform()
+                faults.append(refuse(length_bytes=SLOTS_BYTES))
+
+            faults = [] if last else [refuse(length_bytes=SLOTS_BYTES)]
+            if last:
+                journal.reform = reform_and_refuse
+            assert (await rig.running.jobs.wait(job_id))["state"] == "failed"
+            await trio.sleep(20)
+            (fault,) = faults
+            journal.reform = reform
+            fault.lift()
+            with trio.fail_after(60):
+                while rig.running.member_set.unpublished or 0 in rig.running.member_set.lost:  # noqa: ASYNC110
+                    await trio.sleep(0.1)
+            assert rig.running.member_set.config.record(0).state == "active"
+            # As soon as the rebuilt one is in force, one that takes no superblock can be spared.
+            assert rig.running.member_set.lost == (frozenset({1}) if last else frozenset())
             await rig.compare()
 
     run(main)

@@ -39,11 +39,14 @@ ACTIVATED = (
     "            )\n"
     "            return replace(config, jobs=jobs, members=members)\n"
     "\n"
-    "        await member_set.update(activate)\n"
-    "        for role in done:\n"
-    "            if member_set.queues[role] is rebuilt[role]:\n"
-    "                member_set.watermarks.pop(role, None)\n"
-    "        member_set.refresh()\n"
+    "        try:\n"
+    "            await member_set.update(activate)\n"
+    "        finally:  # in force, though a member may lack it (law 3 of store/member_set.py)\n"
+    "            for role in done:\n"
+    '                is_active = member_set.config.record(role).state == "active"\n'
+    "                if is_active and member_set.queues[role] is rebuilt[role]:\n"
+    "                    member_set.watermarks.pop(role, None)\n"
+    "            member_set.refresh()\n"
 )
 
 REBUILDING = (
