@@ -20,6 +20,7 @@ from raidx_fuse.lab.crash.walk import crash_workloads, replay
 from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.pool.volume_table import ArrayVolumes
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
+from raidx_fuse.store.member_set import MemberSet
 
 TIMES = max(1.0, int(os.environ.get("RAIDX_CRASH_STATES", "5000")) / 5000)
 SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))
@@ -54,6 +55,19 @@ def test_stripes_that_a_new_mark_forgets_are_found(monkeypatch: pytest.MonkeyPat
     assert "after the return" in found.what or "parity is not consistent" in found.what
     # The printed name leads to the same state again.
     assert replay(State.parse(found.state)) == (found.verb, found.what)
+
+
+@pytest.mark.parametrize("name", ["move:read:144/w1", "restripe:read:110/w5"])
+def test_an_error_inside_a_move_or_a_job_that_costs_nobody_is_found(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = State.parse(f"raid5:partial:pairs:{name}/m0/k/-")
+    _, what = replay(state)
+    assert what is None
+    monkeypatch.setattr(MemberSet, "_blame_all", lambda *_: None)
+    _, what = replay(state)
+    assert what is not None
+    assert "holds zeros" in what
 
 
 def test_operations_that_never_end_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

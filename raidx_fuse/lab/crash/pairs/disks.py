@@ -35,13 +35,17 @@ class Trigger:
     """Counts the operations of all disks, and holds number *at* (None: none) until `release`.
 
     *after*: the operation takes effect first and its answer is held. *breaks*: it ends in an error
-    when it is released, and its disk is dead from then on.
+    when it is released, and its disk is dead from then on; with *errors*, so many tries of it fail
+    and the disk is sound, but for a flush: when one has failed, all do until the disk is opened.
     """
 
-    def __init__(self, at: int | None, *, after: bool = False, breaks: bool = False) -> None:
+    def __init__(
+        self, at: int | None, *, after: bool = False, breaks: bool = False, errors: int = 0
+    ) -> None:
         self.at = at
         self.after = after
         self.breaks = breaks
+        self.errors = errors
         self.count = 0
         self.armed = False
         self.reached = trio.Event()
@@ -86,6 +90,8 @@ class PairDisk(WrapperMember):
         self.depth = DEPTH
         self.fault: str | None = None
         self.loses_cache = False
+        self._failing = ("", 0)  # the operation that fails, and where
+        self._errors = 0  # how often it still does
         self._trigger = trigger
         self._revived = trio.Event()
 
@@ -101,6 +107,7 @@ class PairDisk(WrapperMember):
     def revive(self) -> None:
         """Work again; what hangs goes on."""
         self.fault = None
+        self._errors = 0
         self._revived.set()
         self._revived = trio.Event()
 
@@ -158,8 +165,14 @@ class PairDisk(WrapperMember):
             trigger.hold(self)
             await trigger.released.wait()
             if trigger.breaks:
-                self.fail(DEAD, loses_cache=self.loses_cache)
-                if operation == "flush" and self.loses_cache:
+                loses_cache = operation == "flush" and self.loses_cache
+                if not trigger.errors:
+                    self.fail(DEAD, loses_cache=self.loses_cache)
+                elif operation == "flush":
+                    self.fail(UNFLUSHED)
+                else:
+                    self._failing, self._errors = (operation, offset_bytes), trigger.errors - 1
+                if loses_cache:
                     self.disk.pull()
                 raise MemberError(self.path, operation, offset_bytes, errno.EIO)
             if trigger.after:
@@ -175,6 +188,9 @@ class PairDisk(WrapperMember):
 
     def _check(self, operation: str, offset_bytes: int) -> None:
         """Raise MemberError if the disk's fault lets *operation* fail."""
+        if self._errors and self._failing == (operation, offset_bytes):
+            self._errors -= 1
+            raise MemberError(self.path, operation, offset_bytes, errno.EIO)
         writes = operation == "write"
         if self.fault == FULL and writes:
             raise MemberError(self.path, operation, offset_bytes, errno.ENOSPC)

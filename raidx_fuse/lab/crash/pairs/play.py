@@ -4,7 +4,8 @@
 2. The k-th operation of a disk is held. The second operation runs; the space that it gives up goes
    to a new volume at once, which is written and flushed.
 3. The held operation goes on when the second has ended, or after HOLD_S; perhaps it ends in an
-   error then, or later than `io.timeout_s`.
+   error then, with its disk or alone, or later than `io.timeout_s`. So each flush, superblock, home
+   write and read inside a request, a job or a volume's move fails in some meeting.
 4. Both end: what runs for more than LIMIT_S is a deadlock.
 5. All that runs in the background ends, disks that failed are taken back; content and parity are
    compared with what was written, also when members are lost and have come back.
@@ -41,6 +42,9 @@ FAULT_S = 90.0  # longest time that disks fail
 LIMIT_S = 900.0  # of virtual time for both, and for what runs in the background
 GOES_ON, AFTER, DRAGS, BREAKS, LATE = "goes on", "after its effect", "drags", "breaks", "late"
 FATES = (GOES_ON, AFTER, DRAGS, BREAKS, LATE)
+ERRS = "errs"
+ERRS_SHARE = 0.3  # of the pairs: only the held operation fails
+ERRORS = (1, 2, 2, 4)  # tries of it: one error may be transient
 LOSE_SHARE = 0.4
 MET = 6  # weight of the moments at which the operations meet; other moments have 1
 UNLIMITED = 0
@@ -181,8 +185,15 @@ class _Pair:
         rng = random.Random(f"{self.base} {seed} fate")
         self.fate = rng.choice(FATES)
         self.lose = rng.random() < LOSE_SHARE
-        breaks = self.fate == BREAKS
-        self.trigger = Trigger(meeting.at or None, after=self.fate == AFTER, breaks=breaks)
+        errs = random.Random(f"{self.base} {seed} errors")  # the other choices stay as they were
+        if errs.random() < ERRS_SHARE:
+            self.fate = ERRS
+        self.trigger = Trigger(
+            meeting.at or None,
+            after=self.fate == AFTER,
+            breaks=self.fate in (BREAKS, ERRS),
+            errors=errs.choice(ERRORS) if self.fate == ERRS else 0,
+        )
         operations = self.first, self.second
         self.scene = Scene(
             self.base,
@@ -282,7 +293,7 @@ class _Pair:
             for disk, array in zip(self.scene.disks, self.scene.events.array_of, strict=True):
                 if array == 0:
                     disk.fail(disks.DRAGS)
-        if holder is not None and self.fate in (BREAKS, LATE):
+        if holder is not None and self.fate in (BREAKS, ERRS, LATE):
             array = self.scene.events.array_of[self.scene.disks.index(holder)]
             self.scene.weaken(array)
             spare = self.scene.events.tolerance(array, self.scene.event + 1)
@@ -407,7 +418,10 @@ async def _either(one: trio.Event, other: trio.Event) -> None:
 
 
 async def wait_for_jobs(pool: Pool) -> None:
-    """Wait until all jobs of *pool* have ended or wait for a member, and nothing is to be wiped."""
+    """Wait until all jobs of *pool* have ended or wait for a member, and nothing is to be wiped.
+
+    A rebuild that superblocks have ended begins again by itself.
+    """
     idle = 0
     while idle < 2:  # the end of a job may start the next one, in another task
         running = [
@@ -416,7 +430,8 @@ async def wait_for_jobs(pool: Pool) -> None:
             for job in volumes.array.jobs.running()
             if not waits(job.status())
         ]
-        if any(volumes.table().wiping for volumes in pool.arrays) or running:
+        halted = any(volumes.array.member_set.watermarks for volumes in pool.arrays)
+        if any(volumes.table().wiping for volumes in pool.arrays) or running or halted:
             idle = 0
         else:
             idle += 1
