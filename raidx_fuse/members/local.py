@@ -116,6 +116,8 @@ class LocalMember(Member):
                 syscalls.check_file_limit(path, self.size_bytes)
             self.identity = identity_of(os.fstat(self._fd))
             self.rotates = rotates(os.fstat(self._fd))
+            if not read_only:
+                _drop_cached_pages(self._fd)
             self._read_flags = self._probe_nowait()
         except BaseException:
             os.close(self._fd)
@@ -440,6 +442,19 @@ def _open(path: str, read_only: bool, lock: bool) -> int:
                 raise BusyError(f"{path}: in use by another mount or command") from None
             raise _refusal(path, "lock", error) from None
     return fd
+
+
+def _drop_cached_pages(fd: int) -> None:
+    """Let the first reads come from the medium.
+
+    When a flush fails, Linux keeps the pages that it could not write, marked as clean: they can be
+    read, no later flush writes them, and they are gone after a power cut. A start that reads them
+    takes for durable what is not, and overwrites what is (superblocks and pages have two slots).
+    """
+    with suppress(OSError):  # the error of that flush: it was never acknowledged
+        os.fdatasync(fd)
+    with suppress(OSError):  # a file system without a page cache
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _kind_and_size(path: str, fd: int) -> tuple[str, int]:

@@ -137,6 +137,30 @@ def test_a_read_only_member_refuses_writes(path: str) -> None:
     member.close()
 
 
+def test_the_first_reads_come_from_the_medium(path: str) -> None:
+    """Pages that a failed flush left in the cache look durable, and are gone after a power cut."""
+
+    def is_cached(descriptor: int) -> bool:
+        try:
+            return os.preadv(descriptor, [bytearray(1)], SIZE_BYTES // 2, os.RWF_NOWAIT) == 1
+        except BlockingIOError:
+            return False
+
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.pwrite(descriptor, os.urandom(SIZE_BYTES), 0)
+        os.fsync(descriptor)
+        assert is_cached(descriptor)
+        LocalMember(path, read_only=True).close()
+        assert is_cached(descriptor)
+        LocalMember(path).close()
+        if is_cached(descriptor) and syscalls.lives_in_memory(descriptor):
+            pytest.skip("the folder of the test is in memory: there is no medium")
+        assert not is_cached(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 # -- inline or not ---------------------------------------------------------------------------------
 
 

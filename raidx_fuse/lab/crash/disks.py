@@ -190,9 +190,15 @@ class SectorDisk(WrapperMember):
         self._refused = range(0) if log is None else _records_of(log)
 
     def give_fault(self, fault: Fault | None) -> None:
-        """Let *fault* strike from now on; None: the disk is sound, and opened again."""
+        """Let *fault* strike from now on; None: the disk is sound."""
         self._fault = fault
         self._flush_failed = False
+
+    def reopen(self) -> None:
+        """Open the disk again, sound: what a failed flush left in the cache is gone (local.py)."""
+        if self._flush_failed:
+            self.pull()
+        self.give_fault(None)
 
     def obey(self, judge: Judge) -> None:
         """Ask *judge* about each write from now on (laws.py)."""

@@ -304,7 +304,7 @@ class Player(Steps):
         with self.doing("mount"):
             self._fronts = Fronts()  # a mount begins with an empty log
             for disk in self.disks:
-                disk.give_fault(None)
+                disk.reopen()
             self.array = await self._stack.enter_async_context(
                 open_array(
                     [
