@@ -14,6 +14,7 @@ from raidx_fuse.lab.crash.state import Cell, State
 from raidx_fuse.lab.crash.walk import crash_workloads, replay
 from raidx_fuse.pool.marks import give_up
 from raidx_fuse.pool.transfer import Transfer
+from raidx_fuse.store.member_set import MemberSet
 
 TIMES = max(1.0, int(os.environ.get("RAIDX_CRASH_STATES", "5000")) / 5000)
 SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))
@@ -62,3 +63,12 @@ def test_places_given_up_before_the_watermark_is_durable_are_found(
     found = tally.violations[0]
     assert tally.total <= BROKEN_STATES
     assert replay(State.parse(found.state)) == (found.verb, found.what)
+
+
+def test_errors_inside_operations_that_cost_nobody_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(MemberSet, "_blame_all", lambda *_: None)
+    cell = Cell.parse("raid5:partial:pool")
+    tally = crash_workloads(cell, range(100), BROKEN_STATES, stop_after=1)
+    assert tally.violations, "a write or a flush that fails loses nothing"

@@ -326,6 +326,7 @@ class Player(Steps):
     async def _open_pool(self) -> None:
         arrays: list[list[Member]] = [[] for _ in self.recording.arrays]
         for disk, number in zip(self.disks, self.recording.array_of, strict=True):
+            disk.give_fault(None)
             arrays[number].append(disk)
         self.pool = await self._stack.enter_async_context(mounted(arrays))
         laws = DiskLaws(volumes.array for volumes in self.pool.arrays)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from raidx_fuse.format.regions import Regions
@@ -97,9 +98,9 @@ class Roles:
         }
 
     def losses(
-        self, moment: int, generator: random.Random, least: int, disks: int
+        self, moment: int, generator: random.Random, least: int, disks: Iterable[int]
     ) -> frozenset[int]:
-        """Draw at least *least* of the disks 0 to *disks* to lose, if the code tolerates it."""
+        """Draw at least *least* of the array's *disks* to lose, if the code tolerates it."""
         if self.is_damaged(moment) or not self.tolerance(moment):
             return frozenset()
         out = self.out_at(moment)
@@ -108,7 +109,7 @@ class Roles:
         chosen = generator.sample(whole, generator.randint(min(least, most), most))
         lost = {self.holder(role, moment) for role in chosen}
         if out:  # the old and the new disk of such a role may be present or not
-            free = set(range(disks)) - {self.holder(role, moment) for role in whole}
+            free = set(disks) - {self.holder(role, moment) for role in whole}
             lost.update(disk for disk in sorted(free) if generator.random() < 0.4)
         return frozenset(lost)
 
@@ -197,10 +198,16 @@ class Recording:
         ]
         return dict(poisoned)
 
+    def _disks_of(self, array: int, disks: range) -> Sequence[int]:
+        return [d for d in disks if self.array_of[d] == array] if self.is_pool else disks
+
     def losses(self, moment: int, generator: random.Random) -> tuple[int, ...]:
         """Draw the disks to lose at *moment*: of each array at most as many as its code allows."""
         if any(begin < moment < end for begin, end in self.filling):
             return ()
-        least, disks = not self.is_pool, len(self.record.starts)
-        lost = (roles.losses(moment, generator, least, disks) for roles in self.arrays)
+        disks = range(len(self.record.starts))
+        lost = (
+            roles.losses(moment, generator, not self.is_pool, self._disks_of(number, disks))
+            for number, roles in enumerate(self.arrays)
+        )
         return tuple(sorted(frozenset[int]().union(*lost)))

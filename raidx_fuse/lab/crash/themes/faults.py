@@ -10,20 +10,25 @@ then must be kept.
 
 Errors inside operations: at a drawn operation one flush, or one write to a superblock, a page, a
 record or a home place ends in an error, and some that follow. A member that can be spared is, and
-no request ends in an error; what was in its cache may be lost.
+no request ends in an error; what was in its cache may be lost. In pools the same strikes beside
+moves of volumes (themes/pool.py), and in pairs inside every job (pairs/).
 """
 
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Callable
 from functools import partial
 
 import trio
 
+from raidx_fuse.array.array import Array
 from raidx_fuse.lab.crash.disks import Fault
 from raidx_fuse.lab.crash.durable import SLOTS_BYTES
 from raidx_fuse.lab.crash.parts import in_sectors
 from raidx_fuse.lab.crash.player import Player
+from raidx_fuse.lab.crash.recording import Roles
 from raidx_fuse.layouts.numbers import Role, by_role
 
 TIMEOUT_S = 30.0  # io.timeout_s: an operation is given up after this time, or up to a quarter more
@@ -153,12 +158,33 @@ async def theme_errors(player: Player) -> None:
 
 def _give_one_fault(player: Player) -> None:
     """Let operations of a member fail from a drawn one on, if it can be spared or none can."""
-    rng, member_set, regions = player.rng, player.array.member_set, player.regions
-    roles = [role for role, queue in by_role(member_set.queues) if queue is not None]
-    role = rng.choice(roles)
-    out = frozenset(map(Role, player.roles.out_at(player.event + 1)))
+
+    def doubt(event: int) -> None:
+        player.expect_refusals()
+        player.doubt(event)
+
+    give_fault(player, player.array, player.roles, None if player.tolerance else doubt)
+
+
+def give_fault(
+    player: Player,
+    array: Array,
+    roles: Roles,
+    doubt: Callable[[int], None] | None = None,
+    *,
+    rng: random.Random | None = None,
+) -> None:
+    """Let operations of a member of *array* fail from a drawn one on, if it can be spared.
+
+    *doubt*: none can, and this is called with the event of the first error.
+    """
+    rng, member_set = rng or player.rng, array.member_set
+    regions = member_set.config.regions
+    present = [role for role, queue in by_role(member_set.queues) if queue is not None]
+    role = rng.choice(present)
+    out = frozenset(map(Role, roles.out_at(player.event + 1)))
     spared = member_set.tolerates(member_set.lost | out | {role})
-    if role in out or (player.tolerance and not spared):
+    if role in out or (doubt is None and not spared):
         return
     where = {
         "flush": None,
@@ -167,18 +193,13 @@ def _give_one_fault(player: Player) -> None:
         "record": range(regions.log.offset, regions.log.end),
         "page": range(regions.bitmap.offset, regions.written.end),
     }
-
-    def doubt(event: int) -> None:
-        player.expect_refusals()
-        player.doubt(event)
-
     kind = rng.choice(("flush", "flush", "superblock", "home", "home", "record", "page"))
-    player.disks[player.roles.holder(role, player.event)].give_fault(
+    player.disks[roles.holder(role, player.event)].give_fault(
         Fault(
             where[kind],
             rng.choice((0, 0, 1, 2, 3, 5, 8, 13, 21)),
             rng.choice((1, 2, 2, 3, 1000)),  # one error may be transient
-            partial(player.roles.take_out, role) if spared else doubt,
+            doubt or partial(roles.take_out, role),
             loses_cache=rng.random() < 0.7,
         )
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Awaitable
 from contextlib import suppress
 from functools import partial
@@ -10,10 +11,12 @@ from functools import partial
 import trio
 
 from raidx_fuse.errors import BusyError, NoSpaceError, UsageError
+from raidx_fuse.lab.crash.hardware import POOL_NAMES
 from raidx_fuse.lab.crash.history import History, Span
 from raidx_fuse.lab.crash.mounting import moves_of
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.state import ViolationError
+from raidx_fuse.lab.crash.themes.faults import give_fault
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.pool.move import start_move, start_swap
 from raidx_fuse.pool.move_job import MoveVolumes
@@ -24,6 +27,8 @@ PAGES_MAX = 14
 VOLUMES_MAX = 4
 FULL_SHARE = 0.25  # of the workloads begin with full arrays
 FREE_PAGES_MAX = 8
+ERRORS_SHARE = 0.4  # of the workloads: members fail inside operations, one after the other
+FAULT_SHARE = 0.3  # of their steps: one begins to
 MOVED_SHARE = 0.4  # of the large writes and discards: a move of the volume begins meanwhile
 WRITE_SECTORS = 7  # at most: a write that fills a stripe promises less without its log
 SLOW_BYTES = (8192, 32768, 131072)  # a second: a move lasts for several steps
@@ -42,7 +47,11 @@ async def theme_pool(player: Player) -> None:
     else:
         for _ in range(rng.randint(1, 2)):
             await steps.create()
+    errors = random.Random(f"{player.cell} {player.seed} errors")  # apart from the other choices
+    has_errors = errors.random() < ERRORS_SHARE
     for _ in range(rng.randint(6, 14)):
+        if has_errors and errors.random() < FAULT_SHARE:
+            steps.give_fault(errors)
         await steps.step()
     await player.compare()
     if rng.random() < 0.8:
@@ -57,6 +66,7 @@ class _PoolSteps:
         self._player = player
         self._rng = player.rng
         self._running: list[tuple[MoveVolumes, Span]] = []
+        self._faulty: set[int] = set()  # arrays with a member that fails
         self._much: dict[int, int] = {}  # volume -> event from which on it may lack whole stripes
 
     async def step(self) -> None:
@@ -212,6 +222,15 @@ class _PoolSteps:
                     raise ViolationError(f"a move ended as {job.state}: {job.error}")
                 self._running.remove((job, span))
                 self._player.timeline.end(span, self._player.event)
+
+    def give_fault(self, rng: random.Random) -> None:
+        """Let operations of a member fail, if its array can spare it: moves go on beside that."""
+        volumes = rng.choice(self._player.pool.arrays)
+        number = POOL_NAMES.index(volumes.array.name)
+        if number in self._faulty:  # one that has not struck yet counts as spare elsewhere
+            return
+        self._faulty.add(number)
+        give_fault(self._player, volumes.array, self._player.recording.arrays[number], rng=rng)
 
     async def cancel(self) -> None:
         """Cancel a move."""
