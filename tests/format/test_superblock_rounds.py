@@ -22,6 +22,7 @@ from raidx_fuse.format.superblock import (
     write_superblock,
 )
 from raidx_fuse.format.superblock_round import Patience, write_config
+from raidx_fuse.laws import LawError
 from raidx_fuse.members.base import Member, ReadBuffer
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
@@ -244,5 +245,5 @@ def test_a_round_is_never_for_the_excluded() -> None:
     async def attempt() -> None:
         await write_config({NAMES[1]: ram()}, failed)
 
-    with pytest.raises(AssertionError, match="excluded"):
+    with pytest.raises(LawError, match="excluded"):
         run(attempt)
