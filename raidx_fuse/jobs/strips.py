@@ -35,6 +35,7 @@ def runs(
     member_set = context.member_set
     alike = (
         layout.contiguous
+        and len(stripes) > 0
         and stripes[-1] - stripes[0] < len(stripes)  # neighbours: a sparse image has few of them
         and context.written.whole(layout, stripes[0], stripes[-1] + 1)
         and member_set.lost_at(stripes[0]) == member_set.lost_at(stripes[-1])

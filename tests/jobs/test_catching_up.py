@@ -19,6 +19,7 @@ from raidx_fuse.format.configuration.away import (
 from raidx_fuse.format.superblock import decode_superblock
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
+from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import (
@@ -506,5 +507,28 @@ def test_data_logged_once_the_member_is_back_whose_parity_was_logged_without_it_
             job = await rig.running.jobs.wait(jobs[0])
             assert job["state"] == "done"
             await check_whole(rig, role)
+
+    run(main)
+
+
+@pytest.mark.parametrize(("layout", "width", "options"), KINDS, ids=[kind[0] for kind in KINDS])
+def test_a_window_of_locked_stripes_that_did_not_change_is_passed(
+    layout: str, width: int, options: Mapping[str, Any]
+) -> None:
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=600, **options) as rig:
+            await fill(rig)
+            member = await leave(rig, 1)
+            locks = rig.running.context.locks
+            await locks.acquire(Stripe(7))
+            rig.log.clear()
+            begun = await rig.running.replace_disk(1, member)
+            await trio.sleep(1)
+            locks.release(Stripe(7))
+            job = await rig.running.jobs.wait(begun["job"])
+            assert job["state"] == "done", job
+            if not isinstance(rig.running.context.layout, BundleLayout):  # its table lies there
+                assert rig.log.of(WRITE, rig.data, member.path) == []
+            await check_whole(rig, 1)
 
     run(main)
