@@ -536,7 +536,7 @@ async def _under(
     width = scene.array.member_set.config.width
     roles = range(width) if every else [scene.rng.randrange(width)]
     scene.weaken(0, len(roles))
-    spared = scene.tolerance > 0
+    spared = scene.spares(0)  # else the cache may have the only copy
     for role in roles:
         scene.disk_of(0, role).fail(fault, loses_cache=loses_cache and spared)
     await part(scene)

@@ -296,9 +296,7 @@ class _Pair:
         if holder is not None and self.fate in (BREAKS, ERRS, LATE):
             array = self.scene.events.array_of[self.scene.disks.index(holder)]
             self.scene.weaken(array)
-            spare = self.scene.events.tolerance(array, self.scene.event + 1)
-            lacking = self.scene.events.lacking(array, self.scene.event + 1)
-            holder.may_lose_cache(lacking <= spare)
+            holder.may_lose_cache(self.scene.spares(array))
 
     async def _run(self, operation: Operation, done: trio.Event) -> None:
         scene = self.scene

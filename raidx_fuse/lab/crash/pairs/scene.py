@@ -370,6 +370,11 @@ class Scene:
         events = self.events
         return any(events.lacking(a, now, pages=False) > events.tolerance(a, now) for a in arrays)
 
+    def spares(self, array: int) -> bool:
+        """Return whether *array* can do without all members that it may lack now."""
+        now = self.event + 1
+        return self.events.lacking(array, now) <= self.events.tolerance(array, now)
+
     def excused(self) -> bool:
         """Return whether requests may end in errors."""
         return self.overburdened() or bool(self.events.unreadable)
