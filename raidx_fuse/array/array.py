@@ -62,7 +62,8 @@ from raidx_fuse.members.base import Member, ReadBuffer
 from raidx_fuse.store.page_store import PageStore
 from raidx_fuse.tasks import Tasks, rest
 
-PUBLISHED_POLL_S = 5.0
+REBUILD_AGAIN_S = 5.0  # after the first failure; twice as long after each
+DOUBLINGS_MAX = 7
 
 log = logging.getLogger(__name__)
 
@@ -284,22 +285,28 @@ class Array:
             )
         return self.tuner
 
-    def start_rebuild(self, roles: tuple[Role, ...]) -> int:
-        """Start to rebuild *roles* (members attached, marked rebuilding); return the job id."""
+    def start_rebuild(self, roles: tuple[Role, ...], failures: int = 0) -> int:
+        """Start to rebuild *roles* (members attached, marked rebuilding); return the job id.
+
+        *failures*: how often it has failed so far.
+        """
         job = self.jobs.start(lambda context, job_id: Rebuild(context, job_id, roles))
-        self.nursery.start_soon(self._go_on_after, job)
+        self.nursery.start_soon(self._go_on_after, job, failures)
         return job.job_id
 
-    async def _go_on_after(self, job: Job) -> None:
+    async def _go_on_after(self, job: Job, failures: int = 0) -> None:
         """When *job* has ended, give the next vacant role to a spare that came meanwhile.
 
-        A rebuild that failed while superblocks could not be written begins again when they can be.
+        A rebuild that failed begins again while its members have their roles: a member that cannot
+        be spared may answer again, and superblocks that could not be written may be written.
         """
         await job.finished.wait()
-        if isinstance(job, Rebuild) and job.state == "failed" and self.member_set.unpublished:
-            while not await self._is_published():
-                await rest(PUBLISHED_POLL_S)
-            self.membership.rebuild_seated(job.roles)
+        if isinstance(job, Rebuild) and job.state == "failed":
+            if set(job.roles) & self.member_set.watermarks.keys():
+                await rest(REBUILD_AGAIN_S * 2 ** min(failures, DOUBLINGS_MAX))
+            while self.member_set.unpublished and not await self._is_published():
+                await rest(REBUILD_AGAIN_S)
+            self.membership.rebuild_seated(job.roles, failures + 1)
         self.membership.rebuild_onto_spare()
         # use a larger member's extra space
         if self.rebundle is not None and not self.member_set.lost:

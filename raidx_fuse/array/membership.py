@@ -19,7 +19,7 @@ from raidx_fuse.format.reserve import reserve_metadata
 from raidx_fuse.format.shapes import RESTRIPE, leaving_roles
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.jobs.attach import forget_spare, record_of, require_joined
-from raidx_fuse.jobs.rebuild import checkpoint_key
+from raidx_fuse.jobs.rebuild import Rebuild, checkpoint_key
 from raidx_fuse.jobs.replace import successors
 from raidx_fuse.jobs.resync import chunks_at_stake
 from raidx_fuse.layouts.numbers import Role, Stripe
@@ -372,15 +372,19 @@ class Membership:
         finally:
             self.waiting = False
 
-    def rebuild_seated(self, roles: Collection[Role]) -> None:
-        """Start to rebuild those of *roles* that have a member, unless the array is being closed.
+    def rebuild_seated(self, roles: Collection[Role], failures: int = 0) -> None:
+        """Start to rebuild those of *roles* that have a member and no rebuild under way.
+
+        Not while the array is being closed. *failures* as for `start_rebuild`.
 
         One whose superblocks could not be written then has its role all the same: it is in force
         (`MemberSet.update`), and the next mount would rebuild it.
         """
-        seated = tuple(sorted(role for role in roles if role in self.member_set.watermarks))
-        if seated and not self.array.jobs.closing:  # else the next mount starts it
-            self.array.start_rebuild(seated)
+        jobs = self.array.jobs
+        busy = {role for job in jobs.running() if isinstance(job, Rebuild) for role in job.roles}
+        seated = tuple(sorted((set(roles) & self.member_set.watermarks.keys()) - busy))
+        if seated and not jobs.closing:  # else the next mount starts it
+            self.array.start_rebuild(seated, failures)
 
     async def _try_again(self) -> None:
         """Let a spare that could not take its role try again, unless it is not there any more."""

@@ -111,7 +111,7 @@ class ArrayServices(Protocol):
     def require_writable(self) -> None:
         """Raise ReadOnlyError if the array was started read-only."""
 
-    def start_rebuild(self, roles: tuple[Role, ...]) -> int:
+    def start_rebuild(self, roles: tuple[Role, ...], failures: int = 0) -> int:
         """Start to rebuild *roles*, whose members are attached and marked rebuilding."""
         ...
 

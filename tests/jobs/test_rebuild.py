@@ -214,6 +214,31 @@ def test_the_new_member_fails_and_another_one_takes_its_place() -> None:
     run(main)
 
 
+def test_a_rebuild_that_a_member_stops_goes_on_when_the_member_answers() -> None:
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
+            await rig.put(0, noise(len(rig.model)))
+            fault = rig.members[1].error(
+                ("read",), offset_bytes=rig.data.offset + 7 * CHUNK, length_bytes=CHUNK
+            )
+            job_id, _ = await replace_failed(rig, 0)
+            assert (await rig.running.jobs.wait(job_id))["state"] == "failed"
+            await trio.sleep(100)
+            tried = len(rig.running.jobs.list())
+            assert 4 <= tried <= 8, "after 5, 10, 20 and 40 s"
+            fault.lift()
+            await trio.sleep(100)
+            assert rig.running.member_set.config.record(0).state == "active"
+            lost = set(rig.running.context.bad_chunks.first(10))  # given up by the first try
+            await rig.running.fail_disk(2)
+            for chunk in set(range(len(rig.model) // CHUNK)) - lost:
+                at = chunk * CHUNK
+                assert await rig.get(at, CHUNK) == rig.model[at : at + CHUNK]
+            assert len(lost) == 1
+
+    run(main)
+
+
 def test_an_unreadable_area_stops_the_rebuild_and_is_named() -> None:
     async def main() -> None:
         async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
