@@ -166,10 +166,13 @@ class Membership:
             return self.array.rebundle.needed_bytes(role)
         return bytes_needed(self.member_set.config, role)
 
-    async def _prepare(self, member: Member) -> None:
-        """Clear the metadata regions of a new member and reserve the space for its metadata."""
+    async def _prepare(self, member: Member, *, keeps_data: bool = False) -> None:
+        """Clear the metadata regions of a new member and reserve the space for its metadata.
+
+        *keeps_data*: it has been a member, and its content stays.
+        """
         regions = self.member_set.config.regions
-        await prepare_member(member, regions)
+        await prepare_member(member, regions, keeps_data=keeps_data)
         reserve_metadata(member, regions, self.array.context.layout.chunks)
 
     async def add_spare(self, member: Member) -> dict[str, Any]:
@@ -261,7 +264,7 @@ class Membership:
         Its metadata is made anew, as that of any member that joins; its data stays. What was
         discarded meanwhile, or in flight when it left, may still lie in its unwritten places.
         """
-        await self._prepare(member)
+        await self._prepare(member, keeps_data=True)
         record = replace(record_of(member, role, "rebuilding"), reads_zero=False)
         await self._seat(record, member, changed=True)
 

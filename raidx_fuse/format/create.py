@@ -24,7 +24,12 @@ from raidx_fuse.format.regions import (
     plan_regions,
 )
 from raidx_fuse.format.reserve import reserve_metadata
-from raidx_fuse.format.signature import Signature, describe, find_signatures
+from raidx_fuse.format.signature import (
+    Signature,
+    clear_signatures,
+    describe,
+    find_signatures,
+)
 from raidx_fuse.format.superblock import newest, read_slots
 from raidx_fuse.format.superblock_round import write_config
 from raidx_fuse.format.table_page import chunks_that_fit, erase_share, shares_of
@@ -88,13 +93,13 @@ async def _whose(member: Member) -> str:
     return "" if superblock is None else f" of array {superblock.config.name!r}"
 
 
-async def prepare_member(member: Member, regions: Regions) -> None:
+async def prepare_member(member: Member, regions: Regions, *, keeps_data: bool = False) -> None:
     """Clear signatures, superblock slots, old pages and log records durably, before a member joins.
 
-    Raises MemberError.
+    *keeps_data*: the data region has content of the array, and nothing there is touched. Raises
+    MemberError.
     """
-    for signature in await find_signatures(member):
-        await member.writev(signature.offset, [bytes(signature.length)])
+    await clear_signatures(member, regions.data.offset if keeps_data else member.size_bytes)
     await member.writev(0, [bytes(SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS)])
     await erase_pages(member, regions)
     await erase_log(member, regions)

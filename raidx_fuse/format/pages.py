@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import crc32c
 import numpy as np
 
-from raidx_fuse.errors import OtherVersionError
+from raidx_fuse.errors import MemberError, OtherVersionError
 from raidx_fuse.format.configuration.config import uuid_bytes
 from raidx_fuse.format.log_record import RECORD_MAGIC
 from raidx_fuse.format.regions import (
@@ -266,9 +266,19 @@ async def erase_region(member: Member, region: PageRegion) -> None:
     if await member.punch(region.offset, region.length):
         return
     for offset, length in _blocks(member, region.offset, region.length):
-        slots = np.frombuffer(await _read(member, offset, length), _SLOT_DTYPE)
+        slots = np.frombuffer(await _read_or_clear(member, offset, length), _SLOT_DTYPE)
         for at in np.flatnonzero(slots["magic"] == PAGE_MAGIC).tolist():
             await member.writev(offset + at * PAGE_BYTES, [bytes(PAGE_BYTES)])
+
+
+async def _read_or_clear(member: Member, offset: int, length: int) -> memoryview:
+    """Return a range that is to be erased; zeros are written to one that cannot be read."""
+    try:
+        return await _read(member, offset, length)
+    except MemberError:
+        zeros = bytes(length)
+        await member.writev(offset, [zeros])
+        return memoryview(zeros)
 
 
 async def erase_log(member: Member, regions: Regions) -> None:
@@ -280,6 +290,6 @@ async def erase_log(member: Member, regions: Regions) -> None:
     if await member.punch(regions.log.offset, regions.log.length):
         return
     for offset, length in _blocks(member, regions.log.offset, regions.log.length):
-        sectors = np.frombuffer(await _read(member, offset, length), "<u4")
+        sectors = np.frombuffer(await _read_or_clear(member, offset, length), "<u4")
         for at in np.flatnonzero(sectors[:: SECTOR_BYTES // 4] == RECORD_MAGIC):
             await member.writev(offset + int(at) * SECTOR_BYTES, [bytes(SECTOR_BYTES)])

@@ -16,7 +16,8 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
+from raidx_fuse.errors import MemberError
+from raidx_fuse.format.regions import PAGE_BYTES, SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.format.superblock import MAGIC, Slot
 from raidx_fuse.members.base import Member
 
@@ -185,6 +186,37 @@ async def find_signatures(member: Member) -> list[Signature]:
     await member.readv(member.size_bytes - len(tail), [tail])
     found = {*find_in_head(bytes(head)), *find_in_tail(bytes(tail), member.size_bytes)}
     return sorted(found, key=lambda signature: signature.offset)
+
+
+async def clear_signatures(member: Member, end: int) -> None:
+    """Overwrite the signatures on *member* before byte *end* with zeros; not flushed.
+
+    Behind *end* is content that stays: there the same bytes are a user's. A page that cannot be
+    read is passed over: nobody finds a signature there either. Raises MemberError.
+    """
+    head = await _readable(member, 0, min(HEAD_BYTES, end))
+    found = find_in_head(head)
+    start = max(0, member.size_bytes - TAIL_BYTES)
+    if start < end:
+        tail = await _readable(member, start, min(end, member.size_bytes) - start)
+        found += find_in_tail(tail.ljust(member.size_bytes - start, b"\0"), member.size_bytes)
+    for signature in found:
+        await member.writev(signature.offset, [bytes(signature.length)])
+
+
+async def _readable(member: Member, offset: int, length: int) -> bytes:
+    """Return what can be read of a range; the pages that cannot are zeros."""
+    content = bytearray(length)
+    try:
+        await member.readv(offset, [content])
+    except MemberError:
+        for at in range(0, length, PAGE_BYTES):
+            page = memoryview(content)[at : at + PAGE_BYTES]
+            try:
+                await member.readv(offset + at, [page])
+            except MemberError:
+                page[:] = bytes(len(page))
+    return bytes(content)
 
 
 def find_in_front(slots: Sequence[Slot]) -> list[Signature]:

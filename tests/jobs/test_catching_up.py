@@ -16,10 +16,12 @@ from raidx_fuse.format.configuration.away import (
     away_of,
     without_away,
 )
+from raidx_fuse.format.signature import find_signatures
 from raidx_fuse.format.superblock import decode_superblock
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.placements.bundled import BundleLayout
+from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import (
@@ -103,6 +105,64 @@ def test_only_what_changed_is_visited(
             assert result["done"] == result["total"]
             assert KEY not in rig.running.member_set.config.jobs
             assert rig.running.status()["state"] == "clean"
+            await check_whole(rig, 1)
+
+    run(main)
+
+
+@pytest.mark.parametrize(("layout", "width", "options"), KINDS, ids=[kind[0] for kind in KINDS])
+def test_content_that_looks_like_a_format_stays_on_a_member_that_returns(
+    layout: str, width: int, options: Mapping[str, Any]
+) -> None:
+    """The image may be partitioned: its backup table lies in the last sector of a member."""
+    like_formats = b"".join(
+        magic.ljust(512, b"\1")
+        for magic in (
+            *(b"\xfc\x4e\x2b\xa9", b"EFI PART", b"\0\0\0\0\0\xba\xb1\x0c", b"\xde\x11\xde\x11"),
+            *(b"EFI PART", b"EFI PART", b"Intel Raid ISM Cfg Sig. ", b"EFI PART"),
+        )
+    )
+
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=64, **options) as rig:
+            await rig.put(0, like_formats * (len(rig.model) // len(like_formats)))
+            await rig.running.flush()
+            member = await leave(rig, 1)
+            tail = await find_signatures(member)
+            if rig.running.context.code.rows == 1 and "raidx" not in layout:
+                assert any(signature.offset > rig.data.offset for signature in tail), tail
+            before = rig.images()[1][rig.data.offset :]
+            result = await come_back(rig, 1, member)
+            assert result["catches_up"]
+            assert rig.images()[1][rig.data.offset :] == before
+            await check_whole(rig, 1)
+
+    run(main)
+
+
+@pytest.mark.parametrize("region", ["data", "log", "written", "bitmap"])
+@pytest.mark.parametrize("returns", [True, False], ids=["member", "stranger"])
+def test_a_disk_with_unreadable_sectors_may_take_a_role(
+    region: str, returns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written anew anyway need not be readable before."""
+
+    async def no_hole(_ram: RamMember, _offset_bytes: int, _length_bytes: int) -> bool:
+        return False  # what is there has to be read, then
+
+    monkeypatch.setattr(RamMember, "punch", no_hole)
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=64) as rig:
+            await fill(rig)
+            member = await leave(rig, 1)
+            if not returns:
+                member = rig.new_member()
+            where = getattr(rig.running.member_set.config.regions, region)
+            member.lose_sectors(where.offset, 8)
+            member.lose_sectors(where.end // 4096 * 4096 - 4096, 8)
+            result = await come_back(rig, 1, member)
+            assert result["catches_up"] is returns
             await check_whole(rig, 1)
 
     run(main)
