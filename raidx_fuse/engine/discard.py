@@ -285,11 +285,8 @@ class Discarder:
         asked = [role for role in left if role in zeroed or self._can_punch(role)]
         if not asked:
             return
-        ring = context.journal.ring
-        behind = ring.next_sequence
         try:
-            while ring.placed_tail[0] < min(behind, ring.next_sequence):  # some may be taken back
-                await context.journal.place()
+            await context.journal.place_before(context.journal.ring.next_sequence)
             async with trio.open_nursery() as nursery:
                 for role in asked:
                     nursery.start_soon(self._punch_all, role, left[role], role in zeroed)

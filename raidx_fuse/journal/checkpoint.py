@@ -145,6 +145,17 @@ class Checkpoint(LogWriter):
             await ring.move_tail(tail)
             self.placements += 1
 
+    async def place_before(self, sequence: int) -> None:
+        """Return when every record before *sequence* is in its place or was taken back.
+
+        Raises what the members raise.
+        """
+        ring = self.ring
+        while ring.placed_tail[0] < min(sequence, ring.next_sequence):
+            await self.place()
+            if ring.placed_tail[0] < min(sequence, ring.next_sequence):
+                await self.inflight.wait_for_first()  # the tail cannot pass it
+
     def _behind(self, tail: Tail, sequences: Sequence[int]) -> Tail:
         """Return the tail behind those of the records *sequences* that follow *tail* at once.
 

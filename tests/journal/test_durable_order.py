@@ -368,3 +368,25 @@ def test_a_first_write_is_durable_before_a_record_of_it_though_the_mode_changed_
             assert all(recorded[member] > placed[member] for member in recorded)
 
     run(main)
+
+
+def test_who_waits_for_a_record_to_be_placed_lets_time_pass_until_it_is_written() -> None:
+    """A checkpoint that the record in front stops has nothing to do: tasks would turn for ever."""
+
+    async def main() -> None:
+        async with gated("raid5", 3, "full") as (array, members):
+            journal, written = array.context.journal, trio.Event()
+            for member in members:
+                member.data_offset = array.member_set.config.regions.log.offset
+                member.open = written
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(array.discard, 40 * CHUNK, 4 * CHUNK)
+                await trio.sleep(0.1)
+                before, behind = journal.placements, journal.ring.next_sequence
+                nursery.start_soon(journal.place_before, behind)
+                await trio.sleep(1.0)
+                assert journal.placements - before <= 2
+                written.set()
+            assert journal.ring.placed_tail[0] >= behind
+
+    run(main)
