@@ -14,9 +14,11 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 
 import trio
 
+from raidx_fuse.array.array import Array
 from raidx_fuse.errors import ungrouped
 from raidx_fuse.lab.crash.disks import POISON, SectorDisk
 from raidx_fuse.lab.crash.history import ZEROS
@@ -30,7 +32,8 @@ from raidx_fuse.lab.crash.pairs.play import (
 )
 from raidx_fuse.lab.crash.pairs.scene import read_volume, since
 from raidx_fuse.lab.crash.state import Cut, ViolationError, as_violations
-from raidx_fuse.members.base import Member
+from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image
 from raidx_fuse.members.simulated.virtual_time import begin_anew
@@ -103,6 +106,8 @@ class _Judge:
             self._check_members(pool)
             found = await self._volumes(pool)
             self._check(found)
+            if any(pool.transfers):
+                await self._write_lost(pool, found)
             with trio.fail_after(LIMIT_S):
                 await wait_for_jobs(pool)
             self._check_same(found, await self._volumes(pool), "after the mount's own work")
@@ -112,6 +117,16 @@ class _Judge:
             lose = self.record is None and self.rng.random() < LOSE_SHARE
             if lose and not self.recording.burdened and not self._is_unread():
                 await self._lose(pool, found, disks)
+
+    async def _write_lost(self, pool: Pool, found: Found) -> None:
+        """Write over what cannot be read: a move of it is paused until users have done so."""
+        for uuid, content in found.items():
+            sector = 0
+            for lost, run in groupby(content, lambda what: what is None):
+                count = len(list(run))
+                if lost:  # at once: a part of a lost chunk gives the rest no content
+                    await pool.find(uuid)[1].write(sector * SECTOR_BYTES, ZEROS * count)
+                sector += count
 
     def _is_unread(self) -> bool:
         """Return whether a disk still has sectors that cannot be read."""
@@ -140,10 +155,10 @@ class _Judge:
             raise ViolationError(f"{len(strange)} volumes are there that should not be")
         expected = {history.number: history.at(moment) for history in recording.volumes}
         torn: dict[int, set[int]] = {}
-        if any(self.lacking):
+        mode = recording.events.weakest_mode(moment)
+        if any(self.lacking) and mode != "full":
             for one in expected.values():
-                none = recording.cell.journal == "none"
-                for token in one.in_flight if none else one.full_in_flight:
+                for token in one.in_flight if mode == "none" else one.full_in_flight:
                     for number, sectors in recording.events.torn[token].items():
                         torn.setdefault(number, set()).update(sectors)
         wrong = []
@@ -201,10 +216,15 @@ class _Judge:
             return
         for volumes in pool.arrays:
             array = volumes.array
-            for role in sorted(array.member_set.lost):
-                disk = disks.get(array.member_set.config.record(role).path_hint)
-                if disk is not None:
-                    with trio.fail_after(LIMIT_S):
+            member_set = array.member_set
+            for path in sorted(
+                member_set.config.record(role).path_hint for role in member_set.lost
+            ):
+                if (disk := disks.get(path)) is None:
+                    continue
+                with trio.fail_after(LIMIT_S):
+                    role = _role_of(array, path)  # roles move up when a member has left
+                    if role is not None:
                         await returns(partial(array.replace_disk, role, disk))
                         await wait_for_jobs(pool)
         self._check_same(found, await self._volumes(pool), "after the return of members")
@@ -229,3 +249,9 @@ class _Judge:
                 await wait_for_jobs(pool)
         self._check_same(found, await self._volumes(pool), "after the return of members")
         await check_parity(pool, given_up=any(self.exempt.values()))
+
+
+def _role_of(array: Array, path: str) -> Role | None:
+    """Return the role that the member at *path* had and that is lost, if it is there still."""
+    record = array.member_set.config.record
+    return next((role for role in array.member_set.lost if record(role).path_hint == path), None)

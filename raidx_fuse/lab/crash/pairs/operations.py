@@ -23,7 +23,7 @@ from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
 from raidx_fuse.lab.crash.history import WriteSpan
 from raidx_fuse.lab.crash.oracle import waits
 from raidx_fuse.lab.crash.pairs import disks
-from raidx_fuse.lab.crash.pairs.scene import Scene
+from raidx_fuse.lab.crash.pairs.scene import MODES, Scene
 from raidx_fuse.lab.crash.state import ViolationError
 from raidx_fuse.lab.crash.themes.restripe import restripes_of
 from raidx_fuse.layouts.numbers import Chunk, MemberChunk, Role, cell_range
@@ -35,7 +35,6 @@ from raidx_fuse.pool.move_job import MoveVolumes
 
 REFUSALS = (BusyError, NoSpaceError, UsageError, ArrayFailedError)
 UNDONE = (BusyError, NoSpaceError, UsageError)  # what a change of a table is refused with
-MODES = ("none", "partial", "full")
 RESUMED_S = 10.0
 PAGE = CHUNK_BYTES // SECTOR_BYTES
 
@@ -515,6 +514,7 @@ async def tune(scene: Scene) -> None:
 async def mode(scene: Scene) -> None:
     """Change the journal mode, and back."""
     other = scene.rng.choice([one for one in MODES if one != scene.cell.journal])
+    scene.events.modes.append((scene.event, other))
     await scene.array.set("journal", other)
     await scene.array.set("journal", scene.cell.journal)
 

@@ -36,7 +36,7 @@ from raidx_fuse.members.simulated.virtual_time import run, sleep, waiting_places
 from raidx_fuse.pool.pool import Pool
 
 PAIRS = "pairs"
-HOLD_S = 12.0  # less than io.timeout_s, so that a held operation costs no member
+HOLD_S = 8.0  # less than io.timeout_s and what a twin is given: the held operation costs no member
 LATE_S = 45.0  # more
 FAULT_S = 90.0  # longest time that disks fail
 LIMIT_S = 900.0  # of virtual time for both, and for what runs in the background

@@ -49,6 +49,7 @@ THERE = {"raid1": ("raid5", 3)}  # the layout of the other array; else a mirror
 MEMBER_BYTES_MAX = 16 << 20
 SEED = 77  # of the first content: the same for all pairs
 READ_BYTES = 32 << 10
+MODES = ("none", "partial", "full")  # the weakest one first
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,8 @@ class Events:
     array; *weaknesses*; *torn*: by token, the sectors of each volume that lie in a stripe which a
     write past the log may have torn (tokens are the *stripes* of the histories); *unsure*: (event,
     volume, sectors) that a refused write may have changed or made unreadable; *unreadable*: the
-    same for sectors that nothing gives back, which may be what they should, or unreadable.
+    same for sectors that nothing gives back, which may be what they should, or unreadable; *modes*:
+    (event, journal mode) of the array under test.
     """
 
     array_of: list[int] = field(default_factory=list)
@@ -203,6 +205,14 @@ class Events:
     torn: dict[int, dict[int, frozenset[int]]] = field(default_factory=dict)
     unsure: list[Sectors] = field(default_factory=list)
     unreadable: list[Sectors] = field(default_factory=list)
+    modes: list[tuple[int, str]] = field(default_factory=list)
+
+    def weakest_mode(self, moment: int) -> str:
+        """Return the weakest journal mode until *moment*.
+
+        A request that is under way while the mode changes is carried out partly in each.
+        """
+        return min((mode for event, mode in self.modes if event <= moment), key=MODES.index)
 
     def lacking(self, array: int, moment: int, *, pages: bool = True) -> int:
         """Return how many roles of *array* may lack a whole member at *moment*.
@@ -257,7 +267,7 @@ class Scene:
         self.poisoned: dict[int, dict[int, bytes]] = {}
         self.bad_stripes: list[Stripe] = []  # with sectors that became unreadable
         self.record = CutRecord()
-        self.events = Events()
+        self.events = Events(modes=[(-1, cell.journal)])
         self.disks: list[PairDisk] = []
         self.pace = self.rng.choice(PACES)
         width = self.rng.choice(widths_of(cell.layout))
@@ -444,7 +454,7 @@ class Scene:
     def _refuse(self, history: History, span: WriteSpan, stripes: frozenset[int]) -> None:
         """Note that a write ended in an error: what its stripes hold on lost members is gone."""
         history.refuse(span, self.event, frozenset())
-        if self.cell.journal == "full":
+        if self.events.weakest_mode(self.event) == "full":
             return
         for token in stripes:
             for number, sectors in self.events.torn[token].items():
@@ -458,8 +468,6 @@ class Scene:
         A full stripe may be torn, and so may one whose end is written: earlier requests may have
         filled the rest of it (engine/write/stripe_end.py).
         """
-        if self.cell.journal == "full":
-            return frozenset(), frozenset()
         uuid = self.uuids[writer.volume]
         volumes, volume = self.pool.find(uuid)
         moving = uuid in self.pool.transfers
