@@ -11,7 +11,7 @@ Without a mount point nothing of FUSE is imported.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -24,11 +24,11 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.busy_poll import Sources
 from raidx_fuse.daemon import control_socket, daemonize, paths, stand
 from raidx_fuse.daemon.commands.balance import BalanceCommands
-from raidx_fuse.daemon.commands.commands import Commands
+from raidx_fuse.daemon.commands.commands import ArrayCommands
+from raidx_fuse.daemon.commands.dispatch import Dispatcher
 from raidx_fuse.daemon.commands.events import EventCommands
 from raidx_fuse.daemon.commands.lab import LabCommands
-from raidx_fuse.daemon.commands.volumes import Part, PoolCommands
-from raidx_fuse.daemon.control_server import Handler
+from raidx_fuse.daemon.commands.volumes import VolumeCommands
 from raidx_fuse.daemon.events.delivery import Delivery, delivering
 from raidx_fuse.daemon.events.event import unix_s
 from raidx_fuse.daemon.events.store import EventStore, state_directory
@@ -48,7 +48,7 @@ from raidx_fuse.pool.hotspots.balancer import watched
 from raidx_fuse.pool.hotspots.mover import JobMover
 from raidx_fuse.pool.hotspots.sampler import Sampler
 from raidx_fuse.pool.move import open_pool
-from raidx_fuse.pool.volume_table import open_volumes
+from raidx_fuse.pool.volume_table import ArrayVolumes, open_volumes
 
 if TYPE_CHECKING:
     from raidx_fuse.nbd.door import Door
@@ -119,7 +119,8 @@ def _place(request: MountRequest) -> str:
 
 
 async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Ready) -> None:
-    parts: list[Part] = []
+    shown: list[ArrayVolumes] = []
+    commands: list[ArrayCommands] = []
     watches: list[Watch] = []
     deferral, sources = Deferral(), Sources()
     async with AsyncExitStack() as stack:
@@ -139,10 +140,10 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
                     read_only=request.read_only,
                     start_degraded=request.start_degraded,
                     unix_s=unix_s,
-                    left_out=() if parts else left_out,
+                    left_out=() if shown else left_out,
                 )
             )
-            if not parts:
+            if not shown:
                 array.warnings.extend(cleared)
             array.context.journal.share(deferral)
             present = list(array.member_set.present().values())
@@ -164,8 +165,9 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
             watches.append(watch)
             array.nursery.start_soon(watch.run)
             events = EventCommands(array.uuid, delivery, watch)
-            parts.append(Part(volumes, Commands(array, volumes.volumes, disks, events)))
-        pool = await stack.enter_async_context(open_pool([part.volumes for part in parts]))
+            shown.append(volumes)
+            commands.append(ArrayCommands(array, volumes.volumes, disks, events))
+        pool = await stack.enter_async_context(open_pool(shown))
         check_names(pool.arrays)
         await stack.enter_async_context(remembering(pool))
         histories = HistoryFiles(own_directory(), pool.arrays, trio.current_time())
@@ -177,31 +179,28 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
         )
         balancer.on_sample.append(partial(_note_loads, watches, balancer.sampler))
         stack.callback(lambda: histories.save(balancer.monitor))
-        volume_commands = PoolCommands(parts, _loop_devices, pool)
-        balance_commands = BalanceCommands(balancer, volume_commands.handle)
-        commands = LabCommands(
-            [part.volumes.array for part in parts],
-            lambda: disks.opened,
-            asdict(request),
-            balance_commands.handle,
+        dispatcher = Dispatcher(
+            commands,
+            VolumeCommands(pool, commands[0].path_of, _loop_devices),
+            BalanceCommands(balancer),
+            LabCommands([one.array for one in shown], lambda: disks.opened, asdict(request)),
         )
 
         door = None
         if request.nbd:
             door = stand.make_door(request.nbd, request.tls, request.any_user, deferral, sources)
         if door is not None:
-            for part in parts:
-                for volume in part.volumes.volumes:
+            for volumes in shown:
+                for volume in volumes.volumes:
                     door.show(volume)
-                part.volumes.attach(door)
-        report = volume_commands.report
-        serving = _Serving(request, disks, parts, commands.handle, report, ready, deferral, sources)
+                volumes.attach(door)
+        serving = _Serving(request, disks, shown, commands, dispatcher, ready, deferral, sources)
         if request.mountpoint:
             await serving.mount(door)
         else:
             assert door is not None, "a mount point or an address is given"
             await serving.stand(door)
-    for array in (part.volumes.array for part in parts):
+    for array in (volumes.array for volumes in shown):
         if array.not_closed is not None:
             raise RaidxError(
                 f"{array.name} could not be closed cleanly: {array.not_closed.message}",
@@ -211,13 +210,13 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """What serves the volumes of *parts*, with or without a mount."""
+    """What serves the volumes of *arrays*, each with its *commands*, with or without a mount."""
 
     request: MountRequest
     disks: Disks
-    parts: list[Part]
-    handle: Handler
-    report: Callable[[], dict[str, Any]]
+    arrays: list[ArrayVolumes]
+    commands: list[ArrayCommands]
+    dispatcher: Dispatcher
     ready: daemonize.Ready
     deferral: Deferral
     sources: Sources
@@ -226,26 +225,27 @@ class _Serving:
         """Serve NBD clients alone until a signal comes."""
 
         def on_ready(report: stand.StandReport) -> None:
-            for part in self.parts:
-                part.commands.mount_report = report
-            self.ready(self.report())
+            for commands in self.commands:
+                commands.mount_report = report
+            self.ready(self.dispatcher.report())
 
-        await stand.serve(door, self.handle, on_ready)
+        await stand.serve(door, self.dispatcher.handle, on_ready)
 
     async def mount(self, door: Door | None) -> None:
         """Serve the mount, and NBD clients if there is a *door*, until it is unmounted."""
         from raidx_fuse.daemon.mount import MountOptions, MountReport, serve  # late: needs FUSE
 
         def on_ready(report: MountReport) -> None:
-            for part in self.parts:
-                part.commands.mount_report = report
-                part.volumes.attach(report.operations)
+            for commands in self.commands:
+                commands.mount_report = report
+            for volumes in self.arrays:
+                volumes.attach(report.operations)
             self.disks.mounted(report.device, _members_of)
-            self.ready(self.report())
+            self.ready(self.dispatcher.report())
 
         request = self.request
         options = MountOptions(
-            source="+".join(part.volumes.array.name for part in self.parts),
+            source="+".join(volumes.array.name for volumes in self.arrays),
             allow_other=request.allow_other,
             read_only=request.read_only,
             mode=request.mode,
@@ -253,9 +253,9 @@ class _Serving:
             deferral=self.deferral,
             sources=self.sources,
         )
-        shown = [volume for part in self.parts for volume in part.volumes.volumes]
+        shown = [volume for volumes in self.arrays for volume in volumes.volumes]
         async with stand.opened(door):
-            await serve(shown, request.mountpoint, self.handle, on_ready, options)
+            await serve(shown, request.mountpoint, self.dispatcher.handle, on_ready, options)
 
 
 def _note_loads(watches: Sequence[Watch], sampler: Sampler) -> None:

@@ -19,7 +19,8 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.daemon.commands.commands import Commands
+from raidx_fuse.daemon.commands.commands import ArrayCommands
+from raidx_fuse.daemon.commands.dispatch import Dispatcher
 from raidx_fuse.daemon.commands.lab import LabCommands
 from raidx_fuse.daemon.events.event import Event
 from raidx_fuse.daemon.events.watch import Watch
@@ -148,9 +149,8 @@ class DemoArray:
         watch = Watch(self._told.append, self.where, lambda: int(trio.current_time() - started_s))
         watch.begin(array)
         array.nursery.start_soon(watch.run)
-        commands = Commands(array, [volume], self)
-        lab = LabCommands([array], lambda: list(self._made), {}, commands.handle)
-        self._handle = lab.handle
+        lab = LabCommands([array], lambda: list(self._made), {})
+        self._handle = Dispatcher([ArrayCommands(array, [volume], self)], lab=lab).handle
         self.is_slow = True
 
     async def ask(self, questions: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:

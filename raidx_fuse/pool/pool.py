@@ -63,11 +63,7 @@ class Pool:
 
     def array(self, ref: str) -> ArrayVolumes:
         """Return the array with that name or UUID. Raises UsageError."""
-        for volumes in self.arrays:
-            if ref in (volumes.array.name, volumes.array.uuid):
-                return volumes
-        names = ", ".join(volumes.array.name for volumes in self.arrays)
-        raise UsageError(f"there is no array {ref[:100]} here; there is {names}")
+        return self._by_uuid[array_named([one.array for one in self.arrays], ref).uuid]
 
     def find(self, ref: str) -> tuple[ArrayVolumes, Volume]:
         """Return the volume with that name or UUID, and its array. Raises UsageError."""
@@ -182,6 +178,20 @@ class Pool:
             marks = [record.move for record in source.table().volumes if record.move is not None]
             if all(mark.role == TARGET or mark.uuid != arrived.move for mark in marks):
                 await forget_arrival(volumes, arrived.move)
+
+
+def array_named(arrays: Sequence[Array], ref: str | None) -> Array:
+    """Return the one of *arrays* with name or UUID *ref*; None means the only one.
+
+    Raises UsageError.
+    """
+    names = ", ".join(array.name for array in arrays)
+    if ref is None and len(arrays) > 1:
+        raise UsageError(f"this mount has {len(arrays)} arrays", action=f"name one: {names}")
+    for array in arrays:
+        if ref in (None, array.name, array.uuid):
+            return array
+    raise UsageError(f"there is no array {str(ref)[:100]} here; there is {names}")
 
 
 def _is_same(there: VolumeRecord | None, here: VolumeRecord, mark: MoveMark) -> bool:

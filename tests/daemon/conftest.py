@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.daemon.commands.commands import Commands
+from raidx_fuse.daemon.commands.commands import ArrayCommands
+from raidx_fuse.daemon.commands.dispatch import Dispatcher
+from raidx_fuse.daemon.commands.events import EventCommands
 from raidx_fuse.daemon.member_files import Own
 from raidx_fuse.errors import RaidxError, SignatureFoundError
 from raidx_fuse.members.base import Member
@@ -88,8 +90,13 @@ class Desk:
         self.volume = Volume(
             "disk", array.size_bytes, read=array.read, write=array.write, flush=array.flush
         )
-        self.commands = Commands(array, [self.volume], self.shelf)
-        self.commands.mount_report = Report()
+        self.begin()
+
+    def begin(self, events: EventCommands | None = None) -> None:
+        """Begin to answer, commands about *events* too."""
+        commands = ArrayCommands(self.array, [self.volume], self.shelf, events)
+        commands.mount_report = Report()
+        self.commands = Dispatcher([commands])
 
     async def ask(self, name: str, **arguments: Any) -> dict[str, Any]:
         """Return the answer to a command."""

@@ -10,7 +10,7 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.daemon.commands.advise import ACCESSES_MIN, AdviseCommands
+from raidx_fuse.daemon.commands.advise import ACCESSES_MIN, Advice
 from raidx_fuse.errors import BusyError, UsageError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.jobs.tuner.speeds import MemberLoad
@@ -26,7 +26,7 @@ UNLIKE = ("hdd", "ssd")
 def test_what_memory_answers_is_not_worth_a_new_array() -> None:
     """One member's first reads took longer than the other's, by microseconds."""
 
-    class Loads(AdviseCommands):
+    class Loads(Advice):
         async def _measure(self) -> list[MemberLoad]:
             loads = await super()._measure()
             for load, taken_s in zip(loads, (45e-6, 10e-6), strict=True):
@@ -83,7 +83,7 @@ async def with_advice(
             await array.write(at, bytes(MIB))
         await array.flush()
         before_s = await load(array, requests)
-        advice = await AdviseCommands(array, lambda: "/mnt/a b").advise()
+        advice = await Advice(array, lambda: "/mnt/a b").advise()
         if array.tuner is not None:
             await array.jobs.wait(array.start_tuning())
         return advice, before_s, await load(array, requests, 2)
@@ -142,7 +142,7 @@ def test_a_few_requests_are_no_load_and_a_lost_member_is_in_the_way() -> None:
         members = [model_member(RamMember(8 * MIB, name=str(n)), "ssd", seed=n) for n in range(3)]
         await create_array(members, "raid5", chunk_bytes=CHUNK, name="few", now_s=0)
         async with open_array(members) as array:
-            commands = AdviseCommands(array, lambda: None)
+            commands = Advice(array, lambda: None)
             await array.write(0, bytes(CHUNK))
             assert (await commands.advise())["does"].startswith("nothing yet: ")
             for _ in range(ACCESSES_MIN):

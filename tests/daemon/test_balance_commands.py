@@ -12,8 +12,9 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.commands.balance import BalanceCommands
-from raidx_fuse.daemon.commands.commands import Commands
-from raidx_fuse.daemon.commands.volumes import Part, PoolCommands
+from raidx_fuse.daemon.commands.commands import ArrayCommands
+from raidx_fuse.daemon.commands.dispatch import Dispatcher
+from raidx_fuse.daemon.commands.volumes import VolumeCommands
 from raidx_fuse.daemon.history_file import SAVE_S, HistoryFiles
 from raidx_fuse.errors import OtherVersionError, UsageError, single
 from raidx_fuse.members.simulated.virtual_time import run
@@ -34,13 +35,13 @@ def play(scene: Callable[[Pool, Ask], Awaitable[None]], arrays: Any = TWO) -> No
         rig = PoolRig(arrays)
         await rig.create()
         async with rig.mounted() as pool, watched(pool.arrays, Notes()) as balancer:
-            parts = [
-                Part(one, Commands(one.array, one.volumes, Shelf(Rig("raid5", 4))))
-                for one in pool.arrays
+            of_arrays = [
+                ArrayCommands(one.array, one.volumes, Shelf(Rig("raid5", 4))) for one in pool.arrays
             ]
-            for part in parts:
-                part.commands.mount_report = Report()
-            commands = BalanceCommands(balancer, PoolCommands(parts, lambda _path: []).handle)
+            for one in of_arrays:
+                one.mount_report = Report()
+            of_volumes = VolumeCommands(pool, of_arrays[0].path_of, lambda _path: [])
+            commands = Dispatcher(of_arrays, of_volumes, BalanceCommands(balancer))
 
             async def ask(command: str, /, **arguments: Any) -> dict[str, Any]:
                 return await commands.handle(command, arguments)

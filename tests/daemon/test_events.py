@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-from raidx_fuse.daemon.commands.commands import Commands
 from raidx_fuse.daemon.commands.events import EventCommands
 from raidx_fuse.daemon.events import programs
 from raidx_fuse.daemon.events import store as store_module
@@ -315,7 +314,7 @@ def test_hooks_are_set_on_this_machine_tried_and_never_in_the_superblocks(
         watch = Watch(delivery.emit, "/mnt/a", lambda: 0)
         watch.begin(desk.array)
         events = EventCommands(desk.array.uuid, delivery, watch)
-        desk.commands = Commands(desk.array, [desk.volume], desk.shelf, events)
+        desk.begin(events)
         settings = (await desk.ask("get"))["settings"]
         assert (settings[PROGRAM], settings[MAIL]) == ("off", "off")
         assert "speed_max" in settings

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.daemon.commands.commands import Commands
-from raidx_fuse.daemon.commands.volumes import Part, PoolCommands
+from raidx_fuse.daemon.commands.commands import ArrayCommands
+from raidx_fuse.daemon.commands.dispatch import Dispatcher
+from raidx_fuse.daemon.commands.volumes import VolumeCommands
 from raidx_fuse.errors import UsageError
 from raidx_fuse.jobs.job import RATE_WINDOW_S
 from raidx_fuse.members.simulated.virtual_time import run
@@ -24,12 +25,11 @@ PAGES = 16
 
 def asking(pool: Pool) -> Ask:
     """Return a function that sends a command to a mount of *pool*."""
-    parts = []
+    arrays = []
     for volumes in pool.arrays:
-        commands = Commands(volumes.array, volumes.volumes, Shelf(Rig("raid0", 2)))
-        commands.mount_report = Report()
-        parts.append(Part(volumes, commands))
-    desk = PoolCommands(parts, lambda path: [], pool)
+        arrays.append(ArrayCommands(volumes.array, volumes.volumes, Shelf(Rig("raid0", 2))))
+        arrays[-1].mount_report = Report()
+    desk = Dispatcher(arrays, VolumeCommands(pool, arrays[0].path_of, lambda path: []))
 
     async def ask(command: str, /, **arguments: Any) -> dict[str, Any]:
         return await desk.handle(command, arguments)

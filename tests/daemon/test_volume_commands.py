@@ -11,8 +11,9 @@ import pytest
 import trio
 
 from raidx_fuse.array.open import open_array
-from raidx_fuse.daemon.commands.commands import Commands
-from raidx_fuse.daemon.commands.volumes import Part, PoolCommands
+from raidx_fuse.daemon.commands.commands import ArrayCommands
+from raidx_fuse.daemon.commands.dispatch import Dispatcher
+from raidx_fuse.daemon.commands.volumes import VolumeCommands
 from raidx_fuse.errors import AssemblyError, BusyError, UsageError
 from raidx_fuse.format.configuration.volumes import VolumeTable, encode_table
 from raidx_fuse.format.create import create_array
@@ -20,6 +21,7 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.grouping import by_array, check_names
+from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume_table import ArrayVolumes, open_volumes
 from tests.daemon.conftest import MOUNTPOINT, Report, Shelf
 from tests.support.arrays import Rig
@@ -34,10 +36,12 @@ class VolumeDesk:
 
     def __init__(self, rig: Rig, volumes: ArrayVolumes) -> None:
         self.volumes = volumes
-        commands = Commands(volumes.array, volumes.volumes, Shelf(rig))
-        part = Part(volumes, commands)
-        self.commands = PoolCommands([part], lambda path: LOOPS.get(path, []))
+        commands = ArrayCommands(volumes.array, volumes.volumes, Shelf(rig))
         commands.mount_report = Report()
+        of_volumes = VolumeCommands(
+            Pool([volumes]), commands.path_of, lambda path: LOOPS.get(path, [])
+        )
+        self.commands = Dispatcher([commands], of_volumes)
 
     async def ask(self, command: str, /, **arguments: Any) -> dict[str, Any]:
         """Return the answer to a command."""
@@ -206,12 +210,12 @@ def test_stats_name_what_each_volume_was_asked_for() -> None:
 # -- several arrays --------------------------------------------------------------------------------
 
 
-def play_pool(scene: Callable[[PoolCommands, list[ArrayVolumes]], Awaitable[None]]) -> None:
+def play_pool(scene: Callable[[Dispatcher, list[ArrayVolumes]], Awaitable[None]]) -> None:
     """Play *scene* on a mount of two arrays, "fast" without volumes and "slow" with one."""
 
     async def whole() -> None:
         async with AsyncExitStack() as stack:
-            parts = []
+            shown, commands = [], []
             for name, layout in (("fast", "raid0"), ("slow", "raid5")):
                 members = [RamMember(4 << 20, name=f"{name}{number}") for number in range(3)]
                 await create_array(
@@ -224,16 +228,17 @@ def play_pool(scene: Callable[[PoolCommands, list[ArrayVolumes]], Awaitable[None
                 )
                 array = await stack.enter_async_context(open_array(members))
                 volumes = await stack.enter_async_context(open_volumes(array))
-                commands = Commands(array, volumes.volumes, Shelf(Rig(layout, 3)))
-                commands.mount_report = Report()
-                parts.append(Part(volumes, commands))
-            await scene(PoolCommands(parts, lambda path: []), [part.volumes for part in parts])
+                shown.append(volumes)
+                commands.append(ArrayCommands(array, volumes.volumes, Shelf(Rig(layout, 3))))
+                commands[-1].mount_report = Report()
+            of_volumes = VolumeCommands(Pool(shown), commands[0].path_of, lambda path: [])
+            await scene(Dispatcher(commands, of_volumes), shown)
 
     run(whole)
 
 
 def test_a_mount_of_two_arrays_shows_both() -> None:
-    async def scene(pool: PoolCommands, arrays: list[ArrayVolumes]) -> None:
+    async def scene(pool: Dispatcher, arrays: list[ArrayVolumes]) -> None:
         fast, slow = arrays
         assert [a["name"] for a in (await pool.handle("array-list", {}))["arrays"]] == [
             "fast",
@@ -246,9 +251,9 @@ def test_a_mount_of_two_arrays_shows_both() -> None:
         with pytest.raises(UsageError, match="there is a volume slow already"):
             await pool.handle("volume-rename", {"volume": "new", "name": "slow"})
         await pool.handle("volume-resize", {"volume": "slow", "size": 8 * PAGE})
-        for key in ("in_array", "on"):
+        for key, more in (("in_array", {"on": None}), ("on", {"in_array": "fast"})):
             made = await pool.handle(
-                "volume-create", {"name": f"by {key}", "size": PAGE, key: slow.array.uuid}
+                "volume-create", {"name": f"by {key}", "size": PAGE, key: slow.array.uuid, **more}
             )
             assert made["array"] == "slow"
         listed = (await pool.handle("volume-list", {}))["volumes"]
@@ -267,11 +272,13 @@ def test_a_mount_of_two_arrays_shows_both() -> None:
 
 
 def test_commands_of_one_array_name_it() -> None:
-    async def scene(pool: PoolCommands, arrays: list[ArrayVolumes]) -> None:
+    async def scene(pool: Dispatcher, arrays: list[ArrayVolumes]) -> None:
         with pytest.raises(UsageError, match="this mount has 2 arrays; name one: fast, slow"):
             await pool.handle("stats", {})
         with pytest.raises(UsageError, match="no array other here; there is fast, slow"):
             await pool.handle("stats", {"in_array": "other"})
+        with pytest.raises(UsageError, match="has no command 'statz'"):
+            await pool.handle("statz", {})
         with pytest.raises(UsageError, match="must be a name"):
             await pool.handle("stats", {"in_array": 7})
         assert (await pool.handle("status", {"in_array": "slow"}))["layout"] == "raid5"
@@ -285,7 +292,7 @@ def test_commands_of_one_array_name_it() -> None:
 
 
 def test_arrays_and_volumes_of_a_pool_have_names_of_their_own() -> None:
-    async def scene(_pool: PoolCommands, arrays: list[ArrayVolumes]) -> None:
+    async def scene(_pool: Dispatcher, arrays: list[ArrayVolumes]) -> None:
         fast, slow = arrays
         check_names(arrays)
         await slow.array.member_set.update(lambda c: replace(c, name="fast"))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import trio
 
 from raidx_fuse.array.array import Array
+from raidx_fuse.daemon.commands.arguments import Result
 from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.heat.place_heat import Heat, PlaceHeat
 from raidx_fuse.engine.heat.request_heat import RequestHeat, heat_of
@@ -26,10 +26,8 @@ SAMPLES = 64  # chunks of a region whose members are looked up
 ACCESSES_MIN = 1000  # of chunks; what fewer say may be chance
 GAIN_MIN = 1.1  # times as fast; the model is not more exact
 
-Result = dict[str, Any]
 
-
-class AdviseCommands:
+class Advice:
     """The commands about the heat of *array*; *where* returns what its commands call ARRAY."""
 
     def __init__(self, array: Array, where: Callable[[], str | None]) -> None:
@@ -37,9 +35,6 @@ class AdviseCommands:
         self._where = where
         self._measured: Measurements | None = None
         self._is_running = False
-
-    def handlers(self) -> dict[str, Callable[..., Awaitable[Result]]]:
-        return {"heat": self.heat, "advise": self.advise}
 
     async def heat(self) -> Result:
         """Return the places of the image that are used most, with the members that hold them."""

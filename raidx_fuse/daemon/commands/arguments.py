@@ -15,6 +15,9 @@ from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.registry import WIDTH_MAX
 from raidx_fuse.members.spec import parse_spec
 
+Result = dict[str, Any]
+"""The answer of a command: JSON values."""
+
 TEXT_CHARS_MAX = 8192  # a kernel path has up to 4096 bytes, a disk model's parameters somewhat more
 WORD_CHARS_MAX = 100  # of a word that an error message repeats
 NUMBER_MAX = (1 << 63) - 1

@@ -1,15 +1,11 @@
-"""The commands of a pool's monitor and balancer, in front of those of its volumes and arrays.
-
-`status` and `stats` gain the key *pool*; `get` and `set` know the pool's settings as well.
-"""
+"""The commands of a pool's monitor and balancer, and what they add to `status` and `stats`."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.daemon.commands.arguments import check_arguments
+from raidx_fuse.daemon.commands.arguments import Result
 from raidx_fuse.errors import UsageError
 from raidx_fuse.pool.balance.steps import plan_steps
 from raidx_fuse.pool.hotspots.balancer import Balancer
@@ -21,46 +17,22 @@ from raidx_fuse.pool.hotspots.settings import (
     setting_named,
     split_rule,
 )
-
-Result = dict[str, Any]
-Handler = Callable[[str, dict[str, Any]], Awaitable[Result]]
+from raidx_fuse.pool.pool import array_named
 
 
 class BalanceCommands:
-    """The commands of *balancer*; all others go to *rest*. `handle` is a `Handler`."""
+    """The commands of *balancer*."""
 
-    def __init__(self, balancer: Balancer, rest: Handler) -> None:
+    def __init__(self, balancer: Balancer) -> None:
         self._balancer = balancer
-        self._rest = rest
-        self._handlers: dict[str, Callable[..., Awaitable[Result]]] = {
-            "balance": self.balance,
-            "balance-status": self.balance_status,
-            "balance-cancel": self.cancel,
-            "array-evacuate": self.evacuate,
-        }
 
-    async def handle(self, name: str, arguments: dict[str, Any]) -> Result:
-        """Run command *name*. Raises UsageError for a bad request, or as the command does."""
-        handler = self._handlers.get(name)
-        if handler is not None:
-            given = dict(arguments)
-            given.pop("in_array", None)
-            check_arguments(name, handler, given)
-            return await handler(**given)
-        if name in ("get", "set") and self._is_ours(name, arguments):
-            setting = self._set if name == "set" else self._get
-            check_arguments(name, setting, arguments)
-            return await setting(**arguments)
-        result = await self._rest(name, arguments)
-        if name == "get" and arguments.get("key") is None:
-            array = self._array(arguments.get("in_array"))
-            ours = {key: self._shown(key, array) for key in POOL_SETTINGS}
-            return {**result, "settings": {**result["settings"], **ours}}
-        if name == "status":
-            return {**result, "pool": {"arrays": self._balancer.sampler.arrays(), **self._state()}}
-        if name == "stats":
-            return {**result, "pool": {**self._balancer.sampler.report(), **self._state()}}
-        return result
+    def in_status(self) -> Result:
+        """Return what the status of a mount shows as *pool*."""
+        return {"arrays": self._balancer.sampler.arrays(), **self._state()}
+
+    def in_stats(self) -> Result:
+        """Return what the statistics of a mount show as *pool*."""
+        return {**self._balancer.sampler.report(), **self._state()}
 
     # -- plans -----------------------------------------------------------------------------------
 
@@ -76,8 +48,7 @@ class BalanceCommands:
 
     async def evacuate(self, name: str, dry_run: bool = False) -> Result:
         """Plan to move every volume off array *name*, and unless *dry_run* begin to do it."""
-        found = self._array(name)
-        assert found is not None
+        found = array_named([part.array for part in self._balancer.pool], name)
         proposal = await self._balancer.planning.evacuation(found.name)
         if not dry_run:
             self._balancer.carry_out(proposal)
@@ -96,22 +67,20 @@ class BalanceCommands:
 
     # -- settings --------------------------------------------------------------------------------
 
-    def _is_ours(self, name: str, arguments: Result) -> bool:
-        key = arguments.get("key")
-        if isinstance(key, str):
-            return is_pool_setting(key)
-        several = len(self._balancer.pool) > 1 and arguments.get("in_array") is None
-        return name == "get" and key is None and several
+    def has_setting(self, key: str) -> bool:
+        return is_pool_setting(key)
 
-    async def _get(self, key: str | None = None, in_array: str | None = None) -> Result:
+    def get(self, key: str | None, in_array: str | None) -> Result:
+        """Return the setting *key* or all, of the array *in_array* if arrays may differ."""
         keys = POOL_SETTINGS if key is None else [setting_named(key).name]
         array = self._array(in_array)
-        return {"settings": {one: self._shown(one, array) for one in keys}}
+        return {one: self._shown(one, array) for one in keys}
 
-    async def _set(self, key: str, value: str, in_array: str | None = None) -> Result:
+    async def set(self, key: str, value: str, in_array: str | None) -> Any:
+        """Put a setting into force, of *in_array* if arrays may differ; return its value."""
         array = self._array(in_array)
         await self._balancer.settings.set(key, self._rule(value) if key in RULES else value, array)
-        return {"settings": {key: self._shown(key, array)}}
+        return self._shown(key, array)
 
     def _shown(self, key: str, array: Array | None) -> Any:
         """Return a setting; of the whole pool one for each array if they differ."""
@@ -139,12 +108,6 @@ class BalanceCommands:
     def _names(self) -> dict[str, str]:
         return {volume.uuid: volume.name for part in self._balancer.pool for volume in part.volumes}
 
-    def _array(self, ref: Any) -> Array | None:
-        if ref is None:
-            return None
+    def _array(self, ref: str | None) -> Array | None:
         arrays = [part.array for part in self._balancer.pool]
-        for array in arrays:
-            if ref in (array.name, array.uuid):
-                return array
-        names = ", ".join(array.name for array in arrays)
-        raise UsageError(f"there is no array {str(ref)[:100]} here; there is {names}")
+        return None if ref is None else array_named(arrays, ref)

@@ -1,8 +1,8 @@
-"""The commands of a running mount, received on the control socket: names, arguments, answers.
+"""The commands about one array of a mount; dispatch.py has their names.
 
 Each command is a method. Its parameters, with their types and defaults, are the arguments that a
-request may carry; other arguments are a `UsageError` before anything happens. The methods check and
-translate, and the array does the work. Long jobs are only started here.
+request may carry. The methods check and translate, and the array does the work. Long jobs are only
+started here.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ from raidx_fuse.array import estimate as reshape_cost
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.returning import is_past, problem
 from raidx_fuse.array.status import redundancy_left
-from raidx_fuse.daemon.commands.advise import AdviseCommands
-from raidx_fuse.daemon.commands.arguments import WORD_CHARS_MAX, check_arguments, check_newcomers
+from raidx_fuse.daemon.commands.advise import Advice
+from raidx_fuse.daemon.commands.arguments import Result, check_newcomers
 from raidx_fuse.daemon.commands.compare import Comparison
 from raidx_fuse.daemon.commands.events import EventCommands
 from raidx_fuse.daemon.commands.trace import Trace
 from raidx_fuse.daemon.member_files import Own
 from raidx_fuse.engine.explain import explain_place
 from raidx_fuse.engine.growth_position import parity_way
-from raidx_fuse.engine.heat.chunk_map import ChunkMap
-from raidx_fuse.engine.peek import Peek
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.format.configuration.config import FAILED, MISSING, MemberRecord
 from raidx_fuse.format.configuration.volumes import volume_at
@@ -36,14 +34,13 @@ from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
+from raidx_fuse.pool.monitor import VolumeCounters
 from raidx_fuse.pool.volume import Volume
 
 INTERVAL_S_MAX = 86400.0
 RATE_BYTES_MAX = 1 << 50
 CANCEL_WAIT_S = 2.0
 WAITING_MAX = 32  # commands that only wait: they must not occupy all connections
-
-Result = dict[str, Any]
 
 
 class Report(Protocol):
@@ -91,12 +88,11 @@ class Newcomers(Protocol):
         """Close a member that did not join the array."""
 
 
-class Commands:
-    """The commands of one mount: one array, its *volumes*, and *newcomers*, which opens members.
+class ArrayCommands:
+    """The commands of one *array* with its *volumes*; *newcomers* opens new members.
 
-    `handle` is a `control_server.Handler`. *mount_report* is set once the mount is ready;
-    `status` shows it. *beside_others*: the mount has several arrays, so that `status` names this
-    one where it says what to type.
+    *mount_report* is set once the mount is ready; `status` shows it. *beside_others*: the mount has
+    several arrays, so that `status` names this one where it says what to type.
     """
 
     def __init__(
@@ -106,84 +102,72 @@ class Commands:
         newcomers: Newcomers,
         events: EventCommands | None = None,
     ) -> None:
-        self._array = array
-        self._events = events
-        self._volumes = volumes
-        self._newcomers = newcomers
+        self.array = array
+        self.events = events
+        self.volumes = volumes
+        self.newcomers = newcomers
         self.mount_report: Report | None = None
         self.beside_others = False
+        self.advice = Advice(array, self._place_of_array)
+        self.comparison = Comparison(array)
+        self.tracing = Trace(array, volumes)
         self._waiting = 0
-        self._handlers: dict[str, Callable[..., Awaitable[Result]]] = {
-            "status": self.status,
-            "stats": self.stats,
-            "fail-disk": self.fail_disk,
-            "replace-disk": self.replace_disk,
-            "add-disk": self.add_disk,
-            "remove-disk": self.remove_disk,
-            "scrub": self.scrub,
-            "tune": self.tune,
-            "job-list": self.job_list,
-            "job-pause": self.job_pause,
-            "job-resume": self.job_resume,
-            "job-cancel": self.job_cancel,
-            "job-wait": self.job_wait,
-            "job-limit": self.job_limit,
-            **AdviseCommands(array, self._place_of_array).handlers(),
-            "get": self.get,
-            "set": self.set,
-            "explain": self.explain,
-            "peek": Peek(array.context).peek,
-            "chunk-map": ChunkMap(array.context).chunk_map,
-            "compare": Comparison(array).compare,
-            "reshape": self.reshape,
-            "trace": Trace(array, volumes).trace,
-            **({} if events is None else {"events-test": events.test}),
-        }
-
-    async def handle(self, name: str, arguments: dict[str, Any]) -> Result:
-        """Run command *name*. Raises UsageError for a bad request, or as the command does."""
-        handler = self._handlers.get(name)
-        if handler is None:
-            raise UsageError(f"this daemon has no command {name[:WORD_CHARS_MAX]!r}")
-        check_arguments(name, handler, arguments)
-        return await handler(**arguments)
 
     # -- reports -------------------------------------------------------------------------------
 
-    async def status(self) -> Result:
-        return self.report()
-
     def report(self) -> Result:
-        document = self._array.status()
+        document = self.array.status()
         if self.mount_report is not None:
             document |= self.mount_report.as_dict()
-        where = document.get("mountpoint")
         document["volumes"] = [
-            {
-                "name": volume.name,
-                "size": volume.size_bytes,
-                "path": f"{where.rstrip('/')}/{volume.name}" if where else None,
-            }
-            for volume in self._volumes
+            {"name": volume.name, "size": volume.size_bytes, "path": self.path_of(volume)}
+            for volume in self.volumes
         ]
         place = self._place_of_array()
         return {**document, "action": advice.action({**document, "mountpoint": place})}
 
+    def path_of(self, volume: Volume) -> str | None:
+        """Return the path of the file of *volume*, None without a mount point."""
+        where = self._mountpoint()
+        return f"{where.rstrip('/')}/{volume.name}" if where else None
+
+    def _mountpoint(self) -> str | None:
+        return None if self.mount_report is None else self.mount_report.as_dict().get("mountpoint")
+
     def _place_of_array(self) -> str | None:
         """Return what commands take as ARRAY: the mount point, of several arrays with the name."""
-        where = None if self.mount_report is None else self.mount_report.as_dict().get("mountpoint")
-        return f"{where}:{self._array.name}" if where and self.beside_others else where
+        where = self._mountpoint()
+        return f"{where}:{self.array.name}" if where and self.beside_others else where
 
     async def stats(self, interval_s: float | None = None) -> Result:
         """Return the counters since the mount, or those of the next *interval_s* seconds."""
         if interval_s is None:
-            return self._array.stats()
+            return {**self.array.stats(), "volumes": self._counted({})}
         if not 0 < interval_s <= INTERVAL_S_MAX:
             raise UsageError(f"an interval of {interval_s} s is out of range")
-        before = statistics.snapshot(self._array)
+        earlier, before = self._counters(), statistics.snapshot(self.array)
         with self._waits():
             await trio.sleep(interval_s)
-        return statistics.difference(before, statistics.snapshot(self._array))
+        counters = statistics.difference(before, statistics.snapshot(self.array))
+        return {**counters, "volumes": self._counted(earlier)}
+
+    def _counters(self) -> dict[Volume, VolumeCounters]:
+        """Return what each volume was asked for since it was opened."""
+        return {
+            volume: VolumeCounters(
+                volume.reads, volume.writes, volume.read_bytes, volume.write_bytes
+            )
+            for volume in self.volumes
+        }
+
+    def _counted(self, before: dict[Volume, VolumeCounters]) -> list[Result]:
+        """Return the counters of each volume, less those *before*."""
+        found = []
+        for volume, after in self._counters().items():
+            earlier = before.get(volume, VolumeCounters())
+            numbers = (new - old for new, old in zip(after, earlier, strict=True))
+            found.append({"name": volume.name, **dict(zip(after._fields, numbers, strict=True))})
+        return found
 
     async def explain(
         self,
@@ -199,15 +183,15 @@ class Commands:
         """
         if member is not None:
             return self._place(member, offset)
-        return self._array.explain(offset, length, write, stripe)
+        return self.array.explain(offset, length, write, stripe)
 
     def _place(self, member: str, offset: int) -> Result:
-        record = self._array.membership.find(member)
+        record = self.array.membership.find(member)
         if record.role < 0:
             raise UsageError(f"{record.path_hint} is a spare: nothing lies on it yet")
-        place = explain_place(self._array.context, Role(record.role), offset)
+        place = explain_place(self.array.context, Role(record.role), offset)
         volume, inside = volume_at(
-            self._array.name, self._array.member_set.config.volumes, place["image_offset"]
+            self.array.name, self.array.member_set.config.volumes, place["image_offset"]
         )
         return {**place, "volume": volume, "volume_offset": inside}
 
@@ -218,13 +202,13 @@ class Commands:
     ) -> Result:
         """Fail a member as if it had an error; *lose_data* permits it even if chunks are lost."""
         if not dry_run:
-            return await self._array.fail_disk(member, lose_data=lose_data)
-        record = self._array.membership.find(member)
+            return await self.array.fail_disk(member, lose_data=lose_data)
+        record = self.array.membership.find(member)
         chunks = self._require_spare_loss(record.role, lose_data)
-        spares = len(self._array.member_set.spares)
+        spares = len(self.array.member_set.spares)
         does = f"excludes role {record.role}" + (", rebuilds it onto a spare" if spares else "")
         return await reshape_cost.of_member_change(
-            self._array, does, record.role if spares else None, chunks, excludes=True
+            self.array, does, record.role if spares else None, chunks, excludes=True
         )
 
     async def replace_disk(
@@ -236,21 +220,21 @@ class Commands:
         dry_run: bool = False,
     ) -> Result:
         """Replace *old* by *new*, or by itself if it was away and is back: copy or rebuild it."""
-        record = self._array.membership.find(old)
+        record = self.array.membership.find(old)
         if dry_run:
             return await cost_of_replacing(
-                self._array,
-                self._newcomers,
+                self.array,
+                self.newcomers,
                 record,
                 new,
                 overwrite_signature=overwrite_signature,
                 may_create=create,
             )
         create_bytes = record.size_bytes if create else None
-        own = own_superblock(self._array, record)
+        own = own_superblock(self.array, record)
         member = await self._open(new, overwrite_signature, create_bytes, own)
         try:
-            return await self._array.replace_disk(old, member)
+            return await self.array.replace_disk(old, member)
         except RaidxError:
             await self._release(member)
             raise
@@ -273,55 +257,55 @@ class Commands:
             raise UsageError(f"a member cannot be added as {role!r}, only as 'spare'")
         way = parity_way(role, parity, surrogate)
         newcomers = [*members, *([] if surrogate is None else [surrogate])]
-        check_newcomers(newcomers, self._array.member_set.config.members)
+        check_newcomers(newcomers, self.array.member_set.config.members)
         smallest = min(record.size_bytes for record in self._records())
-        rebundle = self._array.rebundle
+        rebundle = self.array.rebundle
         if role is None and rebundle is not None:
             if (parity, surrogate) != (None, None):
                 raise UsageError(
                     "the growth of a raidx array moves no parity: omit --parity and --surrogate"
                 )
             rebundle.require_growable()
-        elif role is None and self._array.copies.applies:
+        elif role is None and self.array.copies.applies:
             if (parity, surrogate) != (None, None):
                 raise UsageError("raid1 has no parity: omit --parity and --surrogate")
-            self._array.copies.wider(len(members))
+            self.array.copies.wider(len(members))
         elif role is None:
-            layout = self._array.grow_operation.wider(len(members), way)
+            layout = self.array.grow_operation.wider(len(members), way)
         if dry_run:
             sizes = [
-                await self._newcomers.check(
+                await self.newcomers.check(
                     path, overwrite_signature=overwrite_signature, may_create=create
                 )
                 for path in newcomers
             ]
             if role is None and rebundle is not None:
                 return await reshape_cost.of_adding(
-                    self._array, [size or smallest for size in sizes]
+                    self.array, [size or smallest for size in sizes]
                 )
-            if role is None and self._array.copies.applies:
-                return await reshape_cost.of_copying(self._array, len(members))
+            if role is None and self.array.copies.applies:
+                return await reshape_cost.of_copying(self.array, len(members))
             if role is None:
-                return await reshape_cost.of_growing(self._array, layout, way)
+                return await reshape_cost.of_growing(self.array, layout, way)
             vacant = [r.role for r in self._records() if r.state in ("failed", "missing")]
             does = f"adds {len(members)} as spare" + (", rebuilds onto it" if vacant else "")
             return await reshape_cost.of_member_change(
-                self._array, does, vacant[0] if vacant else None
+                self.array, does, vacant[0] if vacant else None
             )
         size_bytes = None
         if create:  # as small as the others; but a spare must fit every role
             unlike = role is None and rebundle is not None
-            config = self._array.member_set.config
+            config = self.array.member_set.config
             needed = [0 if unlike else bytes_needed(config, each) for each in config.roles()]
             size_bytes = max(smallest, *needed)
         if role is None:
             return await self._grow(members, way, surrogate, overwrite_signature, size_bytes)
         added = []
-        async with self._array.membership.attaching:  # two roles are rebuilt in one pass
+        async with self.array.membership.attaching:  # two roles are rebuilt in one pass
             for path in members:
                 member = await self._open(path, overwrite_signature, size_bytes)
                 try:
-                    added.append(await self._array.add_spare(member))
+                    added.append(await self.array.add_spare(member))
                 except RaidxError:
                     await self._release(member)
                     raise
@@ -340,8 +324,8 @@ class Commands:
             for path in [*paths, *([] if surrogate is None else [surrogate])]:
                 opened.append(await self._open(path, overwrite_signature, create_bytes))
             if surrogate is not None:
-                return await self._array.grow(opened[:-1], surrogate=opened[-1])
-            return await self._array.grow(opened, way)
+                return await self.array.grow(opened[:-1], surrogate=opened[-1])
+            return await self.array.grow(opened, way)
         except RaidxError:
             for member in opened:
                 await self._release(member)
@@ -350,17 +334,17 @@ class Commands:
     async def remove_disk(self, member: str, dry_run: bool = False) -> Result:
         """Remove a spare, or a member whose content the others can hold."""
         if not dry_run:
-            return await self._array.remove_disk(member)
-        record = self._array.membership.find(member)
-        if record.role >= 0 and self._array.rebundle is not None:
-            return await reshape_cost.of_removing(self._array, record)
-        if record.role >= 0 and self._array.copies.applies:
-            self._array.copies.require_removable(record)
+            return await self.array.remove_disk(member)
+        record = self.array.membership.find(member)
+        if record.role >= 0 and self.array.rebundle is not None:
+            return await reshape_cost.of_removing(self.array, record)
+        if record.role >= 0 and self.array.copies.applies:
+            self.array.copies.require_removable(record)
         elif record.role >= 0:
-            return await reshape_cost.of_leaving(self._array, record)
-        does = f"removes {self._array.membership.path_of(record)}"
+            return await reshape_cost.of_leaving(self.array, record)
+        does = f"removes {self.array.membership.path_of(record)}"
         return await reshape_cost.of_member_change(
-            self._array, does, None, excludes=record.role >= 0
+            self.array, does, None, excludes=record.role >= 0
         )
 
     async def reshape(
@@ -378,14 +362,14 @@ class Commands:
         A layout that tolerates fewer losses is taken only with *lose_redundancy*. Raises UsageError
         if the change is impossible, BusyError if it is not possible now.
         """
-        array = self._array
+        array = self.array
         check_newcomers(members, array.member_set.config.members)
         params = {} if rotate is None else {"rotate": rotate}
         shape = array.restripe_operation.target(len(members), layout, params)
         moving = array.restripe_operation.moving(shape)
         if dry_run:
             for path in members:
-                await self._newcomers.check(
+                await self.newcomers.check(
                     path, overwrite_signature=overwrite_signature, may_create=create
                 )
             config = array.member_set.config
@@ -407,7 +391,7 @@ class Commands:
         opened: list[Member] = []
         try:
             for path in members:
-                member = await self._newcomers.open(
+                member = await self.newcomers.open(
                     path, overwrite_signature=overwrite_signature, create_bytes=size_bytes
                 )
                 opened.append(member)
@@ -420,8 +404,8 @@ class Commands:
     async def _open(
         self, path: str, overwrite_signature: bool, create_bytes: int | None, own: Own | None = None
     ) -> Member:
-        self._array.require_writable()
-        return await self._newcomers.open(
+        self.array.require_writable()
+        return await self.newcomers.open(
             path,
             overwrite_signature=overwrite_signature,
             create_bytes=create_bytes,
@@ -430,43 +414,43 @@ class Commands:
 
     async def _release(self, member: Member) -> None:
         """Close *member* unless it joined the array before its command failed."""
-        if member not in self._array.member_set.present().values():
-            await self._newcomers.release(member)
+        if member not in self.array.member_set.present().values():
+            await self.newcomers.release(member)
 
     def _records(self) -> list[Any]:
-        return [record for record in self._array.member_set.config.members if record.role >= 0]
+        return [record for record in self.array.member_set.config.members if record.role >= 0]
 
     def _require_spare_loss(self, role: int, lose_data: bool) -> int:
         """Return how many chunks losing *role* may lose. Raises as the command would."""
         if role < 0:
             raise UsageError("that member is a spare", action="use `raidx remove-disk` for it")
-        return self._array.membership.require_spare(Role(role), lose_data=lose_data)
+        return self.array.membership.require_spare(Role(role), lose_data=lose_data)
 
     # -- jobs ----------------------------------------------------------------------------------
 
     async def scrub(self, repair: bool = False) -> Result:
         """Start a scrub that reports mismatches, or with *repair* corrects them."""
-        return {"job": await self._array.start_scrub(repair)}
+        return {"job": await self.array.start_scrub(repair)}
 
     async def tune(self, now: bool = False, dry_run: bool = False) -> Result:
         """Return the tuner's state; *now* starts it as a job, *dry_run* returns its moves."""
-        tuner = self._array.require_tuner()
+        tuner = self.array.require_tuner()
         if dry_run:
             return await tuner.dry_run()
         if now:
-            return {"job": self._array.start_tuning()}
+            return {"job": self.array.start_tuning()}
         return tuner.status()
 
     async def job_list(self) -> Result:
-        return {"jobs": self._array.jobs.list()}
+        return {"jobs": self.array.jobs.list()}
 
     async def job_pause(self, job: int) -> Result:
         """Pause a job before its next window."""
-        self._array.jobs.pause(job)
+        self.array.jobs.pause(job)
         return self._job(job)
 
     async def job_resume(self, job: int) -> Result:
-        self._array.jobs.resume(job)
+        self.array.jobs.resume(job)
         return self._job(job)
 
     async def job_cancel(self, job: int) -> Result:
@@ -474,14 +458,14 @@ class Commands:
 
         A growth has to move everything back first.
         """
-        self._array.jobs.cancel(job)
+        self.array.jobs.cancel(job)
         with trio.move_on_after(CANCEL_WAIT_S):
-            await self._array.jobs.wait(job)
+            await self.array.jobs.wait(job)
         return self._job(job)
 
     async def job_wait(self, job: int) -> Result:
         with self._waits():
-            return await self._array.jobs.wait(job)
+            return await self.array.jobs.wait(job)
 
     @contextmanager
     def _waits(self) -> Iterator[None]:
@@ -503,25 +487,25 @@ class Commands:
         for value in (minimum, maximum):
             if value is not None and not 0 <= value <= RATE_BYTES_MAX:
                 raise UsageError(f"a limit of {value} bytes per second is out of range")
-        self._array.jobs.limit(job, minimum, maximum)
+        self.array.jobs.limit(job, minimum, maximum)
         return self._job(job)
 
     def _job(self, job: int) -> Result:
-        return next(status for status in self._array.jobs.list() if status["id"] == job)
+        return next(status for status in self.array.jobs.list() if status["id"] == job)
 
     # -- settings ------------------------------------------------------------------------------
 
-    async def get(self, key: str | None = None) -> Result:
-        events = {} if self._events is None else await self._events.settings()
+    async def get(self, key: str | None = None) -> dict[str, Any]:
+        events = {} if self.events is None else await self.events.settings()
         if key is None:
-            return {"settings": self._array.settings() | events}
-        return {"settings": {key: events[key] if key in events else self._array.get(key)}}
+            return self.array.settings() | events
+        return {key: events[key] if key in events else self.array.get(key)}
 
-    async def set(self, key: str, value: str) -> Result:
-        """Change a setting, immediately and for later mounts."""
-        if self._events is not None and key.startswith("events."):
-            return {"settings": {key: await self._events.set(key, value)}}
-        return {"settings": {key: await self._array.set(key, value)}}
+    async def set(self, key: str, value: str) -> Any:
+        """Change a setting, immediately and for later mounts; return its value."""
+        if self.events is not None and key.startswith("events."):
+            return await self.events.set(key, value)
+        return await self.array.set(key, value)
 
 
 def own_superblock(array: Array, record: MemberRecord) -> Own | None:

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from raidx_fuse.array.array import Array
+from raidx_fuse.daemon.commands.arguments import Result
 from raidx_fuse.engine.access_stats import TICKS_A_SECOND, AccessStats
 from raidx_fuse.engine.explain import explain_stripe
 from raidx_fuse.errors import UsageError
@@ -46,7 +46,6 @@ TUNING, COPIES = "tuning", "copies"
 MOVING = {"grow", "restripe", TUNING, "evacuate", "restore"}  # kinds of jobs
 
 Place = tuple[Role, MemberChunk]
-Result = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

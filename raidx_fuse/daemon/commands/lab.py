@@ -7,12 +7,12 @@ these commands are refused, and its members are not wrapped.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.daemon.commands.arguments import check_arguments
+from raidx_fuse.daemon.commands.arguments import Result
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.configuration.config import MemberRecord
 from raidx_fuse.layouts.numbers import Role, Stripe
@@ -20,9 +20,7 @@ from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.simulated.faulty import ALL, WRITE, Fault
 from raidx_fuse.members.simulated.lab_member import LabMember
-
-Result = dict[str, Any]
-Handler = Callable[[str, dict[str, Any]], Awaitable[Result]]
+from raidx_fuse.pool.pool import array_named
 
 ON_BYTES = ("rot", "bad-area", "bad-sector")
 ON_WRITES = ("lose-write", "torn-write", "misdirect")
@@ -45,7 +43,7 @@ LOOKED_AT_MAX = 1 << 16  # stripes, for one with written content
 
 
 class LabCommands:
-    """The commands `inject` and `crash` of a mount of *arrays*; all others go to *rest*.
+    """The commands `inject` and `crash` of a mount of *arrays*.
 
     *members* returns the members that are open. *again* are the arguments with which the mount was
     made: a power cut answers them, because the daemon has to end and another one begins.
@@ -56,30 +54,10 @@ class LabCommands:
         arrays: Sequence[Array],
         members: Callable[[], list[Member]],
         again: dict[str, Any],
-        rest: Handler,
     ) -> None:
         self._arrays = arrays
         self._members = members
         self._again = again
-        self._rest = rest
-        self._handlers: dict[str, Callable[..., Awaitable[Result]]] = {
-            "inject": self.inject,
-            "crash": self.crash,
-        }
-
-    async def handle(self, name: str, arguments: dict[str, Any]) -> Result:
-        """Run command *name*. Raises UsageError for a bad request, or as the command does."""
-        handler = self._handlers.get(name)
-        if handler is None:
-            result = await self._rest(name, arguments)
-            return self._with_faults(result) if name == "status" else result
-        check_arguments(name, handler, arguments)
-        if not self._lab_members():
-            raise UsageError(
-                f"{name} is refused: this mount was not made to be broken",
-                action="for teaching: raidx umount it, then raidx mount --lab MEMBER... MOUNTPOINT",
-            )
-        return await handler(**arguments)
 
     # -- faults --------------------------------------------------------------------------------
 
@@ -94,7 +72,8 @@ class LabCommands:
         in_array: str | None = None,
     ) -> Result:
         """Give *member* a fault; *at* and *count* as in `raidx inject --help`."""
-        array = self._array(in_array)
+        self._require_lab("inject")
+        array = array_named(self._arrays, in_array)
         record = array.membership.find(member)
         disk = self._disk(array, record)
         if fault not in FAULTS:
@@ -147,11 +126,12 @@ class LabCommands:
         With *writing*, the power goes while a write of *length* bytes at that offset of the image
         is in flight, and nothing else is. The members *lose* do not come back.
         """
+        self._require_lab("crash")
         if keep not in KEEP:
             raise UsageError(f"keep cannot be {keep[:40]!r}", action=f"take {', '.join(KEEP)}")
         gone = []
         if lose or writing is not None:
-            array = self._array(in_array)
+            array = array_named(self._arrays, in_array)
             gone = [self._disk(array, array.membership.find(ref)) for ref in lose or ()]
             if writing is not None:
                 await _write_before(array, writing, length, seed)
@@ -176,7 +156,7 @@ class LabCommands:
 
     # -- reports -------------------------------------------------------------------------------
 
-    def _with_faults(self, status: Result) -> Result:
+    def with_faults(self, status: Result) -> Result:
         """Return *status*, of one array or several, with the faults of the members as *lab*.
 
         None if the mount was not made to be broken.
@@ -199,15 +179,12 @@ class LabCommands:
 
     # -- who is meant --------------------------------------------------------------------------
 
-    def _array(self, ref: str | None) -> Array:
-        found = [each for each in self._arrays if ref in (None, each.name, each.uuid)]
-        if len(found) != 1:
-            names = ", ".join(array.name for array in self._arrays)
-            what = f"this mount has {len(self._arrays)} arrays"
-            if ref is not None:
-                what = f"there is no array {ref[:100]} here"
-            raise UsageError(what, action=f"name one: {names}")
-        return found[0]
+    def _require_lab(self, name: str) -> None:
+        if not self._lab_members():
+            raise UsageError(
+                f"{name} is refused: this mount was not made to be broken",
+                action="for teaching: raidx umount it, then raidx mount --lab MEMBER... MOUNTPOINT",
+            )
 
     def _disk(self, array: Array, record: MemberRecord) -> LabMember:
         path = array.membership.path_of(record)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from raidx_fuse.array.array import Array
+from raidx_fuse.daemon.commands.arguments import Result
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.configuration.volumes import Extent, decode_table
 from raidx_fuse.layouts.numbers import MemberChunk, Role, by_role
@@ -28,7 +29,6 @@ CELLS_MAX = 512  # of one answer
 WRITES = (WRITE, PUNCH)
 
 Note = Callable[[str, int, int], None]
-Result = dict[str, Any]
 
 
 class Trace:

@@ -1,128 +1,67 @@
-"""The commands of a mount: those of volumes and arrays here, and those of each of its arrays.
-
-A command about one array (`stats`, `scrub`, ...) has the argument *in_array*, its name or UUID, if
-the mount has several. On a command line that is MOUNT:ARRAY.
-"""
+"""The commands of volumes, and those that list the arrays of a mount."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
 
 import trio
 
 from raidx_fuse.array.estimate import redundancy_during
 from raidx_fuse.array.status import redundancy_left, state
-from raidx_fuse.daemon.commands.arguments import check_arguments
-from raidx_fuse.daemon.commands.commands import Commands
+from raidx_fuse.daemon.commands.arguments import Result
 from raidx_fuse.errors import BusyError, UsageError
 from raidx_fuse.pool.companions import forget
-from raidx_fuse.pool.monitor import VolumeCounters
 from raidx_fuse.pool.move import Planned, cost, job_of, plan_move, plan_swap, start
 from raidx_fuse.pool.pool import Pool, Unshown
 from raidx_fuse.pool.volume import Volume
 from raidx_fuse.pool.volume_table import ArrayVolumes
 from raidx_fuse.pool.wipe import written_bytes
 
-Result = dict[str, Any]
-WORST = ("failed", "degraded", "rebuilding", "restoring")
-"""States that the status of a mount shows first."""
 
+class VolumeCommands:
+    """The commands of the volumes of *pool*.
 
-class Part(NamedTuple):
-    """One array of a mount: its volumes and its commands."""
-
-    volumes: ArrayVolumes
-    commands: Commands
-
-
-class PoolCommands:
-    """The commands of a mount of *parts*. *users* names the loop devices on a file of the mount.
-
-    *pool* knows the moves between them (None: there is none). `handle` is a
-    `control_server.Handler`.
+    *path_of* returns the path of a volume's file, None without a mount point; *users* names the
+    loop devices on such a file.
     """
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        pool: Pool,
+        path_of: Callable[[Volume], str | None],
         users: Callable[[str], list[str]],
-        pool: Pool | None = None,
     ) -> None:
-        self._parts = parts
-        self._pool = pool or Pool([part.volumes for part in parts])
+        self._pool = pool
+        self._path_of = path_of
         self._users = users
         self._naming = trio.Lock()  # names are unique in the mount
         self._former: dict[str, list[str]] = {}  # names of renamed volumes, by UUID
-        if len(parts) > 1:
-            for part in parts:
-                part.commands.beside_others = True
-        self._handlers: dict[str, Callable[..., Awaitable[Result]]] = {
-            "volume-create": self.create,
-            "volume-list": self.list,
-            "volume-resize": self.resize,
-            "volume-rename": self.rename,
-            "volume-delete": self.delete,
-            "volume-move": self.move,
-            "volume-swap": self.swap,
-            "volume-trim": self.trim,
-            "array-list": self.array_list,
-            "array-forget": self.array_forget,
-        }
-
-    async def handle(self, name: str, arguments: dict[str, Any]) -> Result:
-        """Run command *name*. Raises UsageError for a bad request, or as the command does."""
-        arguments = dict(arguments)
-        ref = arguments.pop("in_array", None)
-        if ref is not None and not isinstance(ref, str):
-            raise UsageError(f"{name[:100]}: in_array must be a name or a UUID")
-        handler = self._handlers.get(name)
-        if handler is not None:
-            if ref is not None and name == "volume-create":
-                arguments.setdefault("on", ref)
-            check_arguments(name, handler, arguments)
-            return await handler(**arguments)
-        if ref is None and len(self._parts) > 1:
-            if name == "status" and not arguments:
-                return self.report()
-            raise UsageError(
-                f"this mount has {len(self._parts)} arrays", action=f"name one: {self._names()}"
-            )
-        part = self._parts[0] if ref is None else self._part(ref)
-        if name != "stats":
-            return await part.commands.handle(name, arguments)
-        before = _counters(part) if arguments.get("interval_s") is not None else {}
-        result = await part.commands.handle(name, arguments)
-        return {**result, "volumes": _counted(part, before)}
-
-    def report(self) -> Result:
-        """Return the status of the mount: that of its array; of several, the worst, and all."""
-        reports = [part.commands.report() for part in self._parts]
-        if len(reports) == 1:
-            return reports[0]
-        first = min(reports, key=lambda report: _rank(report["state"]))
-        volumes = [volume for report in reports for volume in report["volumes"]]
-        return {**first, "volumes": volumes, "arrays": reports}
 
     # -- volumes ---------------------------------------------------------------------------------
 
-    async def create(self, name: str, size: int, on: str | None = None) -> Result:
-        """Create a volume of *size* bytes; *on* names its array, else the one with most space."""
-        part = max(self._parts, key=lambda part: part.volumes.free_bytes())
-        if on is not None:
-            part = self._part(on)
+    async def create(
+        self, name: str, size: int, on: str | None = None, in_array: str | None = None
+    ) -> Result:
+        """Create a volume of *size* bytes.
+
+        *on*, else *in_array* names its array; without both it is the one with most space.
+        """
+        ref = in_array if on is None else on
+        volumes = max(self._pool.arrays, key=lambda one: one.free_bytes())
+        if ref is not None:
+            volumes = self._pool.array(ref)
         async with self._naming:
             self._check_new_name(name)
-            volume = await part.volumes.create(name, size)
-        return self._described(part, volume)
+            volume = await volumes.create(name, size)
+        return self._described(volumes, volume)
 
     async def list(self) -> Result:
         """Return the volumes, and those that cannot be shown now."""
         return {
             "volumes": [
-                self._described(part, volume)
-                for part in self._parts
-                for volume in part.volumes.volumes
+                self._described(volumes, volume)
+                for volumes in self._pool.arrays
+                for volume in volumes.volumes
             ],
             "unshown": [
                 {
@@ -137,14 +76,14 @@ class PoolCommands:
         }
 
     async def rename(self, volume: str, name: str) -> Result:
-        part, found = self._find(volume)
+        volumes, found = self._pool.find(volume)
         async with self._naming:
             if name != found.name:
                 self._check_new_name(name)
             former = found.name
-            await part.volumes.rename(found, name)
+            await volumes.rename(found, name)
             self._former.setdefault(found.uuid, []).append(former)
-        return self._described(part, found)
+        return self._described(volumes, found)
 
     async def resize(
         self,
@@ -157,43 +96,43 @@ class PoolCommands:
 
         None is all that its array has, also what larger members have behind their data.
         """
-        part, found = self._find(volume)
+        volumes, found = self._pool.find(volume)
         lost, more = 0, ""
         if size is None:
-            array = part.volumes.array
+            array = volumes.array
             larger = array.larger_members.plan() if array.larger_members.usable_bytes() else None
             if larger is not None and not dry_run:
                 await array.larger_members.use()
                 larger = None
             gained = 0 if larger is None else larger.size_bytes - array.size_bytes
-            size = part.volumes.most_bytes(found, gained)
+            size = volumes.most_bytes(found, gained)
             if larger is not None:
                 more = f"uses {larger.member_bytes} bytes more of each member, "
         if 0 < size < found.size_bytes:
-            lost = part.volumes.require_loss(found, size, lose_data=lose_data)
+            lost = volumes.require_loss(found, size, lose_data=lose_data)
         if dry_run:
             verb = "shrinks" if size < found.size_bytes else "enlarges"
-            return _dry_run(part, f"{more}{verb} volume {found.name} to {size} bytes", lost)
+            return _dry_run(volumes, f"{more}{verb} volume {found.name} to {size} bytes", lost)
         try:
-            await part.volumes.resize(found, size, lose_data=lose_data)
+            await volumes.resize(found, size, lose_data=lose_data)
         except BusyError as error:
-            raise self._named(part, found, error) from None
-        return self._described(part, found)
+            raise self._named(found, error) from None
+        return self._described(volumes, found)
 
     async def delete(self, volume: str, lose_data: bool = False, dry_run: bool = False) -> Result:
         """Delete a volume; *lose_data* permits it even if it was written to."""
         unshown = self._pool.find_unshown(volume)
         if unshown is not None:
             return await self._forget(unshown, lose_data, dry_run)
-        part, found = self._find(volume)
-        lost = part.volumes.require_loss(found, 0, lose_data=lose_data)
+        volumes, found = self._pool.find(volume)
+        lost = volumes.require_loss(found, 0, lose_data=lose_data)
         if dry_run:
-            return _dry_run(part, f"deletes volume {found.name}", lost)
+            return _dry_run(volumes, f"deletes volume {found.name}", lost)
         try:
-            await part.volumes.delete(found, lose_data=lose_data)
+            await volumes.delete(found, lose_data=lose_data)
         except BusyError as error:
-            raise self._named(part, found, error) from None
-        return {"deleted": found.name, "free": part.volumes.free_bytes(), "loses": lost}
+            raise self._named(found, error) from None
+        return {"deleted": found.name, "free": volumes.free_bytes(), "loses": lost}
 
     async def _forget(self, unshown: Unshown, lose_data: bool, dry_run: bool) -> Result:
         """Delete what is here of a volume that cannot be shown."""
@@ -202,7 +141,7 @@ class PoolCommands:
             raise UsageError(unshown.text, action="--lose-data deletes what is here of it")
         if dry_run:
             lost = written_bytes(volumes.array, unshown.record.extents)
-            return _dry_run(self._part(volumes.array.uuid), f"deletes volume {name}", lost)
+            return _dry_run(volumes, f"deletes volume {name}", lost)
         await self._pool.forget(unshown)
         return {"deleted": name, "free": volumes.free_bytes(), "loses": 0}
 
@@ -250,18 +189,18 @@ class PoolCommands:
         dry_run: bool = False,
     ) -> Result:
         """Discard a range of a volume (None: the only one): it reads as zeros afterwards."""
-        volumes = [one.name for part in self._parts for one in part.volumes.volumes]
-        if volume is None and len(volumes) != 1:
+        names = [one.name for volumes in self._pool.arrays for one in volumes.volumes]
+        if volume is None and len(names) != 1:
             raise UsageError(
-                f"this mount has {len(volumes)} volumes", action=f"name one: {', '.join(volumes)}"
+                f"this mount has {len(names)} volumes", action=f"name one: {', '.join(names)}"
             )
-        part, found = self._find(volumes[0] if volume is None else volume)
+        volumes, found = self._pool.find(names[0] if volume is None else volume)
         if not 0 <= offset <= offset + length <= found.size_bytes:
             raise UsageError(f"volume {found.name} has bytes 0 to {found.size_bytes} only")
         written = _written(found, offset, length)
         lost = sum(end - begin for begin, end in written)
         if dry_run:
-            return _dry_run(part, f"discards {length} bytes of volume {found.name}", lost)
+            return _dry_run(volumes, f"discards {length} bytes of volume {found.name}", lost)
         if lost and not lose_data:
             raise UsageError(
                 f"to discard that of volume {found.name} loses {lost} bytes that were written",
@@ -276,7 +215,7 @@ class PoolCommands:
     async def array_list(self) -> Result:
         """Return the arrays of the mount, with their free space, and those that are absent."""
         return {
-            "arrays": [_array(part.volumes) for part in self._parts],
+            "arrays": [_array(volumes) for volumes in self._pool.arrays],
             "absent": [one._asdict() for one in self._pool.absent],
         }
 
@@ -287,32 +226,15 @@ class PoolCommands:
 
     # -- names -----------------------------------------------------------------------------------
 
-    def _part(self, ref: str) -> Part:
-        for part in self._parts:
-            if ref in (part.volumes.array.name, part.volumes.array.uuid):
-                return part
-        raise UsageError(f"there is no array {ref[:100]} here; there is {self._names()}")
-
-    def _names(self) -> str:
-        return ", ".join(part.volumes.array.name for part in self._parts)
-
-    def _find(self, ref: str) -> tuple[Part, Volume]:
-        volumes, volume = self._pool.find(ref)
-        return self._part(volumes.array.uuid), volume
-
     def _check_new_name(self, name: str) -> None:
-        for part in self._parts:
-            part.volumes.check_new_name(name)
+        for volumes in self._pool.arrays:
+            volumes.check_new_name(name)
 
-    def _path(self, part: Part, volume: Volume) -> str | None:
-        where = part.commands.report().get("mountpoint")
-        return f"{where.rstrip('/')}/{volume.name}" if where else None
-
-    def _described(self, part: Part, volume: Volume) -> Result:
+    def _described(self, volumes: ArrayVolumes, volume: Volume) -> Result:
         described = {
-            **part.volumes.describe(volume),
-            "array": part.volumes.array.name,
-            "path": self._path(part, volume),
+            **volumes.describe(volume),
+            "array": volumes.array.name,
+            "path": self._path_of(volume),
         }
         transfer = self._pool.transfers.get(volume.uuid)
         if transfer is not None and not transfer.arrived:
@@ -325,9 +247,9 @@ class PoolCommands:
             }
         return described
 
-    def _named(self, part: Part, volume: Volume, error: BusyError) -> BusyError:
+    def _named(self, volume: Volume, error: BusyError) -> BusyError:
         """Return *error*, naming the loop devices on *volume* if there are any."""
-        path = self._path(part, volume)
+        path = self._path_of(volume)
         if path is None:
             return error
         folder = path.removesuffix(volume.name)
@@ -359,28 +281,6 @@ def _require_as_redundant(planned: Planned) -> None:
             )
 
 
-def _rank(word: str) -> int:
-    return WORST.index(word) if word in WORST else len(WORST)
-
-
-def _counters(part: Part) -> dict[Volume, VolumeCounters]:
-    """Return what each volume of *part* was asked for since it was opened."""
-    return {
-        volume: VolumeCounters(volume.reads, volume.writes, volume.read_bytes, volume.write_bytes)
-        for volume in part.volumes.volumes
-    }
-
-
-def _counted(part: Part, before: dict[Volume, VolumeCounters]) -> list[Result]:
-    """Return the counters of each volume of *part*, less those *before*."""
-    found = []
-    for volume, after in _counters(part).items():
-        earlier = before.get(volume, VolumeCounters())
-        numbers = (new - old for new, old in zip(after, earlier, strict=True))
-        found.append({"name": volume.name, **dict(zip(after._fields, numbers, strict=True))})
-    return found
-
-
 def _array(volumes: ArrayVolumes) -> Result:
     array = volumes.array
     return {
@@ -397,16 +297,16 @@ def _array(volumes: ArrayVolumes) -> Result:
     }
 
 
-def _dry_run(part: Part, does: str, lost: int) -> Result:
+def _dry_run(volumes: ArrayVolumes, does: str, lost: int) -> Result:
     return {
         "dry_run": True,
         "does": does,
         "loses": lost,
         **{"bytes_read": 0, "bytes_written": lost, "bytes_moved": 0, "seconds": 0.0},
-        "redundancy_left": redundancy_left(part.volumes.array),
+        "redundancy_left": redundancy_left(volumes.array),
         "redundancy_reduced": False,
         "redundancy_reduced_seconds": 0.0,
-        "redundancy": redundancy_during(redundancy_left(part.volumes.array)),
+        "redundancy": redundancy_during(redundancy_left(volumes.array)),
     }
 
 
