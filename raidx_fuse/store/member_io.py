@@ -25,8 +25,7 @@ from raidx_fuse.members.base import ReadBuffer, WriteBuffer
 from raidx_fuse.members.overdue import covers_overdue
 from raidx_fuse.members.unreadable import Unreadable, is_of_place, pages_in
 from raidx_fuse.store.observers import PAGE_BYTES, PAGE_MASK, NewerContent
-from raidx_fuse.store.operation import READ, Operation
-from raidx_fuse.store.queue import MemberQueue
+from raidx_fuse.store.queue import READ, MemberQueue, Operation
 
 log = logging.getLogger(__name__)
 

@@ -43,8 +43,15 @@ from raidx_fuse.store.flush_rounds import FlushRounds
 from raidx_fuse.store.host_space import HostSpaces
 from raidx_fuse.store.member_io import MemberIO, NewestReads
 from raidx_fuse.store.observers import FlushObserver, NewerContent, PagesOfMembers
-from raidx_fuse.store.operation import CHECK, FLUSH, PUNCH, WRITE, CountdownLatch, Operation
-from raidx_fuse.store.queue import MemberQueue
+from raidx_fuse.store.queue import (
+    CHECK,
+    FLUSH,
+    PUNCH,
+    WRITE,
+    CountdownLatch,
+    MemberQueue,
+    Operation,
+)
 from raidx_fuse.tasks import Starter, tick_after, was_stopped
 
 log = logging.getLogger(__name__)
@@ -245,7 +252,7 @@ class MemberSet(NewestReads):
         operations = []
         for queue in self.queues:
             if queue is not None and queue.unflushed:
-                queue.flush_begins()
+                queue.unflushed = False  # the flush covers all writes so far
                 operations.append(Operation(queue, FLUSH, 0, (), 0))
         if operations:
             failed = await self._wait(operations)

@@ -3,8 +3,12 @@
 The data path first asks the member whether it can answer synchronously (``try_``), because
 suspending in trio costs more than the I/O if the bytes are in memory. An I/O that would block
 becomes an `Operation` in a queue that up to *depth* worker tasks serve, or one that the member
-carries out without a task (`TasklessOperations`). The requester suspends once
-on a `CountdownLatch` for all its operations. Foreground operations overtake background ones.
+carries out without a task. The requester suspends once on a `CountdownLatch` for all its
+operations. Foreground operations overtake background ones.
+
+A member that answers by messages needs no task for an operation: its answer ends it. A task would
+be woken twice for each, which costs as much as all the rest. Workers do what such a member cannot
+begin, and second tries.
 
 Laws:
  1. An operation ends exactly once: by its worker, by the watchdog's timeout, or because its member
@@ -18,9 +22,11 @@ Laws:
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import trio
@@ -30,28 +36,140 @@ from raidx_fuse.laws import Law, Laws
 from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.overdue import came_back, give_up, is_overdue
 from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, Latency
-from raidx_fuse.store.operation import (
-    CHECK,
-    EWMA_WEIGHT,
-    FLUSH,
-    PUNCH,
-    READ,
-    WRITE,
-    CountdownLatch,
-    Operation,
-    SynchronousBatches,
-    TasklessOperations,
-    service_weight,
-)
 from raidx_fuse.tasks import Starter
 
 log = logging.getLogger(__name__)
 
+READ, WRITE, FLUSH, PUNCH, CHECK = "read", "write", "flush", "punch", "check"
+EWMA_WEIGHT = 0.1  # of the newest service time in the moving average
 _FAILED_KEPT = 16
 UNKNOWN_S = 1e3  # longer than any answer: other copies are asked first
 
 
-class MemberQueue(SynchronousBatches, TasklessOperations):
+def service_weight(count: int) -> float:
+    """Return the weight of the newest of *count* service times: the first ones are a plain mean."""
+    return EWMA_WEIGHT if count * EWMA_WEIGHT > 1 else 1 / count
+
+
+class Operation:
+    """One I/O of *kind* at byte *offset*, *size_bytes* long.
+
+    *kind* is READ, WRITE, FLUSH, PUNCH or CHECK (is the member whole?). *buffers* are scattered or
+    gathered in order.
+
+    Attributes: *error* (how it failed, or None); *punched* (whether a hole was made); *patched* (a
+    read whose caller lays newer content over everything that overdue writes may change);
+    *abandoned* (the member whose worker still performs it though it was ended, or None).
+    """
+
+    __slots__ = (
+        "abandoned",
+        "background",
+        "buffers",
+        "error",
+        "kind",
+        "latch",
+        "offset",
+        "patched",
+        "punched",
+        "queue",
+        "size_bytes",
+        "started_s",
+        "submitted_s",
+    )
+
+    def __init__(
+        self,
+        queue: MemberQueue,
+        kind: str,
+        offset: int,
+        buffers: Sequence[ReadBuffer],
+        size_bytes: int,
+        background: bool = False,
+        patched: bool = False,
+    ) -> None:
+        self.queue = queue
+        self.kind = kind
+        self.offset = offset
+        self.buffers = buffers
+        self.size_bytes = size_bytes
+        self.background = background
+        self.latch: CountdownLatch | None = None
+        self.error: MemberError | None = None
+        self.patched = patched
+        self.abandoned: Member | None = None
+        self.punched = False
+        self.submitted_s = 0.0
+        self.started_s = -1.0
+
+    def end(self, error: MemberError | None) -> None:
+        """End the operation with *error*, or None for success."""
+        if error is not None:
+            self.error = error
+        latch, self.latch = self.latch, None
+        if latch is not None:
+            latch.done()
+
+    async def perform(self, now_s: float) -> None:
+        """Perform the I/O on the member; the first try starts at *now_s*. Raises MemberError."""
+        if self.started_s < 0:
+            self.started_s = now_s
+        member = self.queue.member
+        if self.kind == READ:
+            await member.readv(self.offset, self.buffers)  # type: ignore[arg-type]  # a MemberRead
+        elif self.kind == WRITE:
+            await member.writev(self.offset, self.buffers)
+        elif self.kind == PUNCH:
+            self.punched = await member.punch(self.offset, self.size_bytes)
+        elif self.kind == CHECK:
+            await member.check_whole()
+        else:
+            await member.flush()
+
+    def timed_out(self, timeout_s: float) -> MemberError:
+        """Return the error for no answer within *timeout_s* (ETIMEDOUT)."""
+        return self._refusal(errno.ETIMEDOUT, f"no answer within {timeout_s:g} s")
+
+    def barred(self) -> MemberError:
+        """Return the error for an overlap with an overdue write (EIO)."""
+        return self._refusal(errno.EIO, "an earlier write there got no answer and may still land")
+
+    def gone(self) -> MemberError:
+        """Return the error for a closed queue (ENODEV)."""
+        return self._refusal(errno.ENODEV, "member was removed")
+
+    def _refusal(self, number: int, why: str) -> MemberError:
+        return MemberError(self.queue.member.path, self.kind, self.offset, number, why)
+
+
+class CountdownLatch:
+    """Wakes one task when *pending* operations have ended."""
+
+    __slots__ = ("pending", "task")
+
+    def __init__(self, pending: int) -> None:
+        self.pending = pending
+        self.task: trio.lowlevel.Task | None = None
+
+    def done(self) -> None:
+        """Count one operation as ended."""
+        self.pending -= 1
+        if not self.pending and self.task is not None:
+            task, self.task = self.task, None
+            trio.lowlevel.reschedule(task)
+
+    async def wait(self) -> None:
+        """Suspend until nothing is pending; not cancellable, see the laws above."""
+        if self.pending:
+            self.task = trio.lowlevel.current_task()
+
+            def abort(_raise_cancel: Any) -> trio.lowlevel.Abort:
+                return trio.lowlevel.Abort.FAILED
+
+            await trio.lowlevel.wait_task_rescheduled(abort)
+
+
+class MemberQueue:
     """The queue of one member; *clock* returns the time in seconds.
 
     Attributes that policies read: *reads_waiting*, *writes_waiting* (queued or running operations),
@@ -61,6 +179,8 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
     each foreground read and write that a worker has done.
     *unflushed* says whether the member has writes that no flush covers.
     """
+
+    _over: tuple[str, ...] = ()  # names of methods that others stand before
 
     def __init__(
         self,
@@ -108,13 +228,20 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
         """Call *measured* from now on."""
         self.measured = measured
 
-    def flush_begins(self) -> None:
-        """Note that a flush begins, which covers all writes so far."""
-        self.unflushed = False
-
     def flush_failed(self) -> None:
         """Note that the flush that began did not cover the writes before it."""
         self.unflushed = True
+
+    def lay_over(self, methods: Mapping[str, Callable[..., Any]]) -> None:
+        """Let *methods*, by name, stand before those of the class; nothing: only the class's.
+
+        Who notes what passes (daemon/commands/trace.py) costs nothing while nobody wants to know.
+        """
+        for name in self._over:
+            delattr(self, name)
+        for name, method in methods.items():
+            setattr(self, name, method)
+        self._over = tuple(methods)
 
     # -- synchronous ---------------------------------------------------------------------------
 
@@ -167,6 +294,68 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
         self.write_bytes += size_bytes
         return True
 
+    def view(self, offset: int, size_bytes: int, fraction: float = 1.0) -> memoryview | None:
+        """Return a RAM member's memory of a range, else None; count *fraction* of it as read."""
+        if self._wary and self._is_wary_of(READ, offset, size_bytes):
+            return None
+        view = self.member.view(offset, size_bytes)
+        if view is not None:
+            self.reads += 1
+            self.read_bytes += int(size_bytes * fraction)
+        return view
+
+    def writable_view(self, offset: int, size_bytes: int) -> memoryview | None:
+        """Return a RAM member's memory of a range, else None; the caller fills it immediately."""
+        if self._wary and self._is_wary_of(WRITE, offset, size_bytes):
+            return None
+        view = self.member.writable_view(offset, size_bytes)
+        if view is not None:
+            self.unflushed = True
+            self.writes += 1
+            self.write_bytes += size_bytes
+        return view
+
+    def try_reads(self, reads: Sequence[tuple[int, Sequence[WriteBuffer], int]]) -> int:
+        """Read (offset, buffers, size) in order without suspending; return how many were done."""
+        if self._wary or not reads:
+            return 0
+        start = self.clock()
+        try:
+            done = self.member.try_reads(reads)
+        except MemberError as error:
+            offset, _, size_bytes = reads[0]
+            self._note_failed(READ, offset, size_bytes, error)
+            return 0
+        if done:
+            elapsed = self.clock() - start
+            self.read_latency.add_many(elapsed / done, done)
+            self.read_service_s += EWMA_WEIGHT * (elapsed / done - self.read_service_s)
+            self.busy_s += elapsed
+            self.reads += done
+            self.read_bytes += sum(read[2] for read in reads[:done])
+        return done
+
+    def try_writes(self, writes: Sequence[tuple[int, Sequence[ReadBuffer], int]]) -> int:
+        """Write (offset, buffers, size) in order without suspending; return how many were done."""
+        if self.writes_waiting or self._wary:
+            return 0
+        self.unflushed = True
+        start = self.clock()
+        try:
+            done = self.member.try_writes(writes)
+        except MemberError as error:
+            offset, _, size_bytes = writes[0]
+            self._note_failed(WRITE, offset, size_bytes, error)
+            return 0
+        if done:
+            elapsed = self.clock() - start
+            self.write_latency.add_many(elapsed / done, done)
+            self.write_service_s += EWMA_WEIGHT * (elapsed / done - self.write_service_s)
+            self.busy_s += elapsed
+            self.writes += done
+            self.write_bytes += sum(write[2] for write in writes[:done])
+        return done
+
     def _note_failed(self, kind: str, offset: int, size_bytes: int, error: MemberError) -> None:
         log.warning("%s; trying once more", error.message)
         self._failed.append((kind, offset, offset + size_bytes))
@@ -190,7 +379,8 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
 
     def submit(self, operation: Operation, latch: CountdownLatch) -> None:
         """Queue *operation*; *latch* counts its end, `operation.error` is its error or None."""
-        operation.submit(latch, self._account())
+        operation.latch = latch
+        operation.submitted_s = self._account()
         if operation.kind == READ:
             self.reads_waiting += 1
         elif operation.kind in (WRITE, PUNCH):
@@ -222,6 +412,43 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
     def _have_worker(self) -> None:
         if not self._workers:
             self._wake_worker()
+
+    def _is_full(self) -> bool:
+        return len(self._running) + self._hanging >= self._depth
+
+    def _begin(self, operation: Operation, now_s: float) -> bool:
+        """Have the member carry out *operation*, if it can now; `_ended` follows."""
+        is_write = operation.kind == WRITE
+        if not (is_write or operation.kind == READ) or self._wary:
+            return False
+        operation.started_s = now_s
+        self._running.add(operation)
+        done = partial(self._ended, operation)
+        if self.member.begin(is_write, operation.offset, operation.buffers, done):
+            self._have_worker()
+            return True
+        self._running.discard(operation)
+        return False
+
+    def _ended(self, operation: Operation, error: MemberError | None) -> None:
+        if operation.abandoned is not None:
+            self._came_back(operation)
+        elif error is None:
+            self._finish(operation, None)
+        else:
+            self._note_failed(operation.kind, operation.offset, operation.size_bytes, error)
+            self._running.discard(operation)
+            (self._background if operation.background else self._foreground).appendleft(operation)
+            self._wake_worker()
+            return
+        while waiting := self._foreground or self._background:
+            if self._is_full():
+                return
+            following = waiting.popleft()
+            if not self._begin(following, following.submitted_s):
+                waiting.appendleft(following)
+                self._wake_worker()
+                return
 
     def answer_s(self) -> float:
         """Return the expected response time, in seconds, of a read that is submitted now.
@@ -262,7 +489,9 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
         now = self.clock()
         for operations in (self._running, self._foreground, self._background):
             for operation in operations:
-                operation.begin_anew(now)
+                operation.submitted_s = now
+                if operation.started_s >= 0:
+                    operation.started_s = now
 
     def close(self) -> None:
         """Refuse further operations; those that wait or run end with ENODEV.
@@ -281,7 +510,7 @@ class MemberQueue(SynchronousBatches, TasklessOperations):
 
     def _give_up(self, operation: Operation, error: MemberError) -> None:
         """End a running operation with *error*; its worker still performs it."""
-        operation.abandon(self.member)  # which may have left the queue when it comes back
+        operation.abandoned = self.member  # which may have left the queue when it comes back
         self._hanging += 1
         if operation.kind in (WRITE, PUNCH):
             give_up(self.member, operation.offset, operation.size_bytes)

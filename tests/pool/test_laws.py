@@ -31,7 +31,7 @@ from raidx_fuse.pool import volume_table
 from raidx_fuse.pool.marks import with_record
 from raidx_fuse.pool.volume_table import ArrayVolumes
 from raidx_fuse.store.member_io import MemberIO
-from raidx_fuse.store.operation import FLUSH, CountdownLatch, Operation
+from raidx_fuse.store.queue import FLUSH, CountdownLatch, Operation
 from tests.support import two_arrays
 from tests.support.growing import grow
 from tests.support.spy import SpyRig, locked, noise, spying

@@ -7,8 +7,7 @@ import trio
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.store.operation import WRITE, CountdownLatch, Operation
-from raidx_fuse.store.queue import MemberQueue
+from raidx_fuse.store.queue import WRITE, CountdownLatch, MemberQueue, Operation
 
 SIZE_BYTES = 512
 

@@ -12,8 +12,7 @@ from raidx_fuse.errors import MemberError
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.store.operation import READ, WRITE, CountdownLatch, Operation
-from raidx_fuse.store.queue import MemberQueue
+from raidx_fuse.store.queue import READ, WRITE, CountdownLatch, MemberQueue, Operation
 
 SIZE = 1 << 20
 ERROR = MemberError("disk", "read", 0, 5)

@@ -19,8 +19,7 @@ from raidx_fuse.errors import UsageError
 from raidx_fuse.format.configuration.volumes import Extent, decode_table
 from raidx_fuse.layouts.numbers import MemberChunk, Role, by_role
 from raidx_fuse.pool.volume import Volume, parts_of
-from raidx_fuse.store.operation import PUNCH, READ, WRITE, CountdownLatch, Operation
-from raidx_fuse.store.queue import MemberQueue
+from raidx_fuse.store.queue import PUNCH, READ, WRITE, CountdownLatch, MemberQueue, Operation
 
 LEASE_S = 5.0
 OPERATIONS_KEPT = 1024

@@ -28,7 +28,6 @@ DISCARD = "raidx_fuse/engine/discard.py"
 JOURNAL = "raidx_fuse/journal/journal.py"
 MEMBERSHIP = "raidx_fuse/array/membership.py"
 MEND = "raidx_fuse/engine/write/mend.py"
-OPERATION = "raidx_fuse/store/operation.py"
 QUEUE = "raidx_fuse/store/queue.py"
 REBUILD = "raidx_fuse/jobs/rebuild.py"
 SMALL = "raidx_fuse/engine/write/small.py"
@@ -375,7 +374,7 @@ MUTANTS = (
     ),
     Mutant(
         "batch-overtakes-writes-that-wait",
-        OPERATION,
+        QUEUE,
         "        if self.writes_waiting or self._wary:\n            return 0\n",
         "        if self._wary:\n            return 0\n",
         "a checkpoint's content lands before an older write of the same range",

@@ -69,7 +69,7 @@ FLUSHING = (
     ),
     Mutant(
         "placed-at-once-counts-as-flushed",
-        "raidx_fuse/store/operation.py",
+        QUEUES,
         "            return 0\n        self.unflushed = True\n",
         "            return 0\n",
         "the next flush passes over a member whose places were written in one go",

@@ -14,8 +14,7 @@ from raidx_fuse.members.nbd.protocol.server import Request, Server
 from raidx_fuse.members.nbd.protocol.wire import Command
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.members.wrapper import WrapperMember
-from raidx_fuse.store.operation import FLUSH, CountdownLatch, Operation
-from raidx_fuse.store.queue import MemberQueue
+from raidx_fuse.store.queue import FLUSH, CountdownLatch, MemberQueue, Operation
 from tests.support.nbd_server import MemoryServer
 
 SIZE_BYTES = 1 << 20
