@@ -27,7 +27,7 @@ needs no entry. Laws:
  5. Memory changes in (4) without an await, so that readers find all of it old or all of it new.
     While a layout's gate is closed no fast path writes; fast reads go on.
  6. Hot spares and failures close nothing: their members have nothing that a request could miss
-    (store/member_io.py, role_epoch). An unmount closes nothing: front ends and jobs stop, then the
+    (store/member_set.py, role_epoch). An unmount closes nothing: front ends and jobs stop, then the
     log is drained.
 
 Who waits for whom, outermost first; each may wait for what stands further down, and never for what

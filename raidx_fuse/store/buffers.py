@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from raidx_fuse.members.unreadable import PAGE_BYTES
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-from raidx_fuse.store.observers import PAGE_BYTES
 
 ZERO_BYTES = 1 << 20
 

@@ -49,7 +49,7 @@ PAGES_AT_ONCE = 4096  # pages encoded in memory at a time when many are saved
 class ChunkTable:
     """The table shares of the members of *member_set*; does nothing if the layout has no table.
 
-    The member set calls it as one of its page stores (`observers.PagesOfMembers`).
+    The member set calls it as one of its page stores (`member_set.PagesOfMembers`).
     """
 
     def __init__(self, member_set: MemberSet, scan: TableScan) -> None:

@@ -1,5 +1,17 @@
 """The members of a running array by role: which are present, which are lost, and I/O to them.
 
+The newest bytes of a place are what the member holds there, with newer content laid over it: what
+the log has and the home places lack (the overlay, journal/overlay.py). Every read of members by the
+engine and by the jobs goes through three methods:
+
+* `try_read` does not suspend, and copies nothing if the overlay knows the whole range;
+* `read` takes several requests and suspends if a member must be waited for;
+* `lend` gives the memory of a RAM member, if no newer content exists at all.
+
+Flushes come in rounds: callers that arrive before a flush has started share it. A caller that
+arrives while a round runs waits for the next one: the running round may already have flushed the
+member that the caller wrote to.
+
 Laws:
  1. A member that failed is excluded immediately. Before any write is acknowledged without it, the
     superblocks of the other members record the exclusion with a higher event counter, flushed.
@@ -16,8 +28,9 @@ Laws:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Protocol
 
 import trio
 
@@ -38,15 +51,23 @@ from raidx_fuse.laws import Law, LawError, Laws
 from raidx_fuse.layouts.numbers import Role, Stripe, by_role
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
-from raidx_fuse.members.base import Member
-from raidx_fuse.store.flush_rounds import FlushRounds
+from raidx_fuse.members.base import Member, WriteBuffer
+from raidx_fuse.members.overdue import covers_overdue
+from raidx_fuse.members.unreadable import Unreadable, is_of_place, pages_in
 from raidx_fuse.store.host_space import HostSpaces
-from raidx_fuse.store.member_io import MemberIO, NewestReads
-from raidx_fuse.store.observers import FlushObserver, NewerContent, PagesOfMembers
+from raidx_fuse.store.member_io import (
+    PAGE_BYTES,
+    PAGE_MASK,
+    MemberIO,
+    MemberLostError,
+    MemberRead,
+    NewerContent,
+)
 from raidx_fuse.store.queue import (
     CHECK,
     FLUSH,
     PUNCH,
+    READ,
     WRITE,
     CountdownLatch,
     MemberQueue,
@@ -59,13 +80,82 @@ log = logging.getLogger(__name__)
 Hook = Callable[[], None]
 
 
-class MemberSet(NewestReads):
+class FlushObserver(Protocol):
+    """Is called when a flush of all members begins and when it has succeeded."""
+
+    def flush_begins(self) -> None:
+        """Note which writes have completed: this flush covers them."""
+
+    def flush_ends(self) -> None:
+        """Count the writes noted by `flush_begins` as durable."""
+
+
+class PagesOfMembers(FlushObserver, Protocol):
+    """Pages that every member holds; *damaged* describes the damaged ones found at the start."""
+
+    damaged: list[str]
+
+    async def save_all(self) -> None:
+        """Write every page to every present member."""
+
+    async def heal(self) -> None:
+        """Make every present member hold the newest copy of every page, durably."""
+
+
+class _Round:
+    """One flush of all members, shared by any number of callers."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.error: Exception | None = None
+
+
+class FlushRounds:
+    """Runs *flush_members* in rounds, one round at a time."""
+
+    def __init__(self, flush_members: Callable[[], Awaitable[None]]) -> None:
+        self._flush_members = flush_members
+        self._running = trio.Lock()
+        self._next_round: _Round | None = None
+
+    async def flush(self) -> None:
+        """Return when every write completed before the call is durable.
+
+        Raises what *flush_members* raised in the round, and ArrayFailedError if the task that ran
+        the round was cancelled.
+        """
+        current = self._next_round
+        if current is not None:
+            await current.done.wait()
+        else:
+            current = self._next_round = _Round()
+            try:
+                async with self._running:
+                    self._next_round = None  # later callers' writes may miss this round
+                    await self._flush_members()
+            except Exception as error:
+                current.error = error
+            except BaseException:
+                current.error = ArrayFailedError("the array stopped during a flush")
+                raise
+            finally:
+                if self._next_round is current:
+                    self._next_round = None
+                current.done.set()
+        if current.error is not None:
+            raise current.error
+
+
+class MemberSet:
     """The member queues of one array by role, under one `ArrayConfig`.
 
     Attributes: *queues* (by role; None when the member is missing or failed); *readable* (the same
     without roles that are being rebuilt, for the fast paths); *lost* (roles not readable);
     *watermarks* (role -> first stripe not yet rebuilt); *spares* (hot spares by member uuid);
-    *unpublished* (the superblocks lack a change of the configuration).
+    *unpublished* (the superblocks lack a change of the configuration); *unreadable* (the pages that
+    readers plan around); *place_epoch* (increases when newer content has reached its home places: a
+    read that began before may have missed it there, and would miss it in the overlay, too);
+    *role_epoch* (increases when another member takes a role).
     """
 
     def __init__(
@@ -79,7 +169,9 @@ class MemberSet(NewestReads):
         *,
         read_only: bool = False,
     ) -> None:
-        super().__init__(overlay)
+        self.overlay = overlay
+        self.place_epoch = self.role_epoch = 0
+        self.unreadable = Unreadable()
         self.config = config
         self.layout = layout
         self.read_only = read_only
@@ -163,7 +255,189 @@ class MemberSet(NewestReads):
                 members[record.member_uuid] = queue.member
         return members
 
-    # -- operations ----------------------------------------------------------------------------
+    # -- reading the newest bytes --------------------------------------------------------------
+
+    def try_read(
+        self, role: Role, offset: int, buffers: Sequence[WriteBuffer], size: int
+    ) -> Any | None:
+        """Return a buffer with the newest bytes of a range of *role*, without suspending.
+
+        That is a buffer of the overlay if it knows the whole range, else the first of *buffers*,
+        which are filled. Returns None if the member cannot be read synchronously. Raises
+        MemberError; after that use `read`.
+        """
+        overlay = self.overlay
+        queue = self.readable[role]
+        if not overlay.current and not overlay.frozen:
+            if queue is None or not queue.try_readv(offset, buffers, size):
+                return None
+            return buffers[0]
+        known: Any = ()
+        if size <= PAGE_BYTES:
+            known = overlay.newest(role, offset, size)
+            if known:
+                return known
+        elif (
+            not (offset | size) & PAGE_MASK
+            and len(buffers) == 1
+            and overlay.read(role, offset, buffers[0])
+        ):
+            return buffers[0]
+        if queue is None or not queue.try_readv(offset, buffers, size):
+            return None
+        if known is not None:
+            overlay.patch(role, offset, buffers)
+        return buffers[0]
+
+    async def read(self, requests: Sequence[MemberRead], *, background: bool = False) -> None:
+        """Fill the buffers of *requests*; suspends only if a member does not answer synchronously.
+
+        Raises MemberLostError if a member was failed or replaced during the call, or a page was
+        found unreadable (the caller plans again), and MemberError if a read failed for other
+        reasons on a member whose loss the code does not tolerate.
+        """
+        overlay = self.overlay
+        if overlay:
+            requests = [request for request in requests if not self._known(request)]
+        epoch, role_epoch = self.place_epoch, self.role_epoch
+        await self._read_members(requests, background)
+        while epoch != self.place_epoch:  # what we read may be from before the placement
+            if role_epoch != self.role_epoch:
+                raise MemberLostError  # a new member of a role has nothing yet: plan again
+            epoch = self.place_epoch
+            await self._read_members(requests, background)
+        if overlay:
+            for role, offset, buffers, _size in requests:
+                overlay.patch(role, offset, buffers)
+
+    async def read_base(
+        self, reads: Mapping[Role, Sequence[tuple[int, list[memoryview], int]]], *, frozen: bool
+    ) -> None:
+        """Fill the buffers of *reads* with what lies under the current layer.
+
+        That is the home content, with the frozen layer over it if *frozen*. *reads* are (byte
+        offset, one buffer, size) by role, in the order in which a disk does them best. Raises as
+        `read`.
+        """
+        epoch, role_epoch = -1, self.role_epoch
+        while epoch != self.place_epoch:  # as in `read`
+            if role_epoch != self.role_epoch:
+                raise MemberLostError  # as in `read`
+            epoch = self.place_epoch
+            left: list[MemberRead] = []
+            for role, of_role in reads.items():
+                queue = self.queues[role]
+                if queue is None:
+                    raise MemberLostError
+                left += [(role, *read) for read in of_role[queue.try_reads(of_role) :]]
+            await self._read_members(left, True)
+        if frozen and self.overlay.frozen:
+            for role, of_role in reads.items():
+                for offset, (buffer,), _size in of_role:
+                    self.overlay.patch_frozen(role, offset, buffer)
+
+    def lend(self, role: Role, offset: int, size: int, share: float) -> memoryview | None:
+        """Return a RAM member's own memory of a range, or None if that is not its newest content.
+
+        *share* of the range counts as read. Raises MemberError.
+        """
+        queue = self.queues[role]
+        return None if queue is None or self.overlay else queue.view(offset, size, share)
+
+    def _known(self, request: MemberRead) -> bool:
+        """Fill the buffer of *request* and return True if the overlay has the whole range."""
+        role, offset, buffers, size = request
+        if (offset | size) & PAGE_MASK or len(buffers) > 1 or self.queues[role] is None:
+            return False
+        return self.overlay.read(role, offset, buffers[0])
+
+    async def _read_members(self, requests: Sequence[MemberRead], background: bool) -> None:
+        """Fill the buffers from the members, without the overlay."""
+        pending: list[Operation] | None = None
+        change = self.unreadable.changes
+        for role, offset, buffers, size in requests:
+            queue = self.queues[role]
+            if queue is None:
+                if pending:  # their buffers must not be left behind
+                    await self._wait(pending)
+                raise MemberLostError
+            try:
+                if queue.try_readv(offset, buffers, size):
+                    continue
+            except MemberError:
+                pass  # the queue tries once more
+            pending = pending or []
+            patched = covers_overdue(queue.member, self.overlay.covers, role, offset, size)
+            pending.append(Operation(queue, READ, offset, buffers, size, background, patched))
+        if pending:
+            failed = await self._wait(pending)
+            if failed:
+                for operation in failed:
+                    await self._read_failed(operation, change)
+                raise MemberLostError
+
+    async def _read_failed(self, operation: Operation, change: int) -> None:
+        """Note which pages of a failed read are unreadable: one bad sector costs no member.
+
+        *change* is that of *unreadable* when the read began. A reader that asks again for what it
+        could have known to be unreadable cannot plan around it. Then, as after other errors, the
+        member is failed, or the error is raised if it cannot be spared.
+        """
+        queue, unreadable, error = operation.queue, self.unreadable, operation.error
+        begin, end = operation.offset, operation.offset + operation.size_bytes
+        assert error is not None
+        role = next((role for role, other in by_role(self.queues) if other is queue), None)
+        if role is None:
+            return
+        is_local = begin >= self.data_offset and is_of_place(error) and not queue.member.overdue
+        if not is_local or not unreadable.errors_max:
+            return self._blame(operation)
+        known = unreadable.pages(role, begin, end)
+        if known and not unreadable.came_since(change, role, begin, end):
+            return self._blame(operation)
+        for page in pages_in(begin, end):
+            at = page * PAGE_BYTES
+            if unreadable.pages(role, at, at + PAGE_BYTES):
+                continue
+            probe = Operation(queue, READ, at, [bytearray(PAGE_BYTES)], PAGE_BYTES, True)
+            if not await self._wait([probe]):
+                continue
+            if self.queues[role] is not queue:
+                return
+            assert probe.error is not None
+            too_many = unreadable.count_error(role, self.clock())
+            if too_many or not is_of_place(probe.error):
+                return self._blame(probe)
+            log.warning("%s; it is to be mended", probe.error.message)
+            unreadable.add(role, page)
+        found = unreadable.came_since(change, role, begin, end)
+        if not found and unreadable.count_error(role, self.clock()):  # all can be read by now
+            self._blame(operation)
+
+    async def probe(self, role: Role, page: int) -> MemberError | None:
+        """Read *page* of the home places of *role*; return the error, None if it can be read."""
+        queue = self.queues[role]
+        if queue is None:
+            return None
+        buffer = [bytearray(PAGE_BYTES)]
+        operation = Operation(queue, READ, page * PAGE_BYTES, buffer, PAGE_BYTES, True)
+        await self._wait([operation])
+        return operation.error
+
+    async def try_unreadable(self) -> MemberError | None:
+        """Read the unreadable pages again and forget those that can be read.
+
+        Returns the error of the last one that still cannot, or None.
+        """
+        last = None
+        for role, page in list(self.unreadable):
+            error = await self.probe(Role(role), page)
+            if error is None:
+                self.unreadable.discard(role, page)
+            last = error or last
+        return last
+
+    # -- writing, punching and flushing --------------------------------------------------------
 
     async def write(self, requests: Sequence[MemberIO], *, background: bool = False) -> None:
         """Write the buffers of *requests*; a member that fails is excluded, the others go on.

@@ -15,7 +15,7 @@ from tests.crash.mutants.mutant import (
 
 BASE = "raidx_fuse/members/base.py"
 OVERDUE = "raidx_fuse/members/overdue.py"
-NEWEST = "raidx_fuse/store/member_io.py"
+NEWEST = "raidx_fuse/store/member_set.py"
 QUEUE = "raidx_fuse/store/queue.py"
 PAGESTORE = "raidx_fuse/store/page_store.py"
 DIRTY = "raidx_fuse/store/dirty_bitmap.py"

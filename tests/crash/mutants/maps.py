@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.crash.mutants.mutant import DISKS, GROWTH, HUGE, LOGGED, SCRUB, UNLOGGED, Mutant
 
-FLUSH_ROUNDS = "raidx_fuse/store/flush_rounds.py"
 RESYNC_FILE = "raidx_fuse/jobs/resync.py"
 STORE = "raidx_fuse/store/member_set.py"
 QUEUES = "raidx_fuse/store/queue.py"
@@ -42,7 +41,7 @@ PAGED_MODES = (*HUGE, *ALL_MODES)
 FLUSHING = (
     Mutant(
         "flush-joins-one-under-way",
-        FLUSH_ROUNDS,
+        STORE,
         "                async with self._running:\n                    self._next_round = None",
         "                async with self._running:\n                    pass",
         "group commit: the flush that runs does not cover what was written since it began",
@@ -105,7 +104,7 @@ FLUSHING = (
     ),
     Mutant(
         "read-not-repeated-after-a-placement",
-        "raidx_fuse/store/member_io.py",
+        "raidx_fuse/store/member_set.py",
         "        while epoch != self.place_epoch:  # what we read may be from before the placement",
         "        while False:",
         "what was read before the placement is not in the overlay any more",

@@ -200,7 +200,7 @@ REBUILDING = (
     ),
     Mutant(
         "read-repeated-on-a-member-that-took-a-role",
-        "raidx_fuse/store/member_io.py",
+        "raidx_fuse/store/member_set.py",
         "            if role_epoch != self.role_epoch:\n"
         "                raise MemberLostError  # a new",
         "            if False:\n                raise MemberLostError  # a new",
