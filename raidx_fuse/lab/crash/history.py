@@ -23,6 +23,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from raidx_fuse.format.log_record import RECORD_MAGIC
+from raidx_fuse.format.pages import PAGE_MAGIC
+from raidx_fuse.format.superblock import MAGIC as SUPERBLOCK_MAGIC
 from raidx_fuse.lab.crash.state import ViolationError
 from raidx_fuse.members.base import SECTOR_BYTES
 
@@ -34,9 +37,22 @@ JOBS = ("rebuild", "scrub", "grow", "restripe", "evacuate", "restore")
 Contents = tuple[bytes, ...]
 
 
+# What sectors begin with: users' content may look like metadata, of this program or of others.
+_BEGINNINGS = (
+    b"",
+    SUPERBLOCK_MAGIC,
+    PAGE_MAGIC.to_bytes(4, "little"),
+    RECORD_MAGIC.to_bytes(4, "little"),
+    b"EFI PART",  # found at the end of a disk as well
+    b"\xfc\x4e\x2b\xa9",  # md
+)
+
+
 def fill(seed: int, sector: int, version: int) -> bytes:
     """Return the content of *sector* in *version*: 512 bytes that no other pair has."""
-    return hashlib.shake_128(struct.pack("<QQQ", seed, sector, version)).digest(SECTOR_BYTES)
+    content = hashlib.shake_128(struct.pack("<QQQ", seed, sector, version)).digest(SECTOR_BYTES)
+    beginning = _BEGINNINGS[content[-1] % len(_BEGINNINGS)]
+    return beginning + content[len(beginning) :]
 
 
 @dataclass(slots=True, eq=False)

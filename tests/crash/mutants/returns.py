@@ -14,6 +14,15 @@ TESTS = ("tests/jobs/test_catching_up.py", "tests/jobs/test_catching_up_limits.p
 
 MUTANTS = (
     Mutant(
+        "marks-of-formats-cleared-in-content-that-stays",
+        "raidx_fuse/format/create.py",
+        "regions.data.offset if keeps_data else member.size_bytes",
+        "member.size_bytes",
+        "bytes of a user that look like another format's mark become zeros on the member",
+        ("raid4:none:returns", "raid1:none:returns", *RETURNS),
+        TESTS,
+    ),
+    Mutant(
         "dirty-regions-not-marked-when-a-member-leaves",
         CHANGES,
         "        self._note_dirty()\n        self._add(self._logged())",
