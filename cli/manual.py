@@ -8,16 +8,15 @@ The page is generated from the commands and the settings. A test compares `cli/M
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import dedent
 
 import click
 
-from raidx_fuse.array.settings import SETTINGS, unit_of
 from raidx_fuse.cli.command_table import ALIASES, TABLE
 from raidx_fuse.cli.main import main
 from raidx_fuse.cli.reference.habits import HABITS
-from raidx_fuse.pool.hotspots.settings import POOL_SETTINGS, PoolSetting
+from raidx_fuse.settings import BYTES, OF_ARRAY, OF_MACHINE, OF_POOL, Setting
 from raidx_fuse.units import format_size
 
 SHARED_OPTIONS = ("--json", "--bytes", "--help")
@@ -58,6 +57,9 @@ The lines on the right work in this order in an empty folder with a folder mnt; 
 POOL_HEAD = """\
 Likewise, with MOUNT for all arrays of the mount. Those of thresholds and members' times may differ:
 `raidx set MOUNT:ARRAY hot.tau=0.6`."""
+
+MACHINE_HEAD = """\
+Likewise, for one array, but kept on this machine: see `raidx events`."""
 
 PICTURES = {  # beside the page; each with its words, and the program that draws it
     "watch": ("watch.svg", "A rebuild under load", "examples/watch_picture.py"),
@@ -127,23 +129,21 @@ def _command(words: str, command: click.Command) -> Iterator[str]:
         yield from _table(("option", "meaning"), rows)
 
 
-def _default(name: str) -> str:
+def _settings(settings: Mapping[str, Setting]) -> Iterator[str]:
+    rows = [
+        (f"`{name}`", _default(setting), setting.unit, setting.help)
+        for name, setting in settings.items()
+    ]
+    return _table(("setting", "default", "unit", "meaning"), rows)
+
+
+def _default(setting: Setting) -> str:
     """Return the default of a setting in the form that `raidx set` takes."""
-    value = SETTINGS[name].default
+    value = setting.default
     if value is None:
         return "auto"
-    if unit_of(name) == "bytes" and value:
+    if setting.unit == BYTES and value:
         return format_size(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _unit(name: str) -> str:
-    """Return the unit of a setting's number; "" for words and plain numbers."""
-    return unit_of(name) or ("seconds" if isinstance(SETTINGS[name].default, float) else "")
-
-
-def _pool_default(setting: PoolSetting) -> str:
-    value = setting.default
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -166,19 +166,12 @@ def manual() -> str:
     habits = [(what, theirs, f"`{ours}`") for what, theirs, ours in HABITS]
     lines += ["## Habits of mdadm, zpool and btrfs", "", HABITS_HEAD, ""]
     lines += _table(("what for", "there", "here"), habits)
-    settings = [
-        (f"`{name}`", _default(name), _unit(name), setting.help)
-        for name, setting in SETTINGS.items()
-    ]
-    pooled = [
-        (f"`{name}`", _pool_default(setting), setting.unit, setting.help)
-        for name, setting in POOL_SETTINGS.items()
-    ]
     lines += ["## Settings", "", "`raidx get ARRAY`, `raidx set ARRAY KEY=VALUE`. "]
     lines[-1] += "Settings take effect immediately and are kept in the array."
-    lines += ["", *_table(("setting", "default", "unit", "meaning"), settings)]
+    lines += ["", *_settings(OF_ARRAY)]
     lines += ["## Settings of a pool", "", POOL_HEAD]
-    lines += ["", *_table(("setting", "default", "unit", "meaning"), pooled)]
+    lines += ["", *_settings(OF_POOL)]
+    lines += ["## Settings of this machine", "", MACHINE_HEAD, "", *_settings(OF_MACHINE)]
     lines += ["## Exit status", "", *_table(("status", "of"), EXIT_STATUS)]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -12,8 +12,8 @@ from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.parameters import ASSIGNMENT, KEY, array_argument
-from raidx_fuse.cli.reference.setting_units import SETTING_UNITS
 from raidx_fuse.errors import UsageError
+from raidx_fuse.settings import SETTINGS
 from raidx_fuse.units import format_seconds
 
 
@@ -45,7 +45,7 @@ def _print_settings(out: Output, result: dict[str, Any]) -> None:
 
 def _value_text(key: str, value: Any, out: Output) -> str:
     """Return a value as `raidx set` takes it, with its unit."""
-    unit = SETTING_UNITS.get(key, "")
+    unit = SETTINGS[key].unit if key in SETTINGS else ""
     if isinstance(value, dict):  # a pool whose arrays differ
         return ", ".join(f"{array}: {_value_text(key, one, out)}" for array, one in value.items())
     unit = unit if isinstance(value, int | float) else ""

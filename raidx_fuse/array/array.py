@@ -16,14 +16,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from raidx_fuse.array import statistics, status
+from raidx_fuse.array import settings, statistics, status
 from raidx_fuse.array.health import Health
 from raidx_fuse.array.journal_mode import change_mode
 from raidx_fuse.array.lost_list import LostList
 from raidx_fuse.array.membership import Membership
 from raidx_fuse.array.presence import Presence
 from raidx_fuse.array.returning import take_back
-from raidx_fuse.array.settings import SETTINGS, apply_saved, setting_named
 from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.discard import Discarder
@@ -59,6 +58,7 @@ from raidx_fuse.journal.recovery import Replayed, read_log, replay
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.base import Member, ReadBuffer
+from raidx_fuse.settings import OF_ARRAY, setting_named
 from raidx_fuse.store.page_store import PageStore
 from raidx_fuse.tasks import Tasks, rest
 
@@ -196,19 +196,19 @@ class Array:
 
     def get(self, key: str) -> Any:
         """Return the value of a setting. Raises UsageError if there is no such setting."""
-        return setting_named(key).value(self)
+        return settings.value_of(self, setting_named(key).name)
 
     def settings(self) -> dict[str, Any]:
         """Return every setting with its value."""
-        return {key: self.get(key) for key in sorted(SETTINGS)}
+        return {key: self.get(key) for key in sorted(OF_ARRAY)}
 
     async def set(self, key: str, text: str) -> Any:
         """Parse *text*, apply it, keep it in the superblocks, and return the value in force.
 
         Raises UsageError for a wrong key or value, ReadOnlyError if it could not be kept.
         """
-        setting = setting_named(key)
-        value = setting.parse(str(text))
+        name = setting_named(key).name
+        value = settings.parse(name, str(text))
         self.require_writable()
         config = self.member_set.config
         # a value that does not fit the superblock is refused before it takes effect
@@ -216,12 +216,12 @@ class Array:
         if key == "journal":
             await change_mode(self.context, value)
             return value
-        setting.apply(self, value)
-        kept = setting.kept(self, value)
+        kept = settings.apply(self, name, value)
         await self.member_set.update(
             lambda config: replace(config, settings={**config.settings, **kept})
         )
-        return value if setting.in_force is None else setting.in_force(self)
+        in_force = settings.RECEIVERS[name].in_force
+        return value if in_force is None else in_force(self)
 
     # -- members and jobs ----------------------------------------------------------------------
 
@@ -342,7 +342,7 @@ class Array:
         member_set, changes = self.member_set, self.context.changes
         member_set.change(without_retired)
         self.lost_list.load()
-        self.warnings += apply_saved(self)
+        self.warnings += settings.apply_saved(self)
         # a bad log is refused before anything is written
         found = await read_log(self.context.journal, member_set, head, start_degraded)
         member_set.on_fail.append(self.replacement.note_failed)  # the others see the member itself

@@ -16,11 +16,11 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.services import ArrayServices
+from raidx_fuse.settings import SCRUB_EACH, SETTINGS
 from raidx_fuse.tasks import rest
 
 log = logging.getLogger(__name__)
 
-EACH_S = 7 * 86400.0
 IDLE_S = 1.0
 LOOK_S = 10.0  # between two looks; the shortest interval is 60 s
 SAVES = 8  # in an interval: no more of it is lost in a crash
@@ -31,7 +31,7 @@ class RegularScrub:
     """Starts the scrubs of one array that nobody asks for; *each_s* 0 means never."""
 
     def __init__(self, array: ArrayServices) -> None:
-        self.each_s = EACH_S
+        self.each_s: float = SETTINGS[SCRUB_EACH].default
         self._array = array
         self._context: ArrayContext = array.context
         kept = self._context.member_set.config.jobs.get(JOB_KEY, {})

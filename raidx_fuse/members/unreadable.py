@@ -16,9 +16,9 @@ import trio
 
 from raidx_fuse.errors import MemberError, ShorterError
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
+from raidx_fuse.settings import SETTINGS
 
 PAGE_BYTES = 4096  # what is read, mended or given up at once
-ERRORS_MAX_DEFAULT = 20  # as md's max_read_errors
 ERRORS_WITHIN_S = 3600.0
 
 # What a disk answers for a sector that it cannot read. Other errors are of the disk as a whole.
@@ -73,7 +73,7 @@ class Unreadable:
     """
 
     def __init__(self) -> None:
-        self.errors_max = ERRORS_MAX_DEFAULT
+        self.errors_max: int = SETTINGS["errors.max"].default
         self.changes = 0
         self.stirred = trio.Event()
         self.mender: Mender | None = None

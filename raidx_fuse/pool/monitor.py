@@ -27,9 +27,9 @@ from raidx_fuse.errors import FormatError
 from raidx_fuse.pool.balance.service_times import ServiceTimes
 from raidx_fuse.pool.balance.system import TAU, Bools, Floats
 from raidx_fuse.pool.balance.utilisation import VolumeLoad
+from raidx_fuse.settings import OBSERVATIONS_MAX, SETTINGS
 
-INTERVAL_S = 10.0
-LENGTH = 360  # observations: an hour of intervals
+INTERVAL_S: float = SETTINGS["hot.interval"].default
 VERSION = 2
 _BYTES_MAX = 64 << 20
 
@@ -65,7 +65,7 @@ class HotspotRule:
 class History:
     """The newest *length* rows of *width* numbers, as a ring."""
 
-    def __init__(self, width: int, length: int = LENGTH) -> None:
+    def __init__(self, width: int, length: int = OBSERVATIONS_MAX) -> None:
         self._rows = np.zeros((length, width))
         self._count = 0
         self._window_from = 0
@@ -140,7 +140,7 @@ class Monitor:
     *times*: what the members of each array need for an operation.
     """
 
-    length: int = LENGTH
+    length: int = OBSERVATIONS_MAX
     arrays: dict[str, History] = field(default_factory=dict)
     volumes: dict[str, History] = field(default_factory=dict)
     times: dict[str, ServiceTimes] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raidx_fuse.array.open import open_array
-from raidx_fuse.array.settings import KEPT_AS, RETIRED, SETTINGS, restored_settings
+from raidx_fuse.array.settings import parse, restored_settings
 from raidx_fuse.errors import FormatError, RaidxError, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.create import create_array
@@ -20,6 +20,7 @@ from raidx_fuse.format.superblock import encode_superblock, read_superblock
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.settings import KEPT_AS, OF_ARRAY, RETIRED
 
 MIB = 1 << 20
 
@@ -70,10 +71,10 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(SETTINGS))
+@pytest.mark.parametrize("name", sorted(OF_ARRAY))
 def test_whatever_the_parser_makes_is_restored(name: str) -> None:
     for text in TEXTS[name]:
-        value = SETTINGS[name].parse(text)
+        value = parse(name, text)
         kept = {KEPT_AS.get(name, name): value}
         assert restored_settings(kept) == (kept, [])
 
@@ -97,7 +98,7 @@ WRONG: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("name", sorted(SETTINGS))
+@pytest.mark.parametrize("name", sorted(OF_ARRAY))
 def test_no_other_value_is(name: str) -> None:
     other = "speed_max" if name == "speed_min" else "speed_min"
     for value in WRONG:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.shell_completion import ShellComplete
 
-from raidx_fuse.array.settings import SETTINGS
+from raidx_fuse.array.settings import RECEIVERS, parse
 from raidx_fuse.array.statistics import bpu_ratios
 from raidx_fuse.cli.main import main
 from raidx_fuse.errors import BusyError, UsageError
+from raidx_fuse.settings import OF_ARRAY
 from tests.support.documents import job, member, status
 
 if TYPE_CHECKING:
@@ -221,12 +222,12 @@ def test_settings_are_printed_as_they_are_set(daemon: Daemon) -> None:
 
 
 def test_every_default_is_printed_as_set_takes_it(daemon: Daemon) -> None:
-    values = {name: each.default for name, each in SETTINGS.items() if each.in_force is None}
+    values = {n: OF_ARRAY[n].default for n, each in RECEIVERS.items() if each.in_force is None}
     values |= {"restore.after": None, "io.timeout_s": 0.25, "scrub_each_s": 90.5}
     daemon.answers["get"] = {"settings": values}
     for line in daemon.run("get", "ARRAY").stdout.splitlines():
         name, _, text = line.partition(" ")
-        assert SETTINGS[name].parse(text.strip()) == values[name], line
+        assert parse(name, text.strip()) == values[name], line
         timed = name in ("io.timeout_s", "restore.after", "tuner.idle_s", "scrub_each_s")
         assert not timed or text.strip().endswith(("s", "off")), line
 

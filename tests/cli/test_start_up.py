@@ -13,13 +13,10 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raidx_fuse.array.settings import SETTINGS, unit_of
 from raidx_fuse.cli.command_table import TABLE
 from raidx_fuse.cli.commands.balance import PLANNERS
 from raidx_fuse.cli.main import main
-from raidx_fuse.cli.reference.setting_units import SETTING_UNITS
 from raidx_fuse.pool.balance.strategies import STRATEGIES
-from raidx_fuse.pool.hotspots.settings import POOL_SETTINGS
 from tests.cli.test_running_commands import STATS
 from tests.support.documents import job, status
 
@@ -123,7 +120,4 @@ def test_a_library_that_is_loaded_late_is_the_same_afterwards() -> None:
 def test_what_stands_twice_to_save_imports_is_the_same() -> None:
     said = {name: command.get_short_help_str(1000) for name, command in main.commands.items()}
     assert said == {name: row.summary for name, row in TABLE.items()}
-    units = {name: unit_of(name) for name in SETTINGS}
-    units |= {name: setting.unit for name, setting in POOL_SETTINGS.items()}
-    assert {name: unit for name, unit in units.items() if unit} == SETTING_UNITS
     assert tuple(sorted(STRATEGIES)) == PLANNERS

@@ -19,9 +19,9 @@ from raidx_fuse.daemon.history_file import SAVE_S, HistoryFiles
 from raidx_fuse.errors import OtherVersionError, UsageError, single
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.hotspots.balancer import watched
-from raidx_fuse.pool.hotspots.settings import POOL_SETTINGS
 from raidx_fuse.pool.monitor import Monitor, Observation
 from raidx_fuse.pool.pool import Pool
+from raidx_fuse.settings import OF_POOL
 from tests.daemon.conftest import Report, Shelf
 from tests.pool.test_balancer import TWO, Notes, loaded
 from tests.support.arrays import Rig
@@ -182,7 +182,7 @@ def test_an_array_with_every_setting_of_a_pool_starts_again() -> None:
     async def whole() -> None:
         rig = PoolRig(TWO)
         await rig.create()
-        kept = {name: setting.default for name, setting in POOL_SETTINGS.items()}
+        kept = {name: setting.default for name, setting in OF_POOL.items()}
         async with rig.mounted() as pool:
             for one in pool.arrays:
                 await set_all(one.array, kept)

@@ -18,8 +18,6 @@ from raidx_fuse.daemon.commands.events import EventCommands
 from raidx_fuse.daemon.events import programs
 from raidx_fuse.daemon.events import store as store_module
 from raidx_fuse.daemon.events.delivery import (
-    MAIL,
-    PROGRAM,
     WAITING_MAX,
     Delivery,
     delivering,
@@ -31,6 +29,7 @@ from raidx_fuse.daemon.events.watch import LOOK_S, Watch
 from raidx_fuse.errors import MemberError, RaidxError, UsageError
 from raidx_fuse.laws import LawError
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.settings import MAIL, PROGRAM
 from tests.support.spy import restarted, spying
 
 if TYPE_CHECKING:

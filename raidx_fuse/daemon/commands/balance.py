@@ -9,15 +9,9 @@ from raidx_fuse.daemon.commands.arguments import Result
 from raidx_fuse.errors import UsageError
 from raidx_fuse.pool.balance.steps import plan_steps
 from raidx_fuse.pool.hotspots.balancer import Balancer
-from raidx_fuse.pool.hotspots.settings import (
-    POOL_SETTINGS,
-    RULES,
-    is_pool_setting,
-    rule_text,
-    setting_named,
-    split_rule,
-)
+from raidx_fuse.pool.hotspots.settings import rule_text, split_rule
 from raidx_fuse.pool.pool import array_named
+from raidx_fuse.settings import EACH, OF_POOL, RULES, setting_named
 
 
 class BalanceCommands:
@@ -67,12 +61,9 @@ class BalanceCommands:
 
     # -- settings --------------------------------------------------------------------------------
 
-    def has_setting(self, key: str) -> bool:
-        return is_pool_setting(key)
-
     def get(self, key: str | None, in_array: str | None) -> Result:
         """Return the setting *key* or all, of the array *in_array* if arrays may differ."""
-        keys = POOL_SETTINGS if key is None else [setting_named(key).name]
+        keys = OF_POOL if key is None else [setting_named(key).name]
         array = self._array(in_array)
         return {one: self._shown(one, array) for one in keys}
 
@@ -88,7 +79,7 @@ class BalanceCommands:
         if key in RULES:
             return rule_text(settings.groups(key), self._names())
         arrays = [part.array for part in self._balancer.pool]
-        if array is None and setting_named(key).each:
+        if array is None and setting_named(key).of == EACH:
             values = {one.name: settings.value(key, one) for one in arrays}
             if len(set(values.values())) > 1:
                 return values

@@ -25,6 +25,7 @@ from raidx_fuse.engine.heat.chunk_map import ChunkMap
 from raidx_fuse.engine.peek import Peek
 from raidx_fuse.errors import UsageError
 from raidx_fuse.pool.pool import array_named
+from raidx_fuse.settings import is_of_pool
 
 Run = Callable[..., Awaitable[Result]]
 
@@ -131,7 +132,7 @@ class Dispatcher:
         """Return one setting or all; of several arrays without *in_array* those of the pool."""
         of_pool = {}
         if self._balance is not None:
-            if key is not None and self._balance.has_setting(key):
+            if key is not None and is_of_pool(key):
                 return {"settings": self._balance.get(key, in_array)}
             if key is None:
                 of_pool = self._balance.get(None, in_array)
@@ -141,7 +142,7 @@ class Dispatcher:
 
     async def set(self, key: str, value: str, in_array: str | None = None) -> Result:
         """Change a setting, immediately and for later mounts."""
-        if self._balance is not None and self._balance.has_setting(key):
+        if self._balance is not None and is_of_pool(key):
             return {"settings": {key: await self._balance.set(key, value, in_array)}}
         commands = self._arrays[self._index(in_array)]
         return {"settings": {key: await commands.set(key, value)}}

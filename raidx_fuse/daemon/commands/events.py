@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import Any
 
-from raidx_fuse.daemon.events.delivery import MAIL, PROGRAM, Delivery
+from raidx_fuse.daemon.events.delivery import Delivery
 from raidx_fuse.daemon.events.event import WARNING
 from raidx_fuse.daemon.events.programs import check_program
 from raidx_fuse.daemon.events.watch import Watch
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.members.threads import in_thread
-
-ADDRESS = re.compile(r"[A-Za-z0-9._+][A-Za-z0-9._+@-]{0,253}")
+from raidx_fuse.settings import OF_MACHINE, PROGRAM
 
 
 class EventCommands:
@@ -27,16 +25,15 @@ class EventCommands:
     async def settings(self) -> dict[str, str]:
         """Return both settings; "off" if they are not set."""
         kept = await self._delivery.settings(self._uuid)
-        return {name: kept.get(name, "off") for name in (MAIL, PROGRAM)}
+        return {name: kept.get(name, row.default) for name, row in OF_MACHINE.items()}
 
     async def set(self, key: str, value: str) -> str:
         """Keep a setting on this machine. Raises UsageError, RaidxError."""
-        if key not in (MAIL, PROGRAM):
-            raise UsageError(f"unknown setting {key!r}", action=f"known: {MAIL}, {PROGRAM}")
+        if key not in OF_MACHINE:
+            raise UsageError(f"unknown setting {key!r}", action=f"known: {', '.join(OF_MACHINE)}")
+        OF_MACHINE[key].parse(value)
         if key == PROGRAM and value != "off":
             await in_thread(value, partial(check_program, value))
-        if key == MAIL and value != "off" and not ADDRESS.fullmatch(value):
-            raise UsageError(f"{value[:80]!r} is not a mail address")
         kept = await self._delivery.settings(self._uuid)
         kept.pop(key, None)
         try:

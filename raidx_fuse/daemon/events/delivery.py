@@ -25,6 +25,7 @@ from raidx_fuse.daemon.events.programs import (
 from raidx_fuse.daemon.events.store import EventStore
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.members.threads import in_thread
+from raidx_fuse.settings import MAIL, PROGRAM
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,6 @@ WAITING_MAX = 256
 HOOK_S = 30.0
 DRAIN_S = 5.0  # at the end of the daemon
 LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-PROGRAM, MAIL = "events.program", "events.mail"
 
 
 class Delivery:

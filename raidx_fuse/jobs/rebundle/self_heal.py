@@ -14,11 +14,11 @@ from typing import Any
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.jobs.rebundle.operation import EVACUATE, GROW, RESTORE, RebundleOperation
 from raidx_fuse.jobs.services import ArrayServices
+from raidx_fuse.settings import SETTINGS
 from raidx_fuse.tasks import rest
 
 log = logging.getLogger(__name__)
 
-AFTER_S = 60.0
 RETRY_S = 60.0
 LOOK_S = 1.0
 
@@ -29,7 +29,7 @@ class SelfHeal:
     def __init__(self, array: ArrayServices, rebundle: RebundleOperation) -> None:
         self.array = array
         self.rebundle = rebundle
-        self.after_s: float | None = AFTER_S
+        self.after_s: float | None = SETTINGS["restore.after"].default
         self._lost: frozenset[int] = frozenset()
         self._lost_s = 0.0
         self._looked_s = -RETRY_S

@@ -29,11 +29,12 @@ from raidx_fuse.lab.loads.verify import Content
 from raidx_fuse.members.simulated.virtual_time import run, sleep_until
 from raidx_fuse.pool.hotspots.balancer import Balancer, watched
 from raidx_fuse.pool.hotspots.mover import JobMover
-from raidx_fuse.pool.hotspots.settings import PoolSettings, is_pool_setting
+from raidx_fuse.pool.hotspots.settings import PoolSettings
 from raidx_fuse.pool.move import open_pool
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume import Volume
 from raidx_fuse.pool.volume_table import open_volumes
+from raidx_fuse.settings import is_of_pool
 
 MEMBERS_MAX = 1000  # of an array: their seeds are that far from those of the next array
 
@@ -167,7 +168,7 @@ async def _set_all(experiment: PoolExperiment, pool: Pool) -> None:
 
 
 async def _set(settings: PoolSettings, array: Array | None, key: str, text: str) -> None:
-    if array is None or is_pool_setting(key):
+    if array is None or is_of_pool(key):
         await settings.set(key, text, array)
     else:
         await array.set(key, text)
@@ -261,13 +262,13 @@ class _Run:
 
     async def happen(self, array: Array) -> None:
         events = [event for event in self.experiment.events if event.array == array.name]
-        own = [e for e in events if not (e.do == "set" and is_pool_setting(e.key))]
+        own = [e for e in events if not (e.do == "set" and is_of_pool(e.key))]
         for report in await play(array, own, self.makers[array.name]):
             self.events.append({"array": array.name, **report})
 
     async def set_pool(self) -> None:
         """Change settings of the pool when it is time."""
-        events = [e for e in self.experiment.events if e.do == "set" and is_pool_setting(e.key)]
+        events = [e for e in self.experiment.events if e.do == "set" and is_of_pool(e.key)]
         for event in sorted(events, key=lambda event: event.at_s):
             await sleep_until(self.start_s + event.at_s)
             report = {"at_s": event.at_s, "do": event.do, "set": f"{event.key}={event.value}"}

@@ -9,7 +9,7 @@ from raidx_fuse.errors import UsageError
 from raidx_fuse.lab.experiments.events import Event
 from raidx_fuse.lab.experiments.modelled import Hardware
 from raidx_fuse.lab.loads.request import Load
-from raidx_fuse.pool.hotspots.settings import is_pool_setting
+from raidx_fuse.settings import is_of_pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class PoolExperiment:
             _require("volume", load.volume, volumes)
         for event in self.events:
             event.check()
-            if event.array or not (event.do == "set" and is_pool_setting(event.key)):
+            if event.array or not (event.do == "set" and is_of_pool(event.key)):
                 _require("array", event.array, arrays)
 
 

@@ -37,12 +37,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raidx_fuse.errors import UsageError
+from raidx_fuse.settings import SETTINGS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-TAU = 0.8
+TAU: float = SETTINGS["hot.tau"].default
 """Default of the threshold of utilisation (section 6.1)."""
 
 TOLERANCE = 1e-9

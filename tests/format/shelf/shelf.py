@@ -45,16 +45,16 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.array.settings import SETTINGS
+from raidx_fuse.array.settings import parse
 from raidx_fuse.errors import RaidxError, UsageError, single
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.powercut import CutRecord, PowerCutMember
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.pool.hotspots.settings import POOL_SETTINGS
 from raidx_fuse.pool.move import open_pool, start_move
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume_table import open_volumes
+from raidx_fuse.settings import OF_ARRAY, OF_POOL
 
 KIB = 1 << 10
 CHUNK = PAGE = 4096
@@ -259,9 +259,9 @@ async def move(case: Case) -> None:
 
 async def remembered(case: Case) -> None:
     """With every setting and a scrub to remember, and a spare where there can be one."""
-    for name in sorted(SETTINGS.keys() - {"journal", "speed_max"}):
-        await case.array.set(name, _text_for(SETTINGS[name].parse))
-    values = {name: one.default for name, one in POOL_SETTINGS.items()}
+    for name in sorted(OF_ARRAY.keys() - {"journal", "speed_max"}):
+        await case.array.set(name, _text_for(name))
+    values = {name: one.default for name, one in OF_POOL.items()}
     await case.array.member_set.update(
         lambda config: dataclasses.replace(config, settings={**config.settings, **values})
     )
@@ -270,13 +270,13 @@ async def remembered(case: Case) -> None:
         await case.array.add_spare(case.member("one", MEMBER_BYTES + 16 * CHUNK))
 
 
-def _text_for(parse: Callable[[str], Any]) -> str:
-    """Return a text that *parse* takes."""
+def _text_for(name: str) -> str:
+    """Return a text that setting *name* takes."""
     for text in TEXTS:
         with suppress(RaidxError):
-            parse(text)
+            parse(name, text)
             return text
-    raise RuntimeError(f"no text for {parse}")
+    raise RuntimeError(f"no text for {name}")
 
 
 TEXTS = ("7", "0.5", "off", "bpu", "1MiB", "86400")
