@@ -1,1 +1,1 @@
-"""What documents the commands: units, pages of the manual, JSON schemas."""
+"""What documents the commands: pages of the manual, JSON schemas."""

@@ -1,26 +1,92 @@
 """The JSON Schemas of all documents that commands print under ``--json``.
 
-They are files in schemas/, one for each command, and what several have in common in shared.json.
-The keyword *unit* is ours: the unit of a number; "number" is one that only names something, "count"
-one without a unit. A test holds real documents of every command against them.
+Those that programs rely on are made from the types in client/documents.py; the others are files in
+schemas/, one for each command, which refer to the types by name. The keyword *unit* is ours: the
+unit of a number; "number" is one that only names something, "count" one without a unit. A test
+holds real documents of every command against them.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from inspect import cleandoc
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    NamedTuple,
+    NotRequired,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+from raidx_fuse.client import documents
 
 FOLDER = Path(__file__).parent / "schemas"
-SHARED = "shared"
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE = re.compile(r'"#/\$defs/(\w+)"')
+_WORDS: dict[Any, str] = {
+    **{int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"},
+    **{list: "array", dict: "object"},
+}
+
+
+class Shape(NamedTuple):
+    """An object with the keys of types; those of *optional* types may be missing."""
+
+    kind: Any
+    optional: tuple[Any, ...] = ()
+
+
+STATUS = Shape(documents.Status, (documents.ArrayStatus, documents.MountStatus))
+_DETAILS, _LOSING = Shape(documents.VolumeDetails), Shape(documents.LosingPlan)
+_MOVING = (Shape(documents.Moving), Shape(documents.MovePlan))
+DOCUMENTS = {
+    "add-disk": (Shape(documents.Grown), Shape(documents.GrowthPlan)),
+    "array evacuate": (Shape(documents.PoolChange),),
+    "balance": (Shape(documents.PoolChange, (documents.PoolPlan,)),),
+    "error": (Shape(documents.Failed),),
+    "events": (Shape(documents.Events),),
+    "fail-disk": (Shape(documents.Failing), Shape(documents.MemberPlan)),
+    "job": (Shape(documents.Jobs, (documents.Job,)),),
+    "mount": (STATUS,),
+    "remove-disk": (Shape(documents.Removal), Shape(documents.MemberPlan)),
+    "replace-disk": (Shape(documents.Replacement), Shape(documents.ReplacePlan)),
+    "reshape": (Shape(documents.Reshaping), Shape(documents.ReshapePlan)),
+    "resize": (_DETAILS, _LOSING),
+    "scrub": (Shape(documents.Scrub, (documents.Job,)),),
+    "serve": (STATUS,),
+    "stats": (Shape(documents.Reports), Shape(documents.Heat)),
+    "status": (STATUS,),
+    "trim": (Shape(documents.Trimmed), _LOSING),
+    "volume create": (_DETAILS,),
+    "volume delete": (Shape(documents.Deleted), _LOSING),
+    "volume list": (Shape(documents.Volumes),),
+    "volume move": _MOVING,
+    "volume rename": (_DETAILS,),
+    "volume resize": (_DETAILS, _LOSING),
+    "volume swap": _MOVING,
+    "wait": (STATUS,),
+}
+"""The documents made from types, each with the shapes that it may have."""
+
+SHAPES = {
+    "array": Shape(documents.ArrayStatus, (documents.MountStatus,)),
+    "status": STATUS,
+}
+"""What is not as its type says: `status` may be about several mounts, or about none."""
+EXPLAINED, OPEN = ("redundancy", "events", "examined"), ("examined",)
+"""Those with a description, and those that may have other keys."""
 
 
 def schema_names() -> list[str]:
     """Return the commands that have a schema, and "error" for any command that fails."""
-    files = (path.stem for path in FOLDER.glob("*.json") if path.stem != SHARED)
-    return sorted(_command(stem) for stem in files)
+    return sorted([*DOCUMENTS, *(_command(path.stem) for path in FOLDER.glob("*.json"))])
 
 
 def _command(stem: str) -> str:
@@ -28,20 +94,93 @@ def _command(stem: str) -> str:
     return f"{group} {verb}" if dash and group in ("layout", "volume", "array", "lab") else stem
 
 
+def schema_of(name: str) -> dict[str, Any]:
+    """Return the schema of a command, one of `schema_names`, with all that it refers to."""
+    schema = _document(name) if name in DOCUMENTS else _read(name.replace(" ", "-"))
+    kinds = {_name(each): each for each in vars(documents).values() if is_typeddict(each)}
+    found: dict[str, Any] = {}
+    wanted = set(_REFERENCE.findall(json.dumps(schema)))
+    while wanted:
+        for each in wanted:
+            shape = SHAPES.get(each) or Shape(kinds[each])
+            found[each] = _object(each, shape, whole=shape is STATUS)
+        wanted = set(_REFERENCE.findall(json.dumps(found))) - found.keys()
+    return {**schema, "$defs": {each: found[each] for each in sorted(found)}} if found else schema
+
+
 def _read(stem: str) -> dict[str, Any]:
     schema: dict[str, Any] = json.loads((FOLDER / f"{stem}.json").read_text())
     return schema
 
 
-def schema_of(name: str) -> dict[str, Any]:
-    """Return the schema of a command, one of `schema_names`, with all that it refers to."""
-    schema = _read(name.replace(" ", "-"))
-    shared = _read(SHARED)["$defs"]
-    wanted: set[str] = set()
-    found = set(_REFERENCE.findall(json.dumps(schema)))
-    while found - wanted:
-        wanted |= found
-        found = set(_REFERENCE.findall(json.dumps([shared[each] for each in sorted(wanted)])))
-    return (
-        {**schema, "$defs": {name: shared[name] for name in sorted(wanted)}} if wanted else schema
-    )
+def _document(name: str) -> dict[str, Any]:
+    """Return the schema of a document of `DOCUMENTS`, without what it refers to."""
+    title = "a command that fails, --json" if name == "error" else f"raidx {name} --json"
+    parts = [
+        _reference(shape.kind) if shape in SHAPES.values() else _object(name, shape, whole=True)
+        for shape in DOCUMENTS[name]
+    ]
+    content = parts[0] if len(parts) == 1 else {"anyOf": parts}
+    return {"$schema": DIALECT, "title": title, **content}
+
+
+def _name(kind: Any) -> str:
+    """Return the name of a type among the definitions: `MemberCounters` is member_counters."""
+    if kind is documents.ArrayStatus:
+        return "array"
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+
+
+def _reference(kind: Any) -> dict[str, Any]:
+    return {"$ref": f"#/$defs/{_name(kind)}"}
+
+
+def _object(name: str, shape: Shape, *, whole: bool = False) -> dict[str, Any]:
+    """Return the schema of an object; a *whole* document has output_version."""
+    may_miss = {key for kind in shape.optional for key in get_type_hints(kind)}
+    hints: dict[str, Any] = {}
+    for kind in (*shape.optional, shape.kind):
+        hints |= get_type_hints(kind, include_extras=True)
+    properties, required = {}, []
+    if whole:
+        properties["output_version"] = _value(documents.Number)
+        required.append("output_version")
+    for key, hint in hints.items():
+        if get_origin(hint) is NotRequired:
+            (hint,) = get_args(hint)
+        elif key not in may_miss and shape.kind.__total__:
+            required.append(key)
+        properties[key] = _value(hint)
+    schema = {"type": "object", "properties": properties}
+    if required:
+        schema["required"] = required
+    if name in EXPLAINED:
+        schema = {"description": cleandoc(shape.kind.__doc__), **schema}
+    return schema | ({"additionalProperties": True} if name in OPEN else {})
+
+
+def _value(hint: Any) -> dict[str, Any]:
+    """Return the schema of a value of type *hint*."""
+    if hint is Any:
+        return {}
+    if is_typeddict(hint):
+        return _reference(hint)
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        kind, words = arguments
+        keyword = "unit" if kind in (int, float) else "description"
+        return {**_value(kind), keyword: words}
+    if origin in (Union, UnionType):
+        parts = [_value(each) for each in arguments]
+        if any("$ref" in part for part in parts):
+            return {"anyOf": parts}
+        merged: dict[str, Any] = {}
+        for part in parts:
+            merged |= part
+        return {**merged, "type": [part["type"] for part in parts]}
+    schema: dict[str, Any] = {"type": _WORDS[origin or hint]}
+    if origin is list:
+        schema["items"] = _value(arguments[0])
+    if origin is dict:
+        schema["additionalProperties"] = _value(arguments[1])
+    return schema

@@ -15,9 +15,13 @@ with an event loop calls it in a thread, with `trio.to_thread.run_sync` for inst
 itself needs no trio.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from raidx_fuse.client.client import Client
-from raidx_fuse.client.documents import Event, Job, Member, Plan, Started, Stats, Status, Volume
 from raidx_fuse.errors import RaidxError, TimedOutError
+
+if TYPE_CHECKING:
+    from raidx_fuse.client.documents import Event, Job, Member, Plan, Started, Stats, Status, Volume
 
 __all__ = [
     "Client",
@@ -32,3 +36,11 @@ __all__ = [
     "TimedOutError",
     "Volume",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(name)
+    from raidx_fuse.client import documents  # late: some 10 ms, and most programs run without
+
+    return getattr(documents, name)

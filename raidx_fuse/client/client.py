@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from raidx_fuse.client.documents import Event, Job, Plan, Started, Stats, Status
 from raidx_fuse.client.health import HEALTHY, is_in
 from raidx_fuse.client.status_document import document
 from raidx_fuse.daemon import control_socket
 from raidx_fuse.daemon.events.store import EventStore, state_directory
 from raidx_fuse.errors import TimedOutError
 from raidx_fuse.members.spec import absolute
+
+if TYPE_CHECKING:
+    from raidx_fuse.client.documents import Event, Job, Plan, Started, Stats, Status
 
 POLL_S = 0.2
 Ref = int | str  # a member: its role, or its path or UUID
@@ -40,11 +42,11 @@ class Client:
 
     def status(self) -> Status:
         """Return the status of the mount and of each of its arrays."""
-        return cast(Status, document([self.call("status")]))
+        return cast("Status", document([self.call("status")]))
 
     def stats(self, interval_s: float | None = None) -> Stats:
         """Return the counters since the mount, or those of the next *interval_s* seconds."""
-        return cast(Stats, self.call("stats", interval_s=interval_s))
+        return cast("Stats", self.call("stats", interval_s=interval_s))
 
     def heat(self) -> dict[str, Any]:
         """Return the places of the image that are used most (`raidx stats --hot`)."""
@@ -67,7 +69,7 @@ class Client:
         uuids = {each["uuid"] for each in self.status()["arrays"]}
         kept = EventStore(state_directory()).read()
         return [
-            cast(Event, each.as_dict())
+            cast("Event", each.as_dict())
             for each in kept
             if each.uuid in uuids and each.at_s >= since_s
         ]
@@ -90,7 +92,7 @@ class Client:
 
     def wait_job(self, job: int) -> Job:
         """Wait until a job has ended; return how: its *state* is done, cancelled or failed."""
-        return cast(Job, self.call("job-wait", job=job))
+        return cast("Job", self.call("job-wait", job=job))
 
     # -- change --
 
@@ -114,7 +116,7 @@ class Client:
         """Replace member *old* by *new*; the rebuild is a job."""
         paths = {"old": _named(old), "new": absolute(os.fspath(new))}
         options = {"create": create, "overwrite_signature": overwrite_signature}
-        return cast(Started, self.call("replace-disk", **paths, **options, dry_run=dry_run))
+        return cast("Started", self.call("replace-disk", **paths, **options, dry_run=dry_run))
 
     def add_disks(
         self,
@@ -129,35 +131,35 @@ class Client:
         options = {"create": create, "overwrite_signature": overwrite_signature}
         role = "spare" if spare else None
         answer = self.call("add-disk", members=paths, role=role, **options, dry_run=dry_run)
-        return cast(Started, answer)
+        return cast("Started", answer)
 
     def remove_disk(self, member: Ref, *, dry_run: bool = False) -> Started | Plan:
         """Remove a spare, or a member whose content fits the others, which is a job."""
-        return cast(Started, self.call("remove-disk", member=_named(member), dry_run=dry_run))
+        return cast("Started", self.call("remove-disk", member=_named(member), dry_run=dry_run))
 
     def reshape(self, layout: str, *, dry_run: bool = False, **options: Any) -> Started | Plan:
         """Move the array to another layout, a job; *options* as of `raidx reshape`."""
-        return cast(Started, self.call("reshape", layout=layout, dry_run=dry_run, **options))
+        return cast("Started", self.call("reshape", layout=layout, dry_run=dry_run, **options))
 
     def scrub(self, *, repair: bool = False) -> Started:
         """Read and compare everything, a job; with *repair* correct what is wrong."""
-        return cast(Started, self.call("scrub", repair=repair))
+        return cast("Started", self.call("scrub", repair=repair))
 
     def pause(self, job: int) -> Job:
         """Pause a job."""
-        return cast(Job, self.call("job-pause", job=job))
+        return cast("Job", self.call("job-pause", job=job))
 
     def resume(self, job: int) -> Job:
         """Let a paused job go on."""
-        return cast(Job, self.call("job-resume", job=job))
+        return cast("Job", self.call("job-resume", job=job))
 
     def cancel(self, job: int) -> Job:
         """Cancel a job; a growth then moves back what it has moved."""
-        return cast(Job, self.call("job-cancel", job=job))
+        return cast("Job", self.call("job-cancel", job=job))
 
     def limit(self, job: int, *, minimum: int | None = None, maximum: int | None = None) -> Job:
         """Limit the speed of a job, in bytes per second; 0 is no limit."""
-        return cast(Job, self.call("job-limit", job=job, minimum=minimum, maximum=maximum))
+        return cast("Job", self.call("job-limit", job=job, minimum=minimum, maximum=maximum))
 
 
 def _named(member: Ref) -> str:

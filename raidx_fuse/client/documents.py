@@ -1,48 +1,203 @@
-"""The types of the documents that a running array answers with.
+"""The types of the documents that programs rely on: status, stats, jobs, events, plans, errors.
 
-They name what programs use most. The schemas (`raidx schema`) have every key; a test finds each key
-of these types there, with the same type. Numbers named without a unit: sizes are bytes.
+`raidx schema` makes its JSON Schemas from them, so each key stands here alone, with its unit: that
+of a number is the second argument of its `Annotated`, and of other values it is a description.
+"number" is one that only names something, "count" one without a unit.
 """
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
+
+Number = Annotated[int, "number"]
+Count = Annotated[int, "count"]
+Bytes = Annotated[int, "bytes"]
+BytesPerSecond = Annotated[float, "bytes per second"]
+Seconds = Annotated[float, "seconds"]
+Milliseconds = Annotated[float, "milliseconds"]
+Ratio = Annotated[float, "ratio"]
+InUnit = Annotated[int, "as the key unit says"]
+Internal = Annotated[dict[str, Any], "Not covered by the promise."]
 
 
 class Member(TypedDict):
     """A member of an array; *role* is negative for a spare."""
 
-    role: int
+    role: Number
     path: str | None
     uuid: str
     state: str
-    size: int
-    errors: int | None
-    errors_ever: int
-    repairs_ever: int
+    size: Bytes
+    errors: Count | None
+    errors_ever: Count
+    repairs_ever: Count
+    kind: NotRequired[str | None]
 
 
 class Volume(TypedDict):
     """An image file, or an export of `raidx serve`, which has no *path*."""
 
     name: str
-    size: int
+    size: Bytes
     path: str | None
 
 
 class Job(TypedDict):
-    """A background job. *done* and *total* are in *unit*, *rate* in units per second."""
+    """A background job. *done* and *total* are in *unit*, *rate* in units per second.
 
-    id: int
+    What is not required is of some kinds of jobs only.
+    """
+
+    id: Number
     kind: str
     state: str
-    done: int
-    total: int
+    done: InUnit
+    total: InUnit
     unit: str
-    rate: float
-    eta_seconds: float | None
+    rate: Annotated[float, "units per second"]
+    eta_seconds: Seconds | None
     paused: bool
+    speed_min: BytesPerSecond
+    speed_max: BytesPerSecond
     error: str | None
+    volume: NotRequired[str | None]
+    going_back: NotRequired[bool]
+    legs_left: NotRequired[Count]
+    repair: NotRequired[bool]
+    mismatches: NotRequired[Count]
+    repaired: NotRequired[Count]
+    assumed: NotRequired[Count]
+    uncorrected: NotRequired[Count]
+    unchecked_stripes: NotRequired[Count]
+    members: NotRequired[list[Any]]
+    findings: NotRequired[list[Any]]
+    layout_before: NotRequired[str]
+    layout_after: NotRequired[str]
+    members_before: NotRequired[Count]
+    members_after: NotRequired[Count]
+    waits_for_role: NotRequired[Number | None]
+    waits_for_resync: NotRequired[bool]
+    checkpoints: NotRequired[Count]
+    roles: NotRequired[list[Number]]
+    chunks_moved: NotRequired[Count]
+    catches_up: NotRequired[bool]
+    size_after: NotRequired[Bytes]
+    parity: NotRequired[str]
+    removes_members: NotRequired[bool]
+
+
+class Jobs(Job):
+    """What `raidx job` prints: all *jobs*, and the keys of the one that was named."""
+
+    jobs: list[Job]
+
+
+class Scrub(Job):
+    """What `raidx scrub` prints: the *job* that it started, with --wait its keys and *result*."""
+
+    job: Number
+    result: NotRequired[Job]
+
+
+class LastScrub(TypedDict):
+    """What the last scrub of an array found."""
+
+    state: str
+    repair: bool
+    ended_s: Seconds | None
+    seconds: Seconds
+    mismatches: Count
+    repaired: Count
+    left: Count
+    unchecked_stripes: Count
+    members: list[Any]
+    places: list[Any]
+
+
+class Host(TypedDict):
+    """A file system with members: *promised_bytes* are those that it has yet to provide."""
+
+    members: list[str]
+    free_bytes: Bytes
+    promised_bytes: Bytes
+    full: bool
+
+
+class UnreadablePlace(TypedDict):
+    """A range of a member that could not be read; *image_offset* None: it is no content."""
+
+    role: Number
+    path: str | None
+    member_offset: Bytes
+    length: Bytes
+    image_offset: Bytes | None
+
+
+class Unreadable(TypedDict):
+    """Ranges that could not be read and are not mended yet; *places* has some of them."""
+
+    count: Count
+    places: list[UnreadablePlace]
+
+
+class TunerState(TypedDict):
+    """What the tuner of a raidx layout does, and *why*."""
+
+    state: str
+    why: str
+    chunks_moved: Count
+    rounds: Count
+    seconds_since_scrub: Seconds
+    members: list[Any]
+
+
+class Load(TypedDict):
+    """The load of an array of a pool in its last observation; *above*: share of a window's."""
+
+    array: str
+    utilisation: Ratio
+    busy: Ratio
+    latency_ms: Milliseconds
+    tau: Ratio
+    above: Ratio
+    hotspot: bool
+    observations: Count
+
+
+class Balance(TypedDict):
+    """The plan of a pool under way, or how the last one ended."""
+
+    auto: str
+    state: str
+    steps: list[Any]
+    steps_done: Count
+    error: str | None
+    note: Any
+
+
+class PoolStatus(TypedDict):
+    """The loads of a pool's arrays, and its plan."""
+
+    arrays: list[Load]
+    balance: Balance
+
+
+class NbdServer(TypedDict, total=False):
+    """The listener for NBD clients of a mount or server."""
+
+    address: str
+    place: str
+    clients: Count
+    refused: Count
+    exports: dict[str, str]
+
+
+class LabMember(TypedDict):
+    """The faults in force on a member of `raidx mount --lab`, and how often each was met."""
+
+    member: str
+    faults: list[Any]
+    hits: dict[str, Any]
 
 
 class ArrayStatus(TypedDict):
@@ -51,76 +206,169 @@ class ArrayStatus(TypedDict):
     uuid: str
     name: str
     layout: str
-    chunk_size: int
-    size: int
+    chunk_size: Bytes
+    size: Bytes
     state: str
-    redundancy_left: int
+    redundancy_left: Count
+    running: NotRequired[bool]
+    clean: NotRequired[bool]
     members: list[Member]
     jobs: list[Job]
+    last_scrub: LastScrub | None
     volumes: list[Volume]
     warnings: list[str]
     action: str | None
-    last_scrub: dict[str, Any] | None
-    internal: dict[str, Any]
+    internal: Internal
+    written: NotRequired[Bytes]
+    read_only: NotRequired[bool]
+    lost_chunks: NotRequired[Count]
+    host_full: NotRequired[bool]
+    hosts: NotRequired[list[Host]]
+    unreadable: NotRequired[Unreadable]
+    tuner: NotRequired[TunerState | None]
+    restore: NotRequired[Any]
 
 
-class Status(ArrayStatus):
+class MountStatus(TypedDict):
+    """What the status of a mounted or served array has besides."""
+
+    mountpoint: str | None
+    pid: Number
+    socket: str
+    log_path: str
+    protections: NotRequired[dict[str, dict[str, str | bool | None]]]
+    nbd: NotRequired[NbdServer]
+    lab: NotRequired[list[LabMember] | None]
+    pool: NotRequired[PoolStatus]
+
+
+class Status(ArrayStatus, MountStatus):
     """The status of a mount: *arrays* has each of its arrays, the top one of them."""
 
     arrays: list[ArrayStatus]
     problems: list[dict[str, Any]]
-    mountpoint: str | None
-    pid: int
-    socket: str
-    log_path: str
+    changed: NotRequired[bool]
 
 
 class Latencies(TypedDict):
     """Milliseconds between request and answer."""
 
-    mean: float
-    p50: float
-    p95: float
-    p99: float
+    mean: Milliseconds
+    p50: Milliseconds
+    p95: Milliseconds
+    p99: Milliseconds
+
+
+class ResponseLatencies(TypedDict):
+    """Milliseconds between request and answer, in a simulation or a replay."""
+
+    mean: Milliseconds
+    p50: Milliseconds
+    p90: Milliseconds
+    p95: Milliseconds
+    p99: Milliseconds
+    p999: Milliseconds
+    max: Milliseconds
+
+
+class Cache(TypedDict):
+    """The chunk cache; *pre_reads_spared* are reads before a write that it answered."""
+
+    size: Bytes
+    used: Bytes
+    hits: Count
+    misses: Count
+    pre_reads_spared: Count
 
 
 class Counters(TypedDict):
     """What an array has done for its users in an interval."""
 
-    reads: int
-    writes: int
-    read_bytes: int
-    write_bytes: int
+    reads: Count
+    writes: Count
+    read_bytes: Bytes
+    write_bytes: Bytes
+    flushes: Count
     latency_ms: Latencies
-    pre_reads: int
-    rmw: int
-    rcw: int
-    full_stripe: int
-    degraded_reads: int
-    chunks_moved: int
+    pre_reads: Count
+    rmw: Count
+    rcw: Count
+    full_stripe: Count
+    degraded_reads: Count
+    chunks_moved: Count
+    cache: Cache
+    hottest: list[Any]
+    parity_policy: str
+    bpu: Any
+    lost_image_offsets: list[Any]
 
 
 class MemberCounters(TypedDict):
     """What a member has done in an interval; *utilisation* is a ratio."""
 
-    role: int
+    role: Number
     path: str | None
-    reads: int
-    writes: int
-    read_bytes: int
-    write_bytes: int
-    queue_mean: float
-    utilisation: float
-    read_ms_mean: float
-    write_ms_mean: float
+    reads: Count
+    writes: Count
+    flushes: Count
+    read_bytes: Bytes
+    write_bytes: Bytes
+    queue_mean: Annotated[float, "count"]
+    queue_now: Count
+    utilisation: Ratio
+    read_ms_mean: Milliseconds
+    read_ms_p99: Milliseconds
+    write_ms_mean: Milliseconds
+    write_ms_p99: Milliseconds
+    errors: Count
+
+
+class PoolStats(TypedDict):
+    """The loads of a pool's arrays and volumes in an interval."""
+
+    interval_seconds: Seconds
+    arrays: list[Load]
+    volumes: list[Any]
+    balance: Balance
 
 
 class Stats(TypedDict):
     """Counters since the mount, or of an interval."""
 
-    interval_seconds: float
+    interval_seconds: Seconds
     members: list[MemberCounters]
     array: Counters
+    volumes: list[Any]
+    pool: PoolStats
+
+
+class Reports(Stats):
+    """What `raidx stats` prints: the last of its *reports* at the top."""
+
+    reports: list[Stats]
+
+
+class HotPlace(TypedDict):
+    """A region of the image that is used much, and the *roles* that hold it."""
+
+    image_offset: Bytes
+    length: Bytes
+    accesses_per_second: Annotated[float, "per second"]
+    share_ratio: Ratio
+    write_ratio: Ratio
+    in_order_ratio: Ratio
+    roles: list[Number]
+
+
+class Heat(TypedDict):
+    """What `raidx stats --hot` prints; *half_ratio* of the regions get half of the accesses."""
+
+    region_bytes: Bytes
+    accesses_per_second: Annotated[float, "per second"]
+    write_ratio: Ratio
+    used_ratio: Ratio
+    half_ratio: Ratio
+    hot: list[HotPlace]
 
 
 class Started(TypedDict):
@@ -129,20 +377,246 @@ class Started(TypedDict):
     job: NotRequired[int | None]
 
 
+class Redundancy(TypedDict):
+    """Losses that are survived now, at the worst moment of the change, at its end."""
+
+    now: Count
+    worst: Count
+    end: Count
+
+
 class Plan(TypedDict):
     """What a dry run found."""
 
     dry_run: bool
     does: str
-    bytes_moved: int
-    seconds: float
+    bytes_moved: Bytes
+    seconds: Seconds
     redundancy_reduced: bool
+
+
+class ChangePlan(Plan):
+    """What a change of an array or a volume would cost.
+
+    *redundancy_reduced_seconds* None: until the member is replaced.
+    """
+
+    bytes_read: Bytes
+    bytes_written: Bytes
+    redundancy_left: Count
+    redundancy_reduced_seconds: Seconds | None
+    redundancy: Redundancy
+
+
+class LosingPlan(ChangePlan):
+    """A change of a volume that *loses* bytes that were written."""
+
+    loses: Bytes
+
+
+class MemberPlan(ChangePlan):
+    """A member leaves."""
+
+    chunks_at_stake: Count
+
+
+class JobPlan(ChangePlan):
+    """A change by a job; *seconds_busy* is what it takes while the array is in use."""
+
+    rate: BytesPerSecond
+    rate_source: str
+    seconds_busy: Seconds
+
+
+class ReplacePlan(JobPlan):
+    """A member is replaced."""
+
+    chunks_at_stake: Count
+
+
+class ReshapePlan(JobPlan):
+    """The layout changes."""
+
+    bytes_logged: Bytes
+    size_before: Bytes
+    size_after: Bytes
+
+
+class GrowthPlan(ReshapePlan):
+    """The array grows; *parity* is its parity mode."""
+
+    parity: str
+
+
+class MovePlan(JobPlan):
+    """Volumes move to other arrays."""
+
+    volume_bytes: Bytes
+    redundancy_lowest: Count
+    redundancy_after: Count
+
+
+class Spare(TypedDict):
+    """A hot spare."""
+
+    member_uuid: str
+    path: str | None
+
+
+class Grown(TypedDict):
+    """What `raidx add-disk` prints: spares that were *added*, or the *job* of a growth."""
+
+    changed: NotRequired[bool]
+    members: NotRequired[list[str]]
+    added: NotRequired[list[Spare]]
+    job: NotRequired[Number]
+    members_before: NotRequired[Count]
+    members_after: NotRequired[Count]
+    size_before: NotRequired[Bytes]
+    size_after: NotRequired[Bytes]
+    result: NotRequired[Job]
+
+
+class Failing(TypedDict):
+    """What `raidx fail-disk` prints."""
+
+    changed: NotRequired[bool]
+    role: Number
+    state: str
+
+
+class Removal(TypedDict, total=False):
+    """What `raidx remove-disk` prints: the spare that left, or the *job* that empties a member."""
+
+    changed: bool
+    path: str | None
+    member_uuid: str
+    role: Number
+    job: Number | None
+    members_before: Count
+    members_after: Count
+    size_before: Bytes
+    size_after: Bytes
+    chunks_to_move: Count
+    places_to_change: Count
+    result: Job
+
+
+class Replacement(TypedDict):
+    """What `raidx replace-disk` prints; *catches_up*: the member was away and is back."""
+
+    changed: NotRequired[bool]
+    role: Number
+    job: Number
+    catches_up: bool
+    result: NotRequired[Job]
+
+
+class Reshaping(TypedDict):
+    """What `raidx reshape` prints."""
+
+    changed: NotRequired[bool]
+    job: Number
+    layout_before: str
+    layout_after: str
+    members_before: Count
+    members_after: Count
+    size_before: Bytes
+    size_after: Bytes
+    result: NotRequired[Job]
+
+
+class VolumeDetails(Volume):
+    """A volume with its *array*, the bytes that were *written*, and where it lies."""
+
+    changed: NotRequired[bool]
+    uuid: str
+    written: Bytes
+    extents: list[list[Bytes]]
+    open: Count
+    array: str
+
+
+class Moving(TypedDict):
+    """What `raidx volume move` and `volume swap` print; the *job* is one of *in_array*."""
+
+    job: Number
+    does: str
+    in_array: str
+    result: NotRequired[Job]
+
+
+class Trimmed(TypedDict):
+    """What `raidx trim` prints."""
+
+    volume: str | None
+    discarded: Bytes
+    loses: Bytes
+    given_back: Bytes
+
+
+class Deleted(TypedDict):
+    """What `raidx volume delete` prints."""
+
+    changed: NotRequired[bool]
+    deleted: str
+    free: NotRequired[Bytes]
+    loses: NotRequired[Bytes]
+
+
+class ExpectedLoad(TypedDict):
+    """The utilisation of an array of a pool now, and after a plan."""
+
+    array: str
+    now: Ratio
+    expected: Ratio
+    tau: Ratio
+
+
+PoolMove = TypedDict(
+    "PoolMove", {"volume": str | None, "from": str, "to": str, "size": Bytes, "step": str}
+)
+"""A move of a plan."""
+
+
+class PoolPlan(TypedDict):
+    """A plan for the volumes of a pool: *moves* in order, *steps* in words."""
+
+    planner: str
+    solved: bool
+    hotspots: list[Any]
+    moves: list[PoolMove]
+    steps: list[str]
+    bytes_moved: Bytes
+    bytes_copied: Bytes
+    bytes_read: Bytes
+    bytes_written: Bytes
+    seconds: Seconds
+    utilisation: list[ExpectedLoad]
+    redundancy_left: Count
+    redundancy_reduced: bool
+    redundancy: NotRequired[Redundancy]
+    explanation: list[str]
+    dry_run: bool
+
+
+class PoolChange(PoolPlan):
+    """A plan for the volumes of a pool, and how far it, or the last one, is."""
+
+    balance: Balance
+
+
+class Volumes(TypedDict):
+    """What `raidx volume list` prints; *unshown* ones are on their way to an absent array."""
+
+    volumes: list[VolumeDetails]
+    unshown: list[Any]
 
 
 class Event(TypedDict):
     """Something that happened to an array, *at_s* seconds after the beginning of 1970."""
 
-    at_s: float
+    at_s: Seconds
     event: str
     severity: str
     array: str
@@ -150,4 +624,46 @@ class Event(TypedDict):
     mountpoint: str | None
     subject: str
     message: str
+    action: Any
+
+
+class Events(TypedDict, total=False):
+    """With --follow, each line is one event, with output_version."""
+
+    events: list[Event]
+    event: Event
+    hooks: dict[str, Any]
+
+
+class Error(TypedDict):
+    """What was wrong, and what to do."""
+
+    kind: str
+    message: str
     action: str | None
+    exit_status: Number
+
+
+class Failed(TypedDict):
+    """What a command that fails prints."""
+
+    error: Error | None
+
+
+class Examined(TypedDict):
+    """Beyond these keys: a dump of the format, as FORMAT.md has it; it goes with its version."""
+
+    path: str | None
+    problem: Any
+    kind: NotRequired[str | None]
+    size: NotRequired[Bytes | None]
+    carries: NotRequired[str | None]
+    array_uuid: NotRequired[str | None]
+    member_uuid: NotRequired[str | None]
+    name: NotRequired[str | None]
+    layout: NotRequired[str | None]
+    role: NotRequired[Number | None]
+    width: NotRequired[Count | None]
+    chunk_bytes: NotRequired[Bytes | None]
+    size_bytes: NotRequired[Any]
+    created_s: NotRequired[Seconds | None]
