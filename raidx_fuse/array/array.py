@@ -53,8 +53,7 @@ from raidx_fuse.jobs.resync import Resync, finish, note_failing
 from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.jobs.tuner.job import TuneJob
 from raidx_fuse.jobs.tuner.tuner import Tuner
-from raidx_fuse.journal.record_stripes import stripes_changed
-from raidx_fuse.journal.recovery import Replayed, read_log, replay
+from raidx_fuse.journal.recovery import Replayed, read_log, replay, stripes_changed
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.base import Member, ReadBuffer

@@ -1,5 +1,10 @@
 """Append records to the write-ahead log, on one member more than the code tolerates to lose.
 
+The members take turns, so that none does more work than the others: the records of each span of
+`TURN_BYTES` of the ring go to the next members. Slow members have no turn where others suffice. A
+record has the same place on each of its members, and recovery finds it on any of them: the head
+page names all that may have a turn (ring.py).
+
 A record is in the page cache of the log members when `append` returns. The next record may begin
 before that; the journal (journal.py) waits for earlier records before it acknowledges a later one.
 The ring (ring.py) gives a record its space and its sequence number.
@@ -8,8 +13,7 @@ The ring (ring.py) gives a record its space and its sequence number.
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -28,30 +32,115 @@ from raidx_fuse.journal.group_commit import (
     CommitBatch,
     LocksOfStripes,
 )
-from raidx_fuse.journal.log_members import LogMembers
 from raidx_fuse.journal.overlay import Overlay
-from raidx_fuse.journal.ring import RecordsInFlight, ReshapePosition, Ring
+from raidx_fuse.journal.ring import RecordsInFlight, Ring
 from raidx_fuse.journal.stripe_parity import Part
 from raidx_fuse.journal.unsettled import Unsettled
 from raidx_fuse.laws import Law, LawError
-from raidx_fuse.layouts.numbers import Stripe
-from raidx_fuse.store.member_io import MemberIO
+from raidx_fuse.layouts.numbers import Role, Stripe, by_role
+from raidx_fuse.store.member_io import MemberIO, MemberLostError
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
 from raidx_fuse.store.written_map import WrittenMap
 
 OVERLAY_BYTES_MAX = 32 << 20
+SLOW_TIMES = 4  # the service time of a write, as long as that of the slowest that is needed
+TURN_BYTES = 64 << 10  # of the ring: long enough for a rotating disk
 
 log = logging.getLogger(__name__)
 
 
-class LogWriter(ReshapePosition):
+class LogMembers:
+    """The log members among those of *member_set*.
+
+    Attributes: *roles* (all that may have a turn; none before the start); *turns* (those that get
+    the records of one span, and then of each of the next ones).
+    """
+
+    def __init__(self, member_set: MemberSet) -> None:
+        self._member_set = member_set
+        self._leaving = -1  # a role about to be released: it gets no more records
+        self.roles: tuple[Role, ...] = ()
+        self._copies = 0
+        self.turns: tuple[tuple[Role, ...], ...] = ((),)
+
+    def avoid(self, role: Role | None) -> None:
+        """Let no log member be chosen from *role*, which is about to be given up; None: any may."""
+        self._leaving = -1 if role is None else role
+
+    def choose(self) -> None:
+        """Choose all readable members, and those whose rebuild has passed all stripes.
+
+        The latter count as whole only when the log is on them: from then on any other may be lost.
+        """
+        member_set = self._member_set
+        rebuilt = {
+            role
+            for role, mark in member_set.watermarks.items()
+            if mark >= member_set.layout.stripes and member_set.queues[role] is not None
+        }
+        whole = [
+            role
+            for role, queue in by_role(member_set.readable)
+            if queue is not None or role in rebuilt
+        ]
+        self.take(tuple([role for role in whole if role != self._leaving]))
+
+    def take(self, roles: tuple[Role, ...]) -> None:
+        """Let the records go to *roles*, in turns."""
+        self._copies = min(self._member_set.layout.code.tolerance + 1, len(roles))
+        self.roles = roles
+        self._take_turns(roles)
+
+    def prefer_fast(self) -> None:
+        """Give no turn to members that failed, or that need far longer for a write than others."""
+        waits = {
+            role: queue.write_service_s
+            for role in self.roles
+            if (queue := self._member_set.queues[role]) is not None
+        }
+        if len(waits) >= self._copies > 0:
+            limit_s = SLOW_TIMES * sorted(waits.values())[self._copies - 1]
+            self._take_turns(tuple([role for role, wait_s in waits.items() if wait_s <= limit_s]))
+
+    def _take_turns(self, roles: tuple[Role, ...]) -> None:
+        first = range(len(roles))
+        self.turns = tuple([(roles * 2)[n : n + self._copies] for n in first]) or ((),)
+
+    def at(self, offset: int) -> tuple[Role, ...]:
+        """Return the roles that get the record at byte *offset* of the members."""
+        return self.turns[offset // TURN_BYTES % len(self.turns)]
+
+    async def may_have(self, role: Role, offset: int, head: bytes) -> bool:
+        """Return whether the record that begins with *head* at byte *offset* may lie on *role*."""
+        if self._member_set.queues[role] is None:
+            return False  # it is excluded: nobody reads its log
+        found = memoryview(bytearray(len(head)))
+        try:
+            await self._member_set.read([(role, offset, [found], len(head))])
+        except (RaidxError, MemberLostError):
+            return True
+        return found == head
+
+    def holders(self) -> list[bytes]:
+        """Return what the head page says of the members: `holder_of` each."""
+        config = self._member_set.config
+        return [holder_of(config.record(role).member_uuid) for role in self.roles]
+
+
+class LogWriter:
     """Writes records to the ring of *member_set*.
 
     Attributes: *log_members*; *batch* (the commit batch that is being collected); *late* (a batch
     whose record some log members did not take synchronously); *torn* (why a record could not be
     written: no other one is begun before `mend`); *to_form* (the log members are to be chosen
-    anew).
+    anew); *mode* (which writes are logged, see journal.py); *forced* (log every write, whatever the
+    mode is).
+
+    All that the log knows of a restripe is its watermark *mark* (chunks), which moves with the
+    records: a record may carry one, and the head page has the one that was valid at its tail.
+    Wherever a replay ends, its watermark therefore matches the records that it has redone
+    (jobs/restripe/job.py). *on_mark* is called with every new one.
     """
 
     def __init__(
@@ -60,9 +149,11 @@ class LogWriter(ReshapePosition):
         written: WrittenMap,
         head: PageStore,
         overlay: Overlay,
-        mode: str,
     ) -> None:
-        super().__init__(mode)
+        self.forced = False
+        self.mark = 0
+        self.on_mark: Callable[[int], None] = lambda _mark: None
+        self._mode = self.mode = "partial"
         self.member_set = member_set
         self.overlay = overlay
         self.ring = Ring(member_set, head)
@@ -86,6 +177,24 @@ class LogWriter(ReshapePosition):
         self._owed: Sequence[MemberIO] = ()
         self._taken_back: list[tuple[int, bytes]] = []
         self._mending = trio.Lock()
+
+    def set_mode(self, mode: str) -> None:
+        """Log the writes that *mode* says from now on."""
+        self._mode = mode
+        self._decide()
+
+    def force(self, everything: bool) -> None:
+        """Log *everything* from now on, whatever the mode is; or what the mode says again."""
+        self.forced = everything
+        self._decide()
+
+    def _decide(self) -> None:
+        self.mode = "full" if self.forced else self._mode
+
+    def take_mark(self, mark: int) -> None:
+        """Set the watermark to *mark*."""
+        self.mark = mark
+        self.on_mark(mark)
 
     @property
     def durable_mark(self) -> int:
@@ -187,10 +296,6 @@ class LogWriter(ReshapePosition):
         for role, offset, _, size in writes:
             overlay.put(role, offset, view[at : at + size])
             at += size
-
-    @abstractmethod
-    def kept_bytes(self, space_bytes: int = 0) -> int:
-        """Return the space of the ring that no record may take (checkpoint.py)."""
 
     def hurry(self) -> None:
         """Wake the checkpoint if the ring or the overlay is filling up."""

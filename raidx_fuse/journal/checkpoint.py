@@ -49,7 +49,7 @@ class Checkpoint(LogWriter):
         chunk_table: ChunkTable,
         overlay: Overlay,
     ) -> None:
-        super().__init__(member_set, written, head, overlay, "partial")
+        super().__init__(member_set, written, head, overlay)
         self.chunk_table = chunk_table
         self.written = written
         self.placements = 0

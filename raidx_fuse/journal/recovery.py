@@ -16,8 +16,11 @@ before the first home place is written.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from raidx_fuse.errors import AssemblyError, MemberError, OtherVersionError, RaidxError
 from raidx_fuse.format.log_record import (
@@ -35,18 +38,34 @@ from raidx_fuse.format.log_record import (
 )
 from raidx_fuse.format.regions import COUNTER_MAX, SECTOR_BYTES
 from raidx_fuse.journal.journal import Journal
-from raidx_fuse.journal.parity_replay import ParityReplay
-from raidx_fuse.journal.record_stripes import Limits
+from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import Tail
-from raidx_fuse.layouts.numbers import Role, by_role, chunk_range
+from raidx_fuse.journal.stripe_parity import Bands, Part, Reads, Reconstruct, StripeParity
+from raidx_fuse.layouts.numbers import (
+    CellIndex,
+    Chunk,
+    MemberChunk,
+    Offset,
+    Role,
+    Stripe,
+    by_role,
+    cell_range,
+    chunk_range,
+)
+from raidx_fuse.layouts.placements.bundled import BundleLayout
+from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.prompt_read import read_promptly
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
+from raidx_fuse.store.written_map import WrittenMap
 
 READ_AHEAD_BYTES = 256 << 10  # two waits for a thread for each record cost 0.5 ms
+CHUNKS_MAX = 1 << 20  # that records name, of which the stripes are looked up
+
+Data = tuple[int, Role, int, bytes]  # of a record: its sequence number, role, offset, bytes
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +77,88 @@ class Replayed:
     epoch: int
     records: int
     data_bytes: int
+
+
+def stripes_changed(
+    records: Iterable[Record], layout: Layout, data_offset: int
+) -> frozenset[Stripe] | None:
+    """Return the stripes that *records* change; None if that cannot be told.
+
+    It cannot be told of a chunk of a raidx member that is absent: only its share of the look-up
+    table says whose chunk it is; nor during a restripe; nor if the records name more than
+    `CHUNKS_MAX` chunks as written or unwritten, because looking them up would delay the start.
+    """
+    if isinstance(layout, RestripeLayout):
+        return None
+    found: set[Stripe] = set()
+    size, chunks = layout.chunk_bytes, 0
+    for record in records:
+        for role, offset, data in record.data:
+            first = (offset - data_offset) // size
+            for chunk in range(first, (offset - data_offset + len(data) - 1) // size + 1):
+                place = layout.inverse(role, MemberChunk(chunk))
+                if place is not None:
+                    found.add(place[0])
+                elif isinstance(layout, BundleLayout):
+                    return None
+        for number, count in (*record.written, *record.unwritten):
+            end = min(number + count, layout.chunks)
+            chunks += end - number
+            if chunks > CHUNKS_MAX:
+                return None
+            found.update(layout.locate(Chunk(c))[0] for c in chunk_range(number, end))
+        found.update(stripe for stripe, _, _ in record.unsettled)
+        found.update(stripe for stripe, _ in record.settled)
+        if isinstance(layout, BundleLayout):
+            found.update(Stripe(cell // layout.length) for cell, _, _ in record.table)
+    return frozenset(found)
+
+
+class Limits:
+    """The limits of a valid record of *member_set*'s array, whose written map holds *chunks* bits.
+
+    The map, not the image, is the limit: a record may name chunks of bundles that are not counted
+    in the superblocks. `replay` then clears their bits again.
+    """
+
+    def __init__(self, member_set: MemberSet, chunks: int) -> None:
+        self._layout = layout = member_set.layout
+        self._chunks = chunks
+        self._data_offset = member_set.data_offset
+        member_chunks = member_set.config.regions.data.length // layout.chunk_bytes
+        self._ends = {
+            role: member_set.data_offset
+            + layout.chunk_bytes
+            * (layout.counts[role] if isinstance(layout, BundleLayout) else member_chunks)
+            for role in member_set.config.roles()
+        }
+
+    def problem(self, record: Record) -> str | None:
+        """Return a text that says what is impossible about *record*, or None if it is valid."""
+        for role, offset, data in record.data:
+            end = offset + len(data)
+            if role not in self._ends or not self._data_offset <= offset < end <= self._ends[role]:
+                return f"{len(data)} bytes at {offset} of role {role}"
+        for first, count in (*record.written, *record.unwritten):
+            if not 0 < count <= self._chunks - first:
+                return f"{count} chunks from {first} of {self._chunks}"
+        for stripe in (*(s for s, _, _ in record.unsettled), *(s for s, _ in record.settled)):
+            if stripe >= self._layout.stripes or not self._layout.code.parity_count:
+                return f"the parity of stripe {stripe}"
+        return self._table_problem(record)
+
+    def _table_problem(self, record: Record) -> str | None:
+        layout = self._layout
+        for cell, role, chunk in record.table:
+            if not isinstance(layout, BundleLayout):
+                return "a move of a chunk where there is no look-up table"
+            if cell >= layout.cells or role not in self._ends or chunk >= layout.counts[role]:
+                return f"chunk {chunk} of role {role} for cell {cell}"
+        if record.mark is not None:
+            limit = layout.image_chunks if isinstance(layout, RestripeLayout) else -1
+            if record.mark > limit:
+                return f"a watermark of {record.mark}"
+        return None
 
 
 class _Ring:
@@ -174,6 +275,137 @@ async def _read_exactly(member: Member, offset: int, size: int) -> bytes:
     content = bytearray(size)
     await read_promptly(member, offset, [content])
     return bytes(content)
+
+
+class ParityReplay:
+    """Redoes the data of records into *overlay*, and the parity that follows from the data.
+
+    Data of unsettled stripes (unsettled.py) waits until a record has its parity, or until the end
+    of the log: until then the overlay, with the home places under it, is the base of the stripe.
+    """
+
+    def __init__(self, member_set: MemberSet, overlay: Overlay, written: WrittenMap) -> None:
+        self.member_set = member_set
+        self.overlay = overlay
+        self.written = written
+        self._size = member_set.layout.chunk_bytes
+        self._parity = StripeParity(member_set, written)
+        self._waiting: dict[Stripe, list[Data]] = {}  # of unsettled stripes, in order
+        # Stripe -> the last record whose data its parity, computed here, covers.
+        self._settled: dict[Stripe, int] = {}
+        # Stripe -> (role, offset, size) of its parities, which are in the overlay.
+        self._parities: dict[Stripe, list[tuple[Role, int, int]]] = {}
+
+    def redo(self, record: Record) -> None:
+        """Put the data of *record* into the overlay, but for data that waits for its parity."""
+        for stripe, last in record.settled:
+            self._release(stripe, last)
+        later: set[int] = set()
+        for stripe, first, count in record.unsettled:
+            waiting = self._waiting.setdefault(stripe, [])
+            for index in range(first, first + count):
+                waiting.append((record.sequence, *record.data[index]))
+                later.add(index)
+        for index, (role, offset, data) in enumerate(record.data):
+            if index not in later:
+                self.overlay.put(role, offset, data)
+
+    def _release(self, stripe: Stripe, last: int) -> None:
+        """Put the waiting data of *stripe* up to record *last* into the overlay."""
+        waiting = self._waiting.pop(stripe, [])
+        for sequence, role, offset, data in waiting:
+            if sequence <= last:
+                self.overlay.put(role, offset, data)
+        later = [entry for entry in waiting if entry[0] > last]
+        if later:
+            self._waiting[stripe] = later
+
+    async def settle(self) -> None:
+        """Settle the stripes that the log leaves unsettled; their home places are untouched.
+
+        Raises MemberError, or UnrecoverableError if more is lost than the code tolerates.
+        """
+        for stripe in sorted(self._waiting):
+            await self._settle(stripe)
+
+    async def _settle(self, stripe: Stripe) -> None:
+        """Compute the parity of the data of *stripe* that waits, and put both into the overlay."""
+        waiting = self._waiting.pop(stripe)
+        newest = Overlay()  # keyed by cell: who lost a member need not know its chunks
+        parts: dict[Part, None] = {}
+        for _, role, offset, data in waiting:
+            cell, low, high = self._part(stripe, role, offset, len(data))
+            newest.put(Role(cell), low, data)
+            parts[cell, low, high] = None
+
+        def content(cell: CellIndex, bands: Bands, _places: Any) -> Sequence[Any]:
+            roles = np.full_like(bands.lows, cell)
+            return newest.contents(newest.current, roles, bands.lows, bands.size_bytes)
+
+        blocks = await self._parity.compute(
+            [(stripe, list(parts))], content, self._read, Reconstruct()
+        )
+        for _, role, offset, data in waiting:
+            self.overlay.put(role, offset, data)
+        places = self._parities.setdefault(stripe, [])
+        for block in blocks:
+            for role, offset, part in zip(
+                *(numbers.tolist() for numbers in block.places),
+                block.content.reshape(-1, block.size_bytes),
+                strict=True,
+            ):
+                self.overlay.put(role, offset, part.tobytes())
+                places.append((role, offset, block.size_bytes))
+        self._settled[stripe] = waiting[-1][0]
+
+    async def _read(self, reads: Reads) -> None:
+        await self.member_set.read(
+            [(role, *read) for role, of_role in reads.items() for read in of_role]
+        )
+
+    def _part(self, stripe: Stripe, role: Role, offset: int, length: int) -> Part:
+        """Return which range of a data cell of *stripe* a place is. Raises AssemblyError.
+
+        The chunk of a bundle on a member that is lost may be unknown: then the role tells the cell.
+        """
+        layout = self.member_set.layout
+        low = (offset - self.member_set.data_offset) % self._size
+        places = {cell: self._place(stripe, cell) for cell in cell_range(0, layout.code.data_count)}
+        found = [cell for cell, place in places.items() if place == (role, offset - low)]
+        if not found and role in self.member_set.lost:
+            found = [cell for cell, place in places.items() if place[0] == role]
+        if len(found) == 1 and low + length <= self._size:
+            return found[0], low, low + length
+        raise AssemblyError(
+            f"the journal has data of stripe {stripe} at {offset} of role {role}, "
+            "where no data cell of that stripe is"
+        )
+
+    def settled(self, size_bytes: int) -> Iterator[tuple[list[MemberIO], list[tuple[Stripe, int]]]]:
+        """Yield the parities that were computed, at most *size_bytes* (or one stripe) at once.
+
+        With them come the stripes and the last record that they cover (`RecordBody.add_settled`).
+        """
+        parities: list[MemberIO] = []
+        stripes: list[tuple[Stripe, int]] = []
+        total = 0
+        for stripe, last in self._settled.items():
+            more = sum(size for _, _, size in self._parities[stripe])
+            if stripes and total + more > size_bytes:
+                yield parities, stripes
+                parities, stripes, total = [], [], 0
+            for role, offset, size in self._parities[stripe]:
+                buffer = bytearray(size)
+                self.overlay.patch(role, offset, [buffer])
+                parities.append((role, offset, [buffer], size))
+            stripes.append((stripe, last))
+            total += more
+        if stripes:
+            yield parities, stripes
+
+    def _place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, Offset]:
+        role, chunk = self.member_set.layout.place(stripe, cell)
+        return role, Offset(self.member_set.data_offset + chunk * self._size)
 
 
 @dataclass(frozen=True, slots=True)

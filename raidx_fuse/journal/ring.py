@@ -10,7 +10,7 @@ free, and a stripe as no longer replayed, only after a flush has covered the pag
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 
 import trio
 
@@ -22,11 +22,17 @@ from raidx_fuse.layouts.numbers import Offset, Stripe
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
 
-# Records in flight: being written, or written while readers do not see their effect yet.
+HEAD_BYTES = PAGE_BYTES * PAGE_SLOTS
+NO_STRIPE = 1 << 63
+
+Tail = tuple[int, int, int]  # sequence number and position of a record, watermark before it
 
 
 class RecordsInFlight:
-    """The records in flight; *open* maps sequence number -> position. False if there are none."""
+    """The records that are being written, or whose effect readers do not see yet.
+
+    *open* maps sequence number -> position. False if there are none.
+    """
 
     __slots__ = ("_landed", "_moved", "open")
 
@@ -84,51 +90,6 @@ class RecordsInFlight:
     def _notify(self) -> None:
         moved, self._moved = self._moved, trio.Event()
         moved.set()
-
-
-# All that the log knows of a restripe is its watermark, which moves with the records.
-#
-# A record may carry a *mark*, and the head page has the mark that was valid at its tail. Wherever a
-# replay ends, its watermark therefore matches the records that it has redone
-# (jobs/restripe/job.py).
-
-
-class ReshapePosition:
-    """The watermark *mark* of a log (chunks), and its *mode*: which writes it logs (journal.py).
-
-    *forced*: log every write, whatever the mode is. *on_mark* is called with every new watermark.
-    """
-
-    def __init__(self, mode: str) -> None:
-        self.forced = False
-        self.mark = 0
-        self.on_mark: Callable[[int], None] = lambda _mark: None
-        self._mode = self.mode = mode
-
-    def set_mode(self, mode: str) -> None:
-        """Log the writes that *mode* says from now on."""
-        self._mode = mode
-        self._decide()
-
-    def force(self, everything: bool) -> None:
-        """Log *everything* from now on, whatever the mode is; or what the mode says again."""
-        self.forced = everything
-        self._decide()
-
-    def _decide(self) -> None:
-        self.mode = "full" if self.forced else self._mode
-
-    def take_mark(self, mark: int) -> None:
-        """Set the watermark to *mark*."""
-        self.mark = mark
-        self.on_mark(mark)
-
-
-HEAD_BYTES = PAGE_BYTES * PAGE_SLOTS
-
-NO_STRIPE = 1 << 63
-
-Tail = tuple[int, int, int]  # sequence number and position of a record, watermark before it
 
 
 class Ring:

@@ -1,7 +1,7 @@
 """The parity of stripes of which parts of the data are new: planned, read, computed.
 
 Used where the parity of logged data follows: by the checkpoint, before a request that needs the
-chains of such a stripe (unsettled.py), and by recovery (parity_replay.py).
+chains of such a stripe (unsettled.py), and by recovery (recovery.py).
 """
 
 from __future__ import annotations

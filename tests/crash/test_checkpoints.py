@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from raidx_fuse.journal.checkpoint import Checkpoint
-from raidx_fuse.journal.parity_replay import ParityReplay
+from raidx_fuse.journal.recovery import ParityReplay
 from raidx_fuse.journal.unsettled import Unsettled
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.lab.crash.oracle import Left, judge

@@ -19,10 +19,9 @@ import trio
 from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.write.pending import Completion, PendingWrite
 from raidx_fuse.engine.write.stripe_end import StripeEnd
-from raidx_fuse.journal.parity_replay import ParityReplay
+from raidx_fuse.journal.recovery import ParityReplay
 from raidx_fuse.journal.ring import HEAD_BYTES, Tail
-from raidx_fuse.journal.unsettled import Unsettled
-from raidx_fuse.journal.whole_cells import WholeCells
+from raidx_fuse.journal.unsettled import Unsettled, WholeCells
 from raidx_fuse.lab.crash.disks import SectorDisk
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.lab.crash.oracle import Left, judge

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from raidx_fuse.errors import AssemblyError
-from raidx_fuse.journal.log_members import TURN_BYTES
+from raidx_fuse.journal.append import TURN_BYTES
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import Touch, fill, restarted, spying
 

@@ -124,7 +124,7 @@ def test_a_record_that_was_taken_back_is_not_the_next_one_in_its_place(
 def test_a_record_is_overwritten_wherever_it_lies_although_others_have_their_turn_now(
     empty: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkpoint gave the turn to others while the record was written (log_members.py)."""
+    """A checkpoint gave the turn to others while the record was written (append.py)."""
 
     async def main() -> None:
         async with spying("raid5", 4, chunk_bytes=PAGE) as rig:

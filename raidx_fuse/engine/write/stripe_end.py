@@ -10,7 +10,7 @@ full-stripe write: one I/O per member, nothing is read, and the stripe is *close
 must hold:
 
 * The log holds nothing else of the stripe. Recovery would redo such an older record over the data
-  of this request (journal/whole_cells.py). Otherwise the log is asked to release the stripe.
+  of this request (journal/unsettled.py). Otherwise the log is asked to release the stripe.
 * The checkpoint is not placing the stripe now. It could write older content to the home places, or
   log an older parity, after this write.
 * Its region is marked in the dirty bitmap. A stream without full stripes has to mark it.

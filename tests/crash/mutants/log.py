@@ -196,7 +196,7 @@ COMMITTING = (
     ),
     Mutant(
         "log-on-as-many-members-as-may-be-lost",
-        "raidx_fuse/journal/log_members.py",
+        "raidx_fuse/journal/append.py",
         "min(self._member_set.layout.code.tolerance + 1, len(roles))",
         "min(max(1, self._member_set.layout.code.tolerance), len(roles))",
         "the members lost in the cut take the log along",

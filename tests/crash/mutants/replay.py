@@ -6,10 +6,10 @@ from tests.crash.mutants.mutant import GROWTH, LOGGED, REMOUNTS, RESTRIPE, STREA
 
 OVERLAY = "raidx_fuse/journal/overlay.py"
 REPLAY = "raidx_fuse/journal/recovery.py"
-FOLLOWING = "raidx_fuse/journal/parity_replay.py"
+FOLLOWING = "raidx_fuse/journal/recovery.py"
 RECORDS = "raidx_fuse/format/log_record.py"
 UNSETTLED = "raidx_fuse/journal/unsettled.py"
-WHOLE_CELLS = "raidx_fuse/journal/whole_cells.py"
+WHOLE_CELLS = "raidx_fuse/journal/unsettled.py"
 CLOSING = "raidx_fuse/engine/write/stripe_end.py"
 UNLOGGED_FILE = "raidx_fuse/engine/context.py"
 ORDER = (

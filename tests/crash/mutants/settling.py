@@ -88,9 +88,9 @@ MUTANTS = (
     ),
     Mutant(
         "replay-takes-newer-data-for-settled",
-        "raidx_fuse/journal/parity_replay.py",
-        "        self.data = [entry for entry in self.data if entry[0] > last]",
-        "        self.data = []",
+        "raidx_fuse/journal/recovery.py",
+        "        later = [entry for entry in waiting if entry[0] > last]",
+        "        later: list[Data] = []",
         "data that came while the stripe was settled is lost",
         CELLS,
         TESTS,
