@@ -26,7 +26,7 @@ from raidx_fuse.cli.screen.frame import Style
 from raidx_fuse.cli.screen.orders import Said
 from raidx_fuse.cli.screen.snapshot import Snapshot, snapshot
 from raidx_fuse.daemon.control_socket import ControlError
-from raidx_fuse.engine.heat.chunk_map import ChunkMap
+from raidx_fuse.engine.chunk_map import ChunkMap
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember

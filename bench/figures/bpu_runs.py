@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from paper_common import Runs, gain, marked
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.engine.parity_policy.queue_monitor import QueueMonitor
+from raidx_fuse.engine.policies import QueueMonitor
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
 from raidx_fuse.lab.loads.request import Load
 from raidx_fuse.lab.loads.shape import faster, fit

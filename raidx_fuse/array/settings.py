@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any
 
 from raidx_fuse.array.services import RunningArray
-from raidx_fuse.engine.parity_policy.own import is_name, problem_of, why_not_asked
-from raidx_fuse.engine.parity_policy.policy import check_policy
+from raidx_fuse.engine.policies import check_policy, is_name, problem_of, why_not_asked
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.configuration.config import require_known
 from raidx_fuse.journal.journal import MODES

@@ -6,14 +6,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from raidx_fuse.engine.access_stats import Noted
+from raidx_fuse.engine.access_stats import Noted, counter_of
 from raidx_fuse.engine.changed_regions import ChangedRegions
 from raidx_fuse.engine.chunk_cache import ChunkCache, address_of
 from raidx_fuse.engine.gate import Gate
 from raidx_fuse.engine.growth_position import GrowthPosition
-from raidx_fuse.engine.heat.place_heat import counter_of
-from raidx_fuse.engine.parity_policy.own import own_policy
-from raidx_fuse.engine.parity_policy.policy import POLICIES, BpuPolicy, Policy
+from raidx_fuse.engine.policies import POLICIES, BpuPolicy, Policy, own_policy
 from raidx_fuse.engine.stripe_locks import StripeLocks
 from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.format.configuration.lost_chunks import LostChunks

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from raidx_fuse.engine import bpu
+from raidx_fuse.engine.bpu import Decision
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.engine.parity_policy import bpu
-from raidx_fuse.engine.parity_policy.bpu import Decision
-from raidx_fuse.engine.parity_policy.policy import traditional
-from raidx_fuse.engine.write.data_only import is_cached
+from raidx_fuse.engine.policies import traditional
+from raidx_fuse.engine.write.prepare import Piece
 from raidx_fuse.engine.write.route import (
     Route,
+    is_cached,
     is_whole,
     logs_data_only,
     must_mark,
@@ -22,7 +23,6 @@ from raidx_fuse.engine.write.route import (
     shape_of,
     whole_state_of,
 )
-from raidx_fuse.engine.write.split import Piece
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.layouts.codes.code import Unrecoverable

@@ -22,7 +22,7 @@ of the data. Then everything is as if each write had logged its parity. Laws:
    wastes. It is counted before the record with the data is written (`expect`).
 
 A stripe whose data was logged from the front, in whole cells, may be completed past the log: then
-all of it, with its parity, goes to its home places (engine/write/stripe_end.py). It is *closed*
+all of it, with its parity, goes to its home places (engine/write/full_stripe.py). It is *closed*
 until its records leave the log. Recovery takes it for unsettled, and computes its parity once more,
 so law 5 holds for it, too. Home places are not durable when it is closed, but the next record with
 parity of the stripe says that what precedes it is settled. So a flush precedes such a record.

@@ -1,9 +1,9 @@
 """Power cuts at every boundary while sequential requests end inside stripes.
 
 Only the data of such a stripe is logged, and its last part may go past the log
-(engine/write/stripe_end.py). Each moment is crashed with every second member lost, or with each one
-if RAIDX_CRASH_STATES is more than its default, and so is the recovery from it; and each rule that
-makes this safe is broken once, to see that it is noticed.
+(engine/write/full_stripe.py). Each moment is crashed with every second member lost, or with each
+one if RAIDX_CRASH_STATES is more than its default, and so is the recovery from it; and each rule
+that makes this safe is broken once, to see that it is noticed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pytest
 import trio
 
 from raidx_fuse.array.open import open_array
+from raidx_fuse.engine.write.full_stripe import StripeEnd
 from raidx_fuse.engine.write.pending import Completion, PendingWrite
-from raidx_fuse.engine.write.stripe_end import StripeEnd
 from raidx_fuse.journal.recovery import ParityReplay
 from raidx_fuse.journal.ring import HEAD_BYTES, Tail
 from raidx_fuse.journal.unsettled import Unsettled, WholeCells

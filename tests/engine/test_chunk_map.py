@@ -10,10 +10,9 @@ import pytest
 import trio
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.engine.heat import chunk_map as module
-from raidx_fuse.engine.heat.chunk_map import ChunkMap
-from raidx_fuse.engine.heat.place_heat import PlaceHeat
-from raidx_fuse.engine.heat.request_heat import NOTED_MAX, WATCHED_S, heat_of
+from raidx_fuse.engine import chunk_map as module
+from raidx_fuse.engine.access_stats import PlaceHeat
+from raidx_fuse.engine.chunk_map import NOTED_MAX, WATCHED_S, ChunkMap, heat_of
 from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.numbers import MemberChunk, Role
 from raidx_fuse.layouts.placements.bundled import BundleLayout

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.engine.heat.place_heat import BLOCK, FADING_S, NOTED_MAX, REGIONS_MAX, PlaceHeat
-from raidx_fuse.engine.heat.request_heat import heat_of
+from raidx_fuse.engine.access_stats import BLOCK, FADING_S, NOTED_MAX, REGIONS_MAX, PlaceHeat
+from raidx_fuse.engine.chunk_map import heat_of
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.arrays import Rig
 

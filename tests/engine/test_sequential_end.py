@@ -13,8 +13,8 @@ import pytest
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
+from raidx_fuse.engine.write.full_stripe import StripeEnd
 from raidx_fuse.engine.write.pending import PendingWrite
-from raidx_fuse.engine.write.stripe_end import StripeEnd
 from raidx_fuse.journal import recovery
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.simulated.virtual_time import run

@@ -11,9 +11,8 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.commands.arguments import Result
-from raidx_fuse.engine.access_stats import AccessStats
-from raidx_fuse.engine.heat.place_heat import Heat, PlaceHeat
-from raidx_fuse.engine.heat.request_heat import RequestHeat, heat_of
+from raidx_fuse.engine.access_stats import AccessStats, Heat, PlaceHeat
+from raidx_fuse.engine.chunk_map import RequestHeat, heat_of
 from raidx_fuse.errors import BusyError, UsageError
 from raidx_fuse.jobs.tuner.forecast import Forecast, Model, candidates, forecast, traffic_of
 from raidx_fuse.jobs.tuner.measure import Measurements

@@ -21,7 +21,7 @@ from raidx_fuse.daemon.commands.balance import BalanceCommands
 from raidx_fuse.daemon.commands.commands import ArrayCommands
 from raidx_fuse.daemon.commands.lab import LabCommands
 from raidx_fuse.daemon.commands.volumes import VolumeCommands
-from raidx_fuse.engine.heat.chunk_map import ChunkMap
+from raidx_fuse.engine.chunk_map import ChunkMap
 from raidx_fuse.engine.peek import Peek
 from raidx_fuse.errors import UsageError
 from raidx_fuse.pool.pool import array_named

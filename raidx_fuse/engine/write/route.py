@@ -6,15 +6,17 @@ Every module of the write path asks `route`; `raidx explain` prints what it answ
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from functools import cache
 from typing import NamedTuple
 
+from raidx_fuse.engine.chunk_cache import address_of
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.engine.write.split import Piece
+from raidx_fuse.engine.write.prepare import Piece
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
-from raidx_fuse.layouts.planning.stripe_plan import cells_of
+from raidx_fuse.layouts.planning.stripe_plan import Band, cells_of, write_plans
 
 
 class Route(Enum):
@@ -119,7 +121,7 @@ def may_follow(context: ArrayContext, stripe: Stripe) -> bool:
     """Return whether parity of *stripe* may follow its data now.
 
     The list of lost chunks follows each write. Beside what the chunk cache has, parity does not
-    follow either (data_only.py).
+    follow either (`is_cached`).
     """
     journal, growth = context.journal, context.growth
     return (
@@ -134,7 +136,7 @@ class Shape(NamedTuple):
     """What of a stripe a piece writes: the cells *touched*, and what that means for its parity.
 
     *from_front*: whole cells from the first one on, so that the rest of the stripe may go past the
-    log, with its parity (stripe_end.py). *large*: more than half of the data cells, of which
+    log, with its parity (`StripeEnd`). *large*: more than half of the data cells, of which
     reading the others, or none, gives the parity.
     """
 
@@ -168,6 +170,23 @@ def logs_data_only(state: StripeState, shape: Shape) -> bool:
     if not state.may_follow or state.lost or state.unwritten & shape.touched:
         return False
     return state.unsettled or shape.from_front or not (state.filling or shape.large)
+
+
+def is_cached(context: ArrayContext, stripe: Stripe, bands: Sequence[Band]) -> bool:
+    """Return whether the chunk cache has anything that a plan of *bands* reads.
+
+    Then the parity is computed with the write: the pre-read is there, and a cached parity follows.
+    """
+    cache, layout, code = context.cache, context.layout, context.code
+    if cache is None or code.is_copies or not code.parity_count:
+        return False  # no pre-reads
+    for low, high, touched in bands:
+        rmw, rcw = write_plans(code, touched, 0, 0)
+        cells = (rmw.read_mask if rmw else 0) | (rcw.read_mask if rcw else 0)
+        for cell in cells_of(cells):
+            if cache.touches(address_of(layout, stripe, cell) + low, high - low):
+                return True
+    return False
 
 
 def route(state: StripeState, touched: int, whole: bool) -> Route:

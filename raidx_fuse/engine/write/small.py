@@ -27,8 +27,7 @@ from typing import Any
 from numpy import bitwise_xor, frombuffer, uint8
 
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.engine.parity_policy.own import OwnPolicy
-from raidx_fuse.engine.parity_policy.policy import BpuPolicy, Policy
+from raidx_fuse.engine.policies import BpuPolicy, OwnPolicy, Policy
 from raidx_fuse.engine.write.pending import Done
 from raidx_fuse.engine.write.route import healthy_routes, may_follow
 from raidx_fuse.errors import MemberError

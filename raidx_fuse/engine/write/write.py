@@ -17,16 +17,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from raidx_fuse.engine.access_stats import SAMPLE_MASK
+from raidx_fuse.engine.chunk_cache import address_of
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.gate import Gate, Passage, enter, enter_now, leave
-from raidx_fuse.engine.write.data_only import is_cached, log_data
-from raidx_fuse.engine.write.full_stripe import FullStripeWrite
+from raidx_fuse.engine.write.full_stripe import FullStripeWrite, StripeEnd
 from raidx_fuse.engine.write.pending import Completion
-from raidx_fuse.engine.write.prepare import Preparer, Work
+from raidx_fuse.engine.write.prepare import Piece, Preparer, Work, split
 from raidx_fuse.engine.write.route import (
     Route,
+    is_cached,
     is_whole,
     logs_data_only,
     must_mark,
@@ -35,10 +37,9 @@ from raidx_fuse.engine.write.route import (
     state_of,
 )
 from raidx_fuse.engine.write.small import SmallWrite
-from raidx_fuse.engine.write.split import Piece, split
-from raidx_fuse.engine.write.stripe_end import StripeEnd
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import CommitBatch
+from raidx_fuse.journal.stripe_parity import Part
 from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
@@ -48,6 +49,56 @@ from raidx_fuse.store.member_io import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import xor_into
 
 log = logging.getLogger(__name__)
+
+RECORD_SHARE = 8  # a record takes at most 1/RECORD_SHARE of the ring, unless one stripe has more
+
+
+def data_writes(context: ArrayContext, piece: Piece, view: Any) -> list[MemberIO]:
+    """Return the writes of the data of *piece*, whose request has the content *view*."""
+    writes: list[MemberIO] = []
+    for cell, low, high in piece.parts(context.chunk_bytes):
+        role, position = context.position(piece.stripe, cell)
+        at = piece.at(cell, context.chunk_bytes) + low
+        writes.append((role, position + low, [view[at : at + high - low]], high - low))
+    return writes
+
+
+async def log_data(context: ArrayContext, pieces: Sequence[Piece], view: memoryview) -> list[Piece]:
+    """Log the data of *pieces*, whose stripes are locked.
+
+    Returns the pieces that must be logged with their parity, because the layout is about to change
+    or the ring is too small for it. Raises what the members raise.
+    """
+    done = 0
+    while done < len(pieces):
+        end = done
+        changes: list[tuple[Stripe, list[Part], list[MemberIO]]] = []
+        left_bytes = context.journal.capacity // RECORD_SHARE
+        for piece in pieces[done:]:
+            writes = data_writes(context, piece, view)
+            left_bytes -= sum(request[3] for request in writes)
+            if changes and left_bytes < 0:
+                break
+            changes.append((piece.stripe, piece.parts(context.chunk_bytes), writes))
+            end += 1
+        if not await context.journal.commit_data(changes):
+            return list(pieces[done:])
+        if context.cache is not None:
+            for piece in pieces[done:end]:
+                _cache(context, piece, view)
+        done = end
+    if pieces and context.member_set.unpublished:
+        await context.member_set.published()
+    return []
+
+
+def _cache(context: ArrayContext, piece: Piece, view: memoryview) -> None:
+    """Put the data of *piece* into the chunk cache."""
+    assert context.cache is not None
+    for cell, low, high in piece.parts(context.chunk_bytes):
+        at = piece.at(cell, context.chunk_bytes) + low
+        address = address_of(context.layout, piece.stripe, cell) + low
+        context.cache.wrote(address, view[at : at + high - low])
 
 
 class _UnreadableError(Exception):

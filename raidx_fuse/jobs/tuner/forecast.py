@@ -23,8 +23,7 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from raidx_fuse.engine.access_stats import INTERVAL_MAX, TICKS_A_SECOND, AccessStats
-from raidx_fuse.engine.heat.place_heat import Heat
+from raidx_fuse.engine.access_stats import INTERVAL_MAX, TICKS_A_SECOND, AccessStats, Heat
 from raidx_fuse.jobs.tuner.demands import Demands
 from raidx_fuse.jobs.tuner.plan import Planner
 from raidx_fuse.jobs.tuner.speeds import Costs, MemberLoad, costs_of, use_of

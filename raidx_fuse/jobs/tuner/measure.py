@@ -9,9 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from raidx_fuse.engine.access_stats import AccessStats
+from raidx_fuse.engine.access_stats import AccessStats, PlaceHeat
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.engine.heat.place_heat import PlaceHeat
 from raidx_fuse.jobs.tuner.speeds import SAMPLES_MIN, MemberLoad, ServiceMeter
 from raidx_fuse.layouts.numbers import Role, by_role
 from raidx_fuse.layouts.placements.bundled import BundleLayout

@@ -262,7 +262,7 @@ async def _create_smallest(
 class Fronts:
     """Finds the writes that complete a stripe which earlier writes filled from its front.
 
-    The engine treats such a write like a full-stripe write (engine/write/stripe_end.py).
+    The engine treats such a write like a full-stripe write (engine/write/full_stripe.py).
     """
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from raidx_fuse.engine.parity_policy.policy import traditional
+from raidx_fuse.engine.policies import traditional
 from raidx_fuse.layouts.codes.code import Code, Unrecoverable
 from raidx_fuse.layouts.codes.gf2 import bits
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Stripe, cell_range

@@ -10,7 +10,7 @@ FOLLOWING = "raidx_fuse/journal/recovery.py"
 RECORDS = "raidx_fuse/format/log_record.py"
 UNSETTLED = "raidx_fuse/journal/unsettled.py"
 WHOLE_CELLS = "raidx_fuse/journal/unsettled.py"
-CLOSING = "raidx_fuse/engine/write/stripe_end.py"
+CLOSING = "raidx_fuse/engine/write/full_stripe.py"
 UNLOGGED_FILE = "raidx_fuse/engine/context.py"
 ORDER = (
     "tests/journal/test_durable_order.py",

@@ -466,7 +466,7 @@ class Scene:
         """Return numbers for the stripes of a write, and for those that it may tear past the log.
 
         A full stripe may be torn, and so may one whose end is written: earlier requests may have
-        filled the rest of it (engine/write/stripe_end.py).
+        filled the rest of it (engine/write/full_stripe.py).
         """
         uuid = self.uuids[writer.volume]
         volumes, volume = self.pool.find(uuid)

@@ -3,21 +3,29 @@
 A policy sees the finished plans and the queues; it never does I/O. `traditional` does what md does:
 it chooses the plan with fewer pre-reads, and read-modify-write if both have as many. `bpu` also
 weighs the queue lengths (rules: bpu.py).
+
+A policy of another package is a function that says "rmw" or "rcw", and nothing else. It gets the
+roles that each plan would read from, and how many operations wait for each role. It never sees a
+plan, so that whatever it returns, the parity that is written is right. A function that raises, or
+says something else, is not asked again: `traditional` decides from then on, and the log names the
+package.
 """
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from raidx_fuse import plugins
-from raidx_fuse.engine.parity_policy import bpu
-from raidx_fuse.engine.parity_policy.bpu import STATES, Decision, Thresholds
-from raidx_fuse.engine.parity_policy.queue_monitor import QueueMonitor
+from raidx_fuse.engine import bpu
+from raidx_fuse.engine.bpu import LIGHT, RCW, RMW, STATES, Decision, Thresholds, state_of
 from raidx_fuse.errors import UsageError
-from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
-from raidx_fuse.layouts.planning.stripe_plan import BandPlan
+from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe, by_role
+from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of
 from raidx_fuse.store.latency import Latency
 from raidx_fuse.store.queue import MemberQueue
 
@@ -113,6 +121,113 @@ class BpuCounters:
             chosen = decision.rmw if decision.chosen == bpu.RMW else decision.rcw
             self.touched_longest += chosen.longest_s == longest_s
             self.skew.add(decision.skew_s)
+
+
+class QueueMonitor:
+    """The queue monitor of BPU: watches queues from `attend` until `leave`.
+
+    The paper's Queue Monitor (section V.C) "captures real-time information of I/O queues" and is
+    "consistent with the I/O queue all the time". Here the member queues report each change to it,
+    so nothing is computed while nothing waits, and the time spent in each state is exact.
+
+    * *lengths_s*: the queue length of each role in seconds, 0 for a role without a member.
+    * *mean_s*: their mean over the present members.
+    * *state*: the state of the load.
+    * *limits*: the thresholds from which the state follows.
+    * *by_hand*: the service times in seconds set by hand, by kind ("read", "write"), for all
+      members; None stands for the measured one of each.
+    """
+
+    def __init__(self, clock: Callable[[], float], limits: Thresholds) -> None:
+        self.lengths_s: list[float] = []
+        self.mean_s = 0.0
+        self.state = LIGHT
+        self.limits = limits
+        self.by_hand: dict[str, float | None] = {"read": None, "write": None}
+        self.active = False
+        self._clock = clock
+        self._queues: list[MemberQueue | None] = []
+        self._present = 1
+        self._since_s = 0.0
+        self._seconds: dict[str, float] = dict.fromkeys(STATES, 0.0)
+
+    def attend(self, queues: Sequence[MemberQueue | None]) -> None:
+        """Watch *queues* (by role) from now on, instead of those watched before."""
+        self.leave()
+        self.active = True
+        self._queues = list(queues)
+        self._present = sum(queue is not None for queue in queues) or 1
+        self.lengths_s = [0.0] * len(queues)
+        self._since_s = self._clock()
+        for role, queue in by_role(queues):
+            if queue is not None:
+                self.lengths_s[role] = self._length_s(queue)
+                queue.watch(partial(self._changed, role, queue))
+        self.refresh()
+
+    def leave(self) -> None:
+        """Stop watching."""
+        if self.active:
+            self.refresh()
+        self.active = False
+        for queue in self._queues:
+            if queue is not None:
+                queue.watch(None)
+        self._queues = []
+        self.lengths_s = [0.0] * len(self.lengths_s)
+        self.mean_s = 0.0
+
+    def set_service(self, kind: str, by_hand: float | None) -> None:
+        """Set A_R (*kind* "read") or A_W ("write") *by_hand*; None: measured."""
+        self.by_hand[kind] = by_hand
+        self.refresh()
+
+    def service_s(self, kind: str, queue: MemberQueue) -> float:
+        """Return A_R or A_W of the member with *queue*, in seconds."""
+        by_hand = self.by_hand[kind]
+        if by_hand is not None:
+            return by_hand
+        return queue.read_service_s if kind == "read" else queue.write_service_s
+
+    def set_limits(self, limits: Thresholds) -> None:
+        """Derive the state from *limits* from now on."""
+        self.limits = limits
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Compute every length again, after a change of the service times or the limits."""
+        for role, queue in by_role(self._queues):
+            if queue is not None:
+                self.lengths_s[role] = self._length_s(queue)
+        self._note(self._clock())
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds spent in each state so far, while watching."""
+        if self.active:
+            self._note(self._clock())
+        return dict(self._seconds)
+
+    def _length_s(self, queue: MemberQueue) -> float:
+        """Return L = N_R * A_R + N_W * A_W (equation 3), divided by what is served at a time.
+
+        The paper's disks serve one request after the other. A member that serves d of them at once
+        has the same work done in a d-th of the time, and next to one that does not, L would call
+        it busy where nothing waits.
+        """
+        reads_s = queue.reads_waiting * self.service_s("read", queue)
+        writes_s = queue.writes_waiting * self.service_s("write", queue)
+        return (reads_s + writes_s) / max(1, queue.member.depth)
+
+    def _changed(self, role: Role, queue: MemberQueue, now_s: float) -> None:
+        self.lengths_s[role] = self._length_s(queue)
+        self._note(now_s)
+
+    def _note(self, now_s: float) -> None:
+        """Count the time until now for the state so far, then update mean and state."""
+        self._seconds[self.state] += now_s - self._since_s
+        self._since_s = now_s
+        self.mean_s = sum(self.lengths_s) / self._present
+        self.state = state_of(self.mean_s, self.limits)
 
 
 class BpuPolicy:
@@ -262,3 +377,92 @@ def check_policy(name: str) -> str:
     except plugins.PluginError as error:
         raise UsageError(f"parity policy {error}") from error
     return name
+
+
+log = logging.getLogger(__name__)
+
+Chooser = Callable[[Sequence[int], Sequence[int], Sequence[int]], str]
+"""(roles read by read-modify-write, by reconstruct-write, operations waiting by role) -> choice."""
+
+
+def is_name(value: object) -> bool:
+    """Return whether *value*, of a superblock, can be the name of a package's policy."""
+    return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9][\w.-]{0,79}", value) is not None
+
+
+def problem_of(name: str) -> str | None:
+    """Return in words why policy *name* cannot be used here, or None."""
+    try:
+        check_policy(name)
+    except UsageError as error:
+        cause = error.__cause__
+        return f"cannot be used: {cause}" if cause else "is of no package that is installed here"
+    return None
+
+
+def why_not_asked(name: str, policy: Policy) -> str | None:
+    """Return why the policy *name* that an array keeps is not asked by *policy*; or None.
+
+    One line with the next step.
+    """
+    if isinstance(policy, OwnPolicy):
+        why = policy.broken and f"fails: {policy.broken}"
+    elif name not in POLICY_NAMES:
+        why = problem_of(name) or "was not there when the array was mounted"
+    else:
+        why = None
+    if not why:
+        return None
+    return (
+        f"parity policy {name} {why}; traditional decides. Put its package right and mount "
+        "again, or choose another one: raidx set ARRAY parity.policy=NAME"
+    )
+
+
+def own_policy(name: str, role_of: RoleOf, queues: Queues) -> OwnPolicy:
+    """Return the policy *name* of an installed package. Raises PluginError."""
+    return OwnPolicy(plugins.load(plugins.POLICY_GROUP, name), role_of, queues)
+
+
+class OwnPolicy:
+    """The policy of *plugin* over the queues of an array; *broken* says why it is not asked."""
+
+    def __init__(self, plugin: plugins.Plugin, role_of: RoleOf, queues: Queues) -> None:
+        self.broken: str | None = None
+        self._plugin = plugin
+        self._choose: Callable[..., Any] = plugin.target
+        self._role_of = role_of
+        self._queues = queues
+
+    def choose_now(self, _rmw: BandPlan | None, _rcw: BandPlan | None) -> None:
+        """Return None: the choice depends on the stripe."""
+        return
+
+    def __call__(
+        self, rmw: BandPlan | None, rcw: BandPlan | None, stripe: Stripe, cached: int = 0, /
+    ) -> BandPlan:
+        """Return the plan to be carried out in *stripe*."""
+        if rmw is None or rcw is None or self.broken is not None:
+            return traditional(rmw, rcw, stripe, cached)
+        if not rmw.pre_reads_beside(cached) or not rcw.pre_reads_beside(cached):
+            return traditional(rmw, rcw, stripe, cached)
+        waiting = tuple(q.queue_length() if q is not None else 0 for q in self._queues())
+        try:
+            chosen = self._choose(
+                self._roles(rmw, stripe, cached), self._roles(rcw, stripe, cached), waiting
+            )
+            if chosen not in (RMW, RCW):
+                raise ValueError(f"it said {chosen!r:.40}, not {RMW!r} or {RCW!r}")
+        except (Exception, SystemExit) as error:
+            self.broken = plugins.one_line(error)
+            log.error(
+                "parity policy %r of package %s fails: %s; traditional decides from now on",
+                self._plugin.name,
+                self._plugin.origin,
+                self.broken,
+            )
+            return traditional(rmw, rcw, stripe, cached)
+        return rmw if chosen == RMW else rcw
+
+    def _roles(self, plan: BandPlan, stripe: Stripe, cached: int) -> tuple[int, ...]:
+        return tuple(self._role_of(stripe, cell) for cell in cells_of(plan.read_mask & ~cached))

@@ -5,7 +5,7 @@ Arrays"; the sections named below are the paper's. Nothing here does I/O, waits 
 
 Section IV.A: the length of member i's queue is the time that its waiting operations take, in
 seconds: L_i = N_R * A_R + N_W * A_W, for members that serve one after the other. For one that
-serves d operations at a time it is a d-th of that (ours; queue_monitor.py). Section IV.C: the mean
+serves d operations at a time it is a d-th of that (ours; `QueueMonitor`). Section IV.C: the mean
 of all L_i gives the array's *state*, and a plan is judged by two numbers: its count of pre-reads in
 chunks, and the longest queue that it reads from.
 

@@ -1,1 +1,0 @@
-"""Parity update policies: which plan of a partial write is carried out."""
