@@ -104,7 +104,7 @@ class RequestHeat:
         context = self._context
         if context.member_set.clock() - self._looked_s > WATCHED_S:
             self.hand_over()
-            context.count_accesses(self.behind)
+            context.access = self.behind
 
     def hand_over(self) -> None:
         """Let the counter behind count what was noted since the last time."""
@@ -302,7 +302,7 @@ def _uses(context: ArrayContext) -> tuple[Numbers, Numbers, Shares]:
         return layout.disk[known].astype(np.int64), layout.offset[known].astype(np.int64), rates
     if isinstance(access, PlaceHeat):
         access = RequestHeat(context, access)
-        context.count_accesses(access)
+        context.access = access
     if isinstance(access, RequestHeat):
         return access.look()
     none = np.zeros(0, np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from raidx_fuse.engine.access_stats import Noted, counter_of
 from raidx_fuse.engine.changed_regions import ChangedRegions
@@ -26,7 +26,7 @@ from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, unwritte
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.store.buffers import ArenaPool
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
-from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, ArrayCounters, Latency
+from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, Latency
 from raidx_fuse.store.member_io import MemberIO, MemberLostError
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.written_map import WrittenMap
@@ -38,16 +38,15 @@ from raidx_fuse.store.written_map import WrittenMap
 
 
 class UnflushedWrites:
-    """Counts the writes past the log: all so far (*count*), and those that a flush has covered."""
+    """Counts the writes past the log: all so far (*count*), and those that a flush has covered.
+
+    A write counts even if only some members have taken it yet.
+    """
 
     __slots__ = ("_covered", "_flushing", "count")
 
     def __init__(self) -> None:
         self.count = self._flushing = self._covered = 0
-
-    def add(self) -> None:
-        """Count a write past the log, even if only some members have taken it yet."""
-        self.count += 1
 
     def flush_begins(self) -> None:
         """Note how many writes the flush that begins now will cover."""
@@ -65,6 +64,44 @@ class UnflushedWrites:
         return bool((offset | length) % SECTOR_BYTES) and self.count != self._covered
 
 
+@dataclass(slots=True)
+class ArrayCounters:
+    """Operations of an array since its start, as plain integers; the `stats` command reads them."""
+
+    reads: int = 0
+    writes: int = 0
+    read_bytes: int = 0
+    write_bytes: int = 0
+    pre_reads: int = 0
+    rmw: int = 0
+    rcw: int = 0
+    full_stripe: int = 0
+    degraded_reads: int = 0
+    chunks_moved: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    cache_pre_reads: int = 0
+    flushes: int = 0
+
+    def count_flush(self) -> None:
+        """Count one flush of the image."""
+        self.flushes += 1
+
+    def count_moved(self, chunks: int) -> None:
+        """Count *chunks* that a job has moved."""
+        self.chunks_moved += chunks
+
+    def count_plan(self, kind: str, pre_reads: int, times: int = 1) -> None:
+        """Count the writes of stripes by the *kind* of their plan (rmw, rcw or full stripe)."""
+        self.pre_reads += pre_reads * times
+        if kind == "rmw":
+            self.rmw += times
+        elif kind == "rcw":
+            self.rcw += times
+        else:
+            self.full_stripe += times
+
+
 class ArrayContext:
     """One array's geometry, members, maps, locks and counters.
 
@@ -78,6 +115,8 @@ class ArrayContext:
     a growth or restripe, which moves places under stripe locks while the gate is open. A task that
     looked up a place before it held the stripe's lock compares the epoch afterwards, and repeats
     the look-up if it has changed.
+
+    *access* counts the chunks that requests use (None: nothing does).
 
     *growth* is the position of the growth that is under way, or None.
     """
@@ -171,10 +210,6 @@ class ArrayContext:
             known = POLICIES.get(name)
             self.policy = known or own_policy(name, self._role, lambda: self.member_set.queues)
             self.bpu.stop()
-
-    def count_accesses(self, access: Noted | None) -> None:
-        """Tell *access* of the chunks that requests use from now on; None: nobody."""
-        self.access = access
 
     def use_cache(self, size_bytes: int) -> None:
         """Give the chunk cache *size_bytes* of memory from now on; 0 switches it off."""

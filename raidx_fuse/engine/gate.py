@@ -68,28 +68,24 @@ class Generation(list[None]):
     until it is empty.
     """
 
-    __slots__ = ("_empty", "awaited")
+    __slots__ = ("awaited", "empty")
 
     def __init__(self) -> None:
         super().__init__()
         self.awaited = False
-        self._empty = trio.Event()
+        self.empty = trio.Event()  # set when all have left, if *awaited*
 
     def leave(self) -> None:
         """Note that one has left."""
         self.pop()
         if self.awaited and not self:
-            self.note_empty()
-
-    def note_empty(self) -> None:
-        """Wake those who wait: all have left."""
-        self._empty.set()
+            self.empty.set()
 
     async def over(self) -> None:
         """Return when all have left; none enters any more."""
         if self:
             self.awaited = True
-            await self._empty.wait()
+            await self.empty.wait()
 
 
 class Gate:
@@ -259,4 +255,4 @@ def leave(passage: Passage) -> None:
         if generation is not None:
             generation.pop()
             if generation.awaited and not generation:
-                generation.note_empty()
+                generation.empty.set()

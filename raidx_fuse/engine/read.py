@@ -90,7 +90,8 @@ class Reader:
         member_set = context.member_set
         started_s = member_set.clock()
         counters = context.counters
-        counters.count_read(length)
+        counters.reads += 1
+        counters.read_bytes += length
         shift = context.shift
         chunk = offset >> shift
         inner = offset & context.inner_mask
@@ -104,7 +105,7 @@ class Reader:
             if cache is not None:
                 reply = self._reply_of(length)
                 if cache.fill(offset, reply):
-                    counters.count_hit()
+                    counters.cache_hits += 1
                     context.count_synchronous(started_s)
                     return reply
             if context.access is not None:
@@ -129,7 +130,7 @@ class Reader:
                     if newest is not reply:
                         reply = memoryview(newest)
                     elif cache is not None:
-                        counters.count_miss()
+                        counters.cache_misses += 1
                         self._keep(offset, reply)
                     context.count_synchronous(started_s)
                     return reply
@@ -137,7 +138,7 @@ class Reader:
             if context.cache is not None:
                 reply = self._reply_of(length)
                 if context.cache.fill(offset, reply):
-                    counters.count_hit()
+                    counters.cache_hits += 1
                     context.count_synchronous(started_s)
                     return reply
             if context.access is not None:
@@ -145,7 +146,7 @@ class Reader:
             reply = self._reply_of(length)
             if self._read_at_once(offset, length, reply):
                 if context.cache is not None:
-                    counters.count_miss()
+                    counters.cache_misses += 1
                     self._keep(offset, reply)
                 context.count_synchronous(started_s)
                 return reply
@@ -248,7 +249,7 @@ class Reader:
                 self._refuse_bad(offset, length)
             try:
                 if cache is not None and cache.fill(offset, answer):
-                    context.counters.count_hit()
+                    context.counters.cache_hits += 1
                     return answer
                 if not context.member_set.lost and not context.member_set.unreadable:
                     requests, _zeros = self._segments(offset, length, answer)
@@ -259,7 +260,7 @@ class Reader:
                     self._refuse_bad(offset, length)
                 if mark == context.layout.mark(*chunks):
                     if cache is not None and cache is context.cache:
-                        context.counters.count_miss()
+                        context.counters.cache_misses += 1
                         if stamp == cache.stamp(offset, length):
                             self._keep(offset, answer)
                     return answer  # else the place read may belong to another chunk by now
@@ -350,5 +351,5 @@ class Reader:
                 at = ((cell - first) << context.shift) + low - start
                 into[cell] = answer[at : at + high - low]
             known = context.cached(stripe, context.code.all_mask & ~unwritten, low, high)
-            context.counters.count_degraded(reader.add(stripe, into, low, high - low, known))
+            context.counters.degraded_reads += reader.add(stripe, into, low, high - low, known)
         await reader.run()

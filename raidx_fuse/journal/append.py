@@ -216,7 +216,7 @@ class LogWriter:
         The ring must be empty and no commit may run. Raises what the members raise; then the former
         log members stay, until `tend` (checkpoint.py) has tried again.
         """
-        if self.ring.open or self.inflight:
+        if self.ring.open or self.inflight.open:
             raise self.member_set.laws.broken(Law.EMPTY, f"{len(self.ring.open)} records")
         roles, holders = self.log_members.roles, self.ring.holders
         self.to_form = True
@@ -226,7 +226,7 @@ class LogWriter:
             await self.member_set.flush()
         except BaseException:
             self.log_members.take(roles)
-            self.ring.set_holders(holders)
+            self.ring.holders = holders
             raise
         self.to_form = False
 
@@ -242,7 +242,7 @@ class LogWriter:
     def choose_roles(self) -> None:
         """Choose all readable members as log members."""
         self.log_members.choose()
-        self.ring.set_holders(self.log_members.holders())
+        self.ring.holders = self.log_members.holders()
 
     def holds(self, stripe: Stripe) -> bool:
         """Return whether a record of *stripe* may still be replayed (journal.py, law 3)."""
@@ -261,7 +261,7 @@ class LogWriter:
         self.write_batch()
         sequence, position, record, left = self.append_now(body)
         self.ring.hold(stripes, sequence)
-        self.inflight.add(sequence, position)
+        self.inflight.open[sequence] = position
         try:
             if left:
                 await self.member_set.write(left)
@@ -373,7 +373,7 @@ class LogWriter:
             return
         _, position, _, left = self.append_now(batch.body)
         self.batch = None
-        batch.mark_written()
+        batch.written, batch.body = True, RecordBody()  # perhaps not by all log members yet
         if left:
             self.be_late(batch, left, position)
 
@@ -384,7 +384,8 @@ class LogWriter:
             self.write_batch()
         except LawError as error:
             assert batch is not None
-            batch.refuse(error)
+            batch.error, batch.over = error, trio.Event()  # the changes may be written later
+            batch.over.set()
 
     def be_late(self, batch: CommitBatch, left: Sequence[MemberIO], position: int) -> None:
         """Make *batch* late: its requests *left* are still to be written.
@@ -392,10 +393,11 @@ class LogWriter:
         Readers see its changes already, so its stripes are locked until the record is written.
         Later records may build on it, because replay stops before a missing record.
         """
-        self.inflight.add(batch.sequence, position)
+        self.inflight.open[batch.sequence] = position
         self.late = batch
         locks = self.locks
-        batch.be_late(left, locks.take_free(batch.stripes) if locks is not None else ())
+        batch.left, batch.over = left, trio.Event()
+        batch.locked = locks.take_free(batch.stripes) if locks is not None else ()
 
     async def finish_gathered(self, batch: CommitBatch) -> None:
         """Return when the record of *batch* is on all log members; each of its handlers waits.
@@ -404,7 +406,7 @@ class LogWriter:
         record again before anything follows it, in the log or in home places.
         """
         assert batch.over is not None
-        left = batch.take_left()
+        left, batch.left = batch.left, ()
         if not left:
             await batch.over.wait()
         else:
@@ -412,7 +414,7 @@ class LogWriter:
                 await self.member_set.write(left)
             except BaseException as error:
                 self._owed = left
-                batch.fail(self._tear(error))
+                batch.error = self._tear(error)
                 if not isinstance(error, RaidxError):
                     raise
             finally:
@@ -469,7 +471,7 @@ class LogWriter:
         Some members may have the record or may still get it, so its stripes stay held.
         """
         ring = self.ring
-        position = self.inflight.position(sequence)
+        position = self.inflight.open[sequence]
         ring.take_back(sequence, position)
         offset = ring.offset + position % self.capacity
         self._taken_back.append((offset, record[:SECTOR_BYTES]))
@@ -505,5 +507,5 @@ class LogWriter:
             await self.member_set.write([*self._owed, *wiped])
             await self.member_set.flush()
             self._owed, self._taken_back, self.torn = (), [], None
-            self.ring.note_wiped()
+            self.ring.stale_end = 0
             log.warning("the journal is written again")

@@ -137,7 +137,7 @@ class Checkpoint(LogWriter):
             await self.written.save_taken(pages)
             await self.chunk_table.save_as(chunk_table)
             await self._barrier()  # the home places are durable
-            self.overlay.drop_frozen()
+            self.overlay.frozen = {}
             self._begun = None
             self.member_set.note_placed()
             if self.member_set.unreadable:
@@ -198,8 +198,8 @@ class Checkpoint(LogWriter):
             kept = f"{unsettled.closed_bytes} of {unsettled.held_bytes} bytes"
             raise laws.broken(Law.KEPT, kept)
         first = self.ring.next_sequence, self.ring.position
-        if self.inflight:  # perhaps behind one that was taken back
-            first = min(first, self.inflight.first())
+        if self.inflight.open:  # perhaps behind one that was taken back
+            first = min(first, *self.inflight.open.items())
         tail: Tail = *first, self.mark
         self.overlay.freeze()
         self.unsettled.freeze()

@@ -134,30 +134,6 @@ class CommitBatch:
         """The size of the record so far, without its header."""
         return self.body.data_bytes + ENTRY_BYTES * self.body.entries
 
-    def mark_written(self) -> None:
-        """Note that the record is written, perhaps not by all log members yet; drop its body."""
-        self.written = True
-        self.body = RecordBody()
-
-    def be_late(self, left: Sequence[MemberIO], locked: Sequence[Stripe]) -> None:
-        """Note the requests *left* to be written, and the stripes *locked* until then."""
-        self.left, self.locked = left, locked
-        self.over = trio.Event()
-
-    def take_left(self) -> Sequence[MemberIO]:
-        """Return the requests *left*; the caller writes them."""
-        left, self.left = self.left, ()
-        return left
-
-    def fail(self, error: RaidxError) -> None:
-        """Let every handler of the batch raise *error*."""
-        self.error = error
-
-    def refuse(self, error: RaidxError) -> None:
-        """Let every handler raise *error* at once; the changes may be written later."""
-        self.error, self.over = error, trio.Event()
-        self.over.set()
-
 
 @types.coroutine
 def held(batch: CommitBatch) -> Generator[CommitBatch, None, None]:

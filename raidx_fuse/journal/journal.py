@@ -74,7 +74,7 @@ class Journal(Checkpoint):
         called with the stripes whose parity is about to be planned and logged (unsettled.py).
         """
         self.locks, self.on_mark, self.before_places = locks, on_mark, before_places
-        self.unsettled.call_before_parity(before_parity)
+        self.unsettled.before_parity = before_parity
 
     # -- commit --------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Journal(Checkpoint):
         sequence, record = await self.append(stripes, body, role_epoch)
         try:
             self.take_effect(record, body, writes)
-            self.unsettled.note_parity(stripes)
+            self.unsettled.with_parity.update(stripes)
             self.unsettled.drop_closed(stripes)
             self.written.set_bits(fresh)
             self.written.clear_bits(unwritten)
@@ -243,6 +243,6 @@ class Journal(Checkpoint):
             return ()
         batch = CommitBatch(self.write_batch, sequence, 0)
         batch.stripes.append(stripe)
-        batch.mark_written()
+        batch.written = True
         self.be_late(batch, left, position)
         return batch

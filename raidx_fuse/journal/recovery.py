@@ -501,7 +501,7 @@ async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Rep
     if records:
         log.warning("replaying %d journal records, %d bytes", records, data_bytes)
         journal.choose_roles()
-        journal.ring.resume(epoch, log_found.tail)
+        journal.ring.epoch, journal.ring.noted_tail = epoch, log_found.tail
         holders = log_found.holders
         everybody = (holder_of(record.member_uuid) for record in member_set.config.members)
         await journal.ring.believe_also(everybody if holders is None else holders)
@@ -613,4 +613,4 @@ async def _place(journal: Journal, member_set: MemberSet) -> None:
     await journal.written.save_taken(journal.written.take_unsaved())
     await journal.chunk_table.save_as(journal.chunk_table.take_unsaved())
     await member_set.flush()
-    journal.overlay.drop_frozen()
+    journal.overlay.frozen = {}

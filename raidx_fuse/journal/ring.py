@@ -10,7 +10,7 @@ free, and a stripe as no longer replayed, only after a flush has covered the pag
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 import trio
 
@@ -31,7 +31,7 @@ Tail = tuple[int, int, int]  # sequence number and position of a record, waterma
 class RecordsInFlight:
     """The records that are being written, or whose effect readers do not see yet.
 
-    *open* maps sequence number -> position. False if there are none.
+    *open* maps sequence number -> position.
     """
 
     __slots__ = ("_landed", "_moved", "open")
@@ -40,21 +40,6 @@ class RecordsInFlight:
         self.open: dict[int, int] = {}
         self._landed: set[int] = set()  # records in flight that are written
         self._moved = trio.Event()  # set and replaced whenever a record is written or ends
-
-    def __bool__(self) -> bool:
-        return bool(self.open)
-
-    def add(self, sequence: int, position: int) -> None:
-        """Note that the record *sequence* at *position* is in flight."""
-        self.open[sequence] = position
-
-    def position(self, sequence: int) -> int:
-        """Return the position of a record in flight."""
-        return self.open[sequence]
-
-    def first(self) -> tuple[int, int]:
-        """Return sequence number and position of the earliest record in flight."""
-        return min(self.open.items())
 
     async def wait_for_earlier(self, sequence: int) -> None:
         """Note that *sequence* is written; wait for all earlier records (journal.py, law 1).
@@ -118,11 +103,12 @@ class Ring:
         self.position = 0
         self.open: deque[tuple[int, int]] = deque()
         self.durable_tail: Tail = (1, 0, 0)
-        self.holders: list[bytes] = []  # identities of the log members: recovery reads no others
+        # Identities of the log members, for the next head page: recovery reads no others.
+        self.holders: list[bytes] = []
         self.stripes: dict[Stripe, int] = {}  # stripe -> sequence of its newest record
         self.held_from = NO_STRIPE  # this stripe and all behind it count as having the record...
         self._held_by = 0  # ...of this sequence number
-        self._stale_end = 0  # behind the numbers that were taken back and are not wiped yet
+        self.stale_end = 0  # behind the numbers that were taken back and are not wiped yet
         self.offset = Offset(region.offset + HEAD_BYTES)
         self._head = head
         self.noted_tail = self.placed_tail = self._flushing_tail = self.durable_tail
@@ -140,19 +126,9 @@ class Ring:
         self.held_from = NO_STRIPE
         await self.save_head(tail)
 
-    def resume(self, epoch: int, tail: Tail) -> None:
-        """Note what recovery found: the *epoch*, and the *tail* that the head page has."""
-        self.epoch, self.noted_tail = epoch, tail
-
-    def set_holders(self, holders: list[bytes]) -> None:
-        """Let the next head page name *holders* as log members."""
-        self.holders = holders
-
-    async def save_head(self, tail: Tail) -> None:
-        """Write the head page with *tail* (not flushed)."""
-        await self._save(tail, self.holders)
-
-    async def _save(self, tail: Tail, holders: Collection[bytes]) -> None:
+    async def save_head(self, tail: Tail, others: Iterable[bytes] = ()) -> None:
+        """Write the head page with *tail*; *others* are valid holders, too (not flushed)."""
+        holders = {*self.holders, *others}
         HEAD.pack_into(self._head.payload, 0, self.epoch, *tail, self.epoch, len(holders))
         names = b"".join(sorted(holders))
         self._head.payload[HEAD.size : HEAD.size + len(names)] = names
@@ -166,7 +142,7 @@ class Ring:
         This must be durable before records go to other members than before, because recovery must
         find the records with either copy of the head page. The next save names only the holders.
         """
-        await self._save(self.noted_tail, {*self.holders, *others})
+        await self.save_head(self.noted_tail, others)
 
     async def save_mark(self, mark: int) -> None:
         """Write the head page with the watermark *mark* (not flushed)."""
@@ -226,7 +202,7 @@ class Ring:
         They are new stripes in places that other stripes have left. The replay of a record of those
         may still write to these places.
         """
-        end = max(self.next_sequence, self._stale_end)
+        end = max(self.next_sequence, self.stale_end)
         if self.durable_tail[0] != end:
             self.held_from, self._held_by = min(stripe, self.held_from), end - 1
 
@@ -281,12 +257,8 @@ class Ring:
 
         Its stripes and those of the records behind it stay held: parts of them may lie on a member.
         """
-        self._stale_end = max(self._stale_end, sequence + 1)
+        self.stale_end = max(self.stale_end, sequence + 1)
         if sequence < self.next_sequence:
             self.next_sequence, self.position = sequence, position
         while self.open and self.open[-1][0] >= sequence:
             self.open.pop()
-
-    def note_wiped(self) -> None:
-        """Note that no record that was taken back can be replayed any more."""
-        self._stale_end = 0

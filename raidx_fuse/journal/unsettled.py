@@ -263,10 +263,6 @@ class Unsettled:
             total = min(total, self._code_bytes + 2 * len(parts) * self._code_entries_bytes)
         return total + ALONE_BYTES
 
-    def call_before_parity(self, before_parity: Callable[[Iterable[Stripe]], None]) -> None:
-        """Call *before_parity* with the stripes of each batch before its parity is planned."""
-        self.before_parity = before_parity
-
     def choose_by(self, chooser: Chooser) -> None:
         """Let *chooser* decide by which plan a parity is computed."""
         self.chooser = chooser
@@ -281,10 +277,6 @@ class Unsettled:
             self.current[stripe] = NewData(sequence, parts, space_bytes)
         else:
             self.held_bytes += new.add(sequence, parts, space_bytes) - space_bytes
-
-    def note_parity(self, stripes: Iterable[Stripe]) -> None:
-        """Note that the current layer gets content of *stripes* with its parity."""
-        self.with_parity.update(stripes)
 
     def close(self, stripe: Stripe, with_parity: bool) -> None:
         """Note that all of *stripe* is home; *with_parity*: the current layer has its parity."""
@@ -369,17 +361,17 @@ class Unsettled:
 
         A single stripe always fits (`has_space`).
         """
-        batch: list[Stripe] = []
+        together: list[Stripe] = []
         size = 0
         for stripe in stripes:
             more = layer[stripe].reserve_bytes
-            if batch and (size + more > self.batch_bytes or len(batch) == STRIPES_AT_ONCE):
-                yield batch
-                batch, size = [], 0
-            batch.append(stripe)
+            if together and (size + more > self.batch_bytes or len(together) == STRIPES_AT_ONCE):
+                yield together
+                together, size = [], 0
+            together.append(stripe)
             size += more
-        if batch:
-            yield batch
+        if together:
+            yield together
 
     async def _settle(self, layer: NewLayer, stripes: Sequence[Stripe]) -> int:
         """Settle *stripes* of *layer* by one record; return its sequence number.

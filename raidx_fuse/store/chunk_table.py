@@ -14,7 +14,7 @@ table_recovery.py combines the shares of all members when the array starts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import trio
@@ -147,10 +147,6 @@ class ChunkTable:
         pages = {page: self._payload(page) for page in sorted(self._unsaved)}
         self._unsaved.clear()
         return pages
-
-    def put_back(self, pages: Iterable[Page]) -> None:
-        """Count *pages* as unsaved again, because saving them failed."""
-        self._unsaved.update(pages)
 
     async def save_as(self, pages: Mapping[Page, bytes]) -> None:
         """Write *pages* to both of their slots.
@@ -286,7 +282,7 @@ class ChunkTable:
                 await self.save_as({page: self._payload(page) for page in some})
                 await self.member_set.flush()
             except BaseException:
-                self.put_back(some)
+                self._unsaved.update(some)
                 raise
 
     async def save_all(self) -> None:

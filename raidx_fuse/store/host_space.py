@@ -31,15 +31,6 @@ class _Host:
     promised_bytes: int = 0
     paths: list[str] = field(default_factory=list)
 
-    def take(self, path: str, missing_bytes: int) -> None:
-        """Count a member that lacks *missing_bytes* there."""
-        self.promised_bytes += missing_bytes
-        self.paths.append(path)
-
-    def has_at_most(self, free_bytes: int) -> None:
-        """Note that fewer bytes than *free_bytes* were free after the last look."""
-        self.free_bytes = min(self.free_bytes, free_bytes)
-
 
 class HostSpaces:
     """What is known of the hosts of the members that *members* returns."""
@@ -55,7 +46,7 @@ class HostSpaces:
         self._refused[error.member] = length_bytes if is_full else None
         for host in self._hosts.values():
             if is_full and error.member in host.paths:
-                host.has_at_most(length_bytes)
+                host.free_bytes = min(host.free_bytes, length_bytes)
 
     def note_taken(self, path: str) -> None:
         """Note that the host of the member at *path* had room."""
@@ -105,8 +96,9 @@ class HostSpaces:
             except (RaidxError, OSError):
                 continue
             if space is not None:
-                host = hosts.setdefault(space.device, _Host(space.free_bytes))
-                host.take(member.path, space.missing_bytes)
+                host: _Host = hosts.setdefault(space.device, _Host(space.free_bytes))
+                host.promised_bytes += space.missing_bytes
+                host.paths.append(member.path)
                 free[member.path] = space.free_bytes
         self._hosts = hosts
         for path, wanted in list(self._refused.items()):

@@ -12,7 +12,6 @@ answers synchronously are therefore all counted, but after the first `TIMED_ALL`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 OCTAVE_BUCKETS = 4
 BUCKETS = 160  # up to 2**40 us
@@ -90,71 +89,3 @@ class Latency:
             "p95": percentile_s(self.histogram, 0.95) * 1e3,
             "p99": percentile_s(self.histogram, 0.99) * 1e3,
         }
-
-
-@dataclass(slots=True)
-class ArrayCounters:
-    """Operations of an array since its start, as plain integers; the `stats` command reads them."""
-
-    reads: int = 0
-    writes: int = 0
-    read_bytes: int = 0
-    write_bytes: int = 0
-    pre_reads: int = 0
-    rmw: int = 0
-    rcw: int = 0
-    full_stripe: int = 0
-    degraded_reads: int = 0
-    chunks_moved: int = 0
-    cache_hits: int = 0
-    cache_misses: int = 0
-    cache_pre_reads: int = 0
-    flushes: int = 0
-
-    def count_read(self, size_bytes: int) -> None:
-        """Count one read of the image."""
-        self.reads += 1
-        self.read_bytes += size_bytes
-
-    def count_write(self, size_bytes: int) -> None:
-        """Count one write of the image."""
-        self.writes += 1
-        self.write_bytes += size_bytes
-
-    def count_flush(self) -> None:
-        """Count one flush of the image."""
-        self.flushes += 1
-
-    def count_full_stripes(self, count: int) -> None:
-        """Count full-stripe writes of *count* stripes."""
-        self.full_stripe += count
-
-    def count_degraded(self, cells: int) -> None:
-        """Count *cells* that a read recovered."""
-        self.degraded_reads += cells
-
-    def count_moved(self, chunks: int) -> None:
-        """Count *chunks* that a job has moved."""
-        self.chunks_moved += chunks
-
-    def count_hit(self) -> None:
-        """Count a chunk that a read found in the chunk cache."""
-        self.cache_hits += 1
-
-    def count_miss(self) -> None:
-        """Count a chunk that a read did not find in the chunk cache."""
-        self.cache_misses += 1
-
-    def count_cached_pre_reads(self, count: int) -> None:
-        """Count pre-reads that the chunk cache answered."""
-        self.cache_pre_reads += count
-
-    def count_plan(self, kind: str, pre_reads: int, times: int = 1) -> None:
-        """Count the writes of stripes by the *kind* of their plan (rmw, rcw or full stripe)."""
-        self.pre_reads += pre_reads * times
-        if kind == "rmw":
-            self.rmw += times
-        elif kind == "rcw":
-            self.rcw += times
-        else:
-            self.full_stripe += times

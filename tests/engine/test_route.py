@@ -135,7 +135,7 @@ def test_a_snapshot_names_the_states_that_hold() -> None:
         context.locks.release(1)
         context.journal.overlay.freeze()
         assert "being checkpointed" in names(0)
-        context.journal.overlay.drop_frozen()
+        context.journal.overlay.frozen = {}
         await array.fail_disk(0)
         assert "degraded" in names(0)
         await rig.close()

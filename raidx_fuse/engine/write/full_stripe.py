@@ -135,7 +135,7 @@ class FullStripeWrite:
             context.cache.forget(first << shift, end - first << shift)
             if sums:  # parity has addresses below zero
                 context.cache.forget(-(stop * sums << shift), (stop - row) * sums << shift)
-        context.unflushed_writes.add()
+        context.unflushed_writes.count += 1
         left = write_synchronously(
             context,
             [
@@ -147,7 +147,7 @@ class FullStripeWrite:
         if left is None:
             return None
         pending = keep_locked(context, stripe_range(row, stop), left, arena)
-        context.counters.count_full_stripes(stop - row)
+        context.counters.full_stripe += stop - row
         if context.cache is not None and pending is None:
             context.cache.keep(first << shift, content)
         return first << shift, end << shift, pending
@@ -300,7 +300,7 @@ class StripeEnd:
         places = [context.position(stripe, cell) for cell in cells_of(context.code.all_mask)]
         if overlay.frozen and any(overlay.is_placing(*at, context.chunk_bytes) for at in places):
             return None
-        context.unflushed_writes.add()
+        context.unflushed_writes.count += 1
         if context.cache is not None:
             context.forget_stripe(stripe)
         size = (stripe + 1) * self._stripe_bytes - offset
@@ -308,7 +308,7 @@ class StripeEnd:
         self._is_synchronous, pending = self._place(stripe, filled, view[:size])
         if not self._is_synchronous:
             return None
-        context.counters.count_full_stripes(1)
+        context.counters.full_stripe += 1
         if pending is not None:
             return size, pending
         for cell in (*cells_of(filled), *cells_of(context.code.parity_mask)):

@@ -194,10 +194,6 @@ class Work:
     contents: list[Content] = field(default_factory=list)  # for the chunk cache
     cached: int = 0  # pre-reads that the cache saved
 
-    def count_cached(self) -> None:
-        """Count a pre-read that the cache saved."""
-        self.cached += 1
-
 
 class Preparer:
     """Prepares the pieces of requests."""
@@ -273,7 +269,7 @@ class Preparer:
                 contents[cell], old[cell] = buffer, array
                 if known >> cell & 1 and context.cache is not None:
                     context.cache.fill(address_of(context.layout, stripe, cell) + low, buffer)
-                    work.count_cached()
+                    work.cached += 1
                     continue
                 role, position = context.position(stripe, cell)
                 work.reads.append((role, position + low, [buffer], size))

@@ -143,7 +143,7 @@ class SmallWrite:
             left.append(request)
         if left:
             self._renew()  # the writes that are left own the memory now
-        context.unflushed_writes.add()
+        context.unflushed_writes.count += 1
         context.counters.count_plan(plan.kind, len(plan.reads))
         return stripe, left
 

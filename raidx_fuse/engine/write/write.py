@@ -133,7 +133,8 @@ class Writer:
         started_s = context.member_set.clock()
         view = memoryview(data)
         length = len(view)
-        context.counters.count_write(length)
+        context.counters.writes += 1
+        context.counters.write_bytes += length
         if not length:
             return
         access = context.access
@@ -432,7 +433,7 @@ class Writer:
             self._completion.note_torn(piece.stripe for piece in direct)
             raise
         finally:
-            context.unflushed_writes.add()
+            context.unflushed_writes.count += 1
 
     async def _write_content(
         self, work: Work, logged: list[Piece], records: list[Work], epoch: int
@@ -496,7 +497,7 @@ class Writer:
         cache = context.cache
         assert cache is not None
         for part in every:
-            context.counters.count_cached_pre_reads(part.cached)
+            context.counters.cache_pre_reads += part.cached
             for address, size, data, changed in part.contents:
                 if changed:
                     cache.forget(address, size)

@@ -105,8 +105,8 @@ LATE = (
     Mutant(
         "tail-behind-a-record-that-was-taken-back",
         CHECKPOINT,
-        "            first = min(first, self.inflight.first())",
-        "            first = self.inflight.first()",
+        "            first = min(first, *self.inflight.open.items())",
+        "            first = min(self.inflight.open.items())",
         "the next record lies before the tail, and no replay finds it",
         (*REFUSALS, *HANGS),
         ("tests/journal/test_taken_back.py",),

@@ -73,7 +73,7 @@ PLACING = (
     Mutant(
         "tail-ahead-of-records-in-flight",
         CHECKPOINT,
-        "            first = min(first, self.inflight.first())",
+        "            first = min(first, *self.inflight.open.items())",
         "            pass",
         "a record that readers do not see yet counts as placed",
         (*LOGGED, *TWO_LOSSES),
@@ -215,8 +215,8 @@ COMMITTING = (
     Mutant(
         "late-record-leaves-its-stripes-free",
         LOG_WRITER,
-        "batch.be_late(left, locks.take_free(batch.stripes) if locks is not None else ())",
-        "batch.be_late(left, ())",
+        "batch.locked = locks.take_free(batch.stripes) if locks is not None else ()",
+        "batch.locked = ()",
         "others change, past the log, what it still lacks",
         DEFERRAL,
         TOGETHER,

@@ -105,8 +105,8 @@ REPLAYING = (
     Mutant(
         "replay-ends-before-its-places-are-durable",
         REPLAY,
-        "    await member_set.flush()\n    journal.overlay.drop_frozen()",
-        "    journal.overlay.drop_frozen()",
+        "    await member_set.flush()\n    journal.overlay.frozen = {}",
+        "    journal.overlay.frozen = {}",
         "the new epoch may be durable before what the old one's records stood for",
         LOGGED,
         MOMENTS,
@@ -241,7 +241,7 @@ BESIDE = (
         "raidx_fuse/journal/checkpoint.py",
         "            if self._begun is None:\n",
         "            if self._begun is not None:\n"
-        "                self.overlay.drop_frozen()\n"
+        "                self.overlay.frozen = {}\n"
         "            if True:\n",
         "what a placement that failed was to place is not seen any more",
         LOGGED,
