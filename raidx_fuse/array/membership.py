@@ -88,7 +88,7 @@ class Membership:
         Raises ArrayFailedError if the array cannot lose the role, or if chunks may be lost and
         *lose_data* is False.
         """
-        if not self.member_set.tolerates(self.member_set.lost | {role}):
+        if not self.member_set.layout.tolerates(self.member_set.lost | {role}):
             raise ArrayFailedError(
                 f"role {role} cannot be spared: data would be lost",
                 action="rebuild or replace the lost members first",

@@ -42,7 +42,7 @@ def state(array: RunningArray) -> str:
     failed.
     """
     member_set = array.member_set
-    if member_set.lost and not member_set.tolerates(member_set.lost):
+    if member_set.lost and not member_set.layout.tolerates(member_set.lost):
         return "failed"
     kinds = {job.kind for job in array.jobs.running()}
     if "rebuild" in kinds:

@@ -330,7 +330,6 @@ class Heat:
 
     @property
     def total(self) -> Rates:
-        """Reads and writes together."""
         return self.reads + self.writes
 
     @property
@@ -414,7 +413,6 @@ class PlaceHeat(AccessCounter):
         self._faded_s = now_s
 
     def look(self) -> Heat:
-        """Return what was counted so far."""
         self.digest()
         self._fade()
         return self._heat(self._counts.sum(axis=0), 1.0)

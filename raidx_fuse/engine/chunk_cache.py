@@ -61,7 +61,6 @@ class ChunkCache:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes kept now."""
         return len(self._pages) << PAGE_SHIFT
 
     def items(self) -> list[tuple[int, bytes]]:
@@ -163,6 +162,5 @@ class ChunkCache:
             pages.pop(page, None)
 
     def clear(self) -> None:
-        """Drop everything."""
         self._pages.clear()
         self._stamps = [stamp + 1 for stamp in self._stamps]

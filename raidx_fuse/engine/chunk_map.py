@@ -89,7 +89,6 @@ class RequestHeat:
         self._batches: deque[tuple[float, Numbers, Numbers, Shares]] = deque(maxlen=BATCHES_MAX)
 
     def note(self, first: int, last: int, *, is_write: bool) -> None:
-        """Note a request of chunks *first*..*last*."""
         noted = self.noted
         noted.extend(range(~first, ~last - 1, -1) if is_write else range(first, last + 1))
         self.sample()

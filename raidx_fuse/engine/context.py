@@ -49,11 +49,9 @@ class UnflushedWrites:
         self.count = self._flushing = self._covered = 0
 
     def flush_begins(self) -> None:
-        """Note how many writes the flush that begins now will cover."""
         self._flushing = self.count
 
     def flush_ends(self) -> None:
-        """Take the writes noted by `flush_begins` as durable."""
         self._covered = self._flushing
 
     def may_tear(self, offset: int, length: int) -> bool:
@@ -84,11 +82,9 @@ class ArrayCounters:
     flushes: int = 0
 
     def count_flush(self) -> None:
-        """Count one flush of the image."""
         self.flushes += 1
 
     def count_moved(self, chunks: int) -> None:
-        """Count *chunks* that a job has moved."""
         self.chunks_moved += chunks
 
     def count_plan(self, kind: str, pre_reads: int, times: int = 1) -> None:
@@ -281,7 +277,6 @@ class ArrayContext:
         self.layout_epoch += 1
 
     def take_lost_chunks(self, chunks: LostChunks) -> None:
-        """Use *chunks* as the list of lost chunks from now on."""
         self.bad_chunks = chunks
 
     @asynccontextmanager
@@ -457,9 +452,7 @@ class _Chooser:
         return policy(*plans, Stripe(0))
 
     def choose(self, plans: Plans, stripe: Stripe) -> BandPlan:
-        """Return the choice for *stripe*."""
         return self._context.policy(*plans, stripe)
 
     def count(self, plan: BandPlan, bands: int) -> None:
-        """Count *plan*, which is carried out for *bands*."""
         self._context.counters.count_plan(plan.kind, len(plan.reads), bands)

@@ -80,7 +80,6 @@ class Discarder:
             await self.forget_zeros(first, layout.chunks)
 
     def keep_all(self) -> None:
-        """Let volumes have all of the image again."""
         self.kept_bytes = COUNTER_MAX
 
     async def discard(self, offset: int, length: int, fast_only: bool = False) -> None:

@@ -76,7 +76,6 @@ class Generation(list[None]):
         self.empty = trio.Event()  # set when all have left, if *awaited*
 
     def leave(self) -> None:
-        """Note that one has left."""
         self.pop()
         if self.awaited and not self:
             self.empty.set()
@@ -116,7 +115,6 @@ class Gate:
         self._older: list[Generation] = []
 
     def rename(self, what: str) -> None:
-        """Let *what* be the name in messages from now on."""
         self.what = what
 
     def on_turn(self, call: Callable[[], None]) -> None:
@@ -152,7 +150,6 @@ class Gate:
 
     @property
     def inside(self) -> int:
-        """How many are inside."""
         return len(self.latest) + sum(map(len, self._older))
 
     def require_empty(self, change: str) -> None:

@@ -166,7 +166,6 @@ class QueueMonitor:
         self.refresh()
 
     def leave(self) -> None:
-        """Stop watching."""
         if self.active:
             self.refresh()
         self.active = False
@@ -178,7 +177,6 @@ class QueueMonitor:
         self.mean_s = 0.0
 
     def set_service(self, kind: str, by_hand: float | None) -> None:
-        """Set A_R (*kind* "read") or A_W ("write") *by_hand*; None: measured."""
         self.by_hand[kind] = by_hand
         self.refresh()
 
@@ -188,11 +186,6 @@ class QueueMonitor:
         if by_hand is not None:
             return by_hand
         return queue.read_service_s if kind == "read" else queue.write_service_s
-
-    def set_limits(self, limits: Thresholds) -> None:
-        """Derive the state from *limits* from now on."""
-        self.limits = limits
-        self.refresh()
 
     def refresh(self) -> None:
         """Compute every length again, after a change of the service times or the limits."""
@@ -250,16 +243,13 @@ class BpuPolicy:
     # -- settings ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Watch the queues from now on."""
         self.monitor.attend(self._queues())
         self.refresh()
 
     def stop(self) -> None:
-        """Stop watching the queues."""
         self.monitor.leave()
 
     def note_members(self) -> None:
-        """Watch the queues of the present members, if queues are watched at all."""
         if self.monitor.active:
             self.start()
 
@@ -289,7 +279,8 @@ class BpuPolicy:
         derived = bpu.derive(reads_s, writes_s, len(queues), self._mean_skew_s)
         limits = self.limits = derived._replace(**self.by_hand)  # type: ignore[arg-type]
         if limits != self.monitor.limits:
-            self.monitor.set_limits(limits)
+            self.monitor.limits = limits
+            self.monitor.refresh()
         return limits
 
     # -- choosing ------------------------------------------------------------------------------

@@ -99,7 +99,6 @@ class StripeLocks:
         return taken
 
     def release_all(self, stripes: Iterable[Stripe]) -> None:
-        """Release every lock of *stripes*."""
         for stripe in stripes:
             self.release(stripe)
 

@@ -192,7 +192,6 @@ class LogWriter:
         self.mode = "full" if self.forced else self._mode
 
     def take_mark(self, mark: int) -> None:
-        """Set the watermark to *mark*."""
         self.mark = mark
         self.on_mark(mark)
 
@@ -240,7 +239,6 @@ class LogWriter:
         await self.member_set.flush()
 
     def choose_roles(self) -> None:
-        """Choose all readable members as log members."""
         self.log_members.choose()
         self.ring.holders = self.log_members.holders()
 

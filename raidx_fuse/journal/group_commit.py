@@ -50,7 +50,6 @@ class Deferral:
         self.holds = holds
 
     def note_write(self) -> None:
-        """Note that the running handler writes."""
         self.wrote = True
 
     def take_wrote(self) -> bool:

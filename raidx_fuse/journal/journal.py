@@ -192,7 +192,6 @@ class Journal(Checkpoint):
             await self.unsettled.settle(stripes)
 
     def _require_locked(self, stripes: Collection[Stripe]) -> None:
-        """Raise LawError unless the locks of *stripes* are held."""
         if self.locks is not None:
             self.locks.require_held(stripes)
 

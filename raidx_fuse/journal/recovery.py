@@ -190,7 +190,6 @@ class _Ring:
         self._exact: set[Role] = set()  # where reading ahead has failed
 
     def offset(self, position: int) -> int:
-        """Return the byte offset on the members of ring *position*."""
         return self._offset + position % self._capacity
 
     async def record(self, sequence: int, position: int) -> tuple[Record, bytes] | None:

@@ -56,7 +56,6 @@ class RecordsInFlight:
                 await self._moved.wait()
 
     async def wait_for_all(self) -> None:
-        """Return when no record is in flight."""
         while self.open:
             await self._moved.wait()
 
@@ -224,7 +223,6 @@ class Ring:
         return self.room_beside(size) >= kept
 
     def hold(self, stripes: Iterable[Stripe], sequence: int) -> None:
-        """Note that the record *sequence* is one of *stripes*."""
         for stripe in stripes:
             self.stripes[stripe] = sequence
 

@@ -86,7 +86,6 @@ class Reconstruct:
     """Chooses reconstruct-write if it is possible: it does not need the parity as it was."""
 
     def fixed(self, plans: Plans) -> BandPlan | None:
-        """Return the choice."""
         rmw, rcw = plans
         return rcw or rmw
 

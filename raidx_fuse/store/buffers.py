@@ -57,15 +57,12 @@ def zero_buffers(size_bytes: int) -> list[memoryview]:
     return buffers
 
 
-# XOR over page-aligned scratch memory.
-#
+Bytes: TypeAlias = "NDArray[np.uint8]"
+
 # Measured (DATAPATH): one numpy XOR costs 1.9 us for 4 KiB and 6.7 us for 64 KiB. Creating a view
 # costs about as much as a small XOR. Therefore scratch memory is reused and its views are kept.
 # Blocks above 256 KiB are split, because XOR is three times as fast while its operands stay in the
 # L2 cache.
-
-Bytes: TypeAlias = "NDArray[np.uint8]"
-
 BLOCK_BYTES = 256 * 1024
 
 _VIEWS_KEPT = 16
@@ -145,7 +142,6 @@ class Scratch:
         self._used: dict[int, int] = {}
 
     def clear(self) -> None:
-        """Let all memory be taken again."""
         self._used.clear()
 
     def take(self, count: int, size_bytes: int) -> tuple[Bytes, list[list[memoryview]]]:

@@ -95,7 +95,6 @@ class DirtyBitmap:
         return stripes <= self.per_region * len(self.pages.payload) * 8
 
     def stripes_of(self, region: int) -> range:
-        """Return the range of stripes that *region* covers."""
         start = region * self.per_region
         return range(start, min(start + self.per_region, self.stripes))
 
@@ -234,7 +233,6 @@ class DirtyBitmap:
         self._torn.update(stripe for stripe in stripes if self.is_marked(stripe))
 
     def note_repaired(self, stripes: Iterable[Stripe]) -> None:
-        """Note that *stripes* are consistent again."""
         if self._torn:
             self._torn.difference_update(stripes)
 
@@ -269,7 +267,6 @@ class DirtyBitmap:
     # -- after a crash ---------------------------------------------------------------------------
 
     def pending_regions(self) -> int:
-        """Return the number of regions that still await their resync."""
         return len(self._resync)
 
     def awaits_resync(self, stripe: Stripe) -> bool:

@@ -223,7 +223,6 @@ class MemberSet:
             hook()
 
     def lost_at(self, stripe: Stripe) -> frozenset[Role]:
-        """Return the roles that cannot be read in *stripe*."""
         if not self.watermarks:
             return self.lost
         return frozenset(role for role in self.lost if stripe >= self.watermarks.get(role, 0))
@@ -242,10 +241,6 @@ class MemberSet:
                 if role >= 0 and self.unreadable.pages(role, at + low, at + (high or size)):
                     lost |= 1 << cell
         return lost
-
-    def tolerates(self, lost: frozenset[Role]) -> bool:
-        """Return whether every stripe stays readable if the roles *lost* are lost."""
-        return self.layout.tolerates(lost)
 
     def present(self) -> dict[str, Member]:
         """Return every attached member by uuid: those with a role, and the hot spares."""
@@ -481,7 +476,6 @@ class MemberSet:
         return operation.punched
 
     def _require_inside(self, queue: MemberQueue, offset: int, size: int) -> None:
-        """Raise LawError unless the member of *queue* has these bytes."""
         if not 0 <= offset <= queue.member.size_bytes - size:
             where = f"{size} bytes at {offset} of {queue.member.path}"
             raise self.laws.broken(Law.SIZE, where)
@@ -562,7 +556,6 @@ class MemberSet:
         self.layout = layout
 
     def set_io_timeout(self, timeout_s: float) -> None:
-        """Let operations fail that get no answer within *timeout_s* seconds."""
         self.io_timeout_s = timeout_s
 
     def end_superblocks(self) -> None:
@@ -606,7 +599,7 @@ class MemberSet:
             return True
         if self.closed:
             return False
-        if role not in self.watermarks and not self.tolerates(self.lost | {role}):
+        if role not in self.watermarks and not self.layout.tolerates(self.lost | {role}):
             log.error("%s; role %d cannot be spared, so it stays", reason, role)
             return False
         log.error("role %d failed: %s", role, reason)

@@ -157,7 +157,6 @@ class PageStore:
         await self.save_as(contents, contents.__getitem__)
 
     def content(self, page: int) -> bytes:
-        """Return a copy of a page's payload."""
         return bytes(self.payload[page * PAYLOAD_BYTES : (page + 1) * PAYLOAD_BYTES])
 
     def settle_by(self, content: Callable[[int], bytes]) -> None:

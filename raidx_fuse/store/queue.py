@@ -225,7 +225,6 @@ class MemberQueue:
         self.on_change = on_change
 
     def measure_by(self, measured: Callable[[int, int, float, int, bool], None]) -> None:
-        """Call *measured* from now on."""
         self.measured = measured
 
     def flush_failed(self) -> None:
@@ -531,7 +530,6 @@ class MemberQueue:
         )
 
     def _is_barred(self, operation: Operation) -> bool:
-        """Return whether an overdue write forbids *operation*."""
         if operation.kind in (FLUSH, CHECK) or operation.patched:
             return False
         return is_overdue(self.member, operation.offset, operation.size_bytes)

@@ -43,7 +43,6 @@ class WrittenMap:
         assert len(self.bits) * 8 >= chunks, "the map region holds the whole array"
 
     def is_written(self, chunk: Chunk) -> bool:
-        """Return whether *chunk* was ever written."""
         return bool(self.bits[chunk >> 3] >> (chunk & 7) & 1)
 
     def unwritten_data(self, layout: Layout, stripe: Stripe) -> int:
@@ -164,7 +163,6 @@ class WrittenMap:
         return not ~self._window(first, end) & (1 << end - first) - 1
 
     def none_written(self, first: int, end: int) -> bool:
-        """Return whether none of the chunks first..end-1 was written."""
         return not self._window(first, end) & (1 << end - first) - 1
 
     def _window(self, first: int, end: int) -> int:

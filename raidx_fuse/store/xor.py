@@ -27,13 +27,6 @@ from raidx_fuse.layouts.numbers import CellIndex
 from raidx_fuse.layouts.planning.stripe_plan import Output, cells_of
 from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
 
-# XOR over page-aligned scratch memory.
-#
-# Measured (DATAPATH): one numpy XOR costs 1.9 us for 4 KiB and 6.7 us for 64 KiB. Creating a view
-# costs about as much as a small XOR. Therefore scratch memory is reused and its views are kept.
-# Blocks above 256 KiB are split, because XOR is three times as fast while its operands stay in the
-# L2 cache.
-
 
 def xor_into(out: Bytes, sources: Sequence[Bytes]) -> None:
     """Set *out* to the XOR of *sources* (1-d, same length); *out* may be one of the sources."""

@@ -50,7 +50,6 @@ class Piece:
 
     @property
     def touched(self) -> int:
-        """The mask of the cells that the piece touches."""
         return (2 << self.last) - (1 << self.first)
 
     def at(self, cell: CellIndex, chunk_bytes: int) -> int:
@@ -104,23 +103,18 @@ class ScatteredPiece(Piece):
 
     @property
     def touched(self) -> int:
-        """The mask of the cells that the piece touches."""
         return sum(1 << cell for cell in self.ranges)
 
     def at(self, cell: CellIndex, chunk_bytes: int) -> int:
-        """Return where byte 0 of *cell* is in the request; negative for a cut first cell."""
         return self.ranges[cell][2]
 
     def bands(self, chunk_bytes: int) -> list[Band]:
-        """Return the bands of the piece (layouts/planning/stripe_plan.py)."""
         return scattered_bands({c: (start, end) for c, (start, end, _) in self.ranges.items()})
 
     def parts(self, chunk_bytes: int) -> list[tuple[CellIndex, int, int]]:
-        """Return (cell, first byte, end byte) of each cell that the piece touches."""
         return [(cell, start, end) for cell, (start, end, _) in self.ranges.items()]
 
     def whole_cells(self, chunk_bytes: int) -> int:
-        """Return the mask of the cells that the piece covers completely."""
         return sum(1 << c for c, (s, e, _) in self.ranges.items() if s == 0 and e == chunk_bytes)
 
 
@@ -235,7 +229,6 @@ class Preparer:
             self._first_write(piece, unwritten, covered, work)
 
     def fresh(self, piece: Piece) -> list[Chunk]:
-        """Return the logical chunks that *piece* writes for the first time."""
         context, stripe = self.context, piece.stripe
         cells = cells_of(context.unwritten_cells(stripe) & piece.touched)
         return [context.layout.logical(stripe, cell) for cell in cells]

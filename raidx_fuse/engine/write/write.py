@@ -117,7 +117,6 @@ class Writer:
         context.on_layout.append(self._prepare_fast)
 
     def _prepare_fast(self) -> None:
-        """Build the fast paths for the current layout."""
         self._small_write = SmallWrite(self.context)
         self._stripe_end = StripeEnd(self.context)
         self._full_stripe = FullStripeWrite(self.context)

@@ -55,7 +55,7 @@ async def _write_while_one_hangs(player: Player) -> None:
     role = rng.choice([r for r, q in by_role(player.array.member_set.queues) if q is not None])
     member_set = player.array.member_set
     out, begin = len(player.roles.out), player.event
-    spared = member_set.tolerates(member_set.lost | {role})
+    spared = member_set.layout.tolerates(member_set.lost | {role})
     if spared:  # the member may be given up from here on
         player.roles.out.append((role, begin, math.inf))
     disk = player.disks[role]
@@ -183,7 +183,7 @@ def give_fault(
     present = [role for role, queue in by_role(member_set.queues) if queue is not None]
     role = rng.choice(present)
     out = frozenset(map(Role, roles.out_at(player.event + 1)))
-    spared = member_set.tolerates(member_set.lost | out | {role})
+    spared = member_set.layout.tolerates(member_set.lost | out | {role})
     if role in out or (doubt is None and not spared):
         return
     where = {
