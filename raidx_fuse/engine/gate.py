@@ -40,7 +40,7 @@ stands further up while it holds its own:
     the table of volumes (ArrayVolumes._changes)
     the gate of a layout                         (requests, windows of jobs, closers)
     stripe locks, in rising order
-    journal: room in the ring, Checkpoint.drain
+    journal: room in the ring, Journal.drain
     checkpoint (placing, settling), flush rounds, rounds of superblocks
     a member's answer, at most `io.timeout_s`
 

@@ -37,7 +37,7 @@ async def retract(journal: Journal, member_set: MemberSet, feature: str) -> None
     """Say durably that the array has nothing of *feature* any more, with an empty log.
 
     The caller has made all of it go, and writes no more of it. It must not hold a stripe's lock.
-    Raises as `Checkpoint.drain` and `MemberSet.update` do.
+    Raises as `Journal.drain` and `MemberSet.update` do.
     """
 
     async def update() -> None:

@@ -213,7 +213,7 @@ class LogWriter:
         """Choose the log members anew among the readable ones.
 
         The ring must be empty and no commit may run. Raises what the members raise; then the former
-        log members stay, until `tend` (checkpoint.py) has tried again.
+        log members stay, until `Journal.tend` has tried again.
         """
         if self.ring.open or self.inflight.open:
             raise self.member_set.laws.broken(Law.EMPTY, f"{len(self.ring.open)} records")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.journal.checkpoint import Checkpoint
+from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.recovery import ParityReplay
 from raidx_fuse.journal.unsettled import Unsettled
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
@@ -193,13 +193,13 @@ def test_places_written_before_the_parity_is_logged_are_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Law 1."""
-    barrier = Checkpoint._barrier
+    barrier = Journal._barrier
 
-    async def no_barrier(checkpoint: Checkpoint) -> None:
+    async def no_barrier(checkpoint: Journal) -> None:
         if not checkpoint.overlay.frozen or checkpoint.placements < 0:
             await barrier(checkpoint)
 
-    monkeypatch.setattr(Checkpoint, "_barrier", no_barrier)
+    monkeypatch.setattr(Journal, "_barrier", no_barrier)
     assert noticed("placed", "while it is placed")
 
 

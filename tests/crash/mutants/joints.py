@@ -21,7 +21,6 @@ from tests.crash.mutants.mutant import (
 
 APPEND = "raidx_fuse/journal/append.py"
 CHANGES = "raidx_fuse/engine/changed_regions.py"
-CHECKPOINT = "raidx_fuse/journal/checkpoint.py"
 GATE = "raidx_fuse/engine/gate.py"
 DIRTY = "raidx_fuse/store/dirty_bitmap.py"
 DISCARD = "raidx_fuse/engine/discard.py"
@@ -109,7 +108,7 @@ MUTANTS = (
     ),
     Mutant(
         "frozen-while-a-batch-is-late",
-        CHECKPOINT,
+        JOURNAL,
         "                    if self.is_late:\n                        continue\n"
         "                    self._freeze_now()",
         "                    self._freeze_now()",

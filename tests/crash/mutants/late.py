@@ -21,7 +21,7 @@ PAGESTORE = "raidx_fuse/store/page_store.py"
 DIRTY = "raidx_fuse/store/dirty_bitmap.py"
 RING = "raidx_fuse/journal/ring.py"
 APPEND = "raidx_fuse/journal/append.py"
-CHECKPOINT = "raidx_fuse/journal/checkpoint.py"
+JOURNAL = "raidx_fuse/journal/journal.py"
 LOG_MEMBERS = "raidx_fuse/journal/append.py"
 RECOVERY = "raidx_fuse/journal/recovery.py"
 RESYNC = "raidx_fuse/jobs/resync.py"
@@ -104,7 +104,7 @@ LATE = (
     ),
     Mutant(
         "tail-behind-a-record-that-was-taken-back",
-        CHECKPOINT,
+        JOURNAL,
         "            first = min(first, *self.inflight.open.items())",
         "            first = min(self.inflight.open.items())",
         "the next record lies before the tail, and no replay finds it",

@@ -16,7 +16,6 @@ from tests.crash.mutants.mutant import (
     Mutant,
 )
 
-CHECKPOINT = "raidx_fuse/journal/checkpoint.py"
 JOURNAL = "raidx_fuse/journal/journal.py"
 RING = "raidx_fuse/journal/ring.py"
 LOG_WRITER = "raidx_fuse/journal/append.py"
@@ -43,7 +42,7 @@ FAILURES = (
 PLACING = (
     Mutant(
         "placed-before-the-record-is-durable",
-        CHECKPOINT,
+        JOURNAL,
         "            await self._barrier()  # the records are durable\n",
         "",
         "a cut may keep half of the places and drop the record that redoes them",
@@ -52,7 +51,7 @@ PLACING = (
     ),
     Mutant(
         "tail-moved-before-the-places-are-durable",
-        CHECKPOINT,
+        JOURNAL,
         "            await self._barrier()  # the home places are durable\n",
         "",
         "a cut may drop a place whose record is not replayed any more",
@@ -61,7 +60,7 @@ PLACING = (
     ),
     Mutant(
         "later-commits-are-placed-too",
-        CHECKPOINT,
+        JOURNAL,
         "            await self._write_frozen()",
         "            self.overlay.frozen |= self.overlay.current\n"
         "            self.overlay.current = {}\n"
@@ -72,7 +71,7 @@ PLACING = (
     ),
     Mutant(
         "tail-ahead-of-records-in-flight",
-        CHECKPOINT,
+        JOURNAL,
         "            first = min(first, *self.inflight.open.items())",
         "            pass",
         "a record that readers do not see yet counts as placed",
@@ -81,7 +80,7 @@ PLACING = (
     ),
     Mutant(
         "map-saved-with-bits-that-are-not-durable",
-        CHECKPOINT,
+        JOURNAL,
         "await self.written.save_taken(pages)",
         "await self.written.save_taken(pages | self.written.take_unsaved())",
         "a chunk may be written after a cut that dropped the record of its first write",
@@ -90,7 +89,7 @@ PLACING = (
     ),
     Mutant(
         "map-not-saved-with-a-placement",
-        CHECKPOINT,
+        JOURNAL,
         "await self.written.save_taken(pages)",
         "pass",
         "what was placed counts as never written once its record is gone",
@@ -108,7 +107,7 @@ PLACING = (
     ),
     Mutant(
         "placed-before-a-late-record-is-written",
-        CHECKPOINT,
+        JOURNAL,
         "                while self.is_late:\n",
         "                while False:\n",
         "what is shown, but not logged, goes to its place",
@@ -117,7 +116,7 @@ PLACING = (
     ),
     Mutant(
         "readers-do-not-hear-of-a-placement",
-        CHECKPOINT,
+        JOURNAL,
         "            self.member_set.note_placed()",
         "            pass",
         "who read the place before it was written finds nothing in the overlay afterwards",
@@ -126,7 +125,7 @@ PLACING = (
     ),
     Mutant(
         "drained-before-the-tail-is-durable",
-        CHECKPOINT,
+        JOURNAL,
         "while self.ring.open or self.ring.durable_tail[0] != self.ring.next_sequence:",
         "while self.ring.open:",
         "records of who had a role before are replayed onto the member that took it",
@@ -135,7 +134,7 @@ PLACING = (
     ),
     Mutant(
         "mark-of-a-restripe-not-flushed",
-        CHECKPOINT,
+        JOURNAL,
         "            await self.ring.save_mark(mark)\n        await self.member_set.flush()",
         "            await self.ring.save_mark(mark)",
         "a restripe begins with a watermark that a cut takes back",

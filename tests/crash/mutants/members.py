@@ -6,7 +6,7 @@ from tests.crash.mutants.mutant import DISKS, GROWTH, LOGGED, UNLOGGED, Mutant
 
 REBUILD = "raidx_fuse/jobs/rebuild.py"
 MEMBERSHIP = "raidx_fuse/array/membership.py"
-CHECKPOINT = "raidx_fuse/journal/checkpoint.py"
+JOURNAL = "raidx_fuse/journal/journal.py"
 WRITER = "raidx_fuse/engine/write/write.py"
 READER = "raidx_fuse/engine/read.py"
 REBUILD_TESTS = (
@@ -124,7 +124,7 @@ REBUILDING = (
     ),
     Mutant(
         "log-formed-again-with-records-in-it",
-        CHECKPOINT,
+        JOURNAL,
         "        await self.drain(self.move)",
         "        await self.move()",
         "the older records are on fewer members than the log is said to be",

@@ -238,7 +238,7 @@ BESIDE = (
     ),
     Mutant(
         "failed-placement-forgets-its-layer",
-        "raidx_fuse/journal/checkpoint.py",
+        "raidx_fuse/journal/journal.py",
         "            if self._begun is None:\n",
         "            if self._begun is not None:\n"
         "                self.overlay.frozen = {}\n"

@@ -7,7 +7,7 @@ from tests.crash.mutants.mutant import RETURNS, Mutant
 CHANGES = "raidx_fuse/engine/changed_regions.py"
 REBUILD = "raidx_fuse/jobs/rebuild.py"
 UNSETTLED = "raidx_fuse/journal/unsettled.py"
-CHECKPOINT = "raidx_fuse/journal/checkpoint.py"
+JOURNAL = "raidx_fuse/journal/journal.py"
 WRITER = "raidx_fuse/engine/write/write.py"
 RETURNING = "raidx_fuse/array/returning.py"
 TESTS = ("tests/jobs/test_catching_up.py", "tests/jobs/test_catching_up_limits.py")
@@ -69,7 +69,7 @@ MUTANTS = (
     ),
     Mutant(
         "checkpoint-places-what-is-not-marked",
-        CHECKPOINT,
+        JOURNAL,
         "                await self.before_places()\n",
         "                pass\n",
         "after a cut the region counts as unchanged, and the record is gone",

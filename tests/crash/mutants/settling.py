@@ -16,7 +16,7 @@ TESTS = ("tests/crash/test_checkpoints.py", "tests/journal/test_unsettled.py")
 MUTANTS = (
     Mutant(
         "tail-behind-records-of-new-data",
-        "raidx_fuse/journal/checkpoint.py",
+        "raidx_fuse/journal/journal.py",
         "            if number == sequence:\n                sequence += 1\n",
         "            sequence = number + 1\n",
         "the ring is given away with data that is in no home place",
@@ -43,7 +43,7 @@ MUTANTS = (
     ),
     Mutant(
         "placed-without-being-settled",
-        "raidx_fuse/journal/checkpoint.py",
+        "raidx_fuse/journal/journal.py",
         "            tail = self._behind(tail, await self.unsettled.settle_frozen())\n",
         "            self.unsettled.frozen.clear()\n",
         "data goes to its home place and its parity never does (law 1)",

@@ -9,7 +9,7 @@ SHARES = "raidx_fuse/store/chunk_table.py"
 SETTLEMENT = "raidx_fuse/store/table_recovery.py"
 MOVER = "raidx_fuse/engine/move_chunks.py"
 RESHAPE = "raidx_fuse/jobs/rebundle/operation.py"
-CHECKPOINT = "raidx_fuse/journal/checkpoint.py"
+JOURNAL = "raidx_fuse/journal/journal.py"
 WRITER = "raidx_fuse/engine/write/write.py"
 READER = "raidx_fuse/engine/read.py"
 PUNCHING = "raidx_fuse/jobs/grow/hole_punching.py"
@@ -23,7 +23,7 @@ MOVE_TESTS = ("tests/engine/test_raidx.py", "tests/jobs/test_rebundle.py")
 TABLES = (
     Mutant(
         "table-share-before-its-record",
-        CHECKPOINT,
+        JOURNAL,
         "                    self._freeze_now()\n",
         "                    await self.chunk_table.save_as(self.chunk_table.take_unsaved())\n"
         "                    self._freeze_now()\n",
