@@ -9,6 +9,9 @@ successor has it; a crash on either side loses nothing, and on the first one rep
 `jobs` has "replace:ROLE" -> {"member_uuid", "next_stripe", "starts"}. The position is saved by a
 clean end only, with the number of that start. It counts for the next start and no other: one
 that lies between may have written to the member alone.
+
+From the first copy on the record of the successor says that it does not read as zero: if it remains
+a spare, nothing that is discarded afterwards is emptied there.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import Any
 from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import ArrayFailedError, RaidxError, UnrecoverableError
-from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
+from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.jobs.attach import join, leave, release
 from raidx_fuse.jobs.job import WINDOW_BYTES, Job
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation
@@ -159,6 +162,7 @@ class Replacement:
         self.role = Role(-1)
         self.twin: Twin | None = None
         self.member_uuid = ""  # of the successor
+        self._reads_zero = False  # the successor, but for what it has got as one
         self._job: Replace | None = None
 
     def require(self) -> Twin:
@@ -185,7 +189,7 @@ class Replacement:
         uuid = records[0].member_uuid
         try:
             await member_set.update(lambda config: _noted(config, record.role, uuid, 0))
-            return await self._start(record.role, uuid, 0)
+            return await self._start(record.role, uuid, 0, reads_zero=member.reads_zero)
         except RaidxError:
             await self.drop()
             member_set.change(lambda config: _noted(config, record.role, "", 0))
@@ -213,7 +217,7 @@ class Replacement:
                 await member_set.update(partial(_noted, role=role, uuid="", next_stripe=0))
             return
 
-    async def _start(self, role: Role, uuid: str, start: int) -> int:
+    async def _start(self, role: Role, uuid: str, start: int, *, reads_zero: bool = False) -> int:
         member_set, context = self.array.member_set, self.array.context
         queue, successor = member_set.queues[role], member_set.spares.get(uuid)
 
@@ -228,7 +232,8 @@ class Replacement:
         if not start:
             await context.journal.chunk_table.erase(role, successor)
             require_both()
-        if not successor.reads_zero:
+        self._reads_zero = reads_zero
+        if not reads_zero:
             member_set.change(lambda config: _distrusted(config, role))
             context.note_zero_roles()
         own_bytes = member_set.config.regions.superblock.end
@@ -321,7 +326,7 @@ class Replacement:
             old, new = config.record(role), config.find(uuid)
             assert new is not None
             # where the share of the table was, there is data now
-            reads_zero = old.reads_zero and new.reads_zero and not gained
+            reads_zero = old.reads_zero and self._reads_zero and not gained
             rest = tuple(r for r in config.members if r.member_uuid != uuid)
             seated = replace(new, role=role, state="active", reads_zero=reads_zero)
             config = replace(config, members=rest).with_record(seated)
@@ -360,15 +365,25 @@ class Replacement:
 
 
 def _noted(config: ArrayConfig, role: Role, uuid: str, next_stripe: int) -> ArrayConfig:
-    """Return *config* with the replacement of *role* by *uuid*, without one if that is empty."""
-    jobs = {key: value for key, value in config.jobs.items() if key != f"{KEY}{role}"}
+    """Return *config* with the replacement of *role* by *uuid*, without one if that is empty.
+
+    The spare of either, which has copies, is not relied on to read as zero.
+    """
+    jobs = dict(config.jobs)
+    ended = jobs.pop(f"{KEY}{role}", {}).get("member_uuid")
+    members = tuple(
+        replace(record, reads_zero=False)
+        if record.role == NO_ROLE and record.member_uuid in (uuid, ended)
+        else record
+        for record in config.members
+    )
     if uuid:
         jobs[f"{KEY}{role}"] = {
             "member_uuid": uuid,
             "next_stripe": next_stripe,
             "starts": config.starts,
         }
-    return replace(config, jobs=jobs)
+    return replace(config, jobs=jobs, members=members)
 
 
 def _distrusted(config: ArrayConfig, role: Role) -> ArrayConfig:

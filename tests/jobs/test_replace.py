@@ -164,6 +164,54 @@ def test_a_cancelled_one_leaves_a_spare_that_others_can_use() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("end", ["cancel", "absent", "old member fails"])
+@pytest.mark.parametrize(("layout", "width"), [("raid1", 2), ("raid5", 4), ("raidx-parity", 5)])
+def test_what_was_copied_before_it_ended_is_not_there_after_a_discard(
+    layout: str, width: int, end: str
+) -> None:
+    """The new member is a spare then, on which nothing is punched."""
+
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            job = await begin(rig, 1)
+            new = rig.members[-1]
+            job.limit(0, 0)
+            while job.next_stripe < rig.running.context.layout.stripes // 2:
+                await trio.lowlevel.checkpoint()
+            if end == "cancel":
+                job.cancel()
+                await job.finished.wait()
+            elif end == "absent":
+                rig.members.remove(new)
+                await rig.close()
+                await rig.open()
+                await rig.close()
+                rig.members.append(new)
+                await rig.open()
+            else:
+                rig.running.membership.hold_spares()
+                await rig.running.fail_disk(1)
+                await job.finished.wait()
+            await rig.running.discard(0, len(rig.model))
+            rig.model[:] = bytes(len(rig.model))
+            if end == "old member fails":
+                rig.running.membership.release_spares()
+            else:
+                await rig.running.fail_disk(1)
+            await trio.sleep(60)
+            queue = rig.running.member_set.queues[1]
+            assert queue is not None
+            assert queue.member is new
+            for at in range(0, len(rig.model), CHUNK):
+                await rig.put(at + 100, noise(10, at))
+            await consistent(rig)
+            rig.members[0].vanish()
+            await rig.compare()
+
+    run(main)
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_it_goes_on_after_a_remount(clean: bool) -> None:
     async def main() -> None:
