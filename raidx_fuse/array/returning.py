@@ -24,8 +24,9 @@ log = logging.getLogger(__name__)
 async def problem(array: RunningArray, record: MemberRecord, member: Member) -> str | None:
     """Return why *member* cannot be caught up as the member of *record*; None if it can.
 
-    Its superblock must be the one with which it left. One with another event counter is an old
-    copy, or was in use elsewhere; so is one whose configuration is not the past of ours.
+    Its superblock must be the one with which it left, and its pages no older. One with another
+    event counter is an old copy, or was in use elsewhere; so is one whose configuration is not the
+    past of ours.
     """
     left = array.context.changes.left(record.member_uuid)
     if left is None:
@@ -43,6 +44,8 @@ async def problem(array: RunningArray, record: MemberRecord, member: Member) -> 
     if not left[0] <= superblock.events <= left[1]:
         return "it is an old copy"
     try:
+        if await array.context.changes.is_behind(record.member_uuid, member):
+            return "it is an old copy"
         return await _table_problem(array, record, member)
     except OtherVersionError as error:
         return error.message

@@ -28,9 +28,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 
 import trio
 
+from raidx_fuse.errors import MemberError
 from raidx_fuse.format.configuration.away import (
     KEY,
     REGIONS_MAX,
@@ -45,8 +47,10 @@ from raidx_fuse.format.configuration.config import ACTIVE, ArrayConfig
 from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.members.base import Member
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
 from raidx_fuse.store.member_set import MemberSet
+from raidx_fuse.store.page_store import PageStore
 
 REGION_BYTES = 1 << 20  # of the image, unless there were fewer than REGIONS_MIN, or too many
 REGIONS_MIN = 64
@@ -78,6 +82,8 @@ class ChangedRegions:
         self._unsaved: set[int] = set()
         self._being_saved: tuple[int, set[int]] = 1, set()  # stripes of a region; regions
         self._redone: frozenset[Stripe] | None = frozenset()  # None: not known
+        # UUID -> the generations of pages that a member has at least which left since the start
+        self._pages: dict[str, list[tuple[PageStore, dict[int, int]]]] = {}
         self._saving = trio.Lock()
         self._sorted: list[int] = []
         self._sorted_of: set[int] | None = None
@@ -112,6 +118,7 @@ class ChangedRegions:
         self._away = away or Away(self._stripes_min)
         for record in gone:
             self._away.left[record.member_uuid] = left_from, before.events
+            self._note_pages(record.member_uuid)
         self._note_dirty()
         self._add(self._redone)
         self._unsaved.clear()
@@ -137,6 +144,7 @@ class ChangedRegions:
             self._away = Away(self._stripes_min)
             self._unsaved.clear()
         self._away.left[record.member_uuid] = member_set.published_events, config.events
+        self._note_pages(record.member_uuid)
         self._note_dirty()
         self._add(self._logged())
         self._add(self._redone)
@@ -144,6 +152,13 @@ class ChangedRegions:
         member_set.change(lambda config: with_away(config, self._away))
         if self._unsaved and size != self._away.stripes:  # regions have other numbers
             self._unsaved = set(self._away.regions)
+
+    def _note_pages(self, member_uuid: str) -> None:
+        self._pages[member_uuid] = [
+            (pages, pages.durable_generations())
+            for pages in self.member_set.page_stores
+            if isinstance(pages, PageStore)
+        ]
 
     def _note_dirty(self) -> None:
         for stripes in self._dirty.stripes_on_disk():
@@ -229,6 +244,18 @@ class ChangedRegions:
     def left(self, member_uuid: str) -> tuple[int, int] | None:
         """Return between which event counters a member left, None if it cannot be caught up."""
         return self._away.left.get(member_uuid) if self.active else None
+
+    async def is_behind(self, member_uuid: str, member: Member) -> bool:
+        """Return whether *member* has older pages than the one that left: it is an old copy of it.
+
+        Pages that cannot be read say nothing: they are written anew. Of one that left before the
+        last start only the event counter tells.
+        """
+        for pages, least in self._pages.get(member_uuid, ()):
+            with suppress(MemberError):
+                if await pages.is_behind(member, least):
+                    return True
+        return False
 
     def rename(self, member_uuid: str, new_uuid: str) -> None:
         """Let a member that is caught up have *new_uuid*, like any member that joins."""

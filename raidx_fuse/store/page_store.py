@@ -17,6 +17,7 @@ from raidx_fuse.errors import AssemblyError, MemberError
 from raidx_fuse.format.pages import PAYLOAD_BYTES, encode_page, load_pages, nothing_loaded
 from raidx_fuse.format.regions import page_count
 from raidx_fuse.layouts.numbers import Role, by_role
+from raidx_fuse.members.base import Member
 from raidx_fuse.store.buffers import extend_zeroed, zeroed
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.member_set import MemberSet
@@ -41,6 +42,7 @@ class PageStore:
         self.generations: dict[int, int] = {}
         self._slots: dict[int, int] = {}  # page -> slot of its newest copy
         self._loose: set[int] = set()  # newest copy not known to be durable
+        self._durable: dict[int, int] = {}  # page -> generation that every present member has
         self._flushing: frozenset[int] = frozenset()
         self._saved_since: set[int] = set()
         self._unsaved: set[int] = set()  # pages being saved, or whose save failed
@@ -111,6 +113,17 @@ class PageStore:
         for page in newest.present():
             self.generations[page] = int(newest.generations[page])
             self._slots[page] = int(newest.slots[page])
+        self._durable = {page: int(older[page]) for page in newest.present()}
+
+    def durable_generations(self) -> dict[int, int]:
+        """Return, for each page, the least generation that a member in use has of it."""
+        return dict(self._durable)
+
+    async def is_behind(self, member: Member, least: Mapping[int, int]) -> bool:
+        """Return whether *member* has an older copy of a page than *least* says. MemberError."""
+        uuid = self.member_set.config.array_uuid
+        found = await load_pages(member, self.region, uuid, self.pages, payloads=False)
+        return any(found.generations[page] < generation for page, generation in least.items())
 
     async def make_room(self, bits: int) -> None:
         """Extend the table to *bits* bits; it never shrinks. What is added is empty, also there.
@@ -150,6 +163,7 @@ class PageStore:
         if requests:
             await self.member_set.write(requests)
             await self.member_set.flush()
+        self._durable = dict(self.generations)
 
     async def save(self, pages: Sequence[int]) -> None:
         """Write *pages* as they are now to every present member; durable after the next flush."""
@@ -216,6 +230,8 @@ class PageStore:
 
     def flush_ends(self) -> None:
         """Count the covered pages as durable, except those saved again since the flush began."""
+        for page in self._flushing - self._saved_since:
+            self._durable[page] = self.generations[page]
         self._loose -= self._flushing - self._saved_since
         self._flushing = frozenset()
 

@@ -321,9 +321,9 @@ def test_writes_that_the_member_had_not_flushed_are_visited(journal: str) -> Non
             await rig.put(5 * region * stripe, noise(700, 2))
             last = 2 * region - 1  # of the region that is marked already
             await rig.put(last * stripe, noise(stripe, 3))
-            superblocks = 128 << 10
+            flushed = rig.running.member_set.config.regions.bitmap.end  # before the writes began
             pulled = rig.rams[1].memory
-            pulled[superblocks:] = before[superblocks:]
+            pulled[flushed:] = before[flushed:]
             await rig.running.fail_disk(1)
             assert (await come_back(rig, 1, rig.members[1]))["catches_up"] is True
             await check_whole(rig, 1)

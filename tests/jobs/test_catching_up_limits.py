@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import random
 import zlib
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
@@ -22,7 +24,7 @@ from raidx_fuse.format.configuration.away import (
 from raidx_fuse.format.configuration.config import FAILED
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.jobs.test_catching_up import CHUNK, JOURNALS, check_whole, come_back, leave
+from tests.jobs.test_catching_up import CHUNK, JOURNALS, KINDS, check_whole, come_back, leave
 from tests.support.scenario import with_state
 from tests.support.spy import fill, members_from, noise, spying
 
@@ -35,6 +37,43 @@ def test_an_old_copy_is_rebuilt_whole() -> None:
             await rig.running.set("speed_min", "1MiB")  # any change of the configuration
             await rig.put(0, noise(CHUNK, 1))
             member = await leave(rig, 1)
+            rig.rams[1].memory[:] = old
+            assert (await come_back(rig, 1, member))["catches_up"] is False
+            await check_whole(rig, 1)
+
+    run(main)
+
+
+@pytest.mark.parametrize("journal", JOURNALS)
+@pytest.mark.parametrize(("layout", "width", "options"), KINDS, ids=[kind[0] for kind in KINDS])
+@pytest.mark.parametrize("killed", [False, True], ids=["failed", "killed"])
+def test_a_copy_of_the_same_run_is_rebuilt_whole(
+    layout: str, width: int, options: Mapping[str, Any], journal: str, killed: bool
+) -> None:
+    """Its superblock is that of the member: only its pages are older than what had become durable.
+
+    *killed*: the member is absent when the array starts after the kill, and given later.
+    """
+
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=128, **options) as rig:
+            await rig.running.set("journal", journal)
+            await fill(rig)
+            await trio.sleep(30)
+            await rig.in_place()
+            old = bytes(rig.rams[1].memory)
+            for seed in range(3):
+                await rig.put(0, noise(len(rig.model) // 3, seed))
+                await rig.put(len(rig.model) // 2, noise(10, seed))
+                await rig.running.flush()
+                await trio.sleep(30)
+            if killed:
+                member = rig.members.pop(1)
+                rig.running.end_superblocks()
+                await rig.close()
+                await rig.open()
+            else:
+                member = await leave(rig, 1)
             rig.rams[1].memory[:] = old
             assert (await come_back(rig, 1, member))["catches_up"] is False
             await check_whole(rig, 1)
