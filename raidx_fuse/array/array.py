@@ -87,6 +87,7 @@ class Array:
         self.read_only = context.member_set.read_only
         self.not_closed: RaidxError | None = None  # why `close` could not make it clean
         self.base_events = assembly.base_events
+        self.spares_behind = assembly.behind
         self.stale = assembly.stale
         self.was_clean = assembly.config.clean  # False: it had not been closed
         self.warnings: list[str] = list(assembly.warnings)
@@ -385,7 +386,7 @@ class Array:
             self.jobs.start(self._resync)
             self.context.dirty_bitmap.guard(self._finish_torn)
         await take_back(self, self.stale)
-        await self.replacement.resume()
+        await self.replacement.resume(self.spares_behind)
         self.membership.resume_rebuilds()
         self.grow_operation.resume()
         self.restripe_operation.resume()

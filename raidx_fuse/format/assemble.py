@@ -8,8 +8,8 @@ ruling.py has the rules by which one configuration is valid, W. It decides about
     Using it is safe: if anything had been acknowledged without this member, W or a round before it
     would have excluded it. But if its counter is below the `base_events` of W, the lowest counter
     when that round began, it is an old copy, restored from a backup: stale.
-  * A spare holds no data, so its counter does not matter. A missing spare that is given becomes a
-    spare again.
+  * A spare holds no data, so its counter does not matter, unless it is about to replace a member
+    and has copies (*behind*). A missing spare that is given becomes a spare again.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class Assembly:
     * *stale*: members that are not used, with the reason; *missing_roles*: ascending.
     * *warnings*: one line for everything that is not in order.
     * *base_events*: the lowest event counter that a member in use may have.
+    * *behind*: the UUIDs of spares whose event counter is not that of *config*.
     """
 
     config: ArrayConfig
@@ -68,6 +69,7 @@ class Assembly:
     missing_roles: list[Role]
     warnings: list[str]
     base_events: int = 0
+    behind: frozenset[str] = frozenset()
 
 
 def tolerates_by_layout(config: ArrayConfig, lost: frozenset[Role]) -> bool:
@@ -262,7 +264,9 @@ def _judge(given: Sequence[Given], config: ArrayConfig, base: int, warnings: lis
     for record in config.members:
         if record.state == SPARE and record.member_uuid not in spares:
             warnings.append(f"the spare {_named(record)} is missing")
-    return Assembly(config, by_role, spares, stale, missing, warnings, base)
+    behind = {one.uuid for one in given if one.superblock.events != config.events}
+    behind &= spares.keys()
+    return Assembly(config, by_role, spares, stale, missing, warnings, base, frozenset(behind))
 
 
 def _named(record: MemberRecord) -> str:

@@ -17,7 +17,7 @@ a spare, nothing that is discarded afterwards is emptied there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -196,8 +196,12 @@ class Replacement:
             await leave(member_set, records)  # the caller closes it
             raise
 
-    async def resume(self) -> None:
-        """Go on with a replacement that the last run has begun."""
+    async def resume(self, behind: Collection[str]) -> None:
+        """Go on with a replacement that the last run has begun.
+
+        *behind*: the UUIDs of spares that lack the superblock of its end: old copies, which lack
+        what was copied since.
+        """
         member_set = self.array.member_set
         starts = member_set.config.starts - 1
         for key, value in member_set.config.jobs.items():
@@ -208,7 +212,7 @@ class Replacement:
             if not ours or uuid not in member_set.spares:
                 await member_set.update(partial(_noted, role=role, uuid="", next_stripe=0))
                 continue
-            counts = value.get("starts") == starts
+            counts = value.get("starts") == starts and uuid not in behind
             try:
                 await self._start(role, uuid, value["next_stripe"] if counts else 0)
             except RaidxError as error:  # the array starts without it

@@ -238,6 +238,29 @@ def test_it_goes_on_after_a_remount(clean: bool) -> None:
     run(main)
 
 
+@LAYOUTS
+def test_an_old_copy_of_the_new_member_is_copied_anew(layout: str, width: int) -> None:
+    """Put back while the array is not mounted: the position counts for what it was made from."""
+
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            job = await begin(rig, 1)
+            old = bytes(rig.rams[-1].memory)
+            job.limit(0, 0)
+            while job.next_stripe < rig.running.context.layout.stripes // 2:
+                await trio.lowlevel.checkpoint()
+            await rig.close()
+            rig.rams[-1].memory[:] = old
+            array = await rig.open()
+            (job,) = (j for j in array.jobs.running() if isinstance(j, Replace))
+            assert (await finish(rig, job))["state"] == "done"
+            rig.members.pop(1).vanish()
+            await consistent(rig)
+
+    run(main)
+
+
 @pytest.mark.parametrize("mode", ["partial", "none"])
 @pytest.mark.parametrize("reads_zero", [True, False])
 @pytest.mark.parametrize(("layout", "width"), [("raid0", 2), ("raid1", 2), ("raid5", 3)])
