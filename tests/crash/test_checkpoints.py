@@ -7,7 +7,6 @@ from it. Each law is broken once, to see that it is noticed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,23 +16,19 @@ from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.recovery import ParityReplay
 from raidx_fuse.journal.unsettled import Unsettled
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
-from raidx_fuse.lab.crash.oracle import Left, judge
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import Recording
-from raidx_fuse.lab.crash.state import Cell, Cut, State, ViolationError
+from raidx_fuse.lab.crash.state import Cell, ViolationError
 from raidx_fuse.lab.crash.workload import record_workload
-from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.store.member_set import MemberSet
 from tests.support.cuts import (
-    DECISIONS,
     Step,
     crashed_moments,
+    crashed_recoveries,
     fail_to_place,
     flush,
-    left_by,
     piece,
     place,
-    what_breaks,
     write,
 )
 
@@ -135,24 +130,6 @@ def crashed(story: str, seed: int = 0, each: int = 1) -> Iterator[str | None]:
     return crashed_moments(*record(STORIES[story], seed), WIDTH, seed, each)
 
 
-def crashed_again(story: str, each: int) -> Iterator[str | None]:
-    """Crash the recovery from moments of a story, and lose a member then."""
-    recording, begin = record(STORIES[story], 0)
-    for index, disks, _event in recording.record.moments():
-        if index < begin or index % each:
-            continue
-        state = State(recording.cell, 0, Cut(index, DECISIONS[index // each % 4]))
-        images = left_by(list(disks), state, range(WIDTH))
-        left = Left(recording, index, images)
-        recovery = CutRecord()
-        left.exempt = judge(left, state.generator("recovery"), recovery)
-        for number, again, _event in recovery.moments():
-            lost = (index + number) % WIDTH
-            cut = State(state.cell, 0, Cut(number, DECISIONS[number % 4], (lost,)))
-            images = left_by(list(again), cut, sorted(left.images))
-            yield what_breaks(replace(left, images=images, lost=frozenset({lost})), cut)
-
-
 @pytest.mark.parametrize("story", STORIES)
 def test_every_moment_is_crashed_with_and_without_a_loss(story: str) -> None:
     found = list(crashed(story, seed=sorted(STORIES).index(story) % 2))
@@ -161,7 +138,7 @@ def test_every_moment_is_crashed_with_and_without_a_loss(story: str) -> None:
 
 
 def test_a_recovery_that_is_cut_in_its_turn() -> None:
-    found = list(crashed_again("while it is placed", 7))
+    found = list(crashed_recoveries(*record(STORIES["while it is placed"], 0), WIDTH, 0, each=7))
     assert [what for what in found if what is not None] == []
     assert len(found) > 50
 
@@ -248,4 +225,4 @@ def test_a_recovery_that_computes_what_was_settled_again_is_noticed(
 
 def test_a_recovery_that_logs_no_parity_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ParityReplay, "settled", lambda *_: iter(()))
-    assert any(crashed_again("placed", 1))
+    assert any(crashed_recoveries(*record(STORIES["placed"], 0), WIDTH, 0, each=1))

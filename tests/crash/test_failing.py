@@ -17,7 +17,14 @@ from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.state import Cell, Cut, State
 from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.layouts.numbers import Stripe
-from tests.support.cuts import DECISIONS, Step, left_by, piece, place, what_breaks
+from tests.support.cuts import (
+    DECISIONS,
+    Step,
+    Verdicts,
+    left_by,
+    piece,
+    place,
+)
 
 WIDTH = 4
 SMALL, BESIDE = piece(0, 512), piece(CHUNK_BYTES + 256, 512)
@@ -51,11 +58,13 @@ def crashed(layout: str, failing: int, beside: Step) -> Iterator[str | None]:
 
     shape = Shape(WIDTH, stripes=3, pace="uneven")
     recording = record_workload(Cell(layout, "partial", theme="checkpoints"), 0, script, shape)
+    verdicts = Verdicts()
     for index, disks, _event in recording.record.moments():
         for decision in DECISIONS if begin <= index <= end else ():
             state = State(recording.cell, 0, Cut(index, decision))
             images = left_by(list(disks), state, range(WIDTH))
-            yield what_breaks(Left(recording, index, images, frozenset({role})), state)
+            left = Left(recording, index, images, frozenset({role}))
+            yield verdicts.what_breaks(left, state)
 
 
 @pytest.mark.parametrize(

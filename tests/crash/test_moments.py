@@ -29,6 +29,7 @@ from raidx_fuse.members.simulated.powercut import (
     count_cuts,
     enumerate_cuts,
 )
+from tests.support.cuts import Verdicts
 
 SECTOR = 512
 CUTS_MAX = 8
@@ -52,6 +53,7 @@ class Scene:
             Shape(**values),  # the test's own words
         )
         self.record: CutRecord = self.recording.record
+        self.verdicts = Verdicts()
         self.regions = self.recording.roles.regions.named()
 
     def region(self, offset: int) -> str:
@@ -98,7 +100,8 @@ class Scene:
         if lost and self.recording.roles.out_at(index):
             return  # one is out already
         left = self.left(index, disks, decisions, lost)
-        judge(left, random.Random(f"{index} {decisions} {lost}"))
+        generator = random.Random(f"{index} {decisions} {lost}")
+        assert self.verdicts.of(left, generator) is None
 
 
 def _cuts(disks: Disks, seed: int) -> Iterator[list[list[int]]]:
@@ -307,7 +310,7 @@ def test_during_the_recovery(mode: str, lost: int | None) -> None:
             ):
                 second = scene.left(index, again, kept, () if lost is None else (lost,))
                 second.exempt = first.exempt
-                judge(second, random.Random(f"{cut} {at}"))
+                assert scene.verdicts.of(second, random.Random(f"{cut} {at}")) is None
                 count += 1
     assert count > 20
 
@@ -335,7 +338,8 @@ def test_a_record_that_one_log_member_alone_kept_is_made_safe_before_its_places(
         for at, again, _next in record.moments():
             for seed in range(4):
                 kept = [disk.sample(random.Random(f"{at} {seed}")) for disk in again]
-                judge(scene.left(index, again, kept, (holder,)), random.Random(seed))
+                second = scene.left(index, again, kept, (holder,))
+                assert scene.verdicts.of(second, random.Random(seed)) is None
 
 
 # -- members -------------------------------------------------------------------------------------

@@ -15,10 +15,11 @@ import trio
 from raidx_fuse.journal.journal import MODES
 from raidx_fuse.lab.crash.disks import is_member
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
-from raidx_fuse.lab.crash.oracle import Left, judge
+from raidx_fuse.lab.crash.oracle import Left
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.state import Cell, Cut, State
 from raidx_fuse.lab.crash.workload import record_workload
+from tests.support.cuts import Verdicts
 
 ROLE = 1
 SEEDS = 1
@@ -52,6 +53,7 @@ def test_a_member_is_called_whole_only_when_no_record_lacks_it(
         shape = Shape(width, pace="uneven")
         recording = record_workload(cell, seed, first_write_while_rebuilt, shape)
         (_, begin, end) = recording.roles.out[0]
+        verdicts = Verdicts()
         for index, disks, _event in recording.record.moments():
             if not begin < index <= end:
                 continue
@@ -60,6 +62,6 @@ def test_a_member_is_called_whole_only_when_no_record_lacks_it(
                 cuts = zip(disks, state.cut.decisions(disks), strict=True)
                 images = {number: disk.crash(cut) for number, (disk, cut) in enumerate(cuts)}
                 images = {n: image for n, image in images.items() if is_member(image)}
-                judge(Left(recording, index, images), state.generator("look"))
+                assert verdicts.what_breaks(Left(recording, index, images), state) is None
                 crashed += 1
     assert crashed >= SEEDS * 20 * len(DECISIONS)

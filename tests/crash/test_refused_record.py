@@ -15,14 +15,15 @@ from raidx_fuse.journal.ring import RecordsInFlight
 from raidx_fuse.lab.crash.disks import is_member
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.lab.crash.held_handlers import go_on_held
-from raidx_fuse.lab.crash.oracle import Left, judge
+from raidx_fuse.lab.crash.oracle import Left
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import Recording
-from raidx_fuse.lab.crash.state import Cell, Cut, State, ViolationError
+from raidx_fuse.lab.crash.state import Cell, Cut, State
 from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.store.member_io import MemberIO
+from tests.support.cuts import Verdicts
 
 WIDTH = 4
 SEED = 3  # without a cache
@@ -79,7 +80,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> tuple[Recording, int, int]:
 
 def broken(recording: Recording, first: int, last: int, turns: int = 90) -> list[str]:
     """Crash it with each member lost; return what breaks."""
-    found = []
+    found, verdicts = [], Verdicts()
     for index, disks, _event in recording.record.moments():
         if not first < index <= last:
             continue
@@ -90,10 +91,8 @@ def broken(recording: Recording, first: int, last: int, turns: int = 90) -> list
             images = {n: disk.crash(cut) for n, (disk, cut) in enumerate(cuts) if n != lost}
             images = {n: image for n, image in images.items() if is_member(image)}
             left = Left(recording, index, images, frozenset({lost}))
-            try:
-                judge(left, state.generator("look"))
-            except ViolationError as error:
-                found.append(str(error))
+            if (what := verdicts.what_breaks(left, state)) is not None:
+                found.append(what)
     return found
 
 

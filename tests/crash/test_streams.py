@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from raidx_fuse.journal.ring import HEAD_BYTES, Tail
 from raidx_fuse.journal.unsettled import Unsettled, WholeCells
 from raidx_fuse.lab.crash.disks import SectorDisk
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
-from raidx_fuse.lab.crash.oracle import Left, judge
+from raidx_fuse.lab.crash.oracle import Left
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import Cell, Cut, State, ViolationError
@@ -32,16 +31,16 @@ from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.cuts import (
-    DECISIONS,
     Step,
+    Verdicts,
     crashed_moments,
+    crashed_recoveries,
     fail_to_place,
     flush,
     left_by,
     piece,
     place,
     unmark,
-    what_breaks,
     write,
 )
 
@@ -212,6 +211,7 @@ def crashed_to_the_log(story: str, seed: int) -> Iterator[str | None]:
     No home place has what no flush has covered; each member is lost in turn.
     """
     recording, begin = record(story, seed)
+    verdicts = Verdicts()
     log = recording.roles.regions.log
     records = range(log.offset + HEAD_BYTES, log.end)
     for index, disks, _event in recording.record.moments():
@@ -222,25 +222,8 @@ def crashed_to_the_log(story: str, seed: int) -> Iterator[str | None]:
                 for role, disk in enumerate(disks)
                 if role != lost
             }
-            yield what_breaks(Left(recording, index, images, frozenset({lost})), state)
-
-
-def crashed_again(story: str, seed: int) -> Iterator[str | None]:
-    """Crash the recovery from moments of a story, and lose a member then."""
-    recording, begin = record(story, seed)
-    for index, disks, _event in recording.record.moments():
-        if index < begin or index % 5:
-            continue
-        state = State(recording.cell, seed, Cut(index, DECISIONS[index // 5 % 4]))
-        images = left_by(list(disks), state, range(WIDTH))
-        left = Left(recording, index, images)
-        recovery = CutRecord()
-        left.exempt = judge(left, state.generator("recovery"), recovery)
-        for number, again, _event in recovery.moments():
-            lost = (index + number) % WIDTH
-            cut = State(state.cell, seed, Cut(number, DECISIONS[number % 4], (lost,)))
-            images = left_by(list(again), cut, sorted(left.images))
-            yield what_breaks(replace(left, images=images, lost=frozenset({lost})), cut)
+            left = Left(recording, index, images, frozenset({lost}))
+            yield verdicts.what_breaks(left, state)
 
 
 @pytest.mark.parametrize("seed", [0, 1], ids=["inline", "uneven"])
@@ -260,7 +243,7 @@ def test_a_log_that_is_further_than_the_home_places(story: str) -> None:
 
 @pytest.mark.parametrize("story", ["placed unfinished", "in three"])
 def test_a_recovery_that_is_cut_in_its_turn(story: str) -> None:
-    found = list(crashed_again(story, 0))
+    found = list(crashed_recoveries(*record(story, 0), WIDTH, 0, each=5))
     assert [what for what in found if what is not None] == []
     assert len(found) > 50
 
@@ -326,7 +309,7 @@ def test_places_written_before_the_parity_is_logged_are_noticed(
 
 def test_a_recovery_that_logs_no_parity_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ParityReplay, "settled", lambda *_: iter(()))
-    assert any(crashed_again("placed unfinished", 0))
+    assert any(crashed_recoveries(*record("placed unfinished", 0), WIDTH, 0, each=5))
 
 
 def test_parity_logged_over_a_closing_that_is_not_durable_is_noticed(

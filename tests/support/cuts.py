@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+import random
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +17,7 @@ from raidx_fuse.lab.crash.oracle import Left, judge
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import Cut, State, ViolationError
-from raidx_fuse.members.simulated.powercut import DiskState
+from raidx_fuse.members.simulated.powercut import CutRecord, DiskState
 from raidx_fuse.members.simulated.sparse import Image
 
 DECISIONS = ("d", "k", "s1", "s2")
@@ -76,6 +78,7 @@ def crashed_moments(
     Without a loss, and with each of the first *width* disks lost; with every second of them, unless
     RAIDX_CRASH_STATES is more than its default.
     """
+    verdicts = Verdicts()
     for index, disks, _event in recording.record.moments():
         if index < begin or index % each:
             continue
@@ -85,13 +88,79 @@ def crashed_moments(
             state = State(recording.cell, seed, Cut(index, DECISIONS[(index + turn) % 4], lost))
             images = left_by(list(disks), state, range(len(disks)))
             left = Left(recording, index, images, frozenset(lost))
-            yield what_breaks(left, state)
+            yield verdicts.what_breaks(left, state)
 
 
-def what_breaks(left: Left, state: State) -> str | None:
-    """Return the promise that is broken, or None."""
-    try:
-        judge(left, state.generator("look"))
-    except ViolationError as error:
-        return str(error)
-    return None
+def crashed_recoveries(
+    recording: Recording, begin: int, width: int, seed: int, each: int
+) -> Iterator[str | None]:
+    """Crash the recovery from every *each*-th moment on; lose one of *width* disks then.
+
+    Yields what broke, None if nothing, for each moment of each recovery.
+    """
+    verdicts = Verdicts()
+    for index, disks, _event in recording.record.moments():
+        if index < begin or index % each:
+            continue
+        state = State(recording.cell, seed, Cut(index, DECISIONS[index // each % 4]))
+        left = Left(recording, index, left_by(list(disks), state, range(width)))
+        recovery = CutRecord()
+        left.exempt = judge(left, state.generator("recovery"), recovery)
+        for number, again, _event in recovery.moments():
+            lost = (index + number) % width
+            cut = State(state.cell, seed, Cut(number, DECISIONS[number % 4], (lost,)))
+            images = left_by(list(again), cut, sorted(left.images))
+            second = replace(left, images=images, lost=frozenset({lost}))
+            yield verdicts.what_breaks(second, cut)
+
+
+class Verdicts:
+    """Judges each state that cuts leave once: most cuts leave what another one has left, too.
+
+    Of the cuts at all moments of a recovery and of what follows, three in four leave disks, losses
+    and promises as an earlier one did, and the same array would recover in the same way.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, str | None] = {}
+
+    def what_breaks(self, left: Left, state: State) -> str | None:
+        """Return the promise that is broken, or None."""
+        return self.of(left, state.generator("look"))
+
+    def of(self, left: Left, generator: random.Random) -> str | None:
+        """Return the promise that is broken, or None; *generator* draws the additional checks."""
+        key = _key(left)
+        if key not in self._known:
+            try:
+                judge(left, generator)
+            except ViolationError as error:
+                self._known[key] = str(error)
+            else:
+                self._known[key] = None
+        return self._known[key]
+
+
+def _key(left: Left) -> Hashable:
+    """Return what the verdict on *left* depends on: content, losses and promises, no moment."""
+    assert not left.recording.has_poison, "what cannot be read is told by the moment"
+    images = tuple((number, _content(image)) for number, image in sorted(left.images.items()))
+    promises = tuple(
+        (one.sizes, one.allowed, one.in_flight, one.full_in_flight, one.loose, one.given_up)
+        for one in left.expected
+    )
+    roles = tuple(
+        (
+            *(array.tolerance(left.moment), array.is_damaged(left.moment)),
+            tuple((role, array.holder(role, left.moment)) for role in array.present(left.moment)),
+        )
+        for array in left.recording.arrays
+    )
+    return images, left.lost, left.unread, left.exempt, tuple(left.away), promises, roles
+
+
+def _content(image: Image) -> Hashable:
+    if isinstance(image, bytearray):
+        return hash(bytes(image))
+    written = image.extents(0, len(image))
+    return hash(tuple((at, image[at : at + length]) for at, length in written))
