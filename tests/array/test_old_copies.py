@@ -6,7 +6,6 @@ has is durable everywhere: so whoever has less than that missed something.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
 import pytest
@@ -16,14 +15,9 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import AssemblyError
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import Log, SpyMember, Touch, members_from, restarted, spying
+from tests.support.spy import Log, SpyMember, Touch, members_from, noise, restarted, spying
 
 CHUNK = 4096
-
-
-def noise(length: int, seed: int = 0) -> bytes:
-    """Return bytes that no mistake produces."""
-    return random.Random(seed).randbytes(length)
 
 
 @pytest.mark.parametrize("journal", ["none", "partial", "full"])

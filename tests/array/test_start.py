@@ -12,14 +12,9 @@ from raidx_fuse.errors import AssemblyError, ReadOnlyError, UsageError
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import FLUSH, WRITE, Log, SpyMember, members_from, restarted, spying
+from tests.support.spy import FLUSH, WRITE, Log, SpyMember, members_from, noise, restarted, spying
 
 CHUNK = 4096
-
-
-def noise(length: int, seed: int = 0) -> bytes:
-    """Return bytes that no mistake produces."""
-    return random.Random(seed).randbytes(length)
 
 
 @pytest.mark.parametrize("state", ["clean", "dirty", "degraded"])

@@ -15,15 +15,10 @@ import trio
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.journal import MODES
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import SpyRig, spying
+from tests.support.spy import SpyRig, noise, spying
 
 CHUNK = 4096
 TIMEOUT_S = 2.0
-
-
-def noise(length: int, seed: int = 0) -> bytes:
-    """Return bytes that no mistake produces."""
-    return random.Random(seed).randbytes(length)
 
 
 async def prepare(rig: SpyRig, mode: str = "partial") -> None:

@@ -6,21 +6,15 @@ with one parity the report names all suspects and guesses nothing.
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
 
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import SpyRig, spying
+from tests.support.spy import SpyRig, noise, spying
 
 CHUNK = 4096
 TWO_LOSSES = [("rdp", 4), ("evenodd", 5), ("xcode", 5), ("raid1", 3)]
-
-
-def noise(length: int, seed: int = 0) -> bytes:
-    """Return bytes that no mistake produces."""
-    return random.Random(seed).randbytes(length)
 
 
 async def prepare(rig: SpyRig) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import random
 
 import pytest
 import trio
@@ -16,14 +15,9 @@ from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.members.wrapper import WrapperMember
 from raidx_fuse.store.host_space import LOOK_S
-from tests.support.spy import SpyRig
+from tests.support.spy import SpyRig, noise
 
 CHUNK = 4096
-
-
-def noise(length: int, seed: int = 0) -> bytes:
-    """Return bytes that no mistake produces."""
-    return random.Random(seed).randbytes(length)
 
 
 class Host:

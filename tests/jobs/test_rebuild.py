@@ -14,15 +14,10 @@ from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.lab.crash.durable import SLOTS_BYTES
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import FLUSH, READ, WRITE, SpyRig, restarted, spying
+from tests.support.spy import FLUSH, READ, WRITE, SpyRig, noise, restarted, spying
 
 CHUNK = 4096
 MIB = 1 << 20
-
-
-def noise(length: int, seed: int = 0) -> bytes:
-    """Return bytes that no mistake produces."""
-    return random.Random(seed).randbytes(length)
 
 
 async def replace_failed(rig: SpyRig, role: int) -> tuple[int, FaultMember]:

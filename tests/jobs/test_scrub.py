@@ -16,14 +16,9 @@ from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.layouts.registry import make_code
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.store.written_map import WrittenMap
-from tests.support.spy import READ, WRITE, SpyRig, restarted, spying
+from tests.support.spy import READ, WRITE, SpyRig, noise, restarted, spying
 
 CHUNK = 4096
-
-
-def noise(length: int, seed: int = 0) -> bytes:
-    """Return bytes that no mistake produces."""
-    return random.Random(seed).randbytes(length)
 
 
 async def scrub(rig: SpyRig, repair: bool = False) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.simulated.faulty import WRITE as WRITES
 from raidx_fuse.members.simulated.faulty import Fault
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import WRITE, SpyRig, restarted, spying
+from tests.support.spy import WRITE, SpyRig, noise, restarted, spying
 
 CHUNK = 16384
 PAGE = 4096
@@ -28,11 +28,6 @@ LAYOUTS = pytest.mark.parametrize(
     ("layout", "width", "mode"),
     [("raid5", 4, "partial"), ("raid4", 3, "full"), ("rdp", 4, "partial"), ("raid0", 2, "full")],
 )
-
-
-def noise(length: int, seed: int = 0) -> bytes:
-    """Return bytes that no mistake produces."""
-    return random.Random(seed).randbytes(length)
 
 
 async def prepare(rig: SpyRig, mode: str = "partial") -> None:

@@ -6,7 +6,6 @@ Members that cannot all be spared refuse it, as on one full host file system; th
 from __future__ import annotations
 
 import errno
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -18,17 +17,12 @@ from raidx_fuse.format.superblock import read_superblock
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.members.simulated.faulty import Fault
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import SpyRig, restarted, spying
+from tests.support.spy import SpyRig, noise, restarted, spying
 
 CHUNK = 4096
 SOON_S = 30.0
 
 NUMBERS = pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO])
-
-
-def noise(length: int, seed: int = 0) -> bytes:
-    """Return bytes that no mistake produces."""
-    return random.Random(seed).randbytes(length)
 
 
 def break_head(rig: SpyRig, number: int) -> list[Fault]:

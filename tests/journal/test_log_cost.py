@@ -17,7 +17,7 @@ from raidx_fuse.format.log_record import (
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import FLUSH, WRITE, SpyRig, spying
+from tests.support.spy import FLUSH, WRITE, SpyRig, noise, spying
 
 CHUNK = 16384
 PAGE = 4096
@@ -25,11 +25,6 @@ LAYOUTS = pytest.mark.parametrize(
     ("layout", "width"), [("raid5", 4), ("raid4", 3), ("raid1", 2), ("rdp", 4), ("upc", 4)]
 )
 LOGGING_MODES = pytest.mark.parametrize("mode", ["partial", "full"])
-
-
-def noise(length: int, seed: int = 0) -> bytes:
-    """Return bytes that no mistake produces."""
-    return random.Random(seed).randbytes(length)
 
 
 async def prepare(rig: SpyRig, mode: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Literal
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from raidx_fuse.errors import MemberError
 from raidx_fuse.journal.journal import MODES
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import SpyRig, spying
+from tests.support.spy import SpyRig, noise, spying
 
 CHUNK = 4096
 Kind = Literal["read", "write", "flush"]
@@ -19,11 +18,6 @@ LENGTHS = pytest.mark.parametrize(
     "length", [512, CHUNK, 2 * CHUNK, 3 * CHUNK, 12 * CHUNK], ids=lambda n: f"{n}B"
 )
 PACE = pytest.mark.parametrize("slow", [False, True], ids=["at-once", "queued"])
-
-
-def noise(length: int, seed: int = 0) -> bytes:
-    """Return bytes that no mistake produces."""
-    return random.Random(seed).randbytes(length)
 
 
 async def prepare(rig: SpyRig, mode: str) -> None:
