@@ -45,7 +45,6 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.array.settings import parse
 from raidx_fuse.errors import RaidxError, UsageError, single
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.ram import RamMember
@@ -54,7 +53,6 @@ from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.move import open_pool, start_move
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume_table import open_volumes
-from raidx_fuse.settings import OF_ARRAY, OF_POOL
 
 KIB = 1 << 10
 CHUNK = PAGE = 4096
@@ -259,6 +257,9 @@ async def move(case: Case) -> None:
 
 async def remembered(case: Case) -> None:
     """With every setting and a scrub to remember, and a spare where there can be one."""
+    # Late: earlier commits, which have other modules of settings, only play what is made here.
+    from raidx_fuse.settings import OF_ARRAY, OF_POOL
+
     for name in sorted(OF_ARRAY.keys() - {"journal", "speed_max"}):
         await case.array.set(name, _text_for(name))
     values = {name: one.default for name, one in OF_POOL.items()}
@@ -272,6 +273,8 @@ async def remembered(case: Case) -> None:
 
 def _text_for(name: str) -> str:
     """Return a text that setting *name* takes."""
+    from raidx_fuse.array.settings import parse
+
     for text in TEXTS:
         with suppress(RaidxError):
             parse(name, text)
