@@ -363,6 +363,8 @@ class _Pair:
         if scene.overburdened():
             self.recording.note_burdened()
         elif not any(lost):
+            for volumes in scene.pool.arrays:  # else a cut makes mended pages unreadable again
+                await volumes.array.flush()
             for weak in scene.events.weaknesses:
                 if weak.end == math.inf:
                     weak.heal(scene.event)
