@@ -77,7 +77,7 @@ def main(
     except (RaidxError, LayoutError) as error:
         raise click.UsageError(str(error)) from None
     started_s = time.monotonic()
-    tally = Tally()
+    tally, interrupted = Tally(), False
     coverage = matrix.Coverage(cells, minimum, seed)
     further = coverage.rounds() if minimum and not themes else iter(())
     first = matrix.tasks_of(cells, states, seed, every_place=every_place)
@@ -85,6 +85,7 @@ def main(
         parts = compute(matrix.run_task, tasks, workers=workers, scheduler=scheduler)
         try:
             for part in parts:
+                _report(console, part)
                 tally.add(part)
                 coverage.note(part)
                 if console.is_terminal:
@@ -93,9 +94,12 @@ def main(
                     break
         except RaidxError as error:
             raise click.UsageError(str(error)) from None
+        except KeyboardInterrupt:
+            console.print("\ninterrupted: the parts that had ended count", style="yellow")
+            interrupted = True
         finally:
             parts.close()
-        if len(tally.violations) >= stop_after:
+        if interrupted or len(tally.violations) >= stop_after:
             break
     if minimum and (few := coverage.missing()):
         console.print(f"{len(few)} rows have fewer than {minimum} states", style="yellow")
@@ -106,7 +110,7 @@ def main(
         command = shlex.join(word for word in sys.argv[1:] if word not in ("--page", str(page)))
         date = time.strftime("%Y-%m-%d")
         page.write_text(matrix.markdown(tally, f"{PROGRAM} {command}", date, elapsed_s))
-    sys.exit(1 if tally.violations else 0)
+    sys.exit(1 if tally.violations or interrupted else 0)
 
 
 def _cells(
@@ -158,7 +162,11 @@ def _print(console: Console, tally: Tally, elapsed_s: float) -> None:
         f"{tally.total:,} states of {tally.workloads:,} workloads in {elapsed_s:.0f} s "
         f"({rate:.0f} a second), {sum(tally.failures.values()):,} violations"
     )
-    for violation in tally.violations:
+
+
+def _report(console: Console, part: Tally) -> None:
+    """Print the violations of *part* now: a run of hours may be interrupted before its end."""
+    for violation in part.violations:
         console.print(f"\n{violation}", markup=False, soft_wrap=True)
 
 
