@@ -10,6 +10,8 @@ write past the log to it waits until no record of its stripe may be redone (jour
 Cells that were never written move without being read. If the target member is relied on to read as
 zero, zeros are written at the new place, because another cell may have left its bytes there. The
 content of a lost member is recovered by its chain, for movers that may work on a degraded array.
+What nothing gives back stays where it is, unless redundancy is restored: then it is given up, as in
+a rebuild (write/mend.py).
 """
 
 from __future__ import annotations
@@ -92,8 +94,13 @@ class ChunkMover:
         finally:
             inside.leave()
 
-    async def move_locked(self, bundles: Sequence[Stripe], moves: Sequence[Move]) -> bool:
-        """Do the same as `move` under the locks of *bundles*, which the caller holds."""
+    async def move_locked(
+        self, bundles: Sequence[Stripe], moves: Sequence[Move], *, give_up: bool = False
+    ) -> bool:
+        """Do the same as `move` under the locks of *bundles*, which the caller holds.
+
+        With *give_up* chunks move also if nothing gives some of their pages back.
+        """
         promised = self.layout.promised
         places = {(role, chunk) for _cell, role, chunk in moves}
         # No lock protects a free place: a record of another mover may be about to take it.
@@ -102,16 +109,23 @@ class ChunkMover:
         promised |= places
         try:
             await self.context.journal.settle(bundles)
-            return await self._move(bundles, moves)
+            return await self._move(bundles, moves, give_up)
         finally:
             promised -= places
 
-    async def _move(self, bundles: Sequence[Stripe], moves: Sequence[Move]) -> bool:
+    async def _move(self, bundles: Sequence[Stripe], moves: Sequence[Move], give_up: bool) -> bool:
         context = self.context
-        try:
-            writes = await self._contents(moves)
-        except (MemberLostError, UnrecoverableError):
-            return False
+        while True:
+            try:
+                writes = await self._contents(moves)
+                break
+            except MemberLostError:
+                if not give_up or self.problem(moves) is not None:
+                    return False
+            except UnrecoverableError:
+                unreadable = context.member_set.unreadable
+                if not give_up or not await unreadable.pass_over(bundles, context.chunk_bytes):
+                    return False
         begun = False
 
         def still_valid() -> bool:

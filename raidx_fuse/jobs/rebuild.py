@@ -27,7 +27,6 @@ from raidx_fuse.laws import Law
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, rebuild_plan
-from raidx_fuse.members.unreadable import Needed
 from raidx_fuse.store.member_io import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import Program, compile_steps
 
@@ -157,10 +156,7 @@ class Rebuild(Job):
             # What is written to the member may be lost from the log: the next start must come back.
             await context.changes.save()
             visited = self._changed(stripes)
-            unreadable = member_set.unreadable
-            if unreadable:
-                whole = Needed(0, context.chunk_bytes)
-                await unreadable.mend(visited, dict.fromkeys(visited, whole))
+            await member_set.unreadable.pass_over(visited, context.chunk_bytes)
             if context.dirty_bitmap.guarded:  # a torn stripe would give two contents of one cell
                 await context.dirty_bitmap.finish(stripes)
             try:

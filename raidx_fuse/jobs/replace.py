@@ -34,7 +34,6 @@ from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.twin import Twin
-from raidx_fuse.members.unreadable import Needed
 from raidx_fuse.store.member_io import MemberLostError
 from raidx_fuse.store.queue import MemberQueue
 
@@ -102,11 +101,8 @@ class Replace(Job):
             except MemberLostError:
                 self.operation.require()
             except UnrecoverableError:  # neither the member nor the others have it
-                needed = Needed(0, context.chunk_bytes)
-                await context.member_set.unreadable.mend(stripes, dict.fromkeys(stripes, needed))
-                if not context.member_set.unreadable:
-                    continue
-                raise
+                if not await context.member_set.unreadable.pass_over(stripes, context.chunk_bytes):
+                    raise
         for at, views in copies:
             await twin.copy(at, views)
         queue = context.member_set.queues[self.operation.role]

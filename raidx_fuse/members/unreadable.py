@@ -56,8 +56,12 @@ class Mender(Protocol):
 
     async def mend(
         self, stripes: Sequence[Stripe], needed: Mapping[Stripe, Needed] | None = None
-    ) -> None:
-        """Mend *stripes*, whose locks are held; give up what is *needed* and lost."""
+    ) -> bool:
+        """Mend *stripes*, whose locks are held; give up what is *needed* and lost.
+
+        Returns whether any of their pages was unreadable.
+        """
+        ...
 
     async def give_up(self, stripe: Stripe, cells: int) -> None:
         """List the data *cells* (a mask) of *stripe* as lost, durably."""
@@ -163,7 +167,15 @@ class Unreadable:
 
     async def mend(
         self, stripes: Sequence[Stripe], needed: Mapping[Stripe, Needed] | None = None
-    ) -> None:
+    ) -> bool:
         """Do as `Mender.mend`; nothing without unreadable pages. Raises what the members raise."""
         if self._pages and self.mender is not None:
-            await self.mender.mend(stripes, needed)
+            return await self.mender.mend(stripes, needed)
+        return False
+
+    async def pass_over(self, stripes: Sequence[Stripe], chunk_bytes: int) -> bool:
+        """Mend *stripes* and give up what nothing gives back: their content is moved now.
+
+        Returns whether any of their pages was unreadable: another try to read them may succeed.
+        """
+        return await self.mend(stripes, dict.fromkeys(stripes, Needed(0, chunk_bytes)))

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from raidx_fuse.errors import RaidxError, UnrecoverableError
+from raidx_fuse.jobs.replace import Replace
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.virtual_time import run
@@ -204,5 +205,25 @@ def test_parity_at_the_checkpoint_that_nothing_gives_is_that_of_what_is_left(slo
             await rig.put(7 * CHUNK, noise(CHUNK, 2))
             await rig.in_place()
             assert await rig.get(7 * CHUNK, CHUNK) == rig.model[7 * CHUNK : 8 * CHUNK]
+
+    run(main)
+
+
+def test_a_replacement_lists_what_is_lost_in_one_stripe_while_others_are_unreadable() -> None:
+    async def main() -> None:
+        async with spying("raid0", 2, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            await rig.in_place()
+            role = lose_page(rig, 4)
+            assert lose_page(rig, 40) == role
+            for chunk in (4, 40):  # somebody has read both
+                await refused(rig, chunk * CHUNK + PAGE_BYTES)
+            rig.members.append(rig.new_member())
+            await rig.running.replace_disk(role, rig.members[-1])
+            (job,) = rig.running.jobs.running()
+            assert isinstance(job, Replace)
+            job.set_window(1)
+            assert (await rig.running.jobs.wait(job.job_id))["state"] == "done"
+            assert sorted(rig.running.context.bad_chunks.first(10)) == [4, 40]
 
     run(main)

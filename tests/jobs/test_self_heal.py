@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 
 from raidx_fuse.array import estimate
 from raidx_fuse.array.advice import action
-from tests.support.unlike import UnlikeRig, play
+from raidx_fuse.errors import UnrecoverableError
+from raidx_fuse.layouts.numbers import Role, Stripe
+from tests.support.unlike import CHUNK, UnlikeRig, play
 
 
 def test_redundancy_comes_back_by_itself_after_a_while_unless_it_shall_not() -> None:
@@ -142,5 +145,42 @@ def test_a_restoration_that_a_user_cancels_does_not_begin_again() -> None:
         await rig.settle()
         assert not array.member_set.lost
         await rig.check()
+
+    play(scenario)
+
+
+def test_a_restoration_passes_what_nothing_gives_back_and_lists_it() -> None:
+    async def scenario() -> None:
+        rig = UnlikeRig("raidx-parity", 3, (40, 34, 38, 36, 40), room=0.7)
+        array = await rig.create()
+        await rig.fill(0.8)
+        await array.context.journal.drain()
+        damaged, lost = 1, 0
+        held = [set(rig.bundles.cells_of(Role(role)).tolist()) for role in (damaged, lost)]
+        both = [{cell // 3 for cell in cells if cell >= 0} for cells in held]
+        unwritten = array.context.unwritten_cells
+        bundle = min(b for b in both[0] & both[1] if not unwritten(Stripe(b)))
+        chunk = next(
+            n for n, cell in enumerate(rig.bundles.cells_of(Role(1))) if cell // 3 == bundle
+        )
+        rig.members[damaged].lose_sectors(array.context.data_offset + chunk * CHUNK)
+        await array.set("restore.after", "0")
+        await array.fail_disk(lost)
+        await trio.sleep(3)
+        with trio.fail_after(600):  # virtual
+            await rig.settle()
+        assert not array.member_set.lost
+        assert lost not in array.member_set.config.roles()
+        numbers = array.context.bad_chunks.first(10)
+        assert numbers
+        assert {rig.bundles.locate(number)[0] for number in numbers} == {bundle}
+        for number in numbers:
+            with pytest.raises(UnrecoverableError):
+                await array.read(number * CHUNK, CHUNK)
+            data = bytes([number & 255]) * CHUNK
+            await array.write(number * CHUNK, data)
+            rig.model[number * CHUNK : (number + 1) * CHUNK] = data
+        await rig.check()
+        await rig.remount()
 
     play(scenario)

@@ -83,14 +83,16 @@ class Mender:
 
     async def mend(
         self, stripes: Sequence[Stripe], needed: Mapping[Stripe, Needed] | None = None
-    ) -> None:
+    ) -> bool:
         """Mend *stripes*, whose locks are held; give up what is *needed* and lost.
 
-        What can be mended can be read from its home place afterwards, or its member is out. Raises
-        what the members raise.
+        What can be mended can be read from its home place afterwards, or its member is out. Returns
+        whether any of their pages was unreadable. Raises what the members raise.
         """
         written: list[Page] = []
+        found = False
         for stripe in stripes:
+            found = found or bool(self._marked(stripe))
             while True:
                 try:
                     pages = await self._mend(stripe, (needed or {}).get(stripe))
@@ -101,6 +103,7 @@ class Mender:
         if written:
             await self.context.journal.place()
             await self._verify(written)
+        return found
 
     def _marked(self, stripe: Stripe) -> dict[int, int]:
         """Return byte in the cells -> mask of the cells whose page there is unreadable."""

@@ -25,6 +25,8 @@ from raidx_fuse.store.chunk_table import Move
 
 log = logging.getLogger(__name__)
 
+GROW, EVACUATE, RESTORE = "grow", "evacuate", "restore"
+
 UNWRITTEN_MAX = 1024  # moves without content in one record
 WRITTEN_MAX = 16  # moves with content in one window
 POLL_S = 0.25
@@ -216,7 +218,8 @@ class RebundleJob(StallableJob):
             for cell, _role, _chunk in record
         )
         try:
-            done = await self.mover.move_locked(bundles, record)
+            give_up = self.kind == RESTORE  # as a rebuild; others leave what they cannot read
+            done = await self.mover.move_locked(bundles, record, give_up=give_up)
         except (MemberError, NoSpaceError) as error:
             self.note_wait(error)
             self._stale = True

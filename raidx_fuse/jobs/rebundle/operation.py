@@ -28,7 +28,7 @@ from raidx_fuse.format.table_page import chunks_that_fit, erase_share, share_reg
 from raidx_fuse.jobs.attach import join, leave, release, require_joined
 from raidx_fuse.jobs.grow.change_shape import drain_for_new_roles
 from raidx_fuse.jobs.rebundle.capacity import Capacity
-from raidx_fuse.jobs.rebundle.job import RebundleJob
+from raidx_fuse.jobs.rebundle.job import EVACUATE, GROW, RESTORE, RebundleJob
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.bundled import NOWHERE, SPARE_CHUNKS, BundleLayout
@@ -41,7 +41,6 @@ log = logging.getLogger(__name__)
 
 KEY = "reshape"
 BUNDLES = "bundles"  # the parameter that counts them
-GROW, EVACUATE, RESTORE = "grow", "evacuate", "restore"
 
 
 class RebundleOperation:

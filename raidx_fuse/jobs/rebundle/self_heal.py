@@ -12,7 +12,8 @@ import logging
 from typing import Any
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.jobs.rebundle.operation import EVACUATE, GROW, RESTORE, RebundleOperation
+from raidx_fuse.jobs.rebundle.job import EVACUATE, GROW, RESTORE
+from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.settings import SETTINGS
 from raidx_fuse.tasks import rest
