@@ -21,7 +21,7 @@ from click.shell_completion import CompletionItem
 from raidx_fuse.cli import defaults, streams
 from raidx_fuse.cli.command_table import ALIASES, TABLE
 from raidx_fuse.cli.output import Output, warn
-from raidx_fuse.errors import RaidxError, UsageError, shortage
+from raidx_fuse.errors import RaidxError, Reason, UsageError, shortage
 from raidx_fuse.layouts.codes.code import LayoutError
 
 SENTENCE = 1000  # characters: no first sentence of a help is longer
@@ -85,6 +85,17 @@ class Verb(click.Command):
         return super().invoke(ctx)
 
 
+class NoCommandError(click.UsageError):
+    """There is no such command."""
+
+
+_REASONS = (
+    (NoCommandError, Reason.UNKNOWN_COMMAND),
+    (click.NoSuchOption, Reason.UNKNOWN_OPTION),
+    (click.MissingParameter, Reason.MISSING_ARGUMENT),
+)
+
+
 class Nouns(click.Group):
     """A group of `Verb` commands; the error for an unknown name suggests similar ones."""
 
@@ -108,7 +119,7 @@ class Nouns(click.Group):
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             near = difflib.get_close_matches(name, [*self.commands, *ALIASES], n=3, cutoff=0.6)
             hint = f"did you mean {' or '.join(near)}?" if near else "see 'raidx --help'"
-            raise click.UsageError(f"no command {name!r}; {hint}", ctx)
+            raise NoCommandError(f"no command {name!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -163,7 +174,7 @@ class Verbs(Nouns):
         except click.ClickException as error:
             return say(RaidxError(error.format_message()), error.exit_code)
         except LayoutError as error:
-            return say(UsageError(str(error)))
+            return say(UsageError(str(error), reason=Reason.IMPOSSIBLE_LAYOUT))
         except (BrokenPipeError, streams.OutputError):
             raise
         except RaidxError as error:
@@ -207,10 +218,11 @@ def _without_folder(error: Exception) -> RaidxError | None:
 
 def _usage(error: click.UsageError) -> UsageError:
     """Return a usage error as one line that says which --help to read."""
-    message = error.format_message().rstrip(".")
+    message, action = error.format_message().rstrip("."), None
     if error.ctx is not None and "did you mean" not in message and "--help" not in message:
-        return UsageError(message, action=f"see '{error.ctx.command_path} --help'")
-    return UsageError(message)
+        action = f"see '{error.ctx.command_path} --help'"
+    known = (reason for kind, reason in _REASONS if isinstance(error, kind))
+    return UsageError(message, action=action, reason=next(known, None))
 
 
 def _asks_for_json(args: Sequence[str] | None) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from raidx_fuse.cli.output import Output
 from raidx_fuse.daemon import control_socket, paths
 from raidx_fuse.daemon.control_socket import ControlError
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import AmbiguousError, RaidxError, Reason
 from raidx_fuse.fuse import mountpoint
 
 STATUS_S = 10.0  # for each daemon
@@ -92,7 +92,7 @@ def array_named(text: str) -> str:
             if text == array["name"] or by_uuid or real in files or place in images:
                 fits[each.path if len(arrays) < 2 else f"{each.path}:{array['name']}"] = None
     if len(fits) > 1:
-        raise UsageError(f"{text} fits several arrays", action=f"name one: {', '.join(fits)}")
+        raise AmbiguousError(f"{text} fits several arrays", action=f"name one: {', '.join(fits)}")
     return next(iter(fits), text)
 
 
@@ -148,7 +148,9 @@ def _status(path: str) -> dict[str, Any]:
         path, "status", timeout_s=STATUS_S, answer_bytes_max=STATUS_BYTES_MAX
     )
     if status.get("mountpoint") != path:
-        raise ControlError(f"the daemon of {path} claims another mount point")
+        raise ControlError(
+            f"the daemon of {path} claims another mount point", reason=Reason.BAD_ANSWER
+        )
     return status
 
 
@@ -156,16 +158,20 @@ def check_status(document: Mapping[str, Any]) -> None:
     """Raise ControlError unless *document* has the fields of a status, of reasonable length."""
     for name, kind in STATUS.items():
         if not isinstance(document.get(name), kind):
-            raise ControlError(f"its status has no valid {name!r}")
+            raise ControlError(f"its status has no valid {name!r}", reason=Reason.BAD_ANSWER)
     _check_measure(document)
 
 
 def _check_measure(value: Any) -> None:
     if isinstance(value, str) and len(value) > TEXT_CHARS_MAX:
-        raise ControlError("its status has texts that are too long for raidx")
+        raise ControlError(
+            "its status has texts that are too long for raidx", reason=Reason.BAD_ANSWER
+        )
     if isinstance(value, list | dict):
         if len(value) > ITEMS_MAX:
-            raise ControlError("its status has lists that are too long for raidx")
+            raise ControlError(
+                "its status has lists that are too long for raidx", reason=Reason.BAD_ANSWER
+            )
         for item in value.values() if isinstance(value, dict) else value:
             _check_measure(item)
         if isinstance(value, dict):

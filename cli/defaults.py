@@ -22,7 +22,7 @@ from typing import Any
 
 import click
 
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import Reason, UsageError
 
 SYSTEM = Path("/etc/raidx.conf")
 VARIABLE = "RAIDX_CONFIG"
@@ -86,6 +86,7 @@ def check_names(tables: Mapping[str, Any], commands: Mapping[str, Any]) -> None:
             raise UsageError(
                 f"the defaults file has [{name[:40]}], which is no command",
                 action="see `raidx --help`",
+                reason=Reason.UNKNOWN_COMMAND,
             )
 
 
@@ -108,7 +109,11 @@ def of_command(command: click.Command, table: object) -> dict[str, Any]:
         place = f"[{command.name}] {key[:40]}"
         if option is None:
             action = f"see `raidx {command.name} --help`"
-            raise UsageError(f"the defaults file has {place}, which is no option", action=action)
+            raise UsageError(
+                f"the defaults file has {place}, which is no option",
+                action=action,
+                reason=Reason.UNKNOWN_OPTION,
+            )
         if option.name in ONLY_BY_HAND:
             raise UsageError(
                 f"the defaults file has {place}: that is given by hand, each time",

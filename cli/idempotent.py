@@ -14,7 +14,7 @@ import click
 
 from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.output import Output
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.members.spec import absolute
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -62,7 +62,8 @@ def same_array(status: Mapping[str, Any], **wanted: Any) -> None:
         if status[key] != value:
             raise UsageError(
                 f"these members are array {status['name']} already, whose "
-                f"{key.replace('_', ' ')} is {status[key]}, not {value}"
+                f"{key.replace('_', ' ')} is {status[key]}, not {value}",
+                reason=Reason.EXISTS,
             )
 
 

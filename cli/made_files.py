@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import RaidxError, Reason, UsageError
 
 BEGIN_CHARS = 5  # "<svg " or "<!doc": tells what kind of file it is
 
@@ -17,11 +17,17 @@ def save(path: str, document: str, kind: str) -> None:
     """
     try:
         if os.path.lexists(path) and not _may_go(path, document):
-            raise UsageError(f"{path} exists and is no {kind}", action="choose another name")
+            raise UsageError(
+                f"{path} exists and is no {kind}",
+                action="choose another name",
+                reason=Reason.EXISTS,
+            )
         with open(path, "w", encoding="utf-8") as file:
             file.write(document)
     except OSError as error:
-        raise RaidxError(f"{path} cannot be written: {error.strerror}") from None
+        raise RaidxError(
+            f"{path} cannot be written: {error.strerror}", reason=Reason.FILE
+        ) from None
 
 
 def _may_go(path: str, document: str) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from raidx_fuse.cli.app import complain
 from raidx_fuse.cli.main import main as raidx
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import Reason, UsageError
 
 USAGE = "usage: mount.raidx SOURCE MOUNTPOINT [-sfnv] [-o OPTIONS]"
 MOUNT_FAILED = 32  # mount(8), "EXIT STATUS"
@@ -50,7 +50,7 @@ def command_line(words: Sequence[str]) -> list[str] | None:
         elif word.startswith("-") and set(word[1:]) <= set("sfnv"):
             is_real = is_real and "f" not in word
         elif word.startswith("-"):
-            raise UsageError(f"unknown option {word!r}", action=USAGE)
+            raise UsageError(f"unknown option {word!r}", action=USAGE, reason=Reason.UNKNOWN_OPTION)
         else:
             places.append(word)
     if len(places) != 2:
@@ -79,7 +79,11 @@ def _given(options: Sequence[str]) -> Iterator[str]:
                 yield from ("--scan", folder)
         elif option and option not in FOR_OTHERS and not word.startswith(("x-", "X-")):
             known = ", ".join([*FLAGS, *(f"{name}=" for name in WORDS), "scan=", "by=uuid"])
-            raise UsageError(f"unknown mount option {option!r}", action=f"known: {known}")
+            raise UsageError(
+                f"unknown mount option {option!r}",
+                action=f"known: {known}",
+                reason=Reason.UNKNOWN_OPTION,
+            )
 
 
 def main() -> None:

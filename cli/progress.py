@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from raidx_fuse.cli.output import Output, console, percent, warn
 from raidx_fuse.cli.status_text import job_amount
 from raidx_fuse.daemon.control_socket import Connection
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import Reason, UsageError
 
 POLL_FIRST_S = 0.05
 POLL_S = 0.5
@@ -35,7 +35,11 @@ def wait_for_jobs(array: str, job_ids: list[int], out: Output) -> list[Job]:
             for job in jobs:
                 if job["id"] == job_id:
                     return job
-            raise UsageError(f"there is no job {job_id}", action=f"see raidx job {array} list")
+            raise UsageError(
+                f"there is no job {job_id}",
+                action=f"see raidx job {array} list",
+                reason=Reason.NO_SUCH_JOB,
+            )
 
         return [_wait(partial(look, job_id), out) for job_id in job_ids]
 

@@ -12,11 +12,13 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import RaidxError, Reason
 
 
 class OutputError(RaidxError):
     """Standard output cannot be written: a full file system, a device with an error."""
+
+    reason = Reason.FILE
 
 
 def _failed(error: OSError) -> OutputError:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from enum import Enum
 
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import RaidxError, Reason
 
 SAID_MAX = 100  # by events
 
@@ -62,6 +62,8 @@ class Law(Enum):
 
 class LawError(RaidxError):
     """A bug: a law that content depends on was about to be broken. Only the request has failed."""
+
+    reason = Reason.BUG
 
     def __init__(self, law: Law, what: str) -> None:
         super().__init__(f"bug: {what}: {law.value}", action="report it, with the log of the mount")

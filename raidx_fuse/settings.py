@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from raidx_fuse.errors import UsageError, unknown
+from raidx_fuse.errors import Reason, UsageError, unknown
 from raidx_fuse.units import parse_seconds, parse_size
 
 ARRAY, EACH, POOL, MACHINE = "array", "each", "pool", "machine"
@@ -371,9 +371,11 @@ def is_of_pool(key: str) -> bool:
 def setting_named(name: str) -> Setting:
     """Return the setting of an array or a pool. Raises UsageError that suggests the nearest."""
     if name in RETIRED:
-        raise UsageError(f"there is no setting {name} any more: {RETIRED[name]}")
+        raise UsageError(
+            f"there is no setting {name} any more: {RETIRED[name]}", reason=Reason.NO_SUCH_SETTING
+        )
     known = OF_POOL if is_of_pool(name) else OF_ARRAY
     setting = known.get(_NAMES.get(name, name))
     if setting is None:
-        raise unknown("setting", name, known)
+        raise unknown("setting", name, known, reason=Reason.NO_SUCH_SETTING)
     return setting

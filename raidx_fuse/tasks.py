@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import trio
 
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import RaidxError, Reason
 
 log = logging.getLogger(__name__)
 
@@ -134,4 +134,5 @@ class Tasks:
             raise RaidxError(
                 f"a bug ended the array ({self.bug!r}): it was not closed as clean",
                 action="see the log; what was flushed is there at the next mount",
+                reason=Reason.BUG,
             )

@@ -20,7 +20,7 @@ from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import ARRAYS
 from raidx_fuse.daemon import paths
 from raidx_fuse.daemon.control_socket import call
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import LosesDataError, RaidxError, Reason, UsageError
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.spec import absolute
 
@@ -46,7 +46,7 @@ def destroy(
         return
     if not (lose_data or dry_run):
         held = f", mounted on {mount}," if mount else ""
-        raise UsageError(
+        raise LosesDataError(
             f"array {array['name']}{held} and everything in it would be lost",
             action="to destroy it, add --lose-data; --dry-run says what that does",
         )
@@ -108,7 +108,9 @@ def _array_of(
             if if_exists:
                 return None, [], None
             raise UsageError(
-                f"no array is mounted on {mount}", action="name it, or give its members"
+                f"no array is mounted on {mount}",
+                action="name it, or give its members",
+                reason=Reason.NOT_MOUNTED,
             )
     specs = [absolute(text) for text in arrays]
     if if_exists:
@@ -121,11 +123,17 @@ def _array_of(
                 f"{each['path']}: {each['problem']}", action="raidx wipe MEMBER --lose-data"
             )
         if not each.get("valid") and not (if_exists or valid):
-            raise UsageError(f"no array {each['path']}: {each['problem']}")
+            raise UsageError(
+                f"no array {each['path']}: {each['problem']}", reason=Reason.NO_SUCH_ARRAY
+            )
     if not valid:
         return None, [], None
     if len({each["array_uuid"] for each in valid}) > 1:
-        raise UsageError("these are members of several arrays", action="destroy one at a time")
+        raise UsageError(
+            "these are members of several arrays",
+            action="destroy one at a time",
+            reason=Reason.SEVERAL_ARRAYS,
+        )
     newest = max(valid, key=lambda each: int(each["events"]))
     others = [
         member["path_hint"]
@@ -139,13 +147,18 @@ def _array_of(
 def _running(mount: str, name: str | None) -> tuple[str, list[str], dict[str, Any]]:
     here = mountpoint.find(mount)
     if here is not None and here.owner not in (None, os.getuid()):
-        raise UsageError(f"{mount} was mounted by somebody else", action="have its user do it")
+        raise UsageError(
+            f"{mount} was mounted by somebody else",
+            action="have its user do it",
+            reason=Reason.FOREIGN,
+        )
     status = call(mount, "status", timeout_s=STATUS_S)
     found = status.get("arrays", [status])
     if len(found) > 1 or name not in (None, found[0]["name"]):
         raise UsageError(
             f"{mount} has {plural(len(found), 'array')}, and all of them would be unmounted",
             action="unmount it, then destroy one by its members",
+            reason=Reason.SEVERAL_ARRAYS,
         )
     (one,) = found
     members = [str(member["path"]) for member in one["members"] if member["path"]]
@@ -170,7 +183,9 @@ def _sorted_out(
             why = "not given" if looked.get("valid") else entry["problem"]
             left.append({**entry, "problem": why})
     if not found and not running:
-        raise RaidxError(f"no member of {array['name']} is there any more")
+        raise RaidxError(
+            f"no member of {array['name']} is there any more", reason=Reason.MEMBERS_MISSING
+        )
     return found, left
 
 

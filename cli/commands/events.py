@@ -20,7 +20,7 @@ from raidx_fuse.cli.parameters import ARRAYS
 from raidx_fuse.cli.printable import shown
 from raidx_fuse.daemon.events.event import Event, unix_s
 from raidx_fuse.daemon.events.store import EventStore, state_directory
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.fuse.mountpoint import real_path, split_array
 
 LOOK_S = 0.5  # between two looks of --follow
@@ -109,7 +109,11 @@ def _uuids(array: str, kept: list[Event]) -> set[str]:
     if not found:
         if (place := array_named(array)) != array:  # an image, or a member
             return _uuids(place, kept)
-        raise UsageError(f"no event of {array} is known here", action="see raidx events")
+        raise UsageError(
+            f"no event of {array} is known here",
+            action="see raidx events",
+            reason=Reason.NO_SUCH_ARRAY,
+        )
     return found
 
 

@@ -16,7 +16,7 @@ from raidx_fuse.cli.parameters import ARRAY, PATH, Permissions
 from raidx_fuse.cli.streams import OutputError
 from raidx_fuse.client.status_document import document
 from raidx_fuse.daemon import control_socket, paths
-from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.errors import BusyError, NotInstalledError, RaidxError, Reason, UsageError
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.spec import absolute
 
@@ -128,7 +128,7 @@ def mount(
     try:
         import pyfuse3  # noqa: F401  # before anything is done
     except ModuleNotFoundError:
-        raise RaidxError(
+        raise NotInstalledError(
             "raidx mount needs pyfuse3, which is not installed",
             action="apt install gcc pkg-config libfuse3-dev fuse3, then: pip install pyfuse3",
         ) from None
@@ -143,7 +143,9 @@ def mount(
         raise UsageError("mount needs members and a mount point", action="see raidx mount --help")
     if if_missing and (status := _mounted(out, members[-1])) is not None:
         if not same_members(status, [absolute(member) for member in members[:-1]]):
-            raise BusyError(f"other members than these are mounted on {members[-1]}")
+            raise BusyError(
+                f"other members than these are mounted on {members[-1]}", reason=Reason.MOUNTED
+            )
         unchanged(out, document([status]), f"{members[-1]} is mounted already")
         return
     if mode is not None and not allow_other:
@@ -313,6 +315,8 @@ def _found(
 class NotClosedError(RaidxError):
     """An array that is not used any more, and could not be made clean."""
 
+    reason = Reason.NOT_CLOSED
+
 
 @verb()
 @click.argument("path", metavar="MOUNTPOINT", type=ARRAY)
@@ -354,6 +358,7 @@ def unmount(path: str, timeout: float | None = None) -> None:
         raise BusyError(
             f"{path} is unmounted, but its daemon (process {pid}) still writes",
             action="wait for its end, or look why its members do not answer: " + str(files.log),
+            reason=Reason.NO_ANSWER,
         )
     if pid and (why := paths.end_of(files, pid)):
         raise NotClosedError(

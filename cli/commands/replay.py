@@ -19,7 +19,14 @@ from raidx_fuse.cli.commands.simulate import sections_table
 from raidx_fuse.cli.output import Output, console, plural
 from raidx_fuse.cli.parameters import array_argument
 from raidx_fuse.daemon.control_socket import call
-from raidx_fuse.errors import BusyError, UsageError, ungrouped
+from raidx_fuse.errors import (
+    AmbiguousError,
+    InUseError,
+    LosesDataError,
+    Reason,
+    UsageError,
+    ungrouped,
+)
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.lab.loads.drive import drive, read_back
 from raidx_fuse.lab.loads.image import THREADS, Image
@@ -99,7 +106,7 @@ def replay(
     if not overwrite_signature:
         trio.run(_check_unused, path)
     if written_bytes and not (overwrite_signature or lose_data):
-        raise UsageError(
+        raise LosesDataError(
             f"{path} has {out.size(written_bytes)} that were written, which a load overwrites",
             action="--lose-data accepts it",
         )
@@ -158,11 +165,15 @@ def _image_of(array: str, volume: str | None) -> tuple[str, int]:
     if volume not in paths:
         names = ", ".join(paths) or "none: make one with raidx volume create"
         if volume is None:
-            raise UsageError(f"{array} has {len(paths)} volumes", action=f"--volume: {names}")
-        raise UsageError(f"{array} has no volume {volume}", action=f"there is {names}")
+            raise AmbiguousError(f"{array} has {len(paths)} volumes", action=f"--volume: {names}")
+        raise UsageError(
+            f"{array} has no volume {volume}",
+            action=f"there is {names}",
+            reason=Reason.NO_SUCH_VOLUME,
+        )
     for device, image in mountpoint.loop_devices(os.path.dirname(paths[volume])):
         if image == paths[volume]:
-            raise BusyError(
+            raise InUseError(
                 f"{device} is on the image: a load would destroy what is there",
                 action=f"detach it first: losetup -d {device}",
             )

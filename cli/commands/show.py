@@ -30,7 +30,7 @@ from raidx_fuse.client.health import EXIT_UNKNOWN, exit_status, is_in, nothing_h
 from raidx_fuse.client.status_document import document
 from raidx_fuse.daemon import paths
 from raidx_fuse.daemon.control_socket import call
-from raidx_fuse.errors import RaidxError, TimedOutError, UsageError
+from raidx_fuse.errors import RaidxError, Reason, TimedOutError, UsageError
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.spec import absolute
 
@@ -118,7 +118,7 @@ def wait(out: Output, array: str, states: tuple[str, ...], timeout: float | None
         found = out.fit(call(mount, "status", timeout_s=STATUS_TIMEOUT_S))
         arrays = [each for each in found.get("arrays", [found]) if name in (None, each["name"])]
         if not arrays:
-            raise UsageError(f"no array of {mount} is named {name}")
+            raise UsageError(f"no array of {mount} is named {name}", reason=Reason.NO_SUCH_ARRAY)
         return found, arrays
 
     told: set[str] = set()

@@ -15,7 +15,7 @@ from raidx_fuse.cli.output import Output, plural, warn
 from raidx_fuse.cli.parameters import ARRAY, SIZE, wait_option
 from raidx_fuse.cli.progress import exit_status, wait_for_jobs
 from raidx_fuse.cli.status_text import dry_run_text, redundancy
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import AmbiguousError, UsageError
 from raidx_fuse.fuse import mountpoint
 
 MAX = "max"
@@ -183,7 +183,7 @@ def move(
     arrays are mounted together; a cancel moves everything back.
     """
     if (array is None) == (to is None):
-        raise UsageError("name one array", action="type: raidx volume move MOUNT NAME ARRAY")
+        raise AmbiguousError("name one array", action="type: raidx volume move MOUNT NAME ARRAY")
     accepted = {"accept_degraded": accept_degraded, "lose_redundancy": lose_redundancy}
     result = ask(
         out, mount, "volume-move", volume=name, to=array or to, dry_run=dry_run, **accepted
@@ -259,7 +259,7 @@ def resize_image(out: Output, array: str, size: str, lose_data: bool, dry_run: b
     arrays = [a for a in ask(out, mount, "array-list")["arrays"] if name in (None, a["name"])]
     images = [image for each in arrays for image in each["volumes"]]
     if len(images) != 1:
-        raise UsageError(
+        raise AmbiguousError(
             f"{array} has {plural(len(images), 'volume')}",
             action=f"name one: raidx volume resize {mount} NAME {size}",
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 from raidx_fuse.cli.printable import shown
 from raidx_fuse.client.health import exit_status
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import NotInstalledError, RaidxError, Reason
 
 PREFIX = "raidx"
 Document = Mapping[str, Any]
@@ -47,7 +47,7 @@ def as_text(status: Document, reports: Mapping[str, Document]) -> str:
         from prometheus_client import CollectorRegistry, generate_latest
         from prometheus_client.registry import Collector
     except ModuleNotFoundError:
-        raise RaidxError(
+        raise NotInstalledError(
             "the library of Prometheus is not installed",
             action="pip install 'raidx-fuse[prometheus]'",
         ) from None
@@ -171,4 +171,6 @@ def write_text(path: str, text: str) -> None:
             file.write(text)
         os.replace(part, path)
     except OSError as error:
-        raise RaidxError(f"{path} cannot be written: {error.strerror}") from error
+        raise RaidxError(
+            f"{path} cannot be written: {error.strerror}", reason=Reason.FILE
+        ) from error

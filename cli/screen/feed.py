@@ -93,5 +93,8 @@ def ending(array: str, error: ControlError) -> ControlError:
     if mountpoint.find(mount) is None:  # a daemon that unmounts may still answer for a moment
         return ControlError(f"watching {array} ended: it is not mounted any more")
     return ControlError(
-        f"watching {array} ended: {error.message}", action=error.action, kind=error.kind
+        f"watching {array} ended: {error.message}",
+        action=error.action,
+        kind=error.kind,
+        reason=error.reason,
     )

@@ -32,7 +32,7 @@ from raidx_fuse.engine.growth_position import LIVE
 from raidx_fuse.engine.read import Reader
 from raidx_fuse.engine.write.mend import Mender
 from raidx_fuse.engine.write.write import Writer
-from raidx_fuse.errors import RaidxError, ReadOnlyError, UsageError
+from raidx_fuse.errors import NotWithLayoutError, RaidxError, ReadOnlyError
 from raidx_fuse.format.assemble import Assembly
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.configuration.progress import without_retired
@@ -279,7 +279,7 @@ class Array:
     def require_tuner(self) -> Tuner:
         """Return the tuner. Raises UsageError for a layout without a chunk table."""
         if self.tuner is None:
-            raise UsageError(
+            raise NotWithLayoutError(
                 f"{self.member_set.config.layout} has fixed places: there is nothing to tune",
                 action="raidx-zero, raidx-copy and raidx-parity can be tuned",
             )

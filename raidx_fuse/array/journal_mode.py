@@ -17,7 +17,7 @@ import logging
 from dataclasses import replace
 
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.errors import BusyError, RaidxError
+from raidx_fuse.errors import BusyError, JobRunningError, RaidxError, Reason
 from raidx_fuse.format.configuration.config import ArrayConfig
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ async def change_mode(context: ArrayContext, mode: str) -> None:
     async with context.closed(drained=False):  # no write that began under the other mode is left
         if "none" in (mode, journal.mode) and mode != journal.mode:
             if dirty.pending_regions():
-                raise BusyError(
+                raise JobRunningError(
                     f"the resync of what was written with journal={journal.mode} is not finished",
                     action="wait for it: `raidx job ARRAY wait`",
                 )
@@ -45,6 +45,7 @@ async def change_mode(context: ArrayContext, mode: str) -> None:
                 raise BusyError(
                     "stripes are torn by writes that have failed",
                     action="repair them: `raidx scrub ARRAY --repair`, with all members",
+                    reason=Reason.TORN,
                 )
         if mode == "none":
             await member_set.update(change)

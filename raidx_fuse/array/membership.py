@@ -11,7 +11,17 @@ import trio
 
 from raidx_fuse.array.returning import problem
 from raidx_fuse.array.services import RunningArray
-from raidx_fuse.errors import ArrayFailedError, BusyError, FormatError, RaidxError, UsageError
+from raidx_fuse.errors import (
+    ArrayFailedError,
+    BusyError,
+    FormatError,
+    JobRunningError,
+    NotWithLayoutError,
+    RaidxError,
+    Reason,
+    TooSmallError,
+    UsageError,
+)
 from raidx_fuse.format.configuration.away import CHANGED
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.create import prepare_member
@@ -59,7 +69,11 @@ class Membership:
             for record in records:
                 if record.role == int(text):
                     return record
-            raise UsageError(f"there is no role {text} in this array", action="see `raidx status`")
+            raise UsageError(
+                f"there is no role {text} in this array",
+                action="see `raidx status`",
+                reason=Reason.NO_SUCH_MEMBER,
+            )
         matches = [
             record
             for record in records
@@ -100,6 +114,7 @@ class Membership:
                 "after a crash without a journal",
                 action="wait for the resync: `raidx job ARRAY wait`, or accept the loss with "
                 "--lose-data",
+                reason=Reason.LOSES_DATA,
             )
         return chunks
 
@@ -116,11 +131,11 @@ class Membership:
                 f"{self.path_of(record)} is a spare", action="use `raidx remove-disk` for it"
             )
         if record.state in ("failed", "missing"):
-            raise UsageError(f"role {record.role} is {record.state} already")
+            raise UsageError(f"role {record.role} is {record.state} already", reason=Reason.ALREADY)
         if record.role not in self.member_set.watermarks:
             self.require_spare(record.role, lose_data=lose_data)
         if not self.member_set.fail(record.role, "taken out by the user"):
-            raise ArrayFailedError("the array is being closed")
+            raise ArrayFailedError("the array is being closed", reason=Reason.CLOSING)
         await self.member_set.published()
         return {"role": record.role, "state": "failed"}
 
@@ -138,7 +153,7 @@ class Membership:
             chunks = self.array.context.layout.member_chunks
             needed = config.regions.data.offset + chunks * config.chunk_bytes
         if member.size_bytes < needed:
-            raise UsageError(
+            raise TooSmallError(
                 f"{member.path} has {member.size_bytes} bytes, this array's members need {needed}",
                 action="use a larger one",
             )
@@ -150,14 +165,17 @@ class Membership:
         Raises UsageError, or BusyError while a write to it is overdue.
         """
         if member.read_only:
-            raise UsageError(f"{member.path} is read-only")
+            raise UsageError(f"{member.path} is read-only", reason=Reason.READ_ONLY)
         for other in self.member_set.present().values():
             if other.path == member.path:
-                raise UsageError(f"{member.path} belongs to this array already")
+                raise UsageError(
+                    f"{member.path} belongs to this array already", reason=Reason.ALREADY
+                )
         if member.overdue:
             raise BusyError(
                 f"{member.path}: a write that the member did not answer may still arrive",
                 action="try again when the member answers",
+                reason=Reason.NO_ANSWER,
             )
 
     def _needed_bytes(self, role: Role) -> int:
@@ -179,7 +197,7 @@ class Membership:
         """Add *member* as a hot spare; a degraded array starts to rebuild onto it."""
         self.array.require_writable()
         if self.array.context.code.tolerance == 0:
-            raise UsageError(
+            raise NotWithLayoutError(
                 f"{self.member_set.config.layout} has no redundancy: a spare would be useless"
             )
         self.check_joining(member)
@@ -194,7 +212,7 @@ class Membership:
             forget_spare(self.member_set, record)
             raise
         if member not in self.member_set.present().values():
-            raise RaidxError(f"{member.path} could not be written")
+            raise RaidxError(f"{member.path} could not be written", reason=Reason.MEMBER_FAILED)
         self.rebuild_onto_spare()
         return {"member_uuid": record.member_uuid, "path": member.path}
 
@@ -222,7 +240,7 @@ class Membership:
                         self.array.context.growth is not None
                         or RESTRIPE in self.member_set.config.params
                     ):
-                        raise BusyError(
+                        raise JobRunningError(
                             "the layout is changing",
                             action="wait for it: `raidx job ARRAY wait`, or take the member out "
                             "first: `raidx fail-disk`",
@@ -252,7 +270,7 @@ class Membership:
     def _require_no_rebuild(self) -> None:
         for job in self.array.jobs.running():
             if job.kind in ("rebuild", "replace"):
-                raise BusyError(
+                raise JobRunningError(
                     f"a {job.kind} is running (job {job.job_id})",
                     action=f"wait for it: `raidx job ARRAY wait {job.job_id}`, or add the new "
                     "member with --as spare: it is used afterwards",
@@ -422,7 +440,7 @@ class Membership:
         if record.role >= 0:
             return await self.array.removal.begin(record)
         if record.member_uuid in successors(self.member_set.config):
-            raise BusyError(
+            raise JobRunningError(
                 f"{record.path_hint} is about to replace a member",
                 action="cancel that job: `raidx job ARRAY cancel`",
             )

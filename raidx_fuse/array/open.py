@@ -9,7 +9,7 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.errors import AssemblyError, FormatError, RaidxError
+from raidx_fuse.errors import AssemblyError, FormatError, RaidxError, Reason
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.progress import check_progress
@@ -53,6 +53,7 @@ def check_startable(
             f"the array was writing when it stopped, and role {missing} is not complete: "
             "data that was being written then may read back wrong (the write hole)",
             action="attach the missing member, or accept the risk with --start-degraded",
+            reason=Reason.WRITE_HOLE,
         )
 
 
@@ -90,7 +91,7 @@ async def open_array(
         assembly = await assemble(members)
     except AssemblyError as refused:
         message = "; ".join([refused.message, *left_out])
-        raise AssemblyError(message, action=refused.action) from None
+        raise AssemblyError(message, action=refused.action, reason=refused.reason) from None
     assembly.warnings[:0] = [f"not used: {text}" for text in left_out]
     error: BaseException | None = None
     async with trio.open_nursery() as nursery:
@@ -107,6 +108,7 @@ async def open_array(
             error = RaidxError(
                 f"array {assembly.config.name!r} needs more memory than is available",
                 action="close other programs, or use a machine with more memory",
+                reason=Reason.SHORTAGE,
             )
         except BaseException as caught:  # raised below as it is, not inside an exception group
             error = caught

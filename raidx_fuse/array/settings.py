@@ -12,7 +12,7 @@ from typing import Any
 
 from raidx_fuse.array.services import RunningArray
 from raidx_fuse.engine.policies import check_policy, is_name, problem_of, why_not_asked
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import NotWithLayoutError, UsageError
 from raidx_fuse.format.configuration.config import require_known
 from raidx_fuse.journal.journal import MODES
 from raidx_fuse.settings import (
@@ -104,7 +104,9 @@ def _service(name: str, kind: str) -> Receiver:
 def _not_here(array: RunningArray, name: str) -> UsageError:
     """Return the error for a setting that has no effect on the layout of *array*."""
     layout = array.member_set.config.layout
-    return UsageError(f"{name} is for raidx layouts, whose chunks can move; {layout} has none")
+    return NotWithLayoutError(
+        f"{name} is for raidx layouts, whose chunks can move; {layout} has none"
+    )
 
 
 def _tuner_setting(name: str, given: Callable[[Any], dict[str, Any]]) -> Receiver:
@@ -127,7 +129,7 @@ def _tuner_setting(name: str, given: Callable[[Any], dict[str, Any]]) -> Receive
 
 def _keep_scrub_interval(array: RunningArray, value: Any) -> dict[str, Any]:
     if value and not array.regular_scrub.compares:
-        raise UsageError(
+        raise NotWithLayoutError(
             f"{array.member_set.config.layout} has no redundancy: a scrub would compare nothing",
             action="`raidx reshape` makes it a layout with redundancy",
         )

@@ -639,6 +639,7 @@ class Error(TypedDict):
     """What was wrong, and what to do."""
 
     kind: str
+    reason: Annotated[str | None, "One of those in the manual, for programs to act on."]
     message: str
     action: str | None
     exit_status: Number

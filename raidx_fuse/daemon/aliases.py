@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from raidx_fuse.daemon.backing_devices import Device, disks_of, numbers, parts_of
-from raidx_fuse.errors import BusyError
+from raidx_fuse.errors import InUseError
 from raidx_fuse.fuse import mountpoint as mountpoints
 from raidx_fuse.members.kernel_files import kernel_text
 from raidx_fuse.members.local import identity_of
@@ -56,7 +56,7 @@ def _share(descriptor: int, path: str, file: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise BusyError(
+        raise InUseError(
             f"{path}: {file}, which lies below it, is in use by another mount or command"
         ) from None
 
@@ -95,7 +95,7 @@ def refuse_used_loops(path: str) -> None:
         except OSError:
             continue  # detached between listing and reading, or its file is gone
         if same and _is_used(loop):
-            raise BusyError(
+            raise InUseError(
                 f"{path}: /dev/{loop.name} is on it and in use",
                 action=f"end that and type: losetup -d /dev/{loop.name}; or name the device",
             )

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from raidx_fuse.daemon import paths
-from raidx_fuse.errors import BusyError, RaidxError
+from raidx_fuse.errors import InUseError, RaidxError
 
 _ACTION = (
     "end that first; if these are copies of its members, give them an identity of their own: "
@@ -88,4 +88,4 @@ def _lock(fd: int, name: str, kind: int) -> None:
         pid, _, place = os.fsdecode(os.pread(fd, 4096, 0)).partition(" ")
         at = f" at {place}" if place else ""
         by = f", by process {pid}{at}" if pid else ""
-        raise BusyError(f"array {name!r} is in use on this machine{by}", action=_ACTION) from None
+        raise InUseError(f"array {name!r} is in use on this machine{by}", action=_ACTION) from None

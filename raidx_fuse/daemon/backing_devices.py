@@ -19,7 +19,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import RaidxError, Reason, UsageError
 from raidx_fuse.fuse import mountpoint as mountpoints
 from raidx_fuse.fuse.mountpoint import FUSE_TYPE, Mount
 from raidx_fuse.members.kernel_files import kernel_text
@@ -47,6 +47,7 @@ def refuse_own(path: str, own: Device, members_of: MembersOf) -> None:
     raise UsageError(
         f"{path} is on this array's own image{by}: it cannot be a member of itself",
         action="name a file or device outside the mount",
+        reason=Reason.IN_USE,
     )
 
 

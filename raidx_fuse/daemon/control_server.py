@@ -22,7 +22,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.daemon.control_socket import peer
-from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.errors import BusyError, RaidxError, Reason, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,8 @@ class ControlServer:
         except OSError as error:
             self._listener.close()
             raise RaidxError(
-                f"the control socket {path} cannot be created: {error.strerror or error}"
+                f"the control socket {path} cannot be created: {error.strerror or error}",
+                reason=Reason.FILE,
             ) from None
 
     def close(self) -> None:
@@ -165,6 +166,7 @@ class ControlServer:
                 RaidxError(
                     f"{command} met a bug in raidx: {type(error).__name__}: {error}",
                     action="see the mount's log; `raidx status` names it",
+                    reason=Reason.BUG,
                 )
             )
 
@@ -183,6 +185,7 @@ def _turn_away(client: Any) -> None:
         BusyError(
             f"{CLIENTS_MAX} commands are under way on this mount",
             action="try again when one has ended",
+            reason=Reason.LIMIT,
         )
     )
     with contextlib.suppress(OSError):
@@ -201,4 +204,4 @@ def _remove_stale(path: Path) -> None:
         except OSError:
             path.unlink(missing_ok=True)
             return
-    raise BusyError("another raidx daemon serves this mount point already")
+    raise BusyError("another raidx daemon serves this mount point already", reason=Reason.MOUNTED)

@@ -2,7 +2,8 @@
 
     --> {"command": "status", "arguments": {}}
     <-- {"result": {...}}
-    <-- {"error": {"kind": "...", "message": "...", "action": "..." or null, "exit_status": 1}}
+    <-- {"error": {"kind": "...", "reason": "..." or null, "message": "...",
+                   "action": "..." or null, "exit_status": 1}}
 
 `raidx_fuse.daemon.control_server` is the server side. A client does not trust its peer: it bounds
 the size and time of an answer, and the peer must run as the user who mounted. A command may take
@@ -23,7 +24,7 @@ import time
 from typing import Any
 
 from raidx_fuse.daemon import paths
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import RaidxError, Reason, reason_named
 from raidx_fuse.fuse import mountpoint as mountpoints
 from raidx_fuse.members.kernel_files import kernel_text
 
@@ -43,8 +44,9 @@ class ControlError(RaidxError):
         action: str | None = None,
         exit_status: int = 1,
         kind: str | None = None,
+        reason: Reason | None = None,
     ) -> None:
-        super().__init__(message, action=action)
+        super().__init__(message, action=action, reason=reason)
         self.exit_status = exit_status
         self.kind = kind or type(self).kind
 
@@ -52,9 +54,13 @@ class ControlError(RaidxError):
 class DaemonGoneError(ControlError):
     """There is a mount, but its daemon has ended without unmounting."""
 
+    reason = Reason.DAEMON_GONE
+
 
 class DaemonEndedError(ControlError):
     """The connection to the daemon ended while an answer was awaited."""
+
+    reason = Reason.DAEMON_ENDED
 
 
 def peer(client: Any) -> tuple[int, int]:
@@ -150,7 +156,10 @@ class Connection:
             left_s = PATIENCE_S if end_s is None else end_s - time.monotonic()
             if left_s <= 0:
                 require_running(self.daemon_pid)
-                raise ControlError(f"the daemon of {self._where} did not answer in time")
+                raise ControlError(
+                    f"the daemon of {self._where} did not answer in time",
+                    reason=Reason.DAEMON_HANGS,
+                )
             self._socket.settimeout(min(left_s, PATIENCE_S))
             try:
                 received = self._socket.recv(_RECEIVE_BYTES)
@@ -189,12 +198,16 @@ class Connection:
                     action=None if action is None else str(action),
                     exit_status=int(error["exit_status"]) & 0xFF or 1,
                     kind=str(error["kind"]) if "kind" in error else None,
+                    reason=reason_named(error.get("reason")),
                 )
             result = answer["result"]
         except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
             result = None
         if not isinstance(result, dict):
-            raise ControlError(f"the daemon of {self._where} sent an answer that is not valid")
+            raise ControlError(
+                f"the daemon of {self._where} sent an answer that is not valid",
+                reason=Reason.BAD_ANSWER,
+            )
         return result
 
 
@@ -219,7 +232,8 @@ def _require_owner(mountpoint: str | os.PathLike[str], connection: socket.socket
     uid = peer(connection)[1]
     if mount is not None and mount.owner not in {None, uid}:
         raise ControlError(
-            f"{os.fspath(mountpoint)} was mounted by uid {mount.owner}, but uid {uid} answers"
+            f"{os.fspath(mountpoint)} was mounted by uid {mount.owner}, but uid {uid} answers",
+            reason=Reason.FOREIGN,
         )
 
 
@@ -227,6 +241,7 @@ def _hangs(where: str, pid: int | None = None) -> ControlError:
     return ControlError(
         f"the daemon of {where} does not answer: it hangs",
         action=None if pid is None else f"write its stacks to its log: kill -USR1 {pid}",
+        reason=Reason.DAEMON_HANGS,
     )
 
 
@@ -235,18 +250,27 @@ def _unreachable(mountpoint: str | os.PathLike[str], error: OSError) -> ControlE
     path = mountpoints.real_path(mountpoint)
     if mount is None:
         return ControlError(
-            f"no array is mounted on {path}", action=f"mount it: raidx mount MEMBER... {path}"
+            f"no array is mounted on {path}",
+            action=f"mount it: raidx mount MEMBER... {path}",
+            reason=Reason.NOT_MOUNTED,
         )
     if mount.fs_type != mountpoints.FUSE_TYPE:
-        return ControlError(f"{path} is a mount of {mount.fs_type}, not of raidx")
+        return ControlError(
+            f"{path} is a mount of {mount.fs_type}, not of raidx", reason=Reason.NOT_MOUNTED
+        )
     if mount.is_foreign:
-        return ControlError(f"the mount on {path} belongs to another user (uid {mount.owner})")
+        return ControlError(
+            f"the mount on {path} belongs to another user (uid {mount.owner})",
+            reason=Reason.FOREIGN,
+        )
     if isinstance(error, ConnectionRefusedError | FileNotFoundError):
         return DaemonGoneError(
             f"the daemon of {path} is gone",
             action=f"clear the mount point: {mountpoints.unmount_command(path)}",
         )
-    return ControlError(f"the daemon of {path} cannot be reached: {error.strerror}")
+    return ControlError(
+        f"the daemon of {path} cannot be reached: {error.strerror}", reason=Reason.DAEMON_GONE
+    )
 
 
 def wait_for_exit(pid: int, timeout_s: float | None = None) -> bool:
@@ -281,4 +305,5 @@ def require_running(pid: int) -> None:
         raise ControlError(
             f"process {pid}, which serves the mount, is stopped by a signal",
             action=f"continue it: kill -CONT {pid}",
+            reason=Reason.DAEMON_HANGS,
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 from raidx_fuse.daemon.events.event import unix_s
 from raidx_fuse.daemon.member_files import Disks, check_distinct, is_there, size_in
-from raidx_fuse.errors import FormatError, UsageError
+from raidx_fuse.errors import FormatError, LosesDataError, Reason, TooSmallError, UsageError
 from raidx_fuse.format.configuration.config import NO_ROLE
 from raidx_fuse.format.create import check_array_name, create_array, shape
 from raidx_fuse.format.regions import SECTOR_BYTES
@@ -155,14 +155,18 @@ async def plan(request: CreateRequest) -> CreatePlan:
         request.log_bytes,
     )
     if request.image_bytes is not None and request.image_bytes > layout.size_bytes:
-        raise UsageError(f"these members make an image of at most {layout.size_bytes} bytes")
+        raise TooSmallError(f"these members make an image of at most {layout.size_bytes} bytes")
     return CreatePlan(layout, missing, sizes, regions.data.offset)
 
 
 def _size_to_make(member: str, request: CreateRequest) -> int:
     size_bytes = size_in(member) or request.member_bytes
     if size_bytes is None:
-        raise UsageError(f"{member} does not exist", action="--size S creates missing member files")
+        raise UsageError(
+            f"{member} does not exist",
+            action="--size S creates missing member files",
+            reason=Reason.FILE,
+        )
     if not size_bytes or size_bytes % SECTOR_BYTES:
         raise UsageError(f"a member's size is a multiple of {SECTOR_BYTES} bytes")
     return size_bytes
@@ -251,7 +255,9 @@ async def _look(member: Member, *, lose_data: bool) -> dict[str, Any]:
             return document
         what = f"has role {role} of array {superblock.config.name}"
     if not lose_data:
-        raise UsageError(f"{member.path} {what}", action="to wipe it all the same, add --lose-data")
+        raise LosesDataError(
+            f"{member.path} {what}", action="to wipe it all the same, add --lose-data"
+        )
     return document
 
 
@@ -290,6 +296,7 @@ async def rename(specs: Sequence[str], name: str) -> tuple[str, str]:
                 f"the member of role {min(assembly.missing_roles)} is missing: it would keep the "
                 "old name",
                 action="give all members",
+                reason=Reason.MEMBERS_MISSING,
             )
         async with open_array(members) as array:
             old = array.name

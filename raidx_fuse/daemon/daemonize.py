@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 
 from raidx_fuse.daemon.control_socket import ControlError
 from raidx_fuse.daemon.events.programs import notify_systemd
-from raidx_fuse.errors import RaidxError, shortage
+from raidx_fuse.errors import RaidxError, Reason, reason_named, shortage
 
 Ready = Callable[[dict[str, Any]], None]
 Body = Callable[[Ready], None]
@@ -63,11 +63,13 @@ def start(body: Body, log_path: Path) -> dict[str, Any]:
         raise ControlError(
             f"the daemon died before it was ready ({_describe(status)})",
             action=f"see {log_path}",
+            reason=Reason.DAEMON_ENDED,
         )
     report = json.loads(line)
     if "error" in report:
         os.waitpid(pid, 0)
-        raise ControlError(**report["error"])
+        error = report["error"]
+        raise ControlError(**error | {"reason": reason_named(error["reason"])})
     ready: dict[str, Any] = report["ready"]
     return ready
 

@@ -10,7 +10,7 @@ import trio
 from raidx_fuse.array import advice
 from raidx_fuse.daemon.array_lock import refuse_running
 from raidx_fuse.daemon.member_files import Disks
-from raidx_fuse.errors import AssemblyError, BusyError, RaidxError, reason_of, single
+from raidx_fuse.errors import AssemblyError, BusyError, InUseError, RaidxError, reason_of, single
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.health import health_of, shown_member, shown_scrub
@@ -62,7 +62,7 @@ async def status(specs: Sequence[str]) -> dict[str, Any]:
             in_use = in_use or _runs(assembly.config)
     except AssemblyError:
         if in_use:
-            raise BusyError(
+            raise InUseError(
                 f"{specs[0]}: in use by another process", action="ask its mount point"
             ) from None
         raise

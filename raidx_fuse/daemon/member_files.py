@@ -32,6 +32,7 @@ from raidx_fuse.errors import (
     FormatError,
     MemberError,
     RaidxError,
+    Reason,
     SignatureFoundError,
     UsageError,
 )
@@ -173,7 +174,10 @@ class Disks:
                         f"{member.path} carried {describe(foreign)}, which is gone: what else was "
                         "written to it is found by raidx scrub"
                     ]
-        raise UsageError(f"--accept-member {spec}: it is none of the members that are mounted")
+        raise UsageError(
+            f"--accept-member {spec}: it is none of the members that are mounted",
+            reason=Reason.NO_SUCH_MEMBER,
+        )
 
     async def open(
         self,
@@ -296,7 +300,10 @@ class Disks:
             raise _not_there(spec)
         folder = os.path.dirname(path) or "."
         if not os.access(folder, os.W_OK):
-            raise UsageError(f"{spec} cannot be created: {folder} is not a writable directory")
+            raise UsageError(
+                f"{spec} cannot be created: {folder} is not a writable directory",
+                reason=Reason.FILE,
+            )
         return None
 
     def _check_own(self, path: str) -> None:
@@ -315,7 +322,9 @@ class Disks:
                 self._close_failed(other)
             elif other.identity == found:
                 also = "" if other.path == path else f", as {other.path}"
-                raise BusyError(f"{path}: in use by this array already{also}")
+                raise BusyError(
+                    f"{path}: in use by this array already{also}", reason=Reason.ALREADY
+                )
         member = self._open_alone(spec)
         if member.identity != found:  # replaced after the checks of what it stands on
             self._discard((member, None))
@@ -328,6 +337,7 @@ class Disks:
             raise BusyError(
                 f"{member.path}: a write that it did not answer may still arrive",
                 action="try again when its disk or server has ended it, or mount anew",
+                reason=Reason.NO_ANSWER,
             )
         self._made.pop(id(member), None)  # it joined once: its file stays
         self._forget(member)()
@@ -422,7 +432,7 @@ async def _look_at_newcomer(
 
 
 def _not_there(spec: str) -> UsageError:
-    return UsageError(f"{spec} does not exist", action="--create creates it")
+    return UsageError(f"{spec} does not exist", action="--create creates it", reason=Reason.FILE)
 
 
 def size_in(spec: str) -> int | None:

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import RaidxError, Reason
 from raidx_fuse.members.kernel_files import kernel_text
 from raidx_fuse.units import format_size
 
@@ -86,6 +86,7 @@ def check_address_space() -> None:
             f"only {format_size(limit_bytes)} of memory are allowed, a daemon may need "
             f"{format_size(ADDRESS_SPACE_BYTES)}",
             action="allow more: ulimit -v unlimited",
+            reason=Reason.SHORTAGE,
         )
 
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import RaidxError, Reason
 from raidx_fuse.fuse import mountpoint as mountpoints
 
 ENDED_LOGS_KEPT = 8
@@ -77,15 +77,19 @@ def own_directory() -> Path:
         raise RaidxError(
             f"{path} cannot be created: {os.strerror(error.errno or 0)}",
             action="set XDG_RUNTIME_DIR to a directory that you own",
+            reason=Reason.FILE,
         ) from None
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise RaidxError(
             f"{path} belongs to another user",
             action="set XDG_RUNTIME_DIR to a directory that you own",
+            reason=Reason.FOREIGN,
         )
     if status.st_mode & 0o077:
         raise RaidxError(
-            f"{path} is accessible to other users", action=f"close it: chmod 700 {path}"
+            f"{path} is accessible to other users",
+            action=f"close it: chmod 700 {path}",
+            reason=Reason.FOREIGN,
         )
     return path
 

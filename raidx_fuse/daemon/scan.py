@@ -12,9 +12,11 @@ from typing import Any
 from raidx_fuse.daemon import inspect
 from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.errors import (
+    AmbiguousError,
     BusyError,
     OtherVersionError,
     RaidxError,
+    Reason,
     UsageError,
     reason_of,
 )
@@ -95,10 +97,12 @@ def members_of(
         return list(fits[0]["members"])
     if not fits:
         raise UsageError(
-            f"no array {ref!r} was found", action="see raidx scan; name folders with --scan"
+            f"no array {ref!r} was found",
+            action="see raidx scan; name folders with --scan",
+            reason=Reason.NO_SUCH_ARRAY,
         )
     uuids = ", ".join(array["uuid"] for array in fits)
-    raise UsageError(
+    raise AmbiguousError(
         f"{len(fits)} arrays are called {ref!r}", action=f"name one by --uuid: {uuids}"
     )
 

@@ -36,7 +36,7 @@ from raidx_fuse.daemon.events.watch import Watch
 from raidx_fuse.daemon.history_file import HistoryFiles
 from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.daemon.paths import own_directory
-from raidx_fuse.errors import RaidxError, single
+from raidx_fuse.errors import RaidxError, Reason, single
 from raidx_fuse.fuse.mountpoint import loop_devices
 from raidx_fuse.journal.group_commit import Deferral
 from raidx_fuse.layouts.numbers import Role
@@ -205,6 +205,7 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
             raise RaidxError(
                 f"{array.name} could not be closed cleanly: {array.not_closed.message}",
                 action="what no flush covered may be lost; the next mount recovers the rest",
+                reason=Reason.NOT_CLOSED,
             )
 
 

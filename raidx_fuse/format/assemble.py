@@ -22,6 +22,7 @@ from raidx_fuse.errors import (
     FormatError,
     MemberError,
     OtherVersionError,
+    Reason,
     UsageError,
 )
 from raidx_fuse.format.configuration.config import (
@@ -89,6 +90,7 @@ def tolerates_by_layout(config: ArrayConfig, lost: frozenset[Role]) -> bool:
         raise AssemblyError(
             f"array {config.name!r} has the layout {brief(config.layout)!r}, unknown to this raidx",
             action="use the raidx that made it",
+            reason=Reason.OTHER_VERSION,
         )
     try:
         if info.bundled:
@@ -115,7 +117,7 @@ async def assemble(
         raise UsageError("no members given", action="name the array's disks")
     given, left_out, warnings = await _look_at(members)
     if not given:
-        raise AssemblyError("; ".join(left_out))
+        raise AssemblyError("; ".join(left_out), reason=Reason.NOT_A_MEMBER)
     _refuse_foreign(given)
     _refuse_duplicates(given)
     config = ruling_config(given)
@@ -125,7 +127,7 @@ async def assemble(
     left_out += truncated
     warnings += [f"not used: {text}" for text in left_out]
     if not given:
-        raise AssemblyError("; ".join(left_out))
+        raise AssemblyError("; ".join(left_out), reason=Reason.NOT_A_MEMBER)
     assembly = _judge(given, config, base, warnings)
     _refuse_failed(assembly, left_out, tolerates)
     return assembly
@@ -205,6 +207,7 @@ def _refuse_foreign(given: Sequence[Given]) -> None:
     raise AssemblyError(
         f"these are members of {len(groups)} arrays: {'; '.join(parts)}",
         action="give the members of one array",
+        reason=Reason.SEVERAL_ARRAYS,
     )
 
 
@@ -217,6 +220,7 @@ def _refuse_duplicates(given: Sequence[Given]) -> None:
                 f"{first} and {second} are the same member ({one.uuid[:8]}): a copy, or one disk "
                 "under two names",
                 action="give one of them",
+                reason=Reason.OUTDATED,
             )
         seen[one.uuid] = one
 
@@ -311,4 +315,5 @@ def _refuse_failed(assembly: Assembly, left_out: Sequence[str], tolerates: Toler
         f"array {config.name!r} has failed: {config.layout} over {config.width} members cannot do "
         f"without {'; '.join([*parts, *unused, *left_out])}",
         action="give the missing members too",
+        reason=Reason.MEMBERS_MISSING,
     )

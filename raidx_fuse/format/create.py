@@ -11,7 +11,15 @@ import uuid as _uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from raidx_fuse.errors import FormatError, MemberError, RaidxError, SignatureFoundError, UsageError
+from raidx_fuse.errors import (
+    FormatError,
+    MemberError,
+    RaidxError,
+    Reason,
+    SignatureFoundError,
+    TooSmallError,
+    UsageError,
+)
 from raidx_fuse.format.configuration.config import ACTIVE, NAME_SHOWN, ArrayConfig, MemberRecord
 from raidx_fuse.format.configuration.names import cleaned, is_clean, name_problem
 from raidx_fuse.format.configuration.volumes import VolumeTable, encode_table
@@ -67,7 +75,11 @@ def new_member_uuid() -> str:
 def check_member(member: Member) -> None:
     """Raise UsageError unless *member* is writable and consists of whole sectors."""
     if member.read_only:
-        raise UsageError(f"{member.path} is read-only", action="it cannot become a member")
+        raise UsageError(
+            f"{member.path} is read-only",
+            action="it cannot become a member",
+            reason=Reason.READ_ONLY,
+        )
     if member.size_bytes % SECTOR_BYTES:
         raise UsageError(
             f"{member.path} has {member.size_bytes} bytes, not a multiple of {SECTOR_BYTES}",
@@ -181,7 +193,9 @@ async def create_array(
     failed = await write_config(by_uuid, config)
     if failed:
         paths = ", ".join(sorted(by_uuid[uuid].path for uuid in failed))
-        raise RaidxError(f"the first superblock could not be written to {paths}")
+        raise RaidxError(
+            f"the first superblock could not be written to {paths}", reason=Reason.MEMBER_FAILED
+        )
     return config
 
 
@@ -267,16 +281,16 @@ def plan_array(
         sizes = [member.size_bytes for member in members]
         regions, made = shape(layout, sizes, chunk_bytes, params or {}, size_bytes, log_bytes)
     except LayoutError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(str(error), reason=Reason.IMPOSSIBLE_LAYOUT) from None
     if not made.size_bytes:
         smallest = min(members, key=lambda member: member.size_bytes)
-        raise UsageError(
+        raise TooSmallError(
             f"{smallest.path} with {smallest.size_bytes} bytes is too small for one stripe of "
             f"{layout}: {made.code.rows} chunks of {chunk_bytes} bytes",
             action="use larger members or a smaller chunk",
         )
     if size_bytes is not None and not 0 < size_bytes <= made.size_bytes:
-        raise UsageError(
+        raise TooSmallError(
             f"an image of {size_bytes} bytes is not possible: these members make one of at most "
             f"{made.size_bytes}"
         )

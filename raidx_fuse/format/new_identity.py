@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from raidx_fuse.errors import AssemblyError, UsageError
+from raidx_fuse.errors import AssemblyError, Reason, UsageError
 from raidx_fuse.format.assemble import Assembly
 from raidx_fuse.format.configuration.config import (
     FAILED,
@@ -74,6 +74,7 @@ async def find_interrupted(members: Sequence[Member]) -> ArrayConfig | None:
                 "was started since",
                 action=f"wipe it and let it replace the member: raidx wipe {member.path} "
                 "--lose-data, raidx replace-disk",
+                reason=Reason.OUTDATED,
             )
     return new
 
@@ -88,6 +89,7 @@ def require_whole(assembly: Assembly) -> list[Member]:
                 f"the member {record.path_hint or record.member_uuid} is missing: it would keep "
                 "the old UUID",
                 action="give all members",
+                reason=Reason.MEMBERS_MISSING,
             )
     return [*assembly.by_role.values(), *assembly.spares.values()]
 
@@ -98,7 +100,11 @@ def with_new_identity(config: ArrayConfig, uuid_source: UuidSource = new_uuid) -
     Raises UsageError, AssemblyError.
     """
     if not config.clean:
-        raise AssemblyError(f"array {config.name!r} could not be closed", action="see its log")
+        raise AssemblyError(
+            f"array {config.name!r} could not be closed",
+            action="see its log",
+            reason=Reason.NOT_CLOSED,
+        )
     config = replace(config, jobs={k: v for k, v in config.jobs.items() if k != RENAMED})
     volumes = () if config.volumes is None else decode_table(config.volumes).volumes
     for volume in volumes:
@@ -106,6 +112,7 @@ def with_new_identity(config: ArrayConfig, uuid_source: UuidSource = new_uuid) -
             raise UsageError(
                 f"volume {volume.name} is moving between this array and another one",
                 action="mount both and let the move end",
+                reason=Reason.JOB_RUNNING,
             )
     uuids = [config.array_uuid, *(record.member_uuid for record in config.members)]
     uuids += [volume.uuid for volume in volumes]
@@ -212,12 +219,16 @@ async def finish(members: Sequence[Member], new: ArrayConfig) -> ArrayConfig:
     config = replace(new, jobs=jobs).bumped()
     if failed := await write_config(by_uuid, config):
         paths = ", ".join(sorted(by_uuid[uuid].path for uuid in failed))
-        raise AssemblyError(f"the superblock of {paths} could not be written", action="repeat it")
+        raise AssemblyError(
+            f"the superblock of {paths} could not be written",
+            action="repeat it",
+            reason=Reason.MEMBER_FAILED,
+        )
     return config
 
 
 async def _superblock_of(member: Member) -> Superblock:
     superblock = newest(await read_slots(member), member.path)
     if superblock is None:
-        raise AssemblyError(f"{member.path} is no member of an array")
+        raise AssemblyError(f"{member.path} is no member of an array", reason=Reason.NOT_A_MEMBER)
     return superblock

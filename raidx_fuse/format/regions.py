@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import TooSmallError, UsageError
 from raidx_fuse.layouts.numbers import Offset
 
 SECTOR_BYTES = 512
@@ -197,7 +197,7 @@ def plan_regions(
     start = _up(table.end, data_alignment(member_bytes))
     usable = (member_bytes - start) // chunk_bytes * chunk_bytes
     if usable < chunk_bytes:
-        raise UsageError(
+        raise TooSmallError(
             f"a member of {member_bytes} bytes is too small: {start} bytes of metadata and one "
             f"chunk of {chunk_bytes} need {start + chunk_bytes}",
             action="use larger members or a smaller chunk",

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raidx_fuse.errors import AssemblyError
+from raidx_fuse.errors import AssemblyError, Reason
 from raidx_fuse.format.configuration.config import ACTIVE, REBUILDING, ArrayConfig
 from raidx_fuse.format.superblock import Superblock
 from raidx_fuse.members.base import Member
@@ -118,6 +118,7 @@ def ruling_config(given: Sequence[Given]) -> ArrayConfig:
             f"{' and '.join(paths_of(side.holders) for side in rulers)} contradict each other at "
             f"event {rulers[0].config.events}",
             action="start with one side alone, then replace the other's members",
+            reason=Reason.SPLIT,
         )
     return rulers[0].config
 
@@ -146,4 +147,5 @@ def _split(sides: Sequence[_Side]) -> AssemblyError:
         f"array {sides[0].config.name!r} was split: {named} each went on without the other, and "
         "both may hold writes that the other lacks",
         action="start with one side alone, then replace the other's members",
+        reason=Reason.SPLIT,
     )

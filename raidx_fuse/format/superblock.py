@@ -21,7 +21,7 @@ from functools import lru_cache
 
 import crc32c
 
-from raidx_fuse.errors import FormatError, MemberError, OtherVersionError
+from raidx_fuse.errors import FormatError, MemberError, OtherVersionError, Reason
 from raidx_fuse.format.configuration.config import (
     ArrayConfig,
     decode_config,
@@ -128,7 +128,8 @@ def encode_superblock(superblock: Superblock, body: bytes | None = None) -> byte
     if len(body) > BODY_BYTES_MAX:
         raise FormatError(
             f"the configuration of {len(body)} bytes does not fit into a superblock "
-            f"({BODY_BYTES_MAX} bytes)"
+            f"({BODY_BYTES_MAX} bytes)",
+            reason=Reason.METADATA_FULL,
         )
     fields = [
         MAGIC,
@@ -157,7 +158,7 @@ def decode_superblock(content: bytes | bytearray, slot: int) -> Superblock:
     Raises FormatError naming the first condition of FORMAT.md that does not hold.
     """
     if not content.startswith(MAGIC):
-        raise FormatError("no magic")
+        raise FormatError("no magic", reason=Reason.NOT_A_MEMBER)
     if len(content) < HEADER_BYTES:
         raise FormatError("no room for a header")
     length = HEADER.unpack_from(content)[LENGTH_FIELD]

@@ -17,7 +17,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.errors import (
+    BusyError,
+    InUseError,
+    NotInstalledError,
+    RaidxError,
+    Reason,
+    UsageError,
+)
 from raidx_fuse.members.kernel_files import kernel_text
 
 FUSE_TYPE = "fuse.raidx"
@@ -95,23 +102,32 @@ def check(mountpoint: str | os.PathLike[str], *, allow_other: bool = False) -> s
         status = os.stat(path)
     except FileNotFoundError:
         raise UsageError(
-            f"mount point {path} does not exist", action=f"make it: mkdir {path}"
+            f"mount point {path} does not exist",
+            action=f"make it: mkdir {path}",
+            reason=Reason.MOUNT_POINT,
         ) from None
     except OSError as error:
-        raise RaidxError(f"mount point {path}: {os.strerror(error.errno or 0)}") from None
+        raise RaidxError(
+            f"mount point {path}: {os.strerror(error.errno or 0)}", reason=Reason.MOUNT_POINT
+        ) from None
     if not stat.S_ISDIR(status.st_mode):
-        raise UsageError(f"mount point {path} is not a directory")
+        raise UsageError(f"mount point {path} is not a directory", reason=Reason.MOUNT_POINT)
     try:
         busy = os.listdir(path)
     except PermissionError:
-        raise RaidxError(f"mount point {path} is not readable for this user") from None
+        raise RaidxError(
+            f"mount point {path} is not readable for this user", reason=Reason.MOUNT_POINT
+        ) from None
     if busy:
         raise UsageError(
             f"mount point {path} is not empty (it holds {sorted(busy)[0]})",
             action="choose an empty directory",
+            reason=Reason.MOUNT_POINT,
         )
     if os.geteuid() and not os.access(path, os.W_OK):
-        raise RaidxError(f"mount point {path} is not writable for this user")
+        raise RaidxError(
+            f"mount point {path} is not writable for this user", reason=Reason.MOUNT_POINT
+        )
     check_fuse(allow_other=allow_other)
     return path
 
@@ -125,19 +141,23 @@ def _raise_mounted(mount: Mount) -> None:
             raise BusyError(
                 f"mount point {mount.path} is left over from a daemon that died",
                 action=f"clear it: {unmount_command(mount.path)}",
+                reason=Reason.DAEMON_GONE,
             ) from None
     if mount.fs_type == FUSE_TYPE:
         raise BusyError(
             f"{mount.source} is already mounted on {mount.path}",
             action=f"unmount it first: raidx umount {mount.path}",
+            reason=Reason.MOUNTED,
         )
-    raise BusyError(f"{mount.path} is already a mount point ({mount.fs_type})")
+    raise BusyError(
+        f"{mount.path} is already a mount point ({mount.fs_type})", reason=Reason.MOUNTED
+    )
 
 
 def check_fuse(*, allow_other: bool = False) -> None:
     """Raise RaidxError unless this machine and user can mount FUSE file systems."""
     if not os.path.exists(_DEVICE):
-        raise RaidxError(
+        raise NotInstalledError(
             f"{_DEVICE} is missing",
             action="load it: modprobe fuse (in a container: start it with --device /dev/fuse)",
         )
@@ -146,7 +166,7 @@ def check_fuse(*, allow_other: bool = False) -> None:
         # fusermount3 opens it with its caller's permissions, and root in a container may lack them.
         os.close(os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
-        raise RaidxError(
+        raise NotInstalledError(
             f"{_DEVICE} cannot be opened: {os.strerror(error.errno or 0)}",
             action="in a container: start it with --device /dev/fuse --cap-add SYS_ADMIN"
             if root
@@ -155,11 +175,12 @@ def check_fuse(*, allow_other: bool = False) -> None:
     if root:
         return  # root mounts without the helper
     if shutil.which("fusermount3") is None:
-        raise RaidxError("fusermount3 is missing", action="install it: apt install fuse3")
+        raise NotInstalledError("fusermount3 is missing", action="install it: apt install fuse3")
     if allow_other and not _config_allows_other():
         raise RaidxError(
             "--allow-other is permitted only to root here",
             action="as root, put the line user_allow_other into /etc/fuse.conf",
+            reason=Reason.FOREIGN,
         )
 
 
@@ -216,13 +237,18 @@ def unmount(mountpoint: str | os.PathLike[str]) -> None:
     path = real_path(mountpoint)
     mount = find(path)
     if mount is None:
-        raise UsageError(f"nothing is mounted on {path}")
+        raise UsageError(f"nothing is mounted on {path}", reason=Reason.NOT_MOUNTED)
     if mount.fs_type != FUSE_TYPE:
-        raise UsageError(f"{path} is a mount of {mount.fs_type}, not of raidx")
+        raise UsageError(
+            f"{path} is a mount of {mount.fs_type}, not of raidx", reason=Reason.NOT_MOUNTED
+        )
     if mount.is_foreign:
-        raise UsageError(f"the mount on {path} belongs to another user (uid {mount.owner})")
+        raise UsageError(
+            f"the mount on {path} belongs to another user (uid {mount.owner})",
+            reason=Reason.FOREIGN,
+        )
     for device, image in loop_devices(path):
-        raise BusyError(
+        raise InUseError(
             f"{device} is on {image}",
             action=f"unmount what is on it, then type: losetup -d {device}",
         )
@@ -230,7 +256,7 @@ def unmount(mountpoint: str | os.PathLike[str]) -> None:
     if done.returncode and find(path) is not None:
         said = os.fsdecode(done.stderr or done.stdout).strip().rpartition("\n")[2]
         if "busy" in said.lower():
-            raise BusyError(
+            raise InUseError(
                 f"{path} is in use", action=f"see by whom: fuser -vm {path}, or lsof +f -- {path}"
             )
         raise RaidxError(f"{path} could not be unmounted: {said or 'no reason given'}")

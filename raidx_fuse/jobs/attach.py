@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from raidx_fuse.errors import ArrayFailedError, FormatError, RaidxError
+from raidx_fuse.errors import ArrayFailedError, FormatError, RaidxError, Reason
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.configuration.names import cleaned
 from raidx_fuse.format.create import new_member_uuid, prepare_member
@@ -61,7 +61,7 @@ async def join(member_set: MemberSet, members: Sequence[Member], chunks: int) ->
     for record, member in zip(records, members, strict=True):
         if record.member_uuid not in member_set.spares:
             await leave(member_set, records)
-            raise RaidxError(f"{member.path} could not be written")
+            raise RaidxError(f"{member.path} could not be written", reason=Reason.MEMBER_FAILED)
     return records
 
 
@@ -94,7 +94,10 @@ def require_joined(member_set: MemberSet, records: Sequence[MemberRecord]) -> No
     """Raise RaidxError if one of *records* has left since `join`: it was removed, or failed."""
     for record in records:
         if record.member_uuid not in member_set.spares:
-            raise RaidxError(f"{record.path_hint} failed or was removed before it got its role")
+            raise RaidxError(
+                f"{record.path_hint} failed or was removed before it got its role",
+                reason=Reason.MEMBER_FAILED,
+            )
 
 
 def assign_role(

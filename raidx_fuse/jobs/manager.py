@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.errors import BusyError, JobRunningError, RaidxError, Reason, UsageError
 from raidx_fuse.format.shapes import RESTRIPE
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.layouts.numbers import Role
@@ -38,11 +38,11 @@ class Jobs:
         Raises BusyError if a job of the same kind runs, or if the array is being closed.
         """
         if self.closing:
-            raise BusyError("the array is being unmounted")
+            raise BusyError("the array is being unmounted", reason=Reason.CLOSING)
         job = make(self.context, self._next_id)
         for other in self.running():
             if other.kind == job.kind:
-                raise BusyError(
+                raise JobRunningError(
                     f"a {job.kind} is running already (job {other.job_id})",
                     action=f"wait for it or cancel it with `raidx job ... cancel {other.job_id}`",
                 )
@@ -76,13 +76,20 @@ class Jobs:
         member_set = context.member_set
         if context.growth is not None or RESTRIPE in member_set.config.params or running:
             what = running[0].kind if running else "change of the layout"
-            raise BusyError(f"a {what} is under way", action="wait for it: `raidx job ARRAY wait`")
+            raise JobRunningError(
+                f"a {what} is under way", action="wait for it: `raidx job ARRAY wait`"
+            )
         if context.dirty_bitmap.pending_regions():
-            raise BusyError("a resync is due", action="unmount and mount again to retry it")
+            raise BusyError(
+                "a resync is due",
+                action="unmount and mount again to retry it",
+                reason=Reason.REMOUNT,
+            )
         if lost := member_set.lost - {without}:
             raise RaidxError(
                 f"role {min(lost)} is lost: a degraded array {refused}",
                 action="replace it first, or add a spare with --as spare",
+                reason=Reason.DEGRADED,
             )
 
     def list(self) -> list[dict[str, Any]]:
@@ -92,7 +99,11 @@ class Jobs:
     def _get(self, job_id: int) -> Job:
         job = self._jobs.get(job_id)
         if job is None:
-            raise UsageError(f"there is no job {job_id}", action="see `raidx job ARRAY list`")
+            raise UsageError(
+                f"there is no job {job_id}",
+                action="see `raidx job ARRAY list`",
+                reason=Reason.NO_SUCH_JOB,
+            )
         return job
 
     def pause(self, job_id: int) -> None:

@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 import trio
 
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import RaidxError, Reason
 from raidx_fuse.format.log_record import RecordBody
 from raidx_fuse.journal.append import LogWriter
 from raidx_fuse.journal.group_commit import CommitBatch, Deferral, LocksOfStripes
@@ -289,7 +289,8 @@ class Journal(LogWriter):
         """
         if 2 * size > self.capacity:
             raise RaidxError(
-                f"a change of {size} bytes does not fit in the journal of {self.capacity}"
+                f"a change of {size} bytes does not fit in the journal of {self.capacity}",
+                reason=Reason.METADATA_FULL,
             )
         ring = self.ring
         while True:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from raidx_fuse.errors import AssemblyError, MemberError, OtherVersionError, RaidxError
+from raidx_fuse.errors import AssemblyError, MemberError, OtherVersionError, RaidxError, Reason
 from raidx_fuse.format.log_record import (
     HEAD,
     HOLDERS_MAX,
@@ -462,6 +462,7 @@ async def read_log(
         raise AssemblyError(
             f"the log cannot be read ({doubt.message}): writes that were flushed may be lost",
             action="attach all members and try again, or accept the loss with --start-degraded",
+            reason=Reason.WRITE_HOLE,
         )
     return Log(epoch, tail, (sequence, position, mark), holders, records, copies)
 

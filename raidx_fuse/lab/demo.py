@@ -25,7 +25,7 @@ from raidx_fuse.daemon.commands.lab import LabCommands
 from raidx_fuse.daemon.events.event import Event
 from raidx_fuse.daemon.events.watch import Watch
 from raidx_fuse.daemon.member_files import Own
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import RaidxError, Reason, UsageError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.layouts.registry import code_for, find_layout
 from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
@@ -162,7 +162,9 @@ class DemoArray:
 
     async def act(self, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
         if command == "crash":
-            raise UsageError("the demo has no power to cut", action="raidx mount --lab")
+            raise UsageError(
+                "the demo has no power to cut", action="raidx mount --lab", reason=Reason.NOT_LAB
+            )
         (result,) = await self.ask([(command, arguments)])
         return result
 

@@ -19,7 +19,7 @@ from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, TypeVar
 
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import RaidxError, Reason, UsageError
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
@@ -164,7 +164,9 @@ def _client(address: str) -> Iterator[Any]:
         distributed: Any = import_module("distributed")  # an extra, and slow to import
     except ImportError:
         raise UsageError(
-            "--scheduler needs Dask's distributed", action="pip install 'raidx-fuse[cluster]'"
+            "--scheduler needs Dask's distributed",
+            action="pip install 'raidx-fuse[cluster]'",
+            reason=Reason.NOT_INSTALLED,
         ) from None
     try:
         client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)

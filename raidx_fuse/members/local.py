@@ -36,7 +36,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from time import perf_counter
 
-from raidx_fuse.errors import BusyError, MemberError, ShorterError, UsageError
+from raidx_fuse.errors import InUseError, MemberError, Reason, ShorterError, UsageError
 from raidx_fuse.members import syscalls
 from raidx_fuse.members.base import (
     SECTOR_BYTES,
@@ -68,7 +68,9 @@ def create_file(path: str, size_bytes: int) -> None:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        raise UsageError(f"{path}: exists already and is not touched") from None
+        raise UsageError(
+            f"{path}: exists already and is not touched", reason=Reason.EXISTS
+        ) from None
     except OSError as error:
         raise _refusal(path, "create", error) from None
     try:
@@ -428,7 +430,7 @@ def _open(path: str, read_only: bool, lock: bool) -> int:
         fd = os.open(path, flags | (os.O_EXCL if is_block and lock else 0))
     except OSError as error:
         if error.errno == errno.EBUSY:
-            raise BusyError(f"{path}: mounted or a part of another array") from None
+            raise InUseError(f"{path}: mounted or a part of another array") from None
         raise _refusal(path, "open", error) from None
     if is_block and not read_only and syscalls.block_device_is_read_only(fd):
         os.close(fd)  # opening it for writing succeeds since Linux 6, the first write fails
@@ -439,7 +441,7 @@ def _open(path: str, read_only: bool, lock: bool) -> int:
         except OSError as error:
             os.close(fd)
             if error.errno == errno.EWOULDBLOCK:
-                raise BusyError(f"{path}: in use by another mount or command") from None
+                raise InUseError(f"{path}: in use by another mount or command") from None
             raise _refusal(path, "lock", error) from None
     return fd
 

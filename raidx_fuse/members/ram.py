@@ -10,7 +10,7 @@ import errno
 import mmap
 from collections.abc import Iterator, Sequence
 
-from raidx_fuse.errors import MemberError, UsageError
+from raidx_fuse.errors import MemberError, Reason, UsageError
 from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.syscalls import MAP_NORESERVE
 
@@ -40,7 +40,9 @@ class RamMember(Member):
         try:
             self._map: mmap.mmap | None = mmap.mmap(-1, size_bytes, flags=flags)
         except (OSError, ValueError, OverflowError) as error:
-            raise UsageError(f"{name}: cannot map {size_bytes} bytes of memory ({error})") from None
+            raise UsageError(
+                f"{name}: cannot map {size_bytes} bytes of memory ({error})", reason=Reason.SHORTAGE
+            ) from None
         self._bytes = memoryview(self._map)
         self._touched = bytearray((size_bytes >> _UNIT_SHIFT) + 1)
         # One comparison on the hot path checks range, permission and "not closed" together.

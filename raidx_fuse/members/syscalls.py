@@ -10,7 +10,7 @@ import resource
 import struct
 from collections.abc import Iterator, Sequence
 
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import Reason, UsageError
 
 IOV_MAX = 1024  # buffers that one preadv or pwritev takes
 
@@ -55,6 +55,7 @@ def check_file_limit(path: str, size_bytes: int) -> None:
         raise UsageError(
             f"{path} has {size_bytes} bytes, and only {limit_bytes} bytes of a file may be written",
             action="lift the limit on the size of files (`ulimit -f unlimited`)",
+            reason=Reason.SHORTAGE,
         )
 
 

@@ -32,7 +32,7 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
-from raidx_fuse.errors import BusyError, MemberError, RaidxError
+from raidx_fuse.errors import BusyError, MemberError, RaidxError, Reason
 
 T = TypeVar("T")
 
@@ -265,6 +265,7 @@ def _late(what: str, limit_s: float) -> RaidxError:
     return RaidxError(
         f"{what}: the host has not answered within {limit_s:g} s",
         action="look at the disk or server that it lies on",
+        reason=Reason.NO_ANSWER,
     )
 
 
@@ -299,6 +300,7 @@ async def in_thread(
         raise BusyError(
             f"{what}: {CALLS_MAX} calls to the host are still without an answer",
             action="look at the disk or server that does not answer, then try again",
+            reason=Reason.NO_ANSWER,
         )
     completions = _current_completions()
     outcome = _Outcome(call, discard)
@@ -319,7 +321,9 @@ async def in_thread(
     except RuntimeError:
         _calls.release()
         raise RaidxError(
-            f"{what}: no thread could be started", action="raise ulimit -v or ulimit -u"
+            f"{what}: no thread could be started",
+            action="raise ulimit -v or ulimit -u",
+            reason=Reason.SHORTAGE,
         ) from None
     completions.begin()
     arrived = False

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import RaidxError, Reason, UsageError
 from raidx_fuse.members.nbd.dial import SOCKET_PATH_BYTES_MAX
 from raidx_fuse.members.nbd.uri import PORT, NbdUri
 
@@ -100,7 +100,9 @@ def listener(address: Address, backlog: int) -> socket.socket:
             os.umask(mask)
         return sock
     except OSError as error:
-        raise RaidxError(f"{address} cannot be listened on: {error.strerror or error}") from None
+        raise RaidxError(
+            f"{address} cannot be listened on: {error.strerror or error}", reason=Reason.FILE
+        ) from None
 
 
 def remove(address: Address) -> None:
@@ -114,7 +116,9 @@ def _remove_stale(path: str) -> None:
     """Remove a socket that nobody listens on. Raises OSError, RaidxError."""
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(os.stat(path).st_mode):  # connecting to any file is "refused"
-            raise RaidxError(f"{path} is no socket but a file", action="choose another path")
+            raise RaidxError(
+                f"{path} is no socket but a file", action="choose another path", reason=Reason.FILE
+            )
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1)
         try:
@@ -124,7 +128,9 @@ def _remove_stale(path: str) -> None:
         except ConnectionRefusedError:
             os.unlink(path)
             return
-    raise RaidxError(f"a server listens on {path} already", action="choose another path")
+    raise RaidxError(
+        f"a server listens on {path} already", action="choose another path", reason=Reason.IN_USE
+    )
 
 
 def tls_context(folder: str) -> ssl.SSLContext:
@@ -140,6 +146,7 @@ def tls_context(folder: str) -> ssl.SSLContext:
         raise UsageError(
             f"the certificates in {folder} cannot be used: {error.strerror or error}",
             action="it needs server-cert.pem, server-key.pem and ca-cert.pem, that of the clients",
+            reason=Reason.FILE,
         ) from None
     context.verify_mode = ssl.CERT_REQUIRED
     return context

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from raidx_fuse.errors import NoSpaceError
+from raidx_fuse.errors import NoSpaceError, Reason
 from raidx_fuse.format.configuration.volumes import ALIGN_BYTES, Extent
 from raidx_fuse.units import format_size
 
@@ -66,6 +66,7 @@ def allocate(
     raise NoSpaceError(
         f"{format_size(size_bytes)} do not fit: {format_size(space)} are free{pieces}",
         action="delete or shrink a volume, or add disks",
+        reason=Reason.ARRAY_FULL,
     )
 
 

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import RaidxError, Reason, UsageError
 from raidx_fuse.format.configuration.companions import Companion, companions_of, with_companions
 from raidx_fuse.format.configuration.volumes import TARGET
 from raidx_fuse.pool.pool import Pool
@@ -69,7 +69,9 @@ async def forget(pool: Pool, ref: str) -> Companion:
             break
     else:
         names = ", ".join(one.name for one in pool.absent) or "none"
-        raise UsageError(f"no array {ref[:100]} is absent; absent: {names}")
+        raise UsageError(
+            f"no array {ref[:100]} is absent; absent: {names}", reason=Reason.NO_SUCH_ARRAY
+        )
     for volumes in pool.arrays:
         volumes.array.require_writable()
     pool.absent.remove(one)

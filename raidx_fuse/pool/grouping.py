@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raidx_fuse.errors import AssemblyError, FormatError, MemberError, RaidxError, UsageError
+from raidx_fuse.errors import (
+    AssemblyError,
+    FormatError,
+    MemberError,
+    RaidxError,
+    Reason,
+    UsageError,
+)
 from raidx_fuse.format.assemble import assemble
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.renamed import refuse_half_renamed
@@ -52,6 +59,7 @@ async def by_array(members: Sequence[Member]) -> list[list[Member]]:
             raise AssemblyError(
                 f"these are members of {len(groups)} arrays: {parts}; {error.message}",
                 action="give the members of one array, or all of each",
+                reason=Reason.SEVERAL_ARRAYS,
             ) from None
     first, *others = groups.values()
     return [[*first, *unread], *others]
@@ -72,6 +80,7 @@ def check_names(pool: Sequence[ArrayVolumes]) -> None:
             raise UsageError(
                 f"two arrays are called {array.name}: {other.array.uuid} and {array.uuid}",
                 action="mount each on a mount point of its own",
+                reason=Reason.EXISTS,
             )
         for volume in volumes.volumes:
             if uuids.setdefault(volume.uuid, volumes) is not volumes:
@@ -86,4 +95,5 @@ def check_names(pool: Sequence[ArrayVolumes]) -> None:
                     f"arrays {first.array.name} and {array.name} both have a volume {volume.name}",
                     action="mount one alone, then type: raidx volume rename MOUNT "
                     f"{volume.name} NEW",
+                    reason=Reason.EXISTS,
                 )

@@ -17,7 +17,14 @@ import trio
 
 from raidx_fuse.array.estimate import ASSUMED_RATE_BYTES, copy_rate, redundancy_during
 from raidx_fuse.array.status import redundancy_left
-from raidx_fuse.errors import BusyError, NoSpaceError, RaidxError, UsageError
+from raidx_fuse.errors import (
+    BusyError,
+    JobRunningError,
+    NoSpaceError,
+    RaidxError,
+    Reason,
+    UsageError,
+)
 from raidx_fuse.format.configuration.volumes import ALIGN_BYTES, VOLUMES_MAX
 from raidx_fuse.pool.allocate import exchange_rounds
 from raidx_fuse.pool.move_job import Leg, MoveVolumes
@@ -83,7 +90,9 @@ def plan_move(
     source, volume = pool.find(volume_name)
     target = pool.array(array_name)
     if target is source:
-        raise UsageError(f"volume {volume.name} is on array {target.array.name} already")
+        raise UsageError(
+            f"volume {volume.name} is on array {target.array.name} already", reason=Reason.ALREADY
+        )
     _require_movable(pool, source, volume)
     _require_target(target, volume, accept_degraded)
     target.places_for(volume.size_bytes)
@@ -97,7 +106,10 @@ def plan_swap(
     """Return the moves of a swap, in an order in which each has room. Raises as `start_move`."""
     (here, first), (there, second) = pool.find(first_name), pool.find(second_name)
     if here is there:
-        raise UsageError(f"volumes {first.name} and {second.name} are both on {here.array.name}")
+        raise UsageError(
+            f"volumes {first.name} and {second.name} are both on {here.array.name}",
+            reason=Reason.ALREADY,
+        )
     for source, target, volume in ((here, there, first), (there, here, second)):
         _require_movable(pool, source, volume)
         _require_target(target, volume, accept_degraded)
@@ -138,7 +150,9 @@ def plan_exchange(
     sides = {side.array.uuid: side for leg in legs for side in (leg.source, leg.target)}
     names = " and ".join(leg.volume.name for leg in legs)
     if any(transfer.in_pieces for transfer in pool.transfers.values()):
-        raise BusyError("other volumes are changing places", action="wait until they are there")
+        raise JobRunningError(
+            "other volumes are changing places", action="wait until they are there"
+        )
     free = {uuid: side.free_bytes() + side.wiping_bytes() for uuid, side in sides.items()}
     flows = [(x.source.array.uuid, x.target.array.uuid, x.volume.size_bytes) for x in legs]
     rounds = exchange_rounds(free, flows)
@@ -148,6 +162,7 @@ def plan_exchange(
             f"volumes {names} cannot change places: no array has room for one of them, and "
             f"too little is free to do it in pieces: {has}",
             action="delete or shrink a volume, or add disks",
+            reason=Reason.ARRAY_FULL,
         )
     does = ", ".join(
         f"{leg.volume.name} on {leg.source.array.name} goes to {leg.target.array.name}"
@@ -185,7 +200,7 @@ def _require_movable(pool: Pool, source: ArrayVolumes, volume: Volume) -> None:
         )
     job = job_of(pool, volume.uuid)
     if job is not None:
-        raise BusyError(
+        raise JobRunningError(
             f"volume {volume.name} is on its way already (job {job.job_id})",
             action="wait until it is there, or cancel the job",
         )
@@ -193,6 +208,7 @@ def _require_movable(pool: Pool, source: ArrayVolumes, volume: Volume) -> None:
         raise BusyError(
             f"volume {volume.name} is on its way already, but its job has ended",
             action="unmount and mount again: the move goes on then",
+            reason=Reason.REMOUNT,
         )
 
 
@@ -202,15 +218,17 @@ def _require_target(target: ArrayVolumes, volume: Volume, accept_degraded: bool)
         raise UsageError(
             f"array {array.name} is degraded: role {min(array.member_set.lost)} is lost",
             action="replace its member first; --accept-degraded moves the volume all the same",
+            reason=Reason.DEGRADED,
         )
     table = target.table()
     if table.find(volume.uuid) is not None:
         raise BusyError(
             f"array {array.name} has not given up yet what it had of volume {volume.name}",
             action="unmount and mount again",
+            reason=Reason.REMOUNT,
         )
     if len(table.volumes) == VOLUMES_MAX:
-        raise UsageError(f"an array has at most {VOLUMES_MAX} volumes")
+        raise UsageError(f"an array has at most {VOLUMES_MAX} volumes", reason=Reason.LIMIT)
 
 
 # -- jobs ----------------------------------------------------------------------------------------
@@ -227,12 +245,12 @@ async def start(pool: Pool, planned: Planned) -> int:
         source = first.source.array
         for job in source.jobs.running():
             if job.kind in (MOVE, SWAP):
-                raise BusyError(
+                raise JobRunningError(
                     f"a {job.kind} from array {source.name} is running already (job {job.job_id})",
                     action=f"wait for it or cancel it with `raidx job ... cancel {job.job_id}`",
                 )
         if source.jobs.closing or pool.closing:
-            raise BusyError("the array is being unmounted")
+            raise BusyError("the array is being unmounted", reason=Reason.CLOSING)
         await _begin([leg for leg in planned.legs if leg is first or leg.in_pieces], pool)
         return _start_job(pool, planned.legs, planned.kind).job_id
 

@@ -24,7 +24,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.errors import BusyError, NoSpaceError, RaidxError
+from raidx_fuse.errors import BusyError, NoSpaceError, RaidxError, Reason
 from raidx_fuse.format.create import new_uuid
 from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
 from raidx_fuse.layouts.numbers import Stripe
@@ -233,7 +233,10 @@ class MoveVolumes(StallableJob):
         sides = [side for leg, _ in legs for side in (leg.source, leg.target)]
         if not any(side.table().wiping for side in sides):
             names = ", ".join(leg.volume.name for leg, _ in legs)
-            raise NoSpaceError(f"volumes {names} change places, but nothing is free for it")
+            raise NoSpaceError(
+                f"volumes {names} change places, but nothing is free for it",
+                reason=Reason.ARRAY_FULL,
+            )
         await trio.sleep(POLL_S)
 
     async def checkpoint(self) -> None:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import trio
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import AmbiguousError, Reason, UsageError
 from raidx_fuse.format.configuration.companions import Companion
 from raidx_fuse.format.configuration.volumes import SOURCE, TARGET, MoveMark, VolumeRecord
 from raidx_fuse.pool.marks import forget_arrival, give_up
@@ -73,12 +73,18 @@ class Pool:
                     return volumes, volume
         for one in self.unshown:
             if ref in (one.record.name, one.record.uuid):
-                raise UsageError(one.text)
+                raise UsageError(one.text, reason=Reason.MEMBERS_MISSING)
         for absent in self.absent:
             if ref in absent.volumes:
-                raise UsageError(f"volume {ref} is on array {absent.name}, which is absent")
+                raise UsageError(
+                    f"volume {ref} is on array {absent.name}, which is absent",
+                    reason=Reason.MEMBERS_MISSING,
+                )
         names = [volume.name for volumes in self.arrays for volume in volumes.volumes]
-        raise UsageError(f"there is no volume {ref[:100]}; there is {', '.join(names) or 'none'}")
+        raise UsageError(
+            f"there is no volume {ref[:100]}; there is {', '.join(names) or 'none'}",
+            reason=Reason.NO_SUCH_VOLUME,
+        )
 
     def find_unshown(self, ref: str) -> Unshown | None:
         """Return the volume that is not shown with that name or UUID, None if there is none."""
@@ -187,11 +193,13 @@ def array_named(arrays: Sequence[Array], ref: str | None) -> Array:
     """
     names = ", ".join(array.name for array in arrays)
     if ref is None and len(arrays) > 1:
-        raise UsageError(f"this mount has {len(arrays)} arrays", action=f"name one: {names}")
+        raise AmbiguousError(f"this mount has {len(arrays)} arrays", action=f"name one: {names}")
     for array in arrays:
         if ref in (None, array.name, array.uuid):
             return array
-    raise UsageError(f"there is no array {str(ref)[:100]} here; there is {names}")
+    raise UsageError(
+        f"there is no array {str(ref)[:100]} here; there is {names}", reason=Reason.NO_SUCH_ARRAY
+    )
 
 
 def _is_same(there: VolumeRecord | None, here: VolumeRecord, mark: MoveMark) -> bool:

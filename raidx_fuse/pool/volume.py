@@ -22,7 +22,7 @@ from functools import partial
 from typing import NoReturn, Protocol, TypeVar
 
 from raidx_fuse.engine.gate import Gate
-from raidx_fuse.errors import NotFastError, UsageError
+from raidx_fuse.errors import NotFastError, Reason, UsageError
 from raidx_fuse.format.configuration.volumes import ALIGN_BYTES, Extent
 from raidx_fuse.members.base import ReadBuffer
 
@@ -157,7 +157,11 @@ class Volume:
         """Refuse every request from now on: the volume was deleted. Raises as `bind`."""
 
         async def refuse(*_: object) -> NoReturn:
-            raise UsageError(f"volume {self.name} was deleted", action="see raidx volume list")
+            raise UsageError(
+                f"volume {self.name} was deleted",
+                action="see raidx volume list",
+                reason=Reason.NO_SUCH_VOLUME,
+            )
 
         self.bind(refuse, refuse, self.flush, refuse)
 

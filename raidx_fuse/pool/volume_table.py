@@ -32,7 +32,15 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.engine.gate import Gate
-from raidx_fuse.errors import ArrayFailedError, BusyError, UsageError
+from raidx_fuse.errors import (
+    ArrayFailedError,
+    BusyError,
+    InUseError,
+    JobRunningError,
+    LosesDataError,
+    Reason,
+    UsageError,
+)
 from raidx_fuse.format.configuration.volumes import (
     ALIGN_BYTES,
     VOLUMES_MAX,
@@ -144,7 +152,7 @@ class ArrayVolumes:
             table = self.table()
             self.check_new_name(name)
             if len(table.volumes) == VOLUMES_MAX:
-                raise UsageError(f"an array has at most {VOLUMES_MAX} volumes")
+                raise UsageError(f"an array has at most {VOLUMES_MAX} volumes", reason=Reason.LIMIT)
             self._require_table(table)
             extents = allocate(self._free(table), size_bytes, self._unit())
             record = VolumeRecord(self._uuid_source(), name, size_bytes, extents)
@@ -223,7 +231,11 @@ class ArrayVolumes:
         if problem is not None:
             raise UsageError(f"{name[:80]!r} cannot be a volume's name: {problem}")
         if any(record.name == name for record in self.table().volumes):
-            raise UsageError(f"there is a volume {name} already", action="choose another name")
+            raise UsageError(
+                f"there is a volume {name} already",
+                action="choose another name",
+                reason=Reason.EXISTS,
+            )
 
     async def _enlarge(self, volume: Volume, size_bytes: int) -> None:
         table = self.table()
@@ -296,7 +308,7 @@ class ArrayVolumes:
 
     def _require_table(self, table: VolumeTable) -> None:
         if table.exchanges:
-            raise BusyError(
+            raise JobRunningError(
                 f"what is free on array {self.array.name} is for volumes that change places",
                 action="wait for the job, or cancel it",
             )
@@ -305,6 +317,7 @@ class ArrayVolumes:
             raise UsageError(
                 f"volume {whole.name} is the whole array {self.array.name}: nothing is free",
                 action=f"shrink it: raidx volume resize MOUNT {whole.name} SIZE",
+                reason=Reason.ARRAY_FULL,
             )
 
     def _require_present(self, volume: Volume) -> None:
@@ -313,17 +326,18 @@ class ArrayVolumes:
             raise UsageError(
                 f"volume {volume.name} was deleted, or has left array {self.array.name}",
                 action="see raidx volume list",
+                reason=Reason.NO_SUCH_VOLUME,
             )
         record = self.table().find(volume.uuid)
         if record is not None and record.move is not None:
-            raise BusyError(
+            raise JobRunningError(
                 f"volume {volume.name} is on its way to array {record.move.name}",
                 action="wait until it is there, or cancel the job: raidx job ARRAY cancel",
             )
 
     def _require_loss(self, verb: str, name: str, written: int, lose_data: bool) -> int:
         if written and not lose_data:
-            raise UsageError(
+            raise LosesDataError(
                 f"to {verb} volume {name} loses {written} bytes that were written",
                 action="--lose-data accepts it",
             )
@@ -415,7 +429,7 @@ class ArrayVolumes:
 
     def _require_unused(self, volume: Volume) -> None:
         if volume.opened:
-            raise BusyError(f"volume {volume.name} is in use", action="close it and try again")
+            raise InUseError(f"volume {volume.name} is in use", action="close it and try again")
 
     @contextmanager
     def _hidden(self, volume: Volume) -> Iterator[None]:

@@ -40,6 +40,7 @@ from raidx_fuse.errors import (
     MemberError,
     NoSpaceError,
     RaidxError,
+    Reason,
     ShorterError,
     no_space,
 )
@@ -671,7 +672,7 @@ class MemberSet:
         if self._reached_events >= events:
             return
         if self.closed:
-            raise ArrayFailedError("the array is being closed")
+            raise ArrayFailedError("the array is being closed", reason=Reason.CLOSING)
         lacks_it = f"the superblock of {self._deaf or 'a member'} lacks the newest configuration"
         raise ArrayFailedError(lacks_it, action="to read what is there, mount with --read-only")
 
@@ -731,7 +732,7 @@ class MemberSet:
         may be in some superblocks, but nothing is acknowledged before all have it (law 3).
         """
         if self.read_only:
-            raise ArrayFailedError("the array was started read-only")
+            raise ArrayFailedError("the array was started read-only", reason=Reason.READ_ONLY)
         self.config = fitted(tended(change(self.config)).bumped(), RESERVE_BYTES if asked else 0)
         events = self.config.events
         self._publish_now()

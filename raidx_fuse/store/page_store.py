@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import trio
 
-from raidx_fuse.errors import AssemblyError, MemberError
+from raidx_fuse.errors import AssemblyError, MemberError, Reason
 from raidx_fuse.format.pages import PAYLOAD_BYTES, encode_page, load_pages, nothing_loaded
 from raidx_fuse.format.regions import page_count
 from raidx_fuse.layouts.numbers import Role, by_role
@@ -96,6 +96,7 @@ class PageStore:
             raise AssemblyError(
                 f"page {gone[0]} of the {self.kind} map is damaged on every member",
                 action="attach the missing members",
+                reason=Reason.MEMBERS_MISSING,
             )
         older = np.maximum.reduce([found.older for _, _, found in loaded])
         for role, path, found in loaded:
@@ -105,6 +106,7 @@ class PageStore:
                     f"{path} is an old copy of this member: page {int(behind.argmax())} of its "
                     f"{self.kind} map is older than what every member had",
                     action="give the member itself, or leave it out to start without it",
+                    reason=Reason.OUTDATED,
                 )
             differing = np.flatnonzero(found.generations != newest.generations)
             self._uneven.update((int(page), role) for page in differing)

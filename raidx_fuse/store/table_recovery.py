@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from raidx_fuse.errors import AssemblyError, MemberError
+from raidx_fuse.errors import AssemblyError, MemberError, Reason
 from raidx_fuse.format.assemble import Assembly
 from raidx_fuse.format.pages import LoadedPages, load_pages
 from raidx_fuse.format.regions import PageRegion
@@ -122,7 +122,9 @@ async def scan_table(assembly: Assembly, layout: Layout) -> TableScan:
         text = f"{by_role[role].path}: its share of the look-up table is lost: {what}"
         if not layout.tolerates(gone):
             raise AssemblyError(
-                text, action="without this member the array cannot give its data back"
+                text,
+                action="without this member the array cannot give its data back",
+                reason=Reason.MEMBERS_MISSING,
             )
         assembly.warnings.append(f"{text}; the array starts without this member")
         assembly.missing_roles[:] = sorted({*assembly.missing_roles, role})
@@ -336,4 +338,5 @@ class TableRecovery:
             f"no member's share of the look-up table says where chunk {column} of bundle "
             f"{bundle} lies",
             action="attach all members",
+            reason=Reason.MEMBERS_MISSING,
         )

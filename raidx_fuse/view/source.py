@@ -15,7 +15,7 @@ import trio
 from raidx_fuse.daemon import control_socket
 from raidx_fuse.daemon.control_socket import ControlError
 from raidx_fuse.daemon.events.store import EventStore, state_directory
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import RaidxError, Reason, UsageError
 from raidx_fuse.members.threads import in_thread
 
 ASK_S = 5.0
@@ -72,7 +72,9 @@ class MountSource:
         (status,) = await self.ask([("status", {})])
         if status.get("lab") is None:
             raise UsageError(
-                "this mount was not made to be broken", action="mount it with raidx mount --lab"
+                "this mount was not made to be broken",
+                action="mount it with raidx mount --lab",
+                reason=Reason.NOT_LAB,
             )
         questions = [(command, arguments)]
         call = partial(_ask_all, self.where, questions, ACT_S)
@@ -114,4 +116,5 @@ def require_one_array(where: str) -> None:
             f"{where} has several arrays: {names}",
             action=f"name one: raidx view {where}:{arrays[0]['name']}",
             exit_status=2,
+            reason=Reason.AMBIGUOUS,
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from raidx_fuse.errors import BusyError
+from raidx_fuse.errors import BusyError, Reason
 from tests.support.command import USAGE, checked, raidx
 from tests.support.documents import job, member, status
 
@@ -39,7 +39,8 @@ REPORT: dict[str, Any] = {
 def test_an_error_is_a_document_under_json_and_a_line_as_well(daemon: Daemon) -> None:
     daemon.answers["status"] = BusyError("it is busy", action="wait for it")
     result = daemon.run("status", "ARRAY", "--json")
-    error = {"kind": "busy", "message": "it is busy", "action": "wait for it", "exit_status": 1}
+    error = {"kind": "busy", "reason": "busy", "message": "it is busy", "action": "wait for it"}
+    error |= {"exit_status": 1}
     assert json.loads(result.stdout) == {"output_version": 1, "error": error}
     assert result.stderr == "raidx: it is busy; wait for it\n"
     assert result.exit_code == 1
@@ -47,21 +48,25 @@ def test_an_error_is_a_document_under_json_and_a_line_as_well(daemon: Daemon) ->
 
 
 @pytest.mark.parametrize(
-    ("line", "kind", "exit_status"),
+    ("line", "kind", "reason", "exit_status"),
     [
-        ("status nowhere --json", "member", 1),
-        ("stats nowhere --json", "control", 1),
-        ("blub --json", "usage", USAGE),
-        ("create --json", "usage", USAGE),
-        ("layout show raid9 --disks 3 --json", "usage", USAGE),
+        ("status nowhere --json", "member", Reason.FILE, 1),
+        ("stats nowhere --json", "control", Reason.NOT_MOUNTED, 1),
+        ("blub --json", "usage", Reason.UNKNOWN_COMMAND, USAGE),
+        ("status --blub --json", "usage", Reason.UNKNOWN_OPTION, USAGE),
+        ("stats --json", "usage", Reason.MISSING_ARGUMENT, USAGE),
+        ("stats nowhere soon --json", "usage", Reason.ARGUMENT, USAGE),
+        ("layout show raid9 --disks 3 --json", "usage", Reason.IMPOSSIBLE_LAYOUT, USAGE),
+        ("schema blub --json", "usage", Reason.UNKNOWN_COMMAND, USAGE),
     ],
 )
-def test_each_kind_of_error_is_named(
-    tmp_path: Path, line: str, kind: str, exit_status: int
+def test_each_kind_and_reason_of_an_error_is_named(
+    tmp_path: Path, line: str, kind: str, reason: Reason, exit_status: int
 ) -> None:
     done = raidx(tmp_path, line)
     error = json.loads(done.stdout)["error"]
-    assert (error["kind"], error["exit_status"], done.status) == (kind, exit_status, exit_status)
+    assert (error["kind"], error["reason"]) == (kind, reason)
+    assert error["exit_status"] == done.status == exit_status
     assert error["message"] in done.stderr
     assert "\n" not in done.stderr.rstrip("\n")
 

@@ -71,6 +71,7 @@ def test_errors_carry_message_action_and_status(path: Path) -> None:
         assert await client.ask(b'{"command":"refuse"}') == {
             "error": {
                 "kind": "usage",
+                "reason": "argument",
                 "message": "no such thing",
                 "action": "try another",
                 "exit_status": 2,

@@ -13,7 +13,7 @@ from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import SIZE, array_argument, wait_option
 from raidx_fuse.cli.progress import exit_status, wait_for_jobs
 from raidx_fuse.cli.status_text import job_line
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import AmbiguousError, UsageError
 
 
 @verb()
@@ -92,7 +92,9 @@ def job(
         out.emit({"jobs": ended})
         return max((exit_status(each) for each in ended), default=0)
     if job_id is None and len(running) != 1:
-        raise UsageError(f"{len(running)} jobs are running", action=f"name one: raidx job {array}")
+        raise AmbiguousError(
+            f"{len(running)} jobs are running", action=f"name one: raidx job {array}"
+        )
     chosen = running[0] if job_id is None else job_id
     limits = {"minimum": minimum, "maximum": maximum}
     if verb == "limit" and minimum is maximum is None:

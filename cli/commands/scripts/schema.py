@@ -7,7 +7,7 @@ import click
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.reference.schema import schema_names, schema_of
-from raidx_fuse.errors import unknown
+from raidx_fuse.errors import Reason, unknown
 
 
 @verb()
@@ -24,7 +24,7 @@ def schema(out: Output, words: tuple[str, ...]) -> None:
         return
     name = " ".join(words)
     if name not in names:
-        raise unknown("command with a schema", name, names)
+        raise unknown("command with a schema", name, names, reason=Reason.UNKNOWN_COMMAND)
     if out.json:
         out.emit({"command": name, "schema": schema_of(name)})
         return

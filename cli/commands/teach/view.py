@@ -12,7 +12,7 @@ from rich.text import Text
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.parameters import ARRAY, LAYOUT_NAME, PATH
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import NotInstalledError, RaidxError, UsageError
 
 TOKEN_FILE_BYTES_MAX = 4096
 
@@ -74,7 +74,7 @@ def view(
     try:
         import h11  # noqa: F401  # before anything is done
     except ModuleNotFoundError:
-        raise RaidxError(
+        raise NotInstalledError(
             "raidx view needs h11, which is not installed",
             action="pip install 'raidx-fuse[view]'",
         ) from None

@@ -16,7 +16,7 @@ from raidx_fuse.cli.screen.feed import Feed, ending
 from raidx_fuse.cli.screen.frame import COLUMNS_MIN, Style, page, parts_wanted
 from raidx_fuse.cli.screen.model import Model
 from raidx_fuse.cli.screen.snapshot import snapshot
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import NotInstalledError
 
 INTERVAL_S = 0.5
 INTERVAL_S_MIN, INTERVAL_S_MAX = 0.1, 3600.0
@@ -84,7 +84,7 @@ def _live(array: str, interval_s: float, style: Style) -> int:
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("textual"):
             raise
-        raise RaidxError(
+        raise NotInstalledError(
             "the live screen needs Textual, which is not installed",
             action=f"{EXTRA}, or add --once for one frame",
         ) from None

@@ -13,7 +13,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.commands.arguments import Result
 from raidx_fuse.engine.access_stats import AccessStats, Heat, PlaceHeat
 from raidx_fuse.engine.chunk_map import RequestHeat, heat_of
-from raidx_fuse.errors import BusyError, UsageError
+from raidx_fuse.errors import BusyError, Reason, UsageError
 from raidx_fuse.jobs.tuner.forecast import Forecast, Model, candidates, forecast, traffic_of
 from raidx_fuse.jobs.tuner.measure import Measurements
 from raidx_fuse.jobs.tuner.plan import RESPONSE_STEP_S
@@ -86,6 +86,7 @@ class Advice:
             raise UsageError(
                 "a member is lost: what the others do now says little about the layout",
                 action="replace it first",
+                reason=Reason.DEGRADED,
             )
         heat = heat_of(context)
         accesses = _arrivals(array)

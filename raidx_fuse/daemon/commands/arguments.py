@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Sequence, Sized
 from typing import Any
 
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.layouts.registry import WIDTH_MAX
 from raidx_fuse.members.spec import parse_spec
 
@@ -47,7 +47,8 @@ def check_newcomers(members: Sequence[str], present: Sized) -> None:
     if len(members) + len(present) > WIDTH_MAX:
         raise UsageError(
             f"{len(members)} members in addition to {len(present)} are too many: "
-            f"an array has at most {WIDTH_MAX}"
+            f"an array has at most {WIDTH_MAX}",
+            reason=Reason.LIMIT,
         )
     seen = set()
     for member in members:
@@ -61,8 +62,9 @@ def _within_bounds(name: str, key: str, value: Any) -> None:
     """Raise UsageError for a list, text or number larger than any reasonable one."""
     if isinstance(value, list):
         if len(value) > WIDTH_MAX:
+            many = f"{name}: {len(value)} {key} are too many"
             raise UsageError(
-                f"{name}: {len(value)} {key} are too many: an array has at most {WIDTH_MAX} members"
+                f"{many}: an array has at most {WIDTH_MAX} members", reason=Reason.LIMIT
             )
         for item in value:
             _within_bounds(name, key, item)

@@ -6,7 +6,7 @@ from typing import Any
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.commands.arguments import Result
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.pool.balance.steps import plan_steps
 from raidx_fuse.pool.hotspots.balancer import Balancer
 from raidx_fuse.pool.hotspots.settings import rule_text, split_rule
@@ -92,7 +92,8 @@ class BalanceCommands:
         for name in (one for group in groups for one in group):
             if name not in uuids and name not in uuids.values():
                 raise UsageError(
-                    f"there is no volume {name[:100]}; there is {', '.join(uuids) or 'none'}"
+                    f"there is no volume {name[:100]}; there is {', '.join(uuids) or 'none'}",
+                    reason=Reason.NO_SUCH_VOLUME,
                 )
         return rule_text(groups, uuids)
 

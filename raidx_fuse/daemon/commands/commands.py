@@ -27,7 +27,7 @@ from raidx_fuse.daemon.commands.trace import Trace
 from raidx_fuse.daemon.member_files import Own
 from raidx_fuse.engine.explain import explain_place
 from raidx_fuse.engine.growth_position import parity_way
-from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.errors import BusyError, NotWithLayoutError, RaidxError, Reason, UsageError
 from raidx_fuse.format.configuration.config import FAILED, MISSING, MemberRecord
 from raidx_fuse.format.configuration.volumes import volume_at
 from raidx_fuse.format.table_page import bytes_needed
@@ -262,13 +262,13 @@ class ArrayCommands:
         rebundle = self.array.rebundle
         if role is None and rebundle is not None:
             if (parity, surrogate) != (None, None):
-                raise UsageError(
+                raise NotWithLayoutError(
                     "the growth of a raidx array moves no parity: omit --parity and --surrogate"
                 )
             rebundle.require_growable()
         elif role is None and self.array.copies.applies:
             if (parity, surrogate) != (None, None):
-                raise UsageError("raid1 has no parity: omit --parity and --surrogate")
+                raise NotWithLayoutError("raid1 has no parity: omit --parity and --surrogate")
             self.array.copies.wider(len(members))
         elif role is None:
             layout = self.array.grow_operation.wider(len(members), way)
@@ -385,6 +385,7 @@ class ArrayCommands:
                 f"{shape.layout} on {shape.width} members tolerates fewer lost members: {after}, "
                 f"not {before}",
                 action="accept this with --lose-redundancy",
+                reason=Reason.LOSES_REDUNDANCY,
             )
         records = [record for record in array.member_set.config.members if record.role >= 0]
         size_bytes = min(record.size_bytes for record in records) if create else None

@@ -23,7 +23,7 @@ from raidx_fuse.daemon.commands.lab import LabCommands
 from raidx_fuse.daemon.commands.volumes import VolumeCommands
 from raidx_fuse.engine.chunk_map import ChunkMap
 from raidx_fuse.engine.peek import Peek
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.pool.pool import array_named
 from raidx_fuse.settings import is_of_pool
 
@@ -94,7 +94,10 @@ class Dispatcher:
         elif name in self._of_array[0]:
             run = self._of_array[self._index(ref)][name]
         else:
-            raise UsageError(f"this daemon has no command {name[:WORD_CHARS_MAX]!r}")
+            raise UsageError(
+                f"this daemon has no command {name[:WORD_CHARS_MAX]!r}",
+                reason=Reason.UNKNOWN_COMMAND,
+            )
         check_arguments(name, run, arguments)
         return await run(**arguments)
 

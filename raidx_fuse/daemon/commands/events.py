@@ -9,7 +9,7 @@ from raidx_fuse.daemon.events.delivery import Delivery
 from raidx_fuse.daemon.events.event import WARNING
 from raidx_fuse.daemon.events.programs import check_program
 from raidx_fuse.daemon.events.watch import Watch
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import RaidxError, Reason, UsageError
 from raidx_fuse.members.threads import in_thread
 from raidx_fuse.settings import OF_MACHINE, PROGRAM
 
@@ -30,7 +30,11 @@ class EventCommands:
     async def set(self, key: str, value: str) -> str:
         """Keep a setting on this machine. Raises UsageError, RaidxError."""
         if key not in OF_MACHINE:
-            raise UsageError(f"unknown setting {key!r}", action=f"known: {', '.join(OF_MACHINE)}")
+            raise UsageError(
+                f"unknown setting {key!r}",
+                action=f"known: {', '.join(OF_MACHINE)}",
+                reason=Reason.NO_SUCH_SETTING,
+            )
         OF_MACHINE[key].parse(value)
         if key == PROGRAM and value != "off":
             await in_thread(value, partial(check_program, value))

@@ -13,7 +13,7 @@ from typing import Any
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.commands.arguments import Result
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.format.configuration.config import MemberRecord
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
@@ -184,13 +184,17 @@ class LabCommands:
             raise UsageError(
                 f"{name} is refused: this mount was not made to be broken",
                 action="for teaching: raidx umount it, then raidx mount --lab MEMBER... MOUNTPOINT",
+                reason=Reason.NOT_LAB,
             )
 
     def _disk(self, array: Array, record: MemberRecord) -> LabMember:
         path = array.membership.path_of(record)
         found = [disk for disk in self._lab_members() if disk.path == path]
         if not found:
-            raise UsageError(f"{path} is not here: it was missing when the array was mounted")
+            raise UsageError(
+                f"{path} is not here: it was missing when the array was mounted",
+                reason=Reason.MEMBERS_MISSING,
+            )
         return found[-1]
 
     def _lab_members(self) -> list[LabMember]:

@@ -9,7 +9,14 @@ import trio
 from raidx_fuse.array.estimate import redundancy_during
 from raidx_fuse.array.status import redundancy_left, state
 from raidx_fuse.daemon.commands.arguments import Result
-from raidx_fuse.errors import BusyError, UsageError
+from raidx_fuse.errors import (
+    AmbiguousError,
+    BusyError,
+    InUseError,
+    LosesDataError,
+    Reason,
+    UsageError,
+)
 from raidx_fuse.pool.companions import forget
 from raidx_fuse.pool.move import Planned, cost, job_of, plan_move, plan_swap, start
 from raidx_fuse.pool.pool import Pool, Unshown
@@ -138,7 +145,7 @@ class VolumeCommands:
         """Delete what is here of a volume that cannot be shown."""
         name, volumes = unshown.record.name, unshown.volumes
         if not lose_data:
-            raise UsageError(unshown.text, action="--lose-data deletes what is here of it")
+            raise LosesDataError(unshown.text, action="--lose-data deletes what is here of it")
         if dry_run:
             lost = written_bytes(volumes.array, unshown.record.extents)
             return _dry_run(volumes, f"deletes volume {name}", lost)
@@ -191,7 +198,7 @@ class VolumeCommands:
         """Discard a range of a volume (None: the only one): it reads as zeros afterwards."""
         names = [one.name for volumes in self._pool.arrays for one in volumes.volumes]
         if volume is None and len(names) != 1:
-            raise UsageError(
+            raise AmbiguousError(
                 f"this mount has {len(names)} volumes", action=f"name one: {', '.join(names)}"
             )
         volumes, found = self._pool.find(names[0] if volume is None else volume)
@@ -202,7 +209,7 @@ class VolumeCommands:
         if dry_run:
             return _dry_run(volumes, f"discards {length} bytes of volume {found.name}", lost)
         if lost and not lose_data:
-            raise UsageError(
+            raise LosesDataError(
                 f"to discard that of volume {found.name} loses {lost} bytes that were written",
                 action="--lose-data accepts it",
             )
@@ -258,7 +265,7 @@ class VolumeCommands:
         devices = sorted({one for name in names for one in self._users(folder + name)})
         if not devices:
             return error
-        return BusyError(
+        return InUseError(
             f"volume {volume.name} is in use by {', '.join(devices)}",
             action=f"detach it: losetup -d {devices[0]}",
         )
@@ -278,6 +285,7 @@ def _require_as_redundant(planned: Planned) -> None:
                 f"array {leg.target.array.name} survives fewer losses than that of volume "
                 f"{leg.volume.name}: {after}, not {before}",
                 action="accept this with --lose-redundancy",
+                reason=Reason.LOSES_REDUNDANCY,
             )
 
 

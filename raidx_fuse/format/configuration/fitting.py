@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from raidx_fuse.errors import FormatError
+from raidx_fuse.errors import FormatError, Reason
 from raidx_fuse.format.configuration.away import KEY as AWAY_KEY
 from raidx_fuse.format.configuration.away import without_away
 from raidx_fuse.format.configuration.companions import KEY as POOL_KEY
@@ -63,6 +63,7 @@ def fitted(config: ArrayConfig, reserve_bytes: int = 0) -> ArrayConfig:
             f"the configuration of {size} bytes does not fit into a superblock "
             f"({room} bytes are left for it)",
             action="fewer members or spares leave more room",
+            reason=Reason.METADATA_FULL,
         )
     return config
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raidx_fuse.errors import AssemblyError
+from raidx_fuse.errors import AssemblyError, Reason
 from raidx_fuse.format.configuration.config import ArrayConfig, is_uuid
 
 RENAMED = "renamed"
@@ -53,4 +53,5 @@ def refuse_half_renamed(configs: Sequence[ArrayConfig]) -> None:
                 f"the UUID of array {config.name!r} was being changed, and some of these members "
                 "have the old one still",
                 action="complete it: raidx rename --new-uuid with all members",
+                reason=Reason.MEMBERS_MISSING,
             )

@@ -22,7 +22,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from raidx_fuse.errors import ArrayFailedError, BusyError, UsageError
+from raidx_fuse.errors import (
+    ArrayFailedError,
+    BusyError,
+    JobRunningError,
+    NotWithLayoutError,
+    Reason,
+    UsageError,
+)
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.jobs.attach import assign_role, release
@@ -60,12 +67,13 @@ class CopiesOperation:
             LAYOUTS[config.layout].check_width(width)
             layout = make_layout(config.layout, width, chunks, config.chunk_bytes, **config.params)
         except LayoutError as error:
-            raise UsageError(str(error)) from None
+            raise UsageError(str(error), reason=Reason.IMPOSSIBLE_LAYOUT) from None
         record = record_bytes(2 * width, width * layout.chunk_bytes)
         if 2 * record > self.context.journal.capacity:
             raise UsageError(
                 f"the log of this array is too small for {width} copies",
                 action="add fewer, or make a new array",
+                reason=Reason.METADATA_FULL,
             )
         return layout
 
@@ -118,14 +126,18 @@ class CopiesOperation:
         config, member_set = self.member_set.config, self.member_set
         self.array.require_writable()
         for job in self.array.jobs.running():
-            raise BusyError(
+            raise JobRunningError(
                 f"a {job.kind} is running (job {job.job_id})",
                 action=f"wait for it: `raidx job ARRAY wait {job.job_id}`",
             )
         if self.context.dirty_bitmap.pending_regions():
-            raise BusyError("a resync is due", action="unmount and mount again to retry it")
+            raise BusyError(
+                "a resync is due",
+                action="unmount and mount again to retry it",
+                reason=Reason.REMOUNT,
+            )
         if config.width == LAYOUTS[config.layout].width_min:
-            raise UsageError(
+            raise NotWithLayoutError(
                 f"{config.width} copies are the fewest that {config.layout} can have",
                 action="replace the member with `raidx replace-disk`",
             )

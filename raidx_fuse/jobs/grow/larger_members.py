@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import trio
 
-from raidx_fuse.errors import BusyError, UsageError
+from raidx_fuse.errors import BusyError, Reason, TooSmallError, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.regions import PAYLOAD_BITS, Region
 from raidx_fuse.format.reserve import reserve_metadata
@@ -104,7 +104,7 @@ class LargerMembers:
         self.array.require_writable()
         self.array.jobs.require_finished("cannot use more of its members")
         if not self.unused_bytes():
-            raise UsageError(
+            raise TooSmallError(
                 f"not every member of array {config.name} has space behind its data",
                 action="replace those that have none by larger ones: raidx replace-disk",
             )
@@ -113,6 +113,7 @@ class LargerMembers:
             raise UsageError(
                 f"the written map of array {config.name} has no room for more chunks",
                 action="make an array of these members beside it, then: raidx volume move",
+                reason=Reason.METADATA_FULL,
             )
         if isinstance(layout, ElasticLayout) and len(layout.history) > 1:
             raise UsageError(
@@ -144,7 +145,7 @@ class LargerMembers:
                 size = self._size_of(record)
                 record = replace(record, size_bytes=size, reads_zero=False)
             elif record.state == "spare" and record.size_bytes < data.end:
-                raise UsageError(
+                raise TooSmallError(
                     f"spare {record.path_hint} would be too small: it has {record.size_bytes} "
                     f"bytes, members would need {data.end}",
                     action=f"take it out: raidx remove-disk ARRAY {record.path_hint}",
@@ -196,6 +197,7 @@ class LargerMembers:
                 raise BusyError(
                     "stripes are torn by writes that have failed",
                     action="repair them: `raidx scrub ARRAY --repair`, with all members",
+                    reason=Reason.TORN,
                 )
             if dirty.idle and not context.locks.held:
                 return

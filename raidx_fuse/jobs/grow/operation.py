@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from raidx_fuse.engine.growth_position import JOB_KEY, LIVE, PARITY, SURROGATE
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import NotWithLayoutError, RaidxError, Reason, UsageError
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
@@ -80,11 +80,14 @@ class GrowOperation:
             raise RaidxError(
                 f"{config.layout} cannot grow by moving the fewest chunks: only {able} can",
                 action="move all chunks: --method restripe; or add spares: --as spare",
+                reason=Reason.NOT_WITH_LAYOUT,
             )
         if parity != LIVE and not self.context.code.parity_count:
-            raise UsageError(f"{config.layout} has no parity: --parity {parity} does not apply")
+            raise NotWithLayoutError(
+                f"{config.layout} has no parity: --parity {parity} does not apply"
+            )
         if parity != LIVE and not parity_stays(config.layout):
-            raise UsageError(
+            raise NotWithLayoutError(
                 f"parity of {config.layout} moves like data: only --parity live applies"
             )
         self.array.jobs.require_finished("does not grow")
@@ -93,7 +96,7 @@ class GrowOperation:
             params = self._params(config, added, parity)
             layout = self.layout_with(params, config.width + added + (parity == SURROGATE))
         except LayoutError as error:
-            raise UsageError(
+            raise NotWithLayoutError(
                 str(error), action="move all chunks to a wider layout: --method restripe"
             ) from None
         assert isinstance(layout, ElasticLayout)
@@ -135,6 +138,7 @@ class GrowOperation:
             raise UsageError(
                 f"this array's metadata is too small for {layout.width} members",
                 action="add fewer, or make a new array",
+                reason=Reason.METADATA_FULL,
             )
 
     # -- begin ---------------------------------------------------------------------------------

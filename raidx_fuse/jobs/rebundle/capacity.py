@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import RaidxError, Reason, TooSmallError, UsageError
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.format.table_page import chunks_that_fit
 from raidx_fuse.layouts.numbers import Role, role_range
@@ -97,6 +97,7 @@ class Capacity:
             raise RaidxError(
                 f"role {min(lost - {role})} is lost: no other member can be removed",
                 action="replace it, or remove it first",
+                reason=Reason.DEGRADED,
             )
         spare = 0 if role in lost else SPARE_CHUNKS
         moves, _more = await self.plan_aside(self.layout.counts, [role], spare=spare)
@@ -112,6 +113,7 @@ class Capacity:
                 f"role {role} holds {used[role]} chunks, and the other members have {free} free: "
                 f"{moves.stuck} of them would find no member without a chunk of their bundle",
                 action="add a disk first, or put another one in its place with replace-disk",
+                reason=Reason.ARRAY_FULL,
             )
         return moves
 
@@ -143,12 +145,12 @@ class Capacity:
         roles += role_range(len(counts), len(counts) + len(sizes) - len(roles))
         counts += [0] * (max(roles) + 1 - len(counts))
         if len(counts) > WIDTH_MAX:
-            raise UsageError(f"an array has at most {WIDTH_MAX} members")
+            raise UsageError(f"an array has at most {WIDTH_MAX} members", reason=Reason.LIMIT)
         for role, size in zip(roles, sizes, strict=True):
             counts[role] = chunks_that_fit(size, self.member_set.data_offset, config.chunk_bytes)
             if counts[role] <= SPARE_CHUNKS:
                 least = self.member_set.data_offset + (SPARE_CHUNKS + 1) * config.chunk_bytes
-                raise UsageError(
+                raise TooSmallError(
                     f"a member of {size} bytes is too small: with metadata and "
                     f"{SPARE_CHUNKS + 1} chunks it needs more than {least}",
                     action="use a larger one",

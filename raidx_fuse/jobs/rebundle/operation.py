@@ -22,7 +22,13 @@ import trio
 
 from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.move_chunks import ChunkMover
-from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.errors import (
+    BusyError,
+    JobRunningError,
+    RaidxError,
+    Reason,
+    TooSmallError,
+)
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.table_page import chunks_that_fit, erase_share, share_region
 from raidx_fuse.jobs.attach import join, leave, release, require_joined
@@ -62,13 +68,21 @@ class RebundleOperation:
         self.array.require_writable()
         for job in self.array.jobs.running():
             if job.kind != "scrub":
-                raise BusyError(
+                raise JobRunningError(
                     f"a {job.kind} is under way", action="wait for it: `raidx job ARRAY wait`"
                 )
         if KEY in self.member_set.config.jobs:
-            raise BusyError("a change of members is unfinished", action="unmount and mount again")
+            raise BusyError(
+                "a change of members is unfinished",
+                action="unmount and mount again",
+                reason=Reason.REMOUNT,
+            )
         if self.context.dirty_bitmap.pending_regions():
-            raise BusyError("a resync is due", action="unmount and mount again to retry it")
+            raise BusyError(
+                "a resync is due",
+                action="unmount and mount again to retry it",
+                reason=Reason.REMOUNT,
+            )
 
     def require_growable(self) -> None:
         """Raise RaidxError (UsageError, BusyError) if no members can be added now."""
@@ -242,7 +256,7 @@ class RebundleOperation:
         async with self.context.closed():
             await drain_for_new_roles(self.context)
             if member.size_bytes < self.needed_bytes(role):
-                raise UsageError(
+                raise TooSmallError(
                     f"{member.path} has {member.size_bytes} bytes, what role {role} holds needs "
                     f"{self.needed_bytes(role)}",
                     action="use a larger one",
@@ -302,7 +316,8 @@ class RebundleOperation:
         elif completed and not await self._retire(job.extra["role"]):
             await self._forget_job()
             raise RaidxError(
-                f"role {job.extra['role']} stays: {job.stuck} of its chunks found no other place"
+                f"role {job.extra['role']} stays: {job.stuck} of its chunks found no other place",
+                reason=Reason.ARRAY_FULL,
             )
         else:
             await self._forget_job()

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import NotWithLayoutError, Reason, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.configuration.progress import REBUILD
 from raidx_fuse.format.configuration.volumes import image_end
@@ -79,6 +79,7 @@ class RestripeOperation:
             raise UsageError(
                 f"the array is {name} on {config.width} members already",
                 action="name another layout with --layout, or members to add",
+                reason=Reason.ALREADY,
             )
         return shape
 
@@ -101,7 +102,7 @@ class RestripeOperation:
         try:
             info = find_layout(name)
             if info.build is None or LAYOUTS[old.layout].bundled:
-                raise UsageError(
+                raise NotWithLayoutError(
                     f"{old.layout} cannot be restriped to {name}: chunks move in the order of the "
                     "image, and raidx layouts place each chunk by a table",
                     action="copy the image to a new array",
@@ -110,7 +111,7 @@ class RestripeOperation:
             kept.pop(MADE_BY, None)
             kept |= origin_params(LAYOUTS, name, width)
         except LayoutError as error:
-            raise UsageError(str(error)) from None
+            raise UsageError(str(error), reason=Reason.IMPOSSIBLE_LAYOUT) from None
         return Shape(name, width, kept)
 
     def _image_end(self) -> int:
@@ -133,9 +134,9 @@ class RestripeOperation:
             self._check_room(layout)
         except PartlyUsedError as error:
             action = f"make them alike first: raidx reshape ARRAY --layout {config.layout}"
-            raise UsageError(str(error), action=action) from None
+            raise UsageError(str(error), action=action, reason=Reason.IMPOSSIBLE_LAYOUT) from None
         except LayoutError as error:
-            raise UsageError(str(error)) from None
+            raise UsageError(str(error), reason=Reason.IMPOSSIBLE_LAYOUT) from None
         return layout
 
     def _check_room(self, layout: RestripeLayout) -> None:
@@ -146,6 +147,7 @@ class RestripeOperation:
             raise UsageError(
                 f"the written map of these members is too small for {layout.chunks} chunks",
                 action="add fewer members, or make a new array",
+                reason=Reason.METADATA_FULL,
             )
         for side in (layout.below, layout.above):
             cells = len(side.code.cells)
@@ -154,6 +156,7 @@ class RestripeOperation:
                     f"the log of these members, {capacity} bytes, is too small for stripes of "
                     f"{side.name} on {side.width} members: {cells} chunks of {chunk_bytes} bytes",
                     action="make a new array, of larger members or smaller chunks",
+                    reason=Reason.METADATA_FULL,
                 )
         for upward in (True, False):  # both directions: it may be cancelled
             RestripeSchedule(layout, upward, record_chunks(capacity, chunk_bytes)).check()

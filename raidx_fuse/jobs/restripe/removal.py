@@ -16,7 +16,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import NotWithLayoutError, UsageError
 from raidx_fuse.format.configuration.config import MemberRecord
 from raidx_fuse.format.shapes import Shape
 from raidx_fuse.jobs.grow.removal import GrowthRemoval
@@ -72,7 +72,7 @@ class MemberRemoval:
             room = last.most_chunks(chunks) if last.start else chunks
             require_space(config, restripe.array.size_bytes, room * chunk_bytes, who)
         elif isinstance(layout, OrderedLayout) and layout.numbering.total > chunks:
-            raise UsageError(
+            raise NotWithLayoutError(
                 f"this array was restriped after it had grown: its {layout.numbering.total} chunks "
                 f"keep the order of that growth, and {who} hold {chunks}",
                 action="replace the member with `raidx replace-disk`, or copy the image to a new "
@@ -89,10 +89,10 @@ class MemberRemoval:
         able = [name for name in ("rdp", "raid5", "raid0") if LAYOUTS[name].allows(width)]
         able = [name for name in able if LAYOUTS[name].allows(config.width)]
         if not able:
-            raise UsageError(least, action="replace the member with `raidx replace-disk`")
+            raise NotWithLayoutError(least, action="replace the member with `raidx replace-disk`")
         kept = LAYOUTS[able[0]].tolerance(width) < info.tolerance(config.width)
         lose = " --lose-redundancy" if kept else ""
-        raise UsageError(
+        raise NotWithLayoutError(
             least,
             action=f"change the layout first: raidx reshape ARRAY --layout {able[0]}{lose}",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.errors import BusyError, UsageError
+from raidx_fuse.errors import BusyError, JobRunningError, Reason, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.volumes import (
     ALIGN_BYTES,
@@ -22,7 +22,7 @@ def require_space(config: ArrayConfig, size_bytes: int, after_bytes: int, who: s
     """
     table = None if config.volumes is None else decode_table(config.volumes)
     if table is not None and table.exchanges:  # through the free space that would go
-        raise BusyError(
+        raise JobRunningError(
             "volumes are changing places through free space of the array",
             action="wait for them: `raidx job ARRAY wait`",
         )
@@ -40,7 +40,7 @@ def require_space(config: ArrayConfig, size_bytes: int, after_bytes: int, who: s
                 action="try again a little later",
             )
         if found[0].move is not None:
-            raise BusyError(
+            raise JobRunningError(
                 f"volume {found[0].name} behind byte {after_bytes} is on its way",
                 action="wait for it: `raidx job ARRAY wait`",
             )
@@ -52,6 +52,7 @@ def require_space(config: ArrayConfig, size_bytes: int, after_bytes: int, who: s
     raise UsageError(
         f"volume {name} ends at byte {end} of the image, and {who} holds {after_bytes} bytes",
         action=action,
+        reason=Reason.ARRAY_FULL,
     )
 
 

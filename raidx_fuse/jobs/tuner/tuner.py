@@ -19,7 +19,7 @@ import trio
 from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.move_chunks import ChunkMover
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import RaidxError, Reason, UsageError
 from raidx_fuse.jobs.regular_scrub import RegularScrub
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.tuner.measure import Measurements
@@ -324,7 +324,7 @@ class Tuner:
         """Raise UsageError if nothing can be moved now."""
         obstacle = self.obstacle()
         if obstacle is not None:
-            raise UsageError(f"no chunk can be moved now: {obstacle}")
+            raise UsageError(f"no chunk can be moved now: {obstacle}", reason=Reason.BUSY)
 
 
 def _mb_s(byte_s: float) -> float | None:

@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from math import nan
 from typing import Any
 
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.lab.experiments.results import members_of
 
 INCHES_WIDE = 9.0
@@ -23,7 +23,9 @@ def _pyplot() -> Any:
         import matplotlib
     except ImportError:
         raise UsageError(
-            "drawing needs the package matplotlib", action="pip install 'raidx-fuse[plots]'"
+            "drawing needs the package matplotlib",
+            action="pip install 'raidx-fuse[plots]'",
+            reason=Reason.NOT_INSTALLED,
         ) from None
     matplotlib.use("Agg")
     from matplotlib import pyplot

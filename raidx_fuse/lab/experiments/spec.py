@@ -228,7 +228,9 @@ def parse_experiment(
     try:
         experiment.check()
     except UsageError as error:
-        raise UsageError(f"{name}: {error.message}", action=error.action) from None
+        raise UsageError(
+            f"{name}: {error.message}", action=error.action, reason=error.reason
+        ) from None
     return experiment
 
 
@@ -278,7 +280,9 @@ def _pool(top: Table, title: str, folder: str, seed: int) -> PoolExperiment:
     try:
         experiment.check()
     except UsageError as error:
-        raise UsageError(f"{top.place}: {error.message}", action=error.action) from None
+        raise UsageError(
+            f"{top.place}: {error.message}", action=error.action, reason=error.reason
+        ) from None
     return experiment
 
 
@@ -371,7 +375,9 @@ def _source(load: Table, folder: str, seed: int) -> tuple[Source, int]:
     try:
         source.check()
     except UsageError as error:
-        raise UsageError(f"{load.place}: {error.message}", action=error.action) from None
+        raise UsageError(
+            f"{load.place}: {error.message}", action=error.action, reason=error.reason
+        ) from None
     return source, depth
 
 
@@ -391,5 +397,7 @@ def _event(table: Table) -> Event:
     try:
         event.check()
     except UsageError as error:
-        raise UsageError(f"{table.place}: {error.message}", action=error.action) from None
+        raise UsageError(
+            f"{table.place}: {error.message}", action=error.action, reason=error.reason
+        ) from None
     return event

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.lab.experiments.results import PROVENANCE, Result
 
 
@@ -39,6 +39,7 @@ def _pyarrow() -> Any:
         raise UsageError(
             "a Parquet file needs the package pyarrow",
             action="pip install 'raidx-fuse[parquet]', or name a .csv file",
+            reason=Reason.NOT_INSTALLED,
         ) from None
 
 

@@ -34,7 +34,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.lab.loads.request import BLOCK_REQUESTS, SECTOR_BYTES, Block, Ints
 
 try:
@@ -224,6 +224,7 @@ class Trace:
             raise UsageError(
                 f"{self.path}: reading .zst needs the package zstandard",
                 action="pip install 'raidx-fuse[traces]', or unpack the file",
+                reason=Reason.NOT_INSTALLED,
             )
         opened: IO[str] = zstandard.open(path, "rt", encoding=_ENCODING)
         return opened

@@ -41,7 +41,7 @@ from dataclasses import dataclass
 
 import crc32c
 
-from raidx_fuse.errors import BusyError
+from raidx_fuse.errors import BusyError, InUseError
 from raidx_fuse.members.nbd.protocol.wire import shown
 
 SUPERBLOCK_MAGIC = b"RAIDX-SB"  # at the beginning of a slot: the export is a member already
@@ -137,7 +137,7 @@ class Holder:
 
 def in_use(path: str, beat: Beat) -> BusyError:
     """Return the error for a member that *beat* holds."""
-    return BusyError(f"{path}: in use by {beat.text}", action="unmount it there first")
+    return InUseError(f"{path}: in use by {beat.text}", action="unmount it there first")
 
 
 def waiting(first: Beat | None, own: Holder, path: str) -> Look:

@@ -25,7 +25,7 @@ from typing import Any
 import trio
 from trio import lowlevel
 
-from raidx_fuse.errors import MemberError, RaidxError, UsageError
+from raidx_fuse.errors import MemberError, RaidxError, Reason, UsageError
 from raidx_fuse.members import syscalls
 from raidx_fuse.members.nbd.beat import FENCE_S, STALE_S
 from raidx_fuse.members.nbd.pipe import Piece, Pipe
@@ -80,7 +80,9 @@ def dial(uri: NbdUri, timeout_s: float = DIAL_S) -> SocketPipe:
     except RaidxError as error:
         pipe.close()
         pipe.forget()
-        raise UsageError(f"{path}: {error.message}", action=error.action) from None
+        raise UsageError(
+            f"{path}: {error.message}", action=error.action, reason=error.reason
+        ) from None
     return pipe
 
 
@@ -189,12 +191,14 @@ class SocketPipe(Pipe):
                     raise UsageError(
                         "the server closed the connection during the TLS handshake",
                         action="give tls-certificates=DIR with client-cert.pem that it accepts",
+                        reason=Reason.SERVER_REFUSED,
                     ) from None
                 self._incoming.write(data)
             except ssl.SSLCertVerificationError as error:
                 raise UsageError(
                     f"the server's certificate is refused: {error.verify_message}",
                     action="give tls-certificates=DIR with its ca-cert.pem, or tls-hostname=NAME",
+                    reason=Reason.SERVER_REFUSED,
                 ) from None
             except ssl.SSLError as error:
                 raise UsageError(f"TLS failed: {error.reason}") from None
@@ -373,6 +377,7 @@ def _context(uri: NbdUri) -> ssl.SSLContext:
         raise UsageError(
             f"the certificates in {folder} cannot be used: {error.strerror or error}",
             action="it needs ca-cert.pem, and client-cert.pem with client-key.pem",
+            reason=Reason.FILE,
         ) from None
     return context
 

@@ -18,7 +18,7 @@ from math import inf
 import trio
 from trio import lowlevel
 
-from raidx_fuse.errors import BusyError, MemberError
+from raidx_fuse.errors import BusyError, InUseError, MemberError
 from raidx_fuse.members.kernel_files import kernel_text
 from raidx_fuse.members.nbd.beat import (
     BEAT_BYTES,
@@ -204,7 +204,7 @@ class Lock:
             return  # ours follows
         if beat is None or beat.holder != self._holder.uid:
             what = "its beat is gone: the export has lost content" if beat is None else beat.text
-            self._lose(in_use(self._path, beat) if beat else BusyError(f"{self._path}: {what}"))
+            self._lose(in_use(self._path, beat) if beat else InUseError(f"{self._path}: {what}"))
 
     async def beat(self) -> None:
         """Beat once, unless the last look at the page has not ended yet.

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import trio
 
-from raidx_fuse.errors import MemberError, RaidxError, UsageError
+from raidx_fuse.errors import MemberError, RaidxError, Reason, TooSmallError, UsageError
 from raidx_fuse.members.base import Identity, Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.nbd.beat import BEAT_BYTES, BEAT_OFFSET, Holder
 from raidx_fuse.members.nbd.connection import Call
@@ -94,9 +94,10 @@ class NbdMember(Member):
             raise UsageError(
                 f"{self.path}: its blocks of {export.block_bytes} bytes are too large",
                 action=f"have the server take blocks of {BLOCK_BYTES_MAX} bytes or less",
+                reason=Reason.SERVER_REFUSED,
             )
         if export.size_bytes < 2 * BEAT_OFFSET or export.size_bytes % export.block_bytes:
-            raise UsageError(
+            raise TooSmallError(
                 f"{self.path}: its {export.size_bytes} bytes are too small, or no whole blocks",
                 action="name a larger export",
             )
@@ -104,6 +105,7 @@ class NbdMember(Member):
             raise UsageError(
                 f"{self.path}: the server cannot flush, so nothing on it is ever safe",
                 action="switch it on, for nbd-server: flush = true",
+                reason=Reason.SERVER_REFUSED,
             )
 
     # -- operations ----------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from typing import Literal
 
 import trio
 
-from raidx_fuse.errors import BusyError, MemberError
+from raidx_fuse.errors import BusyError, MemberError, Reason
 from raidx_fuse.members.base import Member, ReadBuffer
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.powercut import OpenWrite, draw_cut
@@ -127,7 +127,11 @@ class UnflushedMember(WrapperMember):
             while self._in_flight or not self.is_settled():  # noqa: ASYNC110  # threads tell nobody
                 await trio.sleep(0.01)
         if waiting.cancelled_caught:
-            raise BusyError(f"{self.path}: a write does not end", action="raidx umount it")
+            raise BusyError(
+                f"{self.path}: a write does not end",
+                action="raidx umount it",
+                reason=Reason.NO_ANSWER,
+            )
         decisions = [write.kept if keep == "all" else 0 for write in self._open]
         if keep == "some":
             decisions = [

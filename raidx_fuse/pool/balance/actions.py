@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from raidx_fuse.errors import NoSpaceError
+from raidx_fuse.errors import NoSpaceError, Reason
 from raidx_fuse.pool.allocate import exchange_rounds
 from raidx_fuse.pool.balance.plan import Move, Plan
 from raidx_fuse.pool.balance.system import Assignment, Bools
@@ -63,6 +63,7 @@ def actions_of(plan: Plan, scratch: Bools | None = None) -> list[Action]:
             raise NoSpaceError(
                 f"there is no room to carry the plan out: {names} would change places",
                 action=f"free {need} bytes on any array",
+                reason=Reason.ARRAY_FULL,
             )
         found += actions
         for action in actions:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import RaidxError, Reason, UsageError
 from raidx_fuse.pool.balance.plan import Plan, make_plan
 from raidx_fuse.pool.balance.system import Assignment, Ints, System, violations
 
@@ -63,7 +63,9 @@ def _milp(system: System, unit: int, slack: float, limit_s: float) -> Any:
         from scipy.sparse import csr_matrix, vstack
     except ImportError:
         raise UsageError(
-            "the planner exact needs scipy", action="pip install raidx-fuse[exact]"
+            "the planner exact needs scipy",
+            action="pip install raidx-fuse[exact]",
+            reason=Reason.NOT_INSTALLED,
         ) from None
     m, n = system.need.shape
     volume, array = np.repeat(np.arange(m), n), np.tile(np.arange(n), m)

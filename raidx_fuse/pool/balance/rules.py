@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.pool.balance.system import Assignment, Ints, System
 
 
@@ -91,7 +91,10 @@ def _rules(system: System, together: Iterable[Collection[str]]) -> dict[int, int
     for number, names in enumerate(together):
         for name in names:
             if name not in at:
-                raise UsageError(f"there is no volume {name} to be kept together with others")
+                raise UsageError(
+                    f"there is no volume {name} to be kept together with others",
+                    reason=Reason.NO_SUCH_VOLUME,
+                )
             old = rule_of.get(at[name])
             if old is not None:
                 rule_of = {i: number if rule == old else rule for i, rule in rule_of.items()}

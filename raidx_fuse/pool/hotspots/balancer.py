@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
-from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.errors import JobRunningError, RaidxError, Reason, UsageError
 from raidx_fuse.pool.balance.actions import batches
 from raidx_fuse.pool.hotspots.sampler import Sampler
 from raidx_fuse.pool.hotspots.settings import PoolSettings
@@ -114,7 +114,7 @@ class Balancer:
     def start(self, proposal: Proposal) -> None:
         """Begin to carry *proposal* out. Raises UsageError or BusyError."""
         if self.running:
-            raise BusyError(
+            raise JobRunningError(
                 "volumes are being moved by a plan", action="see raidx balance --status"
             )
         if not proposal.plan.solved:
@@ -127,7 +127,7 @@ class Balancer:
     def carry_out(self, proposal: Proposal) -> None:
         """Begin with the actions of *proposal*, whether or not they remove a hotspot."""
         if self.running:
-            raise BusyError(
+            raise JobRunningError(
                 "volumes are being moved by a plan", action="see raidx balance --status"
             )
         assert self._nursery is not None, "the balancer runs"
@@ -149,7 +149,7 @@ class Balancer:
         Raises UsageError if there is none.
         """
         if self._scope is None:
-            raise UsageError("no plan is being carried out")
+            raise UsageError("no plan is being carried out", reason=Reason.NO_SUCH_JOB)
         self._scope.cancel()
         await self.finished.wait()
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from raidx_fuse.array.estimate import redundancy_during
 from raidx_fuse.array.status import redundancy_left, state
-from raidx_fuse.errors import BusyError, ReadOnlyError, UsageError
+from raidx_fuse.errors import JobRunningError, ReadOnlyError, Reason, UsageError
 from raidx_fuse.members.threads import in_thread
 from raidx_fuse.pool.balance.actions import Action, actions_of, copied_bytes
 from raidx_fuse.pool.balance.dswap import evacuate
@@ -137,7 +137,9 @@ class Planning:
         if not any(self._monitor.arrays.values()):
             seconds = self._settings.value("hot.interval")
             raise UsageError(
-                "nothing was observed yet", action=f"wait {2 * seconds:g} s, two intervals"
+                "nothing was observed yet",
+                action=f"wait {2 * seconds:g} s, two intervals",
+                reason=Reason.BUSY,
             )
         system, shapes = self.system()
         within = self._settings.value("balance.repaid_within")
@@ -154,7 +156,9 @@ class Planning:
         self.require_possible(leaving=array)
         system, shapes = self.system()
         if array not in system.arrays:
-            raise UsageError(f"there is no array {array[:100]} in this mount")
+            raise UsageError(
+                f"there is no array {array[:100]} in this mount", reason=Reason.NO_SUCH_ARRAY
+            )
         number = system.arrays.index(array)
         proposal = await self._proposal(system, shapes, lambda merged: evacuate(merged, number))
         if _left(proposal.plan, number):
@@ -168,6 +172,7 @@ class Planning:
             raise UsageError(
                 f"array {array} cannot be emptied: {', '.join(left)} may not move or fits nowhere",
                 action="see the rules with raidx get, or add an array to the mount",
+                reason=Reason.ARRAY_FULL,
             )
         return proposal
 
@@ -181,18 +186,21 @@ class Planning:
                 raise ReadOnlyError("the mount is read-only", action="mount it read-write")
             word = state(array)
             if word not in SETTLED:
-                raise BusyError(
+                raise JobRunningError(
                     f"array {array.name} is {word}: no volume moves meanwhile",
                     action=f"wait for it: raidx job MOUNT:{array.name} wait",
                 )
             moving = [job.kind for job in array.jobs.running() if job.kind in MOVING]
             if moving:
-                raise BusyError(
+                raise JobRunningError(
                     f"a {moving[0]} from array {array.name} is under way",
                     action=f"wait for it: raidx job MOUNT:{array.name} wait",
                 )
             if word == "failed" and array.name == leaving:
-                raise UsageError(f"array {array.name} has failed: its volumes cannot be read")
+                raise UsageError(
+                    f"array {array.name} has failed: its volumes cannot be read",
+                    reason=Reason.ARRAY_FAILED,
+                )
 
     def system(self) -> tuple[System, list[ArrayShape]]:
         """Return the pool as planners see it: loads are the means of each array's window.

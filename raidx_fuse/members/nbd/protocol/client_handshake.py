@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import RaidxError, Reason
 from raidx_fuse.members.nbd.protocol.wire import (
     ALLOCATION,
     BLOCK_BYTES_MAX,
@@ -57,6 +57,8 @@ _Answers = Generator[int, bytes, tuple[int, list[tuple[int, bytes]]]]
 
 class RefusedError(RaidxError):
     """The server refused an option or the export; *reply* is the type of its reply."""
+
+    reason = Reason.SERVER_REFUSED
 
     def __init__(self, reply: int, message: str, action: str | None = None) -> None:
         super().__init__(message, action=action)
