@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from raidx_fuse.array.open import open_array
-from raidx_fuse.errors import ArrayFailedError, FormatError, RaidxError, UsageError
+from raidx_fuse.errors import ArrayFailedError, FormatError, RaidxError, Reason, UsageError
 from raidx_fuse.format.configuration import config as config_module
 from raidx_fuse.format.configuration.config import ArrayConfig, encode_config
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES
@@ -18,6 +18,7 @@ from raidx_fuse.format.superblock import BODY_BYTES_MAX
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.reasons import because
 
 MIB = 1 << 20
 
@@ -67,9 +68,9 @@ def test_one_spare_too_many_is_refused_and_no_harm_is_done() -> None:
             room = BODY_BYTES_MAX - len(encode_config(array.member_set.config))
             filling = "x" * (room - RESERVE_BYTES // 2)
             array.member_set.change(lambda c: replace(c, settings={"balance.stay": filling}))
-            with pytest.raises(FormatError, match="does not fit"):
+            with pytest.raises(FormatError, check=because(Reason.METADATA_FULL)):
                 await array.add_spare(RamMember(MIB, name="spare"))
-            with pytest.raises(FormatError, match="does not fit"):
+            with pytest.raises(FormatError, check=because(Reason.METADATA_FULL)):
                 await array.set("speed_max", "7MiB")
             assert not array.member_set.spares
             assert array.get("speed_max") == array.jobs.speed_max_bytes == 0

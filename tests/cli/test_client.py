@@ -13,9 +13,10 @@ import pytest
 
 import raidx_fuse.client
 from raidx_fuse.client import Client, RaidxError, TimedOutError
-from raidx_fuse.errors import BusyError
+from raidx_fuse.errors import BusyError, Reason
 from tests.cli.test_running_commands import STATS
 from tests.support.documents import job, status
+from tests.support.reasons import because
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Daemon
@@ -58,7 +59,7 @@ def test_an_error_has_its_kind_and_what_to_do(daemon: Daemon) -> None:
     with pytest.raises(RaidxError, match="a scrub is running") as caught:
         Client(daemon.mountpoint).scrub()
     assert (caught.value.kind, caught.value.action) == ("busy", "wait for it")
-    with pytest.raises(RaidxError, match="no array is mounted"):
+    with pytest.raises(RaidxError, check=because(Reason.NOT_MOUNTED)):
         Client("/nowhere").status()
 
 

@@ -9,8 +9,9 @@ import trio
 
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.status_text import dry_run_text, job_amount
-from raidx_fuse.errors import RaidxError, SignatureFoundError, UsageError
+from raidx_fuse.errors import RaidxError, Reason, SignatureFoundError, UsageError
 from raidx_fuse.members.ram import RamMember
+from tests.support.reasons import because
 from tests.support.spy import restarted
 
 if TYPE_CHECKING:
@@ -246,7 +247,7 @@ def test_scrub_and_its_job(with_desk: WithDesk) -> None:
         again = (await desk.ask("scrub", repair=True))["job"]
         assert (await desk.ask("job-cancel", job=again))["state"] in ("cancelled", "done")
         for name in ("job-pause", "job-resume", "job-cancel", "job-wait", "job-limit"):
-            with pytest.raises(UsageError, match="no job 99"):
+            with pytest.raises(UsageError, check=because(Reason.NO_SUCH_JOB)):
                 await desk.ask(name, job=99)
         with pytest.raises(UsageError, match="out of range"):
             await desk.ask("job-limit", job=again, minimum=-1)

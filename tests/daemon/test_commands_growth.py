@@ -10,7 +10,8 @@ import trio
 
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.status_text import dry_run_text
-from raidx_fuse.errors import RaidxError, SignatureFoundError, UsageError
+from raidx_fuse.errors import RaidxError, Reason, SignatureFoundError, TooSmallError, UsageError
+from tests.support.reasons import because
 
 if TYPE_CHECKING:
     from tests.daemon.conftest import Desk, WithDesk
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def test_redundancy_is_given_up_only_when_accepted(with_desk: WithDesk) -> None:
     async def scene(desk: Desk) -> None:
-        with pytest.raises(UsageError, match="--lose-redundancy"):
+        with pytest.raises(UsageError, check=because(Reason.LOSES_REDUNDANCY)):
             await desk.ask("reshape", members=[], layout="raid0")
         begun = await desk.ask("reshape", members=[], layout="raid0", lose_redundancy=True)
         ended = await desk.ask("job-wait", job=begun["job"])
@@ -39,7 +40,7 @@ def test_newcomers_that_do_not_join_are_released(with_desk: WithDesk) -> None:
         await desk.array.write(0, bytes(desk.array.size_bytes))
         await desk.ask("set", key="speed_max", value="1KiB")
         await desk.ask("replace-disk", old="0", new="fresh")  # a copy: that is no second loss
-        with pytest.raises(RaidxError, match="a replace is running"):
+        with pytest.raises(RaidxError, check=because(Reason.JOB_RUNNING)):
             await desk.ask("replace-disk", old="1", new="other")
         assert desk.shelf.released == [desk.shelf.opened["other"]]
         (job,) = (await desk.ask("status"))["jobs"]
@@ -83,7 +84,7 @@ def test_growth_is_told_before_it_is_done_and_steered_while_it_is(with_desk: Wit
         status = await desk.ask("status")
         assert status["state"] == "growing"
         assert "resume" in status["action"]
-        with pytest.raises(RaidxError, match="a grow is under way"):
+        with pytest.raises(RaidxError, check=because(Reason.JOB_RUNNING)):
             await desk.ask("add-disk", members=["c"])
         await desk.ask("job-resume", job=begun["job"])
         ended = await desk.ask("job-wait", job=begun["job"])
@@ -108,12 +109,12 @@ def test_growth_refuses_what_it_cannot_do_and_gives_the_newcomers_back(with_desk
             await desk.ask("add-disk", members=["a", "used"])
         assert desk.shelf.released == [desk.shelf.opened["a"]]
         desk.rig.member_bytes //= 2
-        with pytest.raises(UsageError, match="use a larger one"):
+        with pytest.raises(TooSmallError):
             await desk.ask("add-disk", members=["small"])
         assert desk.shelf.released[-1] is desk.shelf.opened["small"]
         assert desk.array.member_set.config == before
         await desk.ask("fail-disk", member="1")
-        with pytest.raises(RaidxError, match="a degraded array does not grow"):
+        with pytest.raises(RaidxError, check=because(Reason.DEGRADED)):
             await desk.ask("add-disk", members=["b"])
 
     with_desk(scene, "raid4")
@@ -169,7 +170,7 @@ def test_a_restripe_is_told_before_it_is_done_and_steered_while_it_is(with_desk:
             assert (await desk.ask("explain", offset=0, length=8192, write=write))["stripes"]
         dry = await desk.ask("replace-disk", old="4", new="b", dry_run=True)
         assert dry["bytes_moved"] > 0
-        with pytest.raises(RaidxError, match="a restripe is under way"):
+        with pytest.raises(RaidxError, check=because(Reason.JOB_RUNNING)):
             await desk.ask("reshape", members=[], layout="raid0")
         await desk.ask("job-resume", job=begun["job"])
         ended = await desk.ask("job-wait", job=begun["job"])
@@ -188,7 +189,7 @@ def test_a_restripe_that_does_not_begin_gives_the_newcomers_back(with_desk: With
         with pytest.raises(SignatureFoundError):
             await desk.ask("reshape", members=["a", "used"])
         assert desk.shelf.released == [desk.shelf.opened["a"]]
-        with pytest.raises(UsageError, match="already"):
+        with pytest.raises(UsageError, check=because(Reason.ALREADY)):
             await desk.ask("reshape", members=[])
         assert (await desk.ask("status"))["state"] == "clean"
 

@@ -10,8 +10,16 @@ import pytest
 import trio
 
 from raidx_fuse.daemon.member_files import Disks, check_distinct
-from raidx_fuse.errors import BusyError, MemberError, RaidxError, SignatureFoundError, UsageError
+from raidx_fuse.errors import (
+    BusyError,
+    MemberError,
+    RaidxError,
+    Reason,
+    SignatureFoundError,
+    UsageError,
+)
 from raidx_fuse.members.overdue import came_back, give_up
+from tests.support.reasons import because
 
 SIZE = 1 << 20
 
@@ -66,7 +74,7 @@ def test_without_a_size_nothing_is_made(tmp_path: Path) -> None:
             disks.open(f"{tmp_path}/x", overwrite_signature=False, create_bytes=None),
             disks.check(f"{tmp_path}/x", overwrite_signature=False, may_create=False),
         ):
-            with pytest.raises(UsageError, match="--create creates it"):
+            with pytest.raises(UsageError, check=because(Reason.FILE)):
                 await call
 
     play(scene)
@@ -93,7 +101,7 @@ def test_a_signature_is_refused_by_open_and_check_unless_allowed(tmp_path: Path)
 def test_check_makes_no_file_and_sees_where_none_can_be(tmp_path: Path) -> None:
     async def scene(disks: Disks) -> None:
         await disks.check(f"{tmp_path}/x", overwrite_signature=False, may_create=True)
-        with pytest.raises(UsageError, match="cannot be created"):
+        with pytest.raises(UsageError, check=because(Reason.FILE)):
             await disks.check(f"{tmp_path}/a/x", overwrite_signature=False, may_create=True)
 
     play(scene)
@@ -120,17 +128,17 @@ def test_a_failed_member_can_be_opened_again_once_its_writes_have_ended(tmp_path
 
     async def scene(disks: Disks) -> None:
         member = await disks.open(path, overwrite_signature=False, create_bytes=SIZE)
-        with pytest.raises(BusyError, match="in use by this array already"):
+        with pytest.raises(BusyError, check=because(Reason.ALREADY)):
             await disks.open(path, overwrite_signature=False, create_bytes=None)
         disks.note_failed(member)
         give_up(member, 0, 512)
-        with pytest.raises(BusyError, match="a write that it did not answer may still arrive"):
+        with pytest.raises(BusyError, check=because(Reason.NO_ANSWER)):
             await disks.open(path, overwrite_signature=False, create_bytes=None)
         came_back(member, 0, 512)
         again = await disks.open(path, overwrite_signature=False, create_bytes=None)
         assert again is not member
         await again.writev(0, [b"again"])
-        with pytest.raises(BusyError, match="in use by this array already"):
+        with pytest.raises(BusyError, check=because(Reason.ALREADY)):
             await disks.open(path, overwrite_signature=False, create_bytes=None)
 
     play(scene)

@@ -11,12 +11,13 @@ import trio
 from raidx_fuse.daemon.commands.commands import ArrayCommands
 from raidx_fuse.daemon.commands.dispatch import Dispatcher
 from raidx_fuse.daemon.commands.volumes import VolumeCommands
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.jobs.job import RATE_WINDOW_S
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.pool import Pool
 from tests.daemon.conftest import Report, Shelf
 from tests.support.arrays import Rig
+from tests.support.reasons import because
 from tests.support.two_arrays import PAGE, Arrays, Spec, make, move_of, noise, slow_move
 
 Ask = Callable[..., Awaitable[dict[str, Any]]]
@@ -191,7 +192,7 @@ def test_a_swap_from_its_dry_run_to_its_end() -> None:
             await ask("job-wait", in_array=begun["in_array"], job=begun["job"])
             arrays_of = {v["name"]: v["array"] for v in (await ask("volume-list"))["volumes"]}
             assert arrays_of == {"one": "slow", "two": "fast"}
-            with pytest.raises(UsageError, match="is on array fast already"):
+            with pytest.raises(UsageError, check=because(Reason.ALREADY)):
                 await ask("volume-move", volume="two", to="fast")
 
     play(scene)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from raidx_fuse.errors import FormatError
+from raidx_fuse.errors import FormatError, Reason
 from raidx_fuse.format.configuration.config import (
     ACTIVE,
     NO_ROLE,
@@ -29,6 +29,7 @@ from raidx_fuse.format.configuration.lost_chunks import (
 )
 from raidx_fuse.format.regions import plan_regions
 from raidx_fuse.format.superblock import BODY_BYTES_MAX
+from tests.support.reasons import because
 
 
 def config(width: int, spares: int = 0, hint: str = "/disks/a") -> ArrayConfig:
@@ -89,7 +90,7 @@ def test_220_members_and_24000_lost_chunks_fit() -> None:
 def test_what_a_user_asks_for_leaves_room_and_the_rest_uses_it() -> None:
     members = next(n for n in range(100, 400, 2) if not _fits(config(200, n), RESERVE_BYTES))
     assert _fits(config(200, members), 0), "the room that is kept free"
-    with pytest.raises(FormatError, match="does not fit"):
+    with pytest.raises(FormatError, check=because(Reason.METADATA_FULL)):
         fitted(config(200, members + 100))
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raidx_fuse.errors import FormatError, MemberError
+from raidx_fuse.errors import FormatError, MemberError, Reason
 from raidx_fuse.format.configuration.config import encode_config
 from raidx_fuse.format.regions import COUNTER_MAX, SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.format.superblock import (
@@ -24,6 +24,7 @@ from raidx_fuse.format.superblock import (
 from raidx_fuse.format.superblock_round import write_config
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.reasons import because
 from tests.support.superblocks import NAMES, SIZE, config, content, ram, read, resigned
 
 
@@ -151,7 +152,7 @@ def test_a_configuration_that_does_not_fit_is_refused_before_anything_is_written
     async def attempt() -> None:
         await write_config({NAMES[0]: member}, large)
 
-    with pytest.raises(FormatError, match="does not fit"):
+    with pytest.raises(FormatError, check=because(Reason.METADATA_FULL)):
         run(attempt)
     assert bytes(member.memory) == before
 

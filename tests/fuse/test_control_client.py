@@ -20,11 +20,12 @@ from click.testing import CliRunner
 
 from raidx_fuse.cli.main import main
 from raidx_fuse.daemon import control_server, control_socket, paths
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import RaidxError, Reason
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.fuse.mountpoint import FUSE_TYPE, Mount
 from raidx_fuse.members.threads import in_thread
 from tests.support.control import handler
+from tests.support.reasons import because
 
 # ---- the directory ----
 
@@ -33,7 +34,7 @@ def test_the_directory_is_closed_to_others(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(paths, "directory_of", lambda user: tmp_path / "raidx")
     assert stat.S_IMODE(paths.own_directory().stat().st_mode) == 0o700
     (tmp_path / "raidx").chmod(0o755)
-    with pytest.raises(RaidxError, match="accessible to other users; close it: chmod 700"):
+    with pytest.raises(RaidxError, check=because(Reason.FOREIGN)):
         paths.own_directory()
 
 
@@ -43,12 +44,12 @@ def test_a_directory_that_someone_prepared_is_refused(
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / "raidx").symlink_to("elsewhere")
     monkeypatch.setattr(paths, "directory_of", lambda user: tmp_path / "raidx")
-    with pytest.raises(RaidxError, match="belongs to another user"):
+    with pytest.raises(RaidxError, check=because(Reason.FOREIGN)):
         paths.own_directory()
     (tmp_path / "raidx").unlink()
     (tmp_path / "raidx").mkdir(mode=0o700)
     monkeypatch.setattr(os, "getuid", lambda: 4321)
-    with pytest.raises(RaidxError, match="belongs to another user"):
+    with pytest.raises(RaidxError, check=because(Reason.FOREIGN)):
         paths.own_directory()
 
 

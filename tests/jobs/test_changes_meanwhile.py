@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import RaidxError, Reason
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.reasons import because
 from tests.support.spy import spying
 from tests.support.unlike import UnlikeRig, play
 
@@ -92,7 +93,7 @@ def test_a_new_member_that_is_removed_before_it_has_its_role_ends_the_growth(lay
                     await array.remove_disk(uuid)
 
             journal.drain = drain_and_be_overtaken
-            with pytest.raises(RaidxError, match="failed or was removed before it got its role"):
+            with pytest.raises(RaidxError, check=because(Reason.MEMBER_FAILED)):
                 await array.grow([rig.new_member()])
             journal.drain = drain
             assert len(array.member_set.config.members) == 4

@@ -8,7 +8,13 @@ import pytest
 import trio
 import trio.lowlevel
 
-from raidx_fuse.errors import ArrayFailedError, BusyError, RaidxError, UsageError
+from raidx_fuse.errors import (
+    ArrayFailedError,
+    BusyError,
+    NotWithLayoutError,
+    RaidxError,
+    UsageError,
+)
 from raidx_fuse.lab.crash.disks import is_member
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.ram import RamMember
@@ -149,7 +155,7 @@ def test_the_last_copies_stay() -> None:
             with pytest.raises(ArrayFailedError, match="only complete copy"):
                 await rig.running.remove_disk(2)
             await rig.running.remove_disk(0)  # it is lost anyway
-            with pytest.raises(UsageError, match="fewest"):
+            with pytest.raises(NotWithLayoutError):
                 await rig.running.remove_disk(0)
             assert await rig.get(0, len(rig.model)) == rig.model
 

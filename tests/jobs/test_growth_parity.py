@@ -10,7 +10,7 @@ import trio
 
 from raidx_fuse.array.estimate import growth_estimate
 from raidx_fuse.engine.growth_position import LIVE, PIGGYBACK, SURROGATE
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import NotWithLayoutError
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.journal.ring import HEAD_BYTES
 from raidx_fuse.layouts.numbers import Role
@@ -335,9 +335,9 @@ def test_what_cannot_be_meant_is_refused() -> None:
         array = rig.array
         assert array is not None
         newcomer: Any = rig.new_member()
-        with pytest.raises(UsageError, match="no parity"):
+        with pytest.raises(NotWithLayoutError):
             await array.grow([newcomer], PIGGYBACK)
-        with pytest.raises(UsageError, match="no parity"):
+        with pytest.raises(NotWithLayoutError):
             await array.grow([newcomer], LIVE, rig.new_member())
         assert array.member_set.config.width == 2
 

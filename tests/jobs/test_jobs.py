@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.reasons import because
 from tests.support.spy import SpyRig, spying
 
 CHUNK = 64 << 10
@@ -193,7 +194,7 @@ def test_a_job_that_does_not_exist_is_named() -> None:
     async def main() -> None:
         async with spying("raid5", 3) as rig:
             for act in (rig.running.jobs.pause, rig.running.jobs.resume, rig.running.jobs.cancel):
-                with pytest.raises(UsageError, match="there is no job 7"):
+                with pytest.raises(UsageError, check=because(Reason.NO_SUCH_JOB)):
                     act(7)
 
     run(main)

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from raidx_fuse.engine.move_chunks import ChunkMover
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import TooSmallError, UsageError
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.ram import RamMember
 from tests.support.growing import ram_of
@@ -143,7 +143,7 @@ def test_a_lost_member_is_replaced_by_a_smaller_one_and_one_in_use_is_not() -> N
         needed = await begun(rig)
         array = rig.array
         assert array is not None
-        with pytest.raises(UsageError, match="use a larger one"):
+        with pytest.raises(TooSmallError):
             await array.replace_disk(0, rig.member_of(needed))
         await array.fail_disk(0)
         with pytest.raises(UsageError, match=f"members need {needed}; use a larger one"):

@@ -9,7 +9,7 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import NotWithLayoutError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.jobs.tuner.plan import Plan, Step
 from raidx_fuse.jobs.tuner.speeds import MemberLoad, Speed
@@ -312,7 +312,7 @@ def test_a_layout_with_fixed_places_has_no_tuner() -> None:
         await create_array(members, "raid5", chunk_bytes=CHUNK, name="plain", now_s=0)
         async with open_array(members) as array:
             assert array.status()["tuner"] is None
-            with pytest.raises(UsageError, match="fixed places"):
+            with pytest.raises(NotWithLayoutError):
                 array.start_tuning()
 
     run(scenario)

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import RaidxError, Reason, UsageError
 from raidx_fuse.lab.demo import Demo, demo_array
 from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.reasons import because
 
 
 async def watched(demo: Demo, seconds: float) -> list[Any]:
@@ -89,7 +90,7 @@ def test_what_a_demo_cannot_be_is_one_line() -> None:
 
     async def cut() -> None:
         async with demo_array(Demo()) as shown:
-            with pytest.raises(UsageError, match="no power"):
+            with pytest.raises(UsageError, check=because(Reason.NOT_LAB)):
                 await shown.act("crash", {})
 
     run(cut)

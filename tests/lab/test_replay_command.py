@@ -16,13 +16,14 @@ from rich.console import Console
 from raidx_fuse.cli.commands.replay import page, round_section
 from raidx_fuse.cli.main import main
 from raidx_fuse.cli.output import Output
-from raidx_fuse.errors import SignatureFoundError
+from raidx_fuse.errors import Reason, SignatureFoundError
 from raidx_fuse.lab.loads.drive import drive, read_back
 from raidx_fuse.lab.loads.image import Image
 from raidx_fuse.lab.loads.record import Recorder
 from raidx_fuse.lab.loads.shape import fit
 from raidx_fuse.lab.loads.verify import Content
 from raidx_fuse.lab.loads.workloads import generate
+from tests.support.reasons import because
 
 SIZE = 1 << 20
 
@@ -106,6 +107,6 @@ def test_a_file_system_on_the_image_is_not_overwritten(tmp_path: Path) -> None:
     content = bytearray(SIZE)
     content[0x438:0x43A] = b"\x53\xef"
     path.write_bytes(content)
-    with pytest.raises(SignatureFoundError, match="--overwrite-signature"):
+    with pytest.raises(SignatureFoundError, check=because(Reason.SIGNATURE_FOUND)):
         replayed(path)
     assert path.read_bytes() == content

@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raidx_fuse import units
-from raidx_fuse.errors import BusyError, UsageError
+from raidx_fuse.errors import BusyError, Reason, UsageError
 from raidx_fuse.members.local import LocalMember
 from raidx_fuse.members.open import create_member, open_member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.model import ModelMember
 from raidx_fuse.members.spec import parse_spec, path_of
 from raidx_fuse.units import format_size, parse_size
+from tests.support.reasons import because
 
 
 def test_a_spec_is_taken_apart() -> None:
@@ -69,7 +70,7 @@ def test_opening_files_memory_and_models(tmp_path: Path) -> None:
     with pytest.raises(BusyError):
         open_member(path)
     made.close()
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, check=because(Reason.EXISTS)):
         create_member(path, 1 << 20)
     modelled = open_member(f"{path},model=hdd", read_only=True)
     assert isinstance(modelled, ModelMember)

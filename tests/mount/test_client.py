@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from raidx_fuse.client import Client, RaidxError, TimedOutError
+from raidx_fuse.errors import Reason
+from tests.support.reasons import because
 
 if TYPE_CHECKING:
     from tests.mount.real_array import RealArray
@@ -40,5 +42,5 @@ def test_a_program_replaces_a_member_and_reads_of_it(array: RealArray) -> None:
     events = [event["event"] for event in client.events()]
     assert events.index("Fail") < events.index("RebuildFinished")
     array.unmount()
-    with pytest.raises(RaidxError, match="no array is mounted"):
+    with pytest.raises(RaidxError, check=because(Reason.NOT_MOUNTED)):
         client.status()

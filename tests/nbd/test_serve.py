@@ -19,12 +19,13 @@ from pathlib import Path
 
 import pytest
 
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import RaidxError, Reason, UsageError
 from raidx_fuse.members.nbd.dial import dial
 from raidx_fuse.members.nbd.uri import parse_uri
 from raidx_fuse.nbd.door import CLIENTS_MAX
 from tests.support.certificates import make_certificates
 from tests.support.command import PATH, RAIDX, checked, raidx
+from tests.support.reasons import because
 
 MIB = 1 << 20
 SYSTEM_PATH = "/usr/bin:/bin"
@@ -209,7 +210,7 @@ def test_tls_wants_a_certificate_of_the_client(tmp_path: Path) -> None:
         assert pipe.read_now(0, 16, uri) == b"\0" * 5 + b"secret" + b"\0" * 5
         pipe.close()
         pipe.forget()
-        with pytest.raises(UsageError, match="wants TLS"):
+        with pytest.raises(UsageError, check=because(Reason.SERVER_REFUSED)):
             dial(parse_uri(f"nbd+unix:///disk?socket={tmp_path}/s"))
         os.rename(pki / "client-cert.pem", pki / "hidden.pem")
         with pytest.raises((RaidxError, OSError)):

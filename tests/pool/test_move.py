@@ -8,9 +8,10 @@ import random
 import pytest
 import trio
 
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.move import start_move, start_swap
+from tests.support.reasons import because
 from tests.support.two_arrays import (
     PAGE,
     PAGES,
@@ -118,9 +119,9 @@ def test_unmounted_in_the_middle_it_goes_on() -> None:
                 assert f"volume mail is not shown: it is on its way {word}" in unshown.text
                 assert "which is absent" in unshown.text
                 assert unshown.text in pool.array(name).array.warnings
-                with pytest.raises(UsageError, match="there is a volume mail already"):
+                with pytest.raises(UsageError, check=because(Reason.EXISTS)):
                     await pool.array(name).create("mail", PAGE)
-                with pytest.raises(UsageError, match="which is absent"):
+                with pytest.raises(UsageError, check=because(Reason.MEMBERS_MISSING)):
                     await start_move(pool, "mail", name)
         async with arrays.mounted(read_only=True) as pool:
             _, volume = pool.find("mail")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.errors import BusyError, MemberError
+from raidx_fuse.errors import InUseError, MemberError
 from raidx_fuse.format import regions, superblock
 from raidx_fuse.members.nbd import beat, keeper
 from raidx_fuse.members.nbd.beat import (
@@ -98,7 +98,7 @@ def test_a_member_that_another_process_holds_is_refused(b: Holder) -> None:
                 await trio.sleep(beat.LOOK_S)
                 looks.send(bytes(server.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES]))
 
-        with pytest.raises(BusyError, match="in use by process 1 on alpha; unmount it there"):
+        with pytest.raises(InUseError):
             await want()
         assert trio.current_time() - begin_s <= BEAT_S + beat.LOOK_S
         first.close()
