@@ -81,6 +81,7 @@ class DirtyBitmap:
         self._torn: set[Stripe] = set()
         self._finish: Finish | None = None
         self._marking = trio.Lock()
+        self._cleaning = trio.Lock()
         self._wanted: set[int] = set()
 
     def _set_bits(self) -> list[int]:
@@ -187,6 +188,12 @@ class DirtyBitmap:
         With *all_regions*, clear the bits of all regions without a write in flight. The bits of
         torn stripes stay. Raises what the flush raises; then all bits stay.
         """
+        # What one call cleans may be written and be taken by the next one before the first has
+        # ended: its flush would not cover that write, but its end would clear the bit.
+        async with self._cleaning:
+            await self._clean_quiet(all_regions)
+
+    async def _clean_quiet(self, all_regions: bool) -> None:
         torn = {stripe // self.per_region for stripe in self._torn}
         quiet = {
             region

@@ -122,6 +122,31 @@ def test_a_mark_that_is_set_again_while_it_is_cleared_stays() -> None:
     run(main)
 
 
+def test_a_mark_set_again_while_it_is_cleared_twice_stays_until_its_own_flush() -> None:
+    async def main() -> None:
+        marks = Marks()
+        await marks.map.enter([marks.stripe(3)])
+        marks.map.leave([marks.stripe(3)])
+        first = marks.open = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: marks.map.clean_quiet(all_regions=True))
+            await trio.sleep(1)
+            marks.open = trio.Event()
+            marks.open.set()
+            await marks.map.enter([marks.stripe(3)])
+            marks.map.leave([marks.stripe(3)])
+            second = marks.open = trio.Event()
+            nursery.start_soon(lambda: marks.map.clean_quiet(all_regions=True))
+            await trio.sleep(1)
+            first.set()
+            await trio.sleep(1)
+            assert marks.saved() == {3}, "no flush covers the second write"
+            second.set()
+        assert not marks.saved()
+
+    run(main)
+
+
 def test_a_region_that_awaits_its_resync_stays_marked_whoever_writes_there() -> None:
     async def main() -> None:
         marks = Marks(2, 3)
