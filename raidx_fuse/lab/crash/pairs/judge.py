@@ -106,8 +106,8 @@ class _Judge:
             self._check_members(pool)
             found = await self._volumes(pool)
             self._check(found)
-            if any(pool.transfers):
-                await self._write_lost(pool, found)
+            if self.record is None and any(pool.transfers):
+                await self._write_lost(pool, found)  # what a second cut leaves is judged without it
             with trio.fail_after(LIMIT_S):
                 await wait_for_jobs(pool)
             self._check_same(found, await self._volumes(pool), "after the mount's own work")
@@ -119,7 +119,7 @@ class _Judge:
                 await self._lose(pool, found, disks)
 
     async def _write_lost(self, pool: Pool, found: Found) -> None:
-        """Write over what cannot be read: a move of it is paused until users have done so."""
+        """Write over what cannot be read: a move of it that is paused goes on then."""
         for uuid, content in found.items():
             sector = 0
             for lost, run in groupby(content, lambda what: what is None):

@@ -32,10 +32,12 @@ from raidx_fuse.layouts.registry import find_layout, grows_in_place
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.pool.move import start_move, start_swap
 from raidx_fuse.pool.move_job import MoveVolumes
+from raidx_fuse.pool.pool import Pool
 
 REFUSALS = (BusyError, NoSpaceError, UsageError, ArrayFailedError)
 UNDONE = (BusyError, NoSpaceError, UsageError)  # what a change of a table is refused with
 RESUMED_S = 10.0
+PATIENCE_S = 120.0  # more than what fails for a while
 PAGE = CHUNK_BYTES // SECTOR_BYTES
 
 Act = Callable[[Scene], Awaitable[None]]
@@ -297,18 +299,41 @@ async def _moved(scene: Scene) -> None:
 # -- the layout and the members ------------------------------------------------------------------
 
 
+class Attendant:
+    """Does what a user would with jobs of *pool* that an error has paused.
+
+    They are resumed; where content is lost, one that stays paused for PATIENCE_S is cancelled.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self._paused_s: dict[Job, float] = {}
+
+    def attend(self, job: Job) -> None:
+        """Resume or cancel *job*, if it is paused."""
+        if job.state != "paused":
+            return
+        now = trio.current_time()
+        arrays = [volumes.array for volumes in self.pool.arrays]
+        lost = any(a.member_set.unreadable or a.context.bad_chunks for a in arrays)
+        if lost and now - self._paused_s.setdefault(job, now) > PATIENCE_S:
+            job.cancel()
+        else:
+            job.resume()
+
+
 async def ended(scene: Scene, job: Job) -> None:
     """Return when *job* has ended. Raises ViolationError if it failed.
 
-    A job that an error has paused is resumed, as a user would; one that waits for a lost member
-    goes on when that is back.
+    One that waits for a lost member goes on when that is back.
     """
+    attendant = Attendant(scene.pool)
     while not job.finished.is_set():
         if waits(job.status()):
             return
         with trio.move_on_after(RESUMED_S):
             await job.finished.wait()
-        job.resume()
+        attendant.attend(job)
     if job.state not in ("done", "cancelled") and not scene.events.weaknesses:
         raise ViolationError(f"{job.kind} ended as {job.state}: {job.error}")
 

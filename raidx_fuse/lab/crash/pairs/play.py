@@ -27,7 +27,13 @@ from raidx_fuse.lab.crash.history import History, Span
 from raidx_fuse.lab.crash.oracle import waits
 from raidx_fuse.lab.crash.pairs import disks
 from raidx_fuse.lab.crash.pairs.disks import Trigger
-from raidx_fuse.lab.crash.pairs.operations import OPERATIONS, REFUSALS, Operation, create_volume
+from raidx_fuse.lab.crash.pairs.operations import (
+    OPERATIONS,
+    REFUSALS,
+    Attendant,
+    Operation,
+    create_volume,
+)
 from raidx_fuse.lab.crash.pairs.scene import Events, Scene, Weakness
 from raidx_fuse.lab.crash.state import Cell, ViolationError, as_violations
 from raidx_fuse.members.simulated.powercut import CutRecord
@@ -422,7 +428,7 @@ async def wait_for_jobs(pool: Pool) -> None:
 
     A rebuild that superblocks have ended begins again by itself.
     """
-    idle = 0
+    idle, attendant = 0, Attendant(pool)
     while idle < 2:  # the end of a job may start the next one, in another task
         running = [
             job
@@ -436,7 +442,7 @@ async def wait_for_jobs(pool: Pool) -> None:
         else:
             idle += 1
         for job in running:
-            job.resume()
+            attendant.attend(job)
             job.limit(UNLIMITED, UNLIMITED)
         await sleep(POLL_S)
 
