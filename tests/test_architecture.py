@@ -436,7 +436,7 @@ def declarations() -> tuple[dict[str, set[str]], dict[tuple[str, str], set[str]]
             attributes: list[str] = []
             if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
                 attributes = [node.attr] if ast.unparse(node.value) == "self" else []
-            elif isinstance(node, ast.ClassDef):
+            elif isinstance(node, ast.ClassDef) and "TypedDict" not in map(ast.unparse, node.bases):
                 for part in node.body:
                     if isinstance(part, ast.AnnAssign):
                         attributes.append(ast.unparse(part.target))

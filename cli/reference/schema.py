@@ -1,9 +1,9 @@
 """The JSON Schemas of all documents that commands print under ``--json``.
 
-Those that programs rely on are made from the types in client/documents.py; the others are files in
-schemas/, one for each command, which refer to the types by name. The keyword *unit* is ours: the
-unit of a number; "number" is one that only names something, "count" one without a unit. A test
-holds real documents of every command against them.
+They are made from types: client/documents.py has those of documents that programs rely on,
+answers.py the others. The keyword *unit* is ours: the unit of a number; "number" is one that only
+names something, "count" one without a unit. A test holds real documents of every command against
+them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from inspect import cleandoc
-from pathlib import Path
 from types import UnionType
 from typing import (
     Annotated,
@@ -25,9 +24,9 @@ from typing import (
     is_typeddict,
 )
 
+from raidx_fuse.cli.reference import answers
 from raidx_fuse.client import documents
 
-FOLDER = Path(__file__).parent / "schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE = re.compile(r'"#/\$defs/(\w+)"')
 _WORDS: dict[Any, str] = {
@@ -45,25 +44,58 @@ class Shape(NamedTuple):
 
 STATUS = Shape(documents.Status, (documents.ArrayStatus, documents.MountStatus))
 _DETAILS, _LOSING = Shape(documents.VolumeDetails), Shape(documents.LosingPlan)
+POOL_CHANGE = Shape(documents.PoolChange)
 _MOVING = (Shape(documents.Moving), Shape(documents.MovePlan))
 DOCUMENTS = {
     "add-disk": (Shape(documents.Grown), Shape(documents.GrowthPlan)),
-    "array evacuate": (Shape(documents.PoolChange),),
+    "advise": (Shape(answers.Advice),),
+    "array evacuate": (POOL_CHANGE,),
+    "array forget": (Shape(documents.Forgotten),),
+    "array list": (Shape(documents.PoolArrays),),
     "balance": (Shape(documents.PoolChange, (documents.PoolPlan,)),),
+    "check": (Shape(documents.Checked),),
+    "completions": (Shape(answers.Completions),),
+    "crash": (Shape(answers.Crashed, STATUS.optional),),
+    "create": (STATUS, Shape(documents.CreationPlan)),
+    "destroy": (Shape(documents.Destroyed),),
     "error": (Shape(documents.Failed),),
     "events": (Shape(documents.Events),),
+    "examine": (Shape(documents.ExaminedMembers),),
+    "explain": (Shape(answers.Explanation), POOL_CHANGE),
     "fail-disk": (Shape(documents.Failing), Shape(documents.MemberPlan)),
+    "get": (Shape(documents.Settings),),
+    "inject": (Shape(answers.Injected),),
     "job": (Shape(documents.Jobs, (documents.Job,)),),
+    "lab end": (Shape(answers.LabEnd),),
+    "lab reset": (Shape(answers.LabReset),),
+    "layout bundles": (Shape(answers.Bundles),),
+    "layout chains": (Shape(answers.Chains),),
+    "layout list": (Shape(answers.Layouts),),
+    "layout load": (Shape(answers.LoadOfDisks),),
+    "layout map": (Shape(answers.ChunkPlaces),),
+    "layout recover": (Shape(answers.Recovery),),
+    "layout show": (Shape(answers.Drawing),),
     "mount": (STATUS,),
+    "peek": (Shape(answers.Peeked),),
+    "quiz": (Shape(answers.Quiz),),
     "remove-disk": (Shape(documents.Removal), Shape(documents.MemberPlan)),
+    "rename": (Shape(documents.Renamed),),
     "replace-disk": (Shape(documents.Replacement), Shape(documents.ReplacePlan)),
+    "replay": (Shape(answers.Replayed),),
     "reshape": (Shape(documents.Reshaping), Shape(documents.ReshapePlan)),
     "resize": (_DETAILS, _LOSING),
+    "scan": (Shape(documents.Found),),
+    "schema": (Shape(answers.Schemas),),
     "scrub": (Shape(documents.Scrub, (documents.Job,)),),
     "serve": (STATUS,),
+    "set": (Shape(documents.Settings),),
+    "simulate": (Shape(answers.Experiments),),
     "stats": (Shape(documents.Reports), Shape(documents.Heat)),
     "status": (STATUS,),
     "trim": (Shape(documents.Trimmed), _LOSING),
+    "tune": (Shape(documents.Tuning), Shape(documents.TunerState), Shape(documents.TuningPlan)),
+    "umount": (Shape(documents.Unmounted),),
+    "view": (Shape(answers.Viewed),),
     "volume create": (_DETAILS,),
     "volume delete": (Shape(documents.Deleted), _LOSING),
     "volume list": (Shape(documents.Volumes),),
@@ -72,8 +104,10 @@ DOCUMENTS = {
     "volume resize": (_DETAILS, _LOSING),
     "volume swap": _MOVING,
     "wait": (STATUS,),
+    "watch": (Shape(answers.Watched),),
+    "wipe": (Shape(documents.Wiped),),
 }
-"""The documents made from types, each with the shapes that it may have."""
+"""The document of each command, with the shapes that it may have."""
 
 SHAPES = {
     "array": Shape(documents.ArrayStatus, (documents.MountStatus,)),
@@ -86,18 +120,14 @@ EXPLAINED, OPEN = ("redundancy", "events", "examined"), ("examined",)
 
 def schema_names() -> list[str]:
     """Return the commands that have a schema, and "error" for any command that fails."""
-    return sorted([*DOCUMENTS, *(_command(path.stem) for path in FOLDER.glob("*.json"))])
-
-
-def _command(stem: str) -> str:
-    group, dash, verb = stem.partition("-")
-    return f"{group} {verb}" if dash and group in ("layout", "volume", "array", "lab") else stem
+    return sorted(DOCUMENTS)
 
 
 def schema_of(name: str) -> dict[str, Any]:
     """Return the schema of a command, one of `schema_names`, with all that it refers to."""
-    schema = _document(name) if name in DOCUMENTS else _read(name.replace(" ", "-"))
-    kinds = {_name(each): each for each in vars(documents).values() if is_typeddict(each)}
+    schema = _document(name)
+    types = (*vars(documents).values(), *vars(answers).values())
+    kinds = {_name(each): each for each in types if is_typeddict(each)}
     found: dict[str, Any] = {}
     wanted = set(_REFERENCE.findall(json.dumps(schema)))
     while wanted:
@@ -106,11 +136,6 @@ def schema_of(name: str) -> dict[str, Any]:
             found[each] = _object(each, shape, whole=shape is STATUS)
         wanted = set(_REFERENCE.findall(json.dumps(found))) - found.keys()
     return {**schema, "$defs": {each: found[each] for each in sorted(found)}} if found else schema
-
-
-def _read(stem: str) -> dict[str, Any]:
-    schema: dict[str, Any] = json.loads((FOLDER / f"{stem}.json").read_text())
-    return schema
 
 
 def _document(name: str) -> dict[str, Any]:

@@ -141,14 +141,14 @@ class Unreadable(TypedDict):
 
 
 class TunerState(TypedDict):
-    """What the tuner of a raidx layout does, and *why*."""
+    """What the tuner of a raidx layout does, and *why*; what `raidx tune` prints."""
 
     state: str
     why: str
     chunks_moved: Count
     rounds: Count
     seconds_since_scrub: Seconds
-    members: list[Any]
+    members: list[TunedMember]
 
 
 class Load(TypedDict):
@@ -668,3 +668,191 @@ class Examined(TypedDict):
     chunk_bytes: NotRequired[Bytes | None]
     size_bytes: NotRequired[Any]
     created_s: NotRequired[Seconds | None]
+
+
+class ExaminedMembers(TypedDict):
+    """What `raidx examine` prints."""
+
+    members: list[Examined]
+
+
+class Checked(TypedDict):
+    """What `raidx check` prints."""
+
+    ok: bool
+    uuid: str
+    name: str
+    state: str
+    members: list[Examined]
+    problems: list[Any]
+    mismatches: Count
+    unchecked_stripes: Count
+
+
+class PoolArray(TypedDict):
+    """An array of a mount, with the names of its volumes."""
+
+    name: str
+    uuid: str
+    layout: str
+    state: str
+    redundancy_left: Count
+    size: Bytes
+    free: Bytes
+    unused_bytes: NotRequired[Bytes]
+    wiping: Bytes
+    volumes: list[str]
+
+
+class PoolArrays(TypedDict):
+    """What `raidx array list` prints."""
+
+    arrays: list[PoolArray]
+    absent: list[Any]
+
+
+class Forgotten(TypedDict):
+    """What `raidx array forget` prints."""
+
+    forgotten: str
+    uuid: NotRequired[str]
+
+
+class FoundArray(TypedDict):
+    """An array whose members were found; *wanted* is how many it has."""
+
+    uuid: str
+    name: str
+    layout: str
+    members: list[str]
+    wanted: Count
+    state: str
+    problem: Any
+    mountpoint: str | None
+
+
+class Found(TypedDict):
+    """What `raidx scan` prints."""
+
+    arrays: list[FoundArray]
+    problems: list[Any]
+
+
+class MemberUse(TypedDict):
+    """What an array would use of a member."""
+
+    path: str | None
+    size: Bytes
+    used: Bytes
+    wasted: Bytes
+
+
+class LayoutChoice(TypedDict):
+    """What the members would make with another layout; *wasted* of each."""
+
+    layout: str
+    length: Number | None
+    size: Bytes
+    redundancy_left: Count
+    wasted: list[Bytes]
+
+
+class CreationPlan(Plan):
+    """An array that would be made."""
+
+    layout: str
+    chunk_size: Bytes
+    size: Bytes
+    member_size: Bytes
+    members: list[MemberUse]
+    layouts: list[LayoutChoice]
+    metadata: Bytes
+    redundancy_left: Count
+    creates: list[str]
+
+
+class DestroyedMember(TypedDict):
+    """A member of an array that is destroyed; *problem* is why it was left as it is."""
+
+    path: str
+    role: Number | None
+    problem: str | None
+
+
+class Destroyed(TypedDict):
+    """What `raidx destroy` prints."""
+
+    array: str | None
+    uuid: str | None
+    mountpoint: str | None
+    members: list[DestroyedMember]
+    left: list[DestroyedMember]
+    dry_run: bool
+    changed: bool
+
+
+class WipedMember(TypedDict):
+    """A member, and the array that it was of."""
+
+    path: str | None
+    wiped: bool
+    array: str | None
+    array_uuid: str | None
+    role: Number | None
+
+
+class Wiped(TypedDict):
+    """What `raidx wipe` prints."""
+
+    members: list[WipedMember]
+
+
+class Renamed(TypedDict):
+    """What `raidx rename` prints; *old_uuid* with --new-uuid."""
+
+    uuid: str
+    old_uuid: NotRequired[str]
+    old: str
+    name: str
+
+
+class Settings(TypedDict):
+    """What `raidx get` and `raidx set` print: each value in the unit that its name has."""
+
+    settings: dict[str, str | Annotated[float, "count"]]
+
+
+class Unmounted(TypedDict):
+    """What `raidx umount` prints."""
+
+    changed: NotRequired[bool]
+    unmounted: str
+
+
+class TunedMember(TypedDict):
+    """What the tuner measured of a member, and a chunk's *cost_ms* there."""
+
+    role: Number
+    read_ms: Milliseconds | None
+    write_ms: Milliseconds | None
+    mb_s: NotRequired[Annotated[float, "MB per second"] | None]
+    write_mb_s: NotRequired[Annotated[float, "MB per second"] | None]
+    queue_on_arrival: Annotated[float, "count"] | None
+    cost_ms: Milliseconds | None
+
+
+class Tuning(TypedDict):
+    """What `raidx tune --now` prints."""
+
+    job: Number
+    result: NotRequired[Job]
+
+
+class TuningPlan(Plan):
+    """Which chunks would move; *groups* are the roles that are about as fast as each other."""
+
+    mean_ms: Milliseconds
+    expected_ms: Milliseconds
+    speedup: Ratio
+    groups: list[list[Number]]
+    moves: list[Any]

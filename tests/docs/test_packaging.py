@@ -20,7 +20,6 @@ import pytest
 from raidx_fuse.cli.package.raidx_build import SHELLS, man_pages
 
 ROOT = Path(__file__).parents[2]
-SCHEMAS = ROOT / "cli" / "reference" / "schemas"
 SETUPTOOLS_MIN = 80
 CREATE = ("create", "--layout", "raid0", "--size", "8MiB", "a.img", "b.img")
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "raidx_fuse", "layouts", "cli")
@@ -35,7 +34,6 @@ DATA_FILES = {
     "raidx_fuse/view/static/view.css",
     "raidx_fuse/view/static/view.js",
     "raidx_fuse/cli/watch.svg",
-    *(f"raidx_fuse/cli/reference/schemas/{path.name}" for path in SCHEMAS.glob("*.json")),
 }
 
 

@@ -1,0 +1,593 @@
+"""The types of the answers that are for people and courses: pictures, quiz, simulations.
+
+As in client/documents.py: `raidx schema` makes the JSON Schemas from them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from raidx_fuse.client.documents import (
+    Bytes,
+    Count,
+    Counters,
+    InUnit,
+    MemberCounters,
+    Milliseconds,
+    Number,
+    Ratio,
+    ResponseLatencies,
+    Seconds,
+    Status,
+)
+
+MegabytesPerSecond = Annotated[float, "MB per second"]
+Mean = Annotated[float, "count"]
+
+# -- layouts, on paper ---------------------------------------------------------------------------
+
+
+class Bundles(TypedDict):
+    bundles: list[list[Count]]
+    maximum: Count
+
+
+Place = list[Number]
+"""Row and column."""
+
+
+class Chains(TypedDict):
+    """The cells of each chain, its parity first; *cells* has the place of each name."""
+
+    rows: Number
+    cols: Number
+    cells: NotRequired[dict[str, Place]]
+    chains: list[list[Place]]
+
+
+class LayoutInfo(TypedDict):
+    """A layout; *losses* and *efficiency* by the number of members."""
+
+    name: str
+    title: str
+    widths: list[Count]
+    widths_text: str
+    losses: dict[str, Count]
+    efficiency: dict[str, Ratio]
+    params: dict[str, str]
+    paper: str | None
+    package: NotRequired[str | None]
+
+
+class Layouts(TypedDict):
+    layouts: list[LayoutInfo]
+
+
+class LoadOfDisks(TypedDict):
+    """Operations of each disk."""
+
+    layout: str
+    reads: list[Count]
+    writes: list[Count]
+    total: list[InUnit]
+    imbalance: Ratio
+
+
+class MappedChunk(TypedDict):
+    """Where a chunk of the image lies."""
+
+    logical: Number
+    member: Number
+    chunk: Number
+    stripe: NotRequired[Number]
+    cell: NotRequired[str]
+
+
+class ChunkPlaces(TypedDict):
+    """Where the chunks of the image lie."""
+
+    layout: str
+    blocks_per_disk: Count
+    map: list[MappedChunk]
+
+
+class RecoveryStep(TypedDict):
+    """One cell, of which chains it is computed, and what was read for it."""
+
+    step: Number
+    cell: Place
+    chains: list[Number]
+    reads: list[list[Count]]
+    kept: list[Place]
+    computed: list[Any]
+
+
+class Recovery(TypedDict):
+    """What must be read to compute the cells of lost disks; *conventional*: by rows only."""
+
+    layout: str
+    reads: list[list[Count]]
+    count: Number
+    cells: NotRequired[dict[str, Place]]
+    lost_disks: list[Number]
+    lost: NotRequired[Number]
+    conventional: NotRequired[Count]
+    steps: NotRequired[list[RecoveryStep]]
+
+
+class DrawnCell(TypedDict):
+    """A cell of a stripe that is drawn."""
+
+    cell: Number
+    name: NotRequired[str]
+    logical: NotRequired[Number]
+
+
+class DrawnStripe(TypedDict):
+    stripe: Number
+    cells: list[list[DrawnCell]]
+
+
+class Drawing(TypedDict):
+    """A layout as a table."""
+
+    layout: str
+    rows: Number
+    cols: Number
+    tolerance: Count
+    stripes: list[DrawnStripe]
+
+
+# -- a running array, for teaching ---------------------------------------------------------------
+
+
+class CellPlace(TypedDict):
+    """Where a cell lies, on a member and in the image."""
+
+    cell: str
+    role: Number
+    path: str | None
+    member_offset: Bytes
+    length: Bytes
+    image_offset: NotRequired[Bytes]
+
+
+class CellState(CellPlace):
+    """A cell of a stripe that is explained."""
+
+    written: bool
+    lost: bool
+
+
+Band = TypedDict(
+    "Band",
+    {
+        "from": Bytes,
+        "to": Bytes,
+        "kind": str,
+        "why": str,
+        "reads": list[Any],
+        "xor": list[str],
+        "writes": list[CellPlace],
+        "candidates": dict[str, Count] | None,
+        "decision": Any,
+    },
+)
+"""What is done with a range of the chunks of a stripe."""
+
+
+class LogWrite(TypedDict):
+    roles: list[Number]
+    bytes: Bytes
+    parity: str
+
+
+class CheckpointWork(TypedDict):
+    """What the checkpoint does later."""
+
+    settles_first: bool
+    reads: Count
+    log_bytes: Bytes
+    writes: Count
+
+
+class ExplainedStripe(TypedDict):
+    """What a request does in one stripe."""
+
+    stripe: Number
+    lost: list[Any]
+    never_written: list[str]
+    bands: list[Band]
+    state: NotRequired[list[str]]
+    route: NotRequired[str]
+    dirty_mark: NotRequired[bool]
+    log: NotRequired[LogWrite]
+    checkpoint: NotRequired[CheckpointWork]
+
+
+ExplainedStep = TypedDict(
+    "ExplainedStep",
+    {
+        "step": Number,
+        "stripe": Number,
+        "does": str,
+        "what": str,
+        "power": str,
+        "cells": list[str],
+        "from": NotRequired[Bytes],
+        "to": NotRequired[Bytes],
+    },
+)
+"""A step of a write, and what a loss of power after it means."""
+
+
+class Explanation(TypedDict):
+    """What `raidx explain` prints of a request, or of a stripe."""
+
+    layout: str
+    offset: NotRequired[Bytes]
+    length: NotRequired[Bytes]
+    operation: NotRequired[str]
+    policy: NotRequired[str]
+    stripes: NotRequired[list[ExplainedStripe]]
+    reads: NotRequired[Count]
+    writes: NotRequired[Count]
+    steps: NotRequired[list[ExplainedStep]]
+    stripe: NotRequired[Number]
+    state: NotRequired[list[str]]
+    journal: NotRequired[str]
+    parity_may_follow: NotRequired[bool]
+    cells: NotRequired[list[CellState]]
+
+
+class PeekedCell(TypedDict):
+    """A cell with what its *home* on the member and the newest *content* begin with."""
+
+    cell: str
+    row: Number
+    column: Number
+    role: Number
+    path: str | None
+    member_offset: Bytes
+    image_offset: Bytes | None
+    written: bool
+    lost: bool
+    newest: str
+    logged_bytes: Bytes
+    home: Any
+    content: Any
+
+
+class PeekedChain(TypedDict):
+    """Whether a chain's parity fits, in the newest content and on the members."""
+
+    parity: str
+    cells: list[str]
+    newest: str
+    newest_differs_at: Any
+    home: str
+    home_differs_at: Any
+
+
+class Peeked(TypedDict):
+    """The bytes of a stripe."""
+
+    stripe: Number
+    layout: str
+    state: list[str]
+    begin: Bytes
+    length: Bytes
+    chunk_size: Bytes
+    cells: list[PeekedCell]
+    chains: list[PeekedChain]
+
+
+class Injected(TypedDict):
+    """A fault of a member of a lab."""
+
+    member: str
+    role: Number
+    fault: str
+    at: Any
+    length: Any
+    count: Any
+    delay_s: Seconds | None
+    seed: Number
+    shift: NotRequired[Any]
+
+
+class CutMember(TypedDict):
+    """What became of the writes of a member that no flush covered."""
+
+    member: str
+    role: Number | None
+    kept: Count
+    lost: Count
+    torn: Count
+
+
+class Cut(TypedDict):
+    """A loss of power."""
+
+    keep: str
+    seed: Number
+    cut: list[CutMember]
+    lost_members: list[Any]
+
+
+class Crashed(Status):
+    """What `raidx crash` prints: the status after the next mount."""
+
+    crash: Cut
+
+
+class LabReset(TypedDict):
+    """What `raidx lab reset` prints."""
+
+    folder: str
+    mountpoint: str
+    left_alone: list[str]
+    array: Annotated[Any, "Not covered by the promise: see raidx status."]
+
+
+class LabEnd(TypedDict):
+    folder: str
+    removed: bool
+    left_alone: list[str]
+
+
+class Watched(TypedDict):
+    """What `raidx watch --once` prints."""
+
+    status: Annotated[Any, "Not covered by the promise: see raidx status."]
+    stats: Annotated[Any, "Not covered by the promise: see raidx stats."]
+    chunk_map: Annotated[Any, "Not covered by the promise."]
+
+
+class Viewed(TypedDict):
+    """Where the page of `raidx view` is."""
+
+    urls: list[str]
+    public: bool
+    may_break: bool
+    token: NotRequired[str]
+
+
+class AdvisedMember(TypedDict):
+    """What was measured of a member."""
+
+    role: Number
+    read_ms: Milliseconds
+    write_ms: Milliseconds | None
+    mb_s: MegabytesPerSecond | None
+    write_mb_s: MegabytesPerSecond | None
+    queue_on_arrival: Mean
+
+
+class AdvisedLayout(TypedDict):
+    """The mean response of a raidx layout, as it would be made and after tuning."""
+
+    layout: str
+    length: Count
+    image_bytes: Bytes
+    made_ms: Milliseconds
+    tuned_ms: Milliseconds
+    chunks_moved: Count
+    speedup: Ratio
+
+
+class Advice(TypedDict):
+    """What `raidx advise` prints."""
+
+    layout: str
+    accesses: Count
+    region_bytes: Bytes
+    write_ratio: Ratio
+    present_ms: Milliseconds | None
+    in_turn_ms: Milliseconds | None
+    members: list[AdvisedMember]
+    options: list[AdvisedLayout]
+    speedup: Ratio
+    does: str
+    next: list[str]
+
+
+# -- loads ---------------------------------------------------------------------------------------
+
+
+class Measured(TypedDict):
+    """The requests of some time."""
+
+    requests: Count
+    reads: Count
+    writes: Count
+    read_bytes: Bytes
+    write_bytes: Bytes
+    seconds: Seconds
+    rate: Annotated[float, "requests per second"]
+    response_ms: ResponseLatencies
+    read_ms: ResponseLatencies | None
+    write_ms: ResponseLatencies | None
+
+
+class ReplaySection(Measured):
+    """A part of a replay."""
+
+    from_s: Seconds
+
+
+class ReplayCounters(TypedDict):
+    """What the array did for a replay."""
+
+    pre_reads: Count
+    rmw: Count
+    rcw: Count
+    full_stripe: Count
+    degraded_reads: Count
+
+
+class Replayed(Measured):
+    """What `raidx replay` prints."""
+
+    trace: str
+    image: str
+    image_size: Bytes
+    failed: Count
+    errors: list[Any]
+    held_back: Count
+    array: ReplayCounters
+    sections: list[ReplaySection]
+
+
+class Distribution(TypedDict):
+    """Requests by their response."""
+
+    edges_ms: list[Milliseconds]
+    reads: list[Count]
+    writes: list[Count]
+
+
+class SimulatedEvent(TypedDict):
+    """An event of an experiment, and the requests until its job ended."""
+
+    at_s: Seconds
+    do: str
+    disk: Number
+    job: NotRequired[str]
+    job_state: NotRequired[str]
+    job_ended_s: NotRequired[Seconds]
+    during: NotRequired[Measured]
+
+
+class SimulatedSection(ReplaySection):
+    """A part of an experiment; *utilisation* by arrays."""
+
+    member_operations: list[Count]
+    member_queues: list[Mean]
+    utilisation: NotRequired[dict[str, Ratio]]
+
+
+class ObservedLoad(TypedDict):
+    at_s: Seconds
+    estimated: Ratio
+    measured: Ratio
+
+
+class SimulatedArray(TypedDict):
+    """An array of a simulated pool."""
+
+    name: str
+    layout: str
+    image_bytes: Bytes
+    state: str
+    array: Counters
+    members: list[MemberCounters]
+    utilisation: list[ObservedLoad]
+
+
+class SimulatedVolume(Measured):
+    """A volume of a simulated pool."""
+
+    name: str
+    size: Bytes
+    array: str
+    failed: Count
+
+
+class HotSpan(TypedDict):
+    array: str
+    begin_s: Seconds
+    end_s: Seconds
+
+
+MoveSpan = TypedDict(
+    "MoveSpan", {"volume": str | None, "from": str, "to": str, "begin_s": Seconds, "end_s": Seconds}
+)
+
+
+class Balancing(TypedDict):
+    hotspots: list[HotSpan]
+    moves: list[MoveSpan]
+
+
+class ControllerCache(TypedDict):
+    hits: Count
+
+
+class Experiment(Measured):
+    """The result of one experiment."""
+
+    name: str
+    version: NotRequired[str]
+    spec: NotRequired[str | None]
+    spec_sha256: NotRequired[str | None]
+    seed: NotRequired[Number]
+    sweep: NotRequired[dict[str, Any]]
+    layout: NotRequired[str]
+    image_bytes: NotRequired[Bytes]
+    distribution: NotRequired[Distribution]
+    failed: Count
+    errors: list[Any]
+    held_back: Count
+    state: str
+    array: NotRequired[Counters]
+    members: NotRequired[list[MemberCounters]]
+    events: list[SimulatedEvent]
+    controller: NotRequired[ControllerCache]
+    sections: list[SimulatedSection]
+    arrays: NotRequired[list[SimulatedArray]]
+    volumes: NotRequired[list[SimulatedVolume]]
+    balance: NotRequired[Balancing]
+
+
+class Experiments(TypedDict):
+    experiments: list[Experiment]
+
+
+# -- others --------------------------------------------------------------------------------------
+
+
+class Question(TypedDict):
+    """A question; *answer* and *why* with --answers."""
+
+    number: Number
+    kind: str
+    layout: str
+    disks: Count
+    text: str
+    give: str
+    facts: dict[str, Any]
+    answer: NotRequired[list[str]]
+    why: NotRequired[str]
+
+
+class Mark(TypedDict):
+    number: Number
+    given: list[str]
+    right: bool
+
+
+class Quiz(TypedDict):
+    """What `raidx quiz` prints; *marks* with --check."""
+
+    seed: Number
+    level: str
+    questions: list[Question]
+    marks: NotRequired[list[Mark]]
+    right: NotRequired[Number]
+
+
+class Completions(TypedDict, total=False):
+    """What `raidx completions` prints."""
+
+    installed: list[str]
+    shell: str
+    script: str
+
+
+class Schemas(TypedDict, total=False):
+    """What `raidx schema` prints: the names, or the schema of one command."""
+
+    commands: list[str]
+    command: str
+    schema: dict[str, Any]
