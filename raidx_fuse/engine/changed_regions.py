@@ -194,11 +194,13 @@ class ChangedRegions:
         async with self._saving:  # another save under way may have what the caller noted
             if not (self._unsaved and self.active):
                 return
-            self._being_saved, self._unsaved = (self._away.stripes, self._unsaved), set()
+            size, unsaved = self._being_saved = self._away.stripes, self._unsaved
+            self._unsaved = set()
             try:
                 await self.member_set.update(self._saved)
             except BaseException:
-                self._unsaved = set(self._away.regions)
+                has_size = self._away.stripes == size  # else regions have other numbers
+                self._unsaved |= unsaved if has_size else self._away.regions
                 raise
             finally:
                 self._being_saved = 1, set()

@@ -418,6 +418,9 @@ def test_a_note_that_no_superblock_took_is_saved_before_the_next_write() -> None
             faults = [m.error(("write",), length_bytes=128 << 10) for m in rest]
             with pytest.raises(ArrayFailedError):
                 await rig.put(other * stripe, noise(CHUNK, 2))
+            changes = rig.running.context.changes
+            assert not changes.is_noted(other)
+            assert changes.is_noted(Stripe(40)), "a write to it that has begun may end"
             for fault in faults:
                 fault.lift()
             marked = []
