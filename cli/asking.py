@@ -44,8 +44,11 @@ class Found(NamedTuple):
     problem: str | None
 
 
-def ask(out: Output, array: str, command: str, **arguments: Any) -> dict[str, Any]:
-    """Return the daemon's answer to *command*, made safe to print by *out*. Raises ControlError."""
+def ask(out: Output, array: str, command: str, **arguments: Any) -> Any:
+    """Return the daemon's answer to *command*, made safe to print by *out*. Raises ControlError.
+
+    client/documents.py and reference/answers.py say what the answers are.
+    """
     return out.fit(control_socket.call(array, command, **arguments))
 
 

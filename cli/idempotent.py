@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -16,6 +16,9 @@ from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.output import Output
 from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.members.spec import absolute
+
+if TYPE_CHECKING:
+    from raidx_fuse.client.documents import VolumeDetails
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -47,11 +50,11 @@ def member_named(out: Output, array: str, member: str) -> Mapping[str, Any] | No
     return None
 
 
-def volume_named(out: Output, mount: str, name: str) -> dict[str, Any] | None:
+def volume_named(out: Output, mount: str, name: str) -> VolumeDetails | None:
     """Return the volume of a mount with this name or UUID; None if it has none."""
     for each in ask(out, mount, "volume-list")["volumes"]:
         if name in (each["name"], each["uuid"]):
-            found: dict[str, Any] = each
+            found: VolumeDetails = each
             return found
     return None
 

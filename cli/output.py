@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from raidx_fuse.cli.printable import fitting, shown
 from raidx_fuse.units import format_size
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 OUTPUT_VERSION = 1
 UNBROKEN_COLUMNS = 16 << 10  # no line is broken or cut: it may be copied, or read by a program
+
+Document = TypeVar("Document")
 
 
 def _shown_all(value: Any) -> Any:
@@ -90,9 +92,9 @@ class Output:
             page = broken(page, columns)
         self.emit(document, page)
 
-    def fit(self, document: dict[str, Any]) -> dict[str, Any]:
+    def fit(self, document: Document) -> Document:
         """Return *document* with printable texts; unchanged for JSON, which has its own escapes."""
-        fit: dict[str, Any] = document if self.json else _shown_all(document)
+        fit: Document = document if self.json else _shown_all(document)
         return fit
 
     def note(self, line: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.progress import BarColumn, Progress, TextColumn
 
@@ -14,13 +14,16 @@ from raidx_fuse.cli.status_text import job_amount
 from raidx_fuse.daemon.control_socket import Connection
 from raidx_fuse.errors import Reason, UsageError
 
+if TYPE_CHECKING:
+    from raidx_fuse.client.documents import Balance, Job
+
 POLL_FIRST_S = 0.05
 POLL_S = 0.5
 LINE_PERCENT = 10.0  # without a terminal: one line for so much progress
 ENDED = ("done", "cancelled", "failed")
 
-Job = dict[str, Any]
 Seen = TypeVar("Seen")
+Ending = TypeVar("Ending", "Job", "Balance")
 
 
 def wait_for_jobs(array: str, job_ids: list[int], out: Output) -> list[Job]:
@@ -58,7 +61,7 @@ def _wait(look: Callable[[], Job], out: Output) -> Job:
     return _bar(look, out) if show.is_terminal else _lines(look, out)
 
 
-def looks(look: Callable[[], Job]) -> Iterator[Job]:
+def looks(look: Callable[[], Ending]) -> Iterator[Ending]:
     """Yield the job's status, often at first and then twice a second, until it has ended."""
     pause_s = POLL_FIRST_S
     while True:
@@ -101,7 +104,6 @@ def _bar(look: Callable[[], Job], out: Output) -> Job:
 def _lines(look: Callable[[], Job], out: Output) -> Job:
     said = -LINE_PERCENT
     show = console(stderr=True)
-    job: Job = {}
     for job in looks(look):
         share = percent(job["done"], job["total"])
         if share - said >= LINE_PERCENT or job["state"] in ENDED:

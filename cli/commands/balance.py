@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
@@ -17,6 +17,9 @@ from raidx_fuse.cli.progress import looks
 from raidx_fuse.errors import UsageError
 from raidx_fuse.pool.balance.steps import example, plan_steps
 from raidx_fuse.pool.balance.strategies import make
+
+if TYPE_CHECKING:
+    from raidx_fuse.client.documents import Balance, PoolChange, PoolPlan
 
 PLANNERS = (  # a test compares them with pool/balance/strategies.py, which needs numpy
     *("best-fit", "bsr", "dswap", "dswap-paper", "exact"),
@@ -87,7 +90,7 @@ def evacuate(out: Output, mount: str, name: str, dry_run: bool, wait: bool) -> i
     return _report(out, mount, result, dry_run, wait)
 
 
-def _report(out: Output, mount: str, result: dict[str, Any], dry_run: bool, wait: bool) -> int:
+def _report(out: Output, mount: str, result: PoolChange, dry_run: bool, wait: bool) -> int:
     lines = plan_lines(result, out)
     if dry_run or not result["steps"]:
         out.emit(result, Text("\n".join(lines)))
@@ -98,7 +101,7 @@ def _report(out: Output, mount: str, result: dict[str, Any], dry_run: bool, wait
     for line in lines:
         out.note(line)
     said = -1
-    state: dict[str, Any] = {}
+    state = result["balance"]
     for state in looks(lambda: ask(out, mount, "balance-status")["balance"]):
         done, steps = state["steps_done"], state["steps"]
         if said < done < len(steps):
@@ -110,7 +113,7 @@ def _report(out: Output, mount: str, result: dict[str, Any], dry_run: bool, wait
     return int(state["state"] != "done")
 
 
-def plan_lines(plan: dict[str, Any], out: Output) -> list[str]:
+def plan_lines(plan: PoolPlan, out: Output) -> list[str]:
     """Return a plan as lines: hotspots, why each volume moves, bytes, what is expected."""
     lines = list(plan["explanation"])
     if not plan["steps"]:
@@ -123,7 +126,7 @@ def plan_lines(plan: dict[str, Any], out: Output) -> list[str]:
     return lines
 
 
-def progress_lines(state: dict[str, Any]) -> list[str]:
+def progress_lines(state: Balance) -> list[str]:
     lines = [f"balance.auto is {state['auto']}; {state['state']}"]
     for number, step in enumerate(state["steps"]):
         done = number < state["steps_done"]
@@ -136,7 +139,7 @@ def progress_lines(state: dict[str, Any]) -> list[str]:
 PAPER = "dswap-paper"
 
 
-def stepped_plan(out: Output, mount: str | None, planner: str | None) -> dict[str, Any]:
+def stepped_plan(out: Output, mount: str | None, planner: str | None) -> Any:
     """Return the plan of a dry run with its *trace*; without *mount*, of the paper's example."""
     if mount is not None:
         return ask(out, mount, "balance", planner=planner, dry_run=True, step=True)

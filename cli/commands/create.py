@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +21,9 @@ from raidx_fuse.cli.parameters import (
 from raidx_fuse.client.status_document import document
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.members.spec import absolute
+
+if TYPE_CHECKING:
+    from raidx_fuse.client.documents import CreationPlan, LayoutChoice
 
 
 @verb()
@@ -103,7 +106,7 @@ def create(
             unchanged(out, document([there]), f"{name} is there already")
             return
     if dry_run:
-        plan = trio.run(creation.plan, request).as_dict(request)
+        plan: Any = trio.run(creation.plan, request).as_dict(request)
         out.emit(plan, _plan_text(plan, out))
         return
     warnings = trio.run(creation.create, request)
@@ -133,7 +136,7 @@ def _present(members: tuple[str, ...]) -> dict[str, Any] | None:
         return None
 
 
-def _plan_text(plan: dict[str, Any], out: Output) -> str:
+def _plan_text(plan: CreationPlan, out: Output) -> str:
     lines = [
         f"would do: {plan['does']}, image of {out.size(plan['size'])}, "
         f"{plural(plan['redundancy_left'], 'loss')} tolerated",
@@ -150,7 +153,7 @@ def _plan_text(plan: dict[str, Any], out: Output) -> str:
     return "\n".join(lines + [f"  {path}" for path in plan["creates"]])
 
 
-def _alternative_text(entry: dict[str, Any], out: Output) -> str:
+def _alternative_text(entry: LayoutChoice, out: Output) -> str:
     name = entry["layout"] + (f", length {entry['length']}" if entry["length"] else "")
     return (
         f"  {name}: image of {out.size(entry['size'])}, "

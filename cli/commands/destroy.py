@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import trio
@@ -23,6 +23,9 @@ from raidx_fuse.daemon.control_socket import call
 from raidx_fuse.errors import LosesDataError, RaidxError, Reason, UsageError
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.spec import absolute
+
+if TYPE_CHECKING:
+    from raidx_fuse.client.documents import Destroyed, DestroyedMember
 
 STATUS_S = 30.0
 
@@ -75,11 +78,11 @@ def destroy(
 def _document(
     array: dict[str, Any] | None,
     mount: str | None,
-    found: Sequence[dict[str, Any]],
-    left: Sequence[dict[str, Any]],
+    found: Sequence[DestroyedMember],
+    left: Sequence[DestroyedMember],
     *,
     dry_run: bool,
-) -> dict[str, Any]:
+) -> Destroyed:
     return {
         "array": None if array is None else array["name"],
         "uuid": None if array is None else array["uuid"],
@@ -167,21 +170,22 @@ def _running(mount: str, name: str | None) -> tuple[str, list[str], dict[str, An
 
 def _sorted_out(
     array: dict[str, Any], members: Sequence[str], *, running: bool
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[list[DestroyedMember], list[DestroyedMember]]:
     """Return what is wiped of *members*, and what is left, each with path, role and problem.
 
     At rest only members that were given are wiped. *running*: a look at members in use.
     """
-    found, left = [], []
+    found: list[DestroyedMember] = []
+    left: list[DestroyedMember] = []
     for path in dict.fromkeys(members):
         looked = _examined(path)
-        entry = {"path": path, "role": looked.get("role"), "problem": looked["problem"]}
+        role, problem = looked.get("role"), looked["problem"]
         given = array["given"] is None or path in array["given"]
         if looked.get("valid") and looked["array_uuid"] == array["uuid"] and given:
-            found.append({**entry, "problem": None})
+            found.append({"path": path, "role": role, "problem": None})
         else:
-            why = "not given" if looked.get("valid") else entry["problem"]
-            left.append({**entry, "problem": why})
+            why = "not given" if looked.get("valid") else problem
+            left.append({"path": path, "role": role, "problem": why})
     if not found and not running:
         raise RaidxError(
             f"no member of {array['name']} is there any more", reason=Reason.MEMBERS_MISSING

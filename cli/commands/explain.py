@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Group, RenderableType
@@ -15,6 +15,9 @@ from raidx_fuse.cli.commands.change import reference
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import MEMBER, SIZE, array_argument
 from raidx_fuse.engine.steps import steps_of
+
+if TYPE_CHECKING:
+    from raidx_fuse.cli.reference.answers import ExplainedStripe, Explanation
 
 
 @verb()
@@ -80,7 +83,7 @@ def _place_line(place: dict[str, Any]) -> str:
     return f"{line}, byte {place['volume_offset']} of volume {place['volume']}"
 
 
-def _stripe_page(document: dict[str, Any]) -> RenderableType:
+def _stripe_page(document: Explanation) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for place in document["cells"]:
         notes = [] if place["written"] else ["never written"]
@@ -97,7 +100,7 @@ def _stripe_page(document: dict[str, Any]) -> RenderableType:
     return Group(Text(title, style="bold cyan"), table)
 
 
-def _admission(stripe: dict[str, Any]) -> list[RenderableType]:
+def _admission(stripe: ExplainedStripe) -> list[RenderableType]:
     """Return the lines about the route of a write; older daemons do not send any."""
     if "route" not in stripe:
         return []

@@ -223,7 +223,7 @@ def _accepted(members: tuple[str, ...], read_only: bool) -> tuple[str, ...]:
     return tuple(absolute(member) for member in members)
 
 
-def _mounted(out: Output, path: str) -> dict[str, Any] | None:
+def _mounted(out: Output, path: str) -> Any:
     """Return the status of the raidx mount on *path*, None if there is none."""
     mount = mountpoint.find(path)
     if mount is None or mount.fs_type != mountpoint.FUSE_TYPE:

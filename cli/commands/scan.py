@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group
@@ -16,6 +16,9 @@ from raidx_fuse.cli.output import Output, warn
 from raidx_fuse.cli.parameters import PATH
 from raidx_fuse.cli.status_text import state_text
 from raidx_fuse.members.spec import absolute
+
+if TYPE_CHECKING:
+    from raidx_fuse.client.documents import FoundArray
 
 
 @verb()
@@ -53,7 +56,7 @@ def _running() -> dict[str, tuple[str, str]]:
     return found
 
 
-def _table(arrays: list[dict[str, Any]]) -> Table:
+def _table(arrays: list[FoundArray]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for title in ("name", "uuid", "layout", "state", "members"):
         table.add_column(title, no_wrap=True)
@@ -64,7 +67,7 @@ def _table(arrays: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _next(array: dict[str, Any]) -> Text:
+def _next(array: FoundArray) -> Text:
     if array["mountpoint"] is not None:
         return Text(f"{array['name']}: mounted on {array['mountpoint']}")
     if array["problem"] is not None:

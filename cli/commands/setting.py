@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table
@@ -15,6 +15,9 @@ from raidx_fuse.cli.parameters import ASSIGNMENT, KEY, array_argument
 from raidx_fuse.errors import UsageError
 from raidx_fuse.settings import SETTINGS
 from raidx_fuse.units import format_seconds
+
+if TYPE_CHECKING:
+    from raidx_fuse.client.documents import Settings
 
 
 @verb()
@@ -36,7 +39,7 @@ def set_value(out: Output, array: str, assignment: str) -> None:
     _print_settings(out, ask(out, array, "set", key=key.strip(), value=value.strip()))
 
 
-def _print_settings(out: Output, result: dict[str, Any]) -> None:
+def _print_settings(out: Output, result: Settings) -> None:
     table = Table.grid(padding=(0, 2))
     for key, value in result["settings"].items():
         table.add_row(key, Text(_value_text(key, value, out)))

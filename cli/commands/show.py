@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import trio
@@ -33,6 +33,9 @@ from raidx_fuse.daemon.control_socket import call
 from raidx_fuse.errors import RaidxError, Reason, TimedOutError, UsageError
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.spec import absolute
+
+if TYPE_CHECKING:
+    from raidx_fuse.client.documents import Cache
 
 STATUS_TIMEOUT_S = 30.0
 
@@ -292,7 +295,7 @@ def _volume_line(volume: dict[str, Any], out: Output) -> Text:
     )
 
 
-def _cache_lines(cache: dict[str, Any] | None, out: Output) -> list[Text]:
+def _cache_lines(cache: Cache | None, out: Output) -> list[Text]:
     """Return the statistics of the chunk cache as a line; no line if the cache is off."""
     if not cache or not cache["size"]:
         return []

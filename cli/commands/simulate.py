@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -31,6 +31,9 @@ from raidx_fuse.lab.experiments.sweep import (
 from raidx_fuse.lab.experiments.tables import check_path, write_records, write_rows
 from raidx_fuse.lab.loads.record import Recorder
 from raidx_fuse.lab.workers import compute
+
+if TYPE_CHECKING:
+    from raidx_fuse.cli.reference.answers import SimulatedSection
 
 SWEEP_SHOWN = ("response mean, ms", "p95", "p99", "requests/s", "busiest member, %")
 EXIT_WRONG = 1  # a read returned wrong content: an error of the engine, or a faulty member
@@ -228,7 +231,7 @@ def balance_lines(balance: dict[str, Any]) -> list[str]:
     return [f"at {at_s:.1f} s: {words}" for at_s, words in sorted(found, key=lambda one: one[0])]
 
 
-def sections_table(sections: list[dict[str, Any]]) -> Table:
+def sections_table(sections: list[SimulatedSection]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for title in ("from s", "requests", "mean ms", "p95", "p99", "max"):
         table.add_column(title, justify="right")

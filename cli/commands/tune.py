@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group, RenderableType
@@ -17,6 +17,10 @@ from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.parameters import array_argument, dry_run_option, wait_option
 from raidx_fuse.cli.progress import exit_status, wait_for_jobs
+
+if TYPE_CHECKING:
+    from raidx_fuse.cli.reference.answers import Advice
+    from raidx_fuse.client.documents import Heat, TunedMember, TunerState, TuningPlan
 
 
 @verb()
@@ -43,16 +47,16 @@ def tune(out: Output, array: str, now: bool, dry_run: bool, wait: bool) -> int:
     return exit_status(job)
 
 
-def tuner_text(tuner: dict[str, Any]) -> Text:
+def tuner_text(tuner: TunerState) -> Text:
     """Return the tuner's state and reason, and its measurements of the members, as lines."""
     lines = [f"{tuner['state']}: {tuner['why']}; {tuner['chunks_moved']} chunks moved so far"]
-    return Text("\n".join(lines + _member_lines(tuner)))
+    return Text("\n".join(lines + _member_lines(tuner["members"])))
 
 
-def _member_lines(answer: dict[str, Any]) -> list[str]:
+def _member_lines(members: list[TunedMember]) -> list[str]:
     """Return a line for each measured member: random and sequential speed, queue, cost."""
     lines = []
-    for each in answer["members"]:
+    for each in members:
         in_order = "" if each["mb_s"] is None else f", in order {each['mb_s']:.3g} MB/s"
         lines.append(
             f"role {each['role']}: read {each['read_ms']:.3g} ms, write {each['write_ms']:.3g} ms"
@@ -62,8 +66,11 @@ def _member_lines(answer: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _plan_text(plan: dict[str, Any], out: Output) -> Text:
-    lines = [f"would do: {plan['does']}, {out.size(plan['bytes_moved'])}", *_member_lines(plan)]
+def _plan_text(plan: TuningPlan, out: Output) -> Text:
+    lines = [
+        f"would do: {plan['does']}, {out.size(plan['bytes_moved'])}",
+        *_member_lines(plan["members"]),
+    ]
     groups = "; ".join(", ".join(map(str, group)) for group in plan["groups"])
     lines.append(f"groups of roles, the fastest first: {groups}")
     if plan["moves"]:
@@ -93,7 +100,7 @@ def advise(out: Output, array: str) -> None:
     out.emit(result, advice_text(result, out))
 
 
-def advice_text(advice: dict[str, Any], out: Output) -> Text:
+def advice_text(advice: Advice, out: Output) -> Text:
     """Return what would be gained, the figures behind it, and the next commands, as lines."""
     lines = [str(advice["does"])]
     if advice["present_ms"] is not None:
@@ -110,18 +117,18 @@ def advice_text(advice: dict[str, Any], out: Output) -> Text:
             f"ms tuned, {each['speedup']:.3g} times as fast as now, image of "
             f"{out.size(each['image_bytes'])}"
         )
-    for each in advice["members"]:
-        write = "not seen" if each["write_ms"] is None else f"{each['write_ms']:.3g} ms"
+    for member in advice["members"]:
+        write = "not seen" if member["write_ms"] is None else f"{member['write_ms']:.3g} ms"
         lines.append(
-            f"role {each['role']}: read {each['read_ms']:.3g} ms, write {write}, "
-            f"queue on arrival {each['queue_on_arrival']:.2f}"
+            f"role {member['role']}: read {member['read_ms']:.3g} ms, write {write}, "
+            f"queue on arrival {member['queue_on_arrival']:.2f}"
         )
     if advice["next"]:
         lines += ["to do it:", *(f"  {command}" for command in advice["next"])]
     return Text("\n".join(lines))
 
 
-def heat_page(heat: dict[str, Any], out: Output) -> RenderableType:
+def heat_page(heat: Heat, out: Output) -> RenderableType:
     """Return the answer of `raidx stats --hot`: the most used places as a table."""
     if not heat["hot"]:
         return Text("no place of the image was used since the mount")
@@ -140,7 +147,9 @@ def heat_page(heat: dict[str, Any], out: Output) -> RenderableType:
             str(place["image_offset"]),
             out.size(place["length"]),
             f"{place['accesses_per_second']:.2f}",
-            *(f"{place[f'{word}_ratio']:.1%}" for word in ("share", "write", "in_order")),
+            f"{place['share_ratio']:.1%}",
+            f"{place['write_ratio']:.1%}",
+            f"{place['in_order_ratio']:.1%}",
             " ".join(str(role) for role in place["roles"]),
         )
     return Group(*lines, table)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table
@@ -17,6 +17,9 @@ from raidx_fuse.cli.progress import exit_status, wait_for_jobs
 from raidx_fuse.cli.status_text import dry_run_text, redundancy
 from raidx_fuse.errors import AmbiguousError, UsageError
 from raidx_fuse.fuse import mountpoint
+
+if TYPE_CHECKING:
+    from raidx_fuse.client.documents import LosingPlan
 
 MAX = "max"
 mount_argument = click.argument("mount", type=ARRAY)
@@ -297,7 +300,7 @@ def trim(
     out.emit(result, Text(text))
 
 
-def _would(plan: dict[str, Any], out: Output) -> str:
+def _would(plan: LosingPlan, out: Output) -> str:
     return f"would do: {plan['does']}; loses {out.size(plan['loses'])} that were written"
 
 

@@ -851,6 +851,7 @@ class Tuning(TypedDict):
 class TuningPlan(Plan):
     """Which chunks would move; *groups* are the roles that are about as fast as each other."""
 
+    members: list[TunedMember]
     mean_ms: Milliseconds
     expected_ms: Milliseconds
     speedup: Ratio

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
@@ -14,6 +14,9 @@ from raidx_fuse.cli.parameters import SIZE, array_argument, wait_option
 from raidx_fuse.cli.progress import exit_status, wait_for_jobs
 from raidx_fuse.cli.status_text import job_line
 from raidx_fuse.errors import AmbiguousError, UsageError
+
+if TYPE_CHECKING:
+    from raidx_fuse.client.documents import Job
 
 
 @verb()
@@ -37,7 +40,7 @@ def scrub(out: Output, array: str, mode: str, wait: bool) -> int:
     return exit_status(job)
 
 
-def scrub_text(job: dict[str, Any]) -> Text:
+def scrub_text(job: Job) -> Text:
     """Return the findings of a scrub: a line of counts, then a line for each mismatch."""
     lines = [
         f"{plural(job['mismatches'], 'mismatch')}, {job['repaired']} repaired, "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group
@@ -17,6 +17,9 @@ from raidx_fuse.cli.parameters import ARRAYS, SIZE
 from raidx_fuse.daemon import paths
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.spec import absolute
+
+if TYPE_CHECKING:
+    from raidx_fuse.cli.reference.answers import Peeked, PeekedCell
 
 STYLES = {"log": "cyan", "home": "", "chains": "magenta", "nowhere": "bold red"}
 COLUMNS = 16  # bytes on a line
@@ -52,7 +55,7 @@ def peek(out: Output, array: tuple[str, ...], stripe: int, begin: int, length: i
     return int(any(chain["newest"] == "broken" for chain in document["chains"]))
 
 
-def _page(document: dict[str, Any]) -> Group:
+def _page(document: Peeked) -> Group:
     title = f"stripe {document['stripe']} of {document['layout']}: {', '.join(document['state'])}"
     table = Table.grid(padding=(0, 2))
     for cell in document["cells"]:
@@ -67,23 +70,23 @@ def _page(document: dict[str, Any]) -> Group:
                 table.add_row("", "", "", "" if number else "(home)", *row)
     lines = []
     for chain in document["chains"]:
-        equation = f"  {' ^ '.join(chain['cells'])} = 0: {_verdict(chain, 'newest')}"
+        equation = f"  {' ^ '.join(chain['cells'])} = 0: "
+        equation += _verdict(chain["newest"], chain["newest_differs_at"])
         if chain["home"] != chain["newest"]:
-            equation += f"; at the home places: {_verdict(chain, 'home')}"
+            equation += f"; at the home places: {_verdict(chain['home'], chain['home_differs_at'])}"
         style = "bold red" if chain["newest"] == "broken" else ""
         lines.append(Text(equation, style=style))
     return Group(Text(title, style="bold cyan"), table, *lines)
 
 
-def _why_empty(cell: dict[str, Any]) -> str:
+def _why_empty(cell: PeekedCell) -> str:
     if not cell["written"]:
         return "never written: counts as zero"
     return "lost, and the chains do not give it back"
 
 
-def _verdict(chain: dict[str, Any], title: str) -> str:
-    at = chain[f"{title}_differs_at"]
-    return str(chain[title]) if at is None else f"{chain[title]} at byte {at}"
+def _verdict(word: str, differs_at: int | None) -> str:
+    return word if differs_at is None else f"{word} at byte {differs_at}"
 
 
 def _rows(content: str | None, begin: int) -> list[tuple[str, str]]:
