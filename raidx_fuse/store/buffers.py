@@ -79,7 +79,7 @@ class Arena:
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        self._map = mmap.mmap(-1, size_bytes)
+        self._map = mmap.mmap(-1, size_bytes, flags=_OWN)
         self._view = memoryview(self._map)
         self._array: Bytes = np.frombuffer(self._map, dtype=np.uint8)
         self._views: dict[int, list[tuple[memoryview, Bytes]]] = {}
