@@ -159,7 +159,12 @@ def module_paths() -> Iterator[tuple[str, Path]]:
 
 
 MODULES = dict(module_paths())
-TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """Return all modules, parsed when the first test asks: every process collects this file."""
+    return {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
 
 
 @functools.cache
@@ -223,7 +228,7 @@ def listed(name: str, table: set[str]) -> bool:
 
 def circles() -> list[set[str]]:
     """Return the sets of modules that import each other, directly or not."""
-    needs = {name: own_imports(tree) - {name} for name, tree in TREES.items()}
+    needs = {name: own_imports(tree) - {name} for name, tree in trees().items()}
     reached = {name: set(others) for name, others in needs.items()}
     changed = True
     while changed:
@@ -248,7 +253,7 @@ def test_every_module_has_a_layer_and_every_layer_a_module() -> None:
 
 
 def test_imports_go_down() -> None:
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         if not name:
             assert not own_imports(tree), "importing raidx_fuse.layouts must not run anything else"
             continue
@@ -265,7 +270,7 @@ def test_no_modules_import_each_other() -> None:
 
 
 def test_imports_are_absolute_and_by_one_name() -> None:
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         for imported in imported_names(tree):
             top = imported.split(".")[0]
             assert top, f"{name} imports {imported}: absolute imports only"
@@ -273,7 +278,7 @@ def test_imports_are_absolute_and_by_one_name() -> None:
 
 
 def test_only_named_modules_touch_the_system() -> None:
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         if not listed(name, MAY_TOUCH_THE_SYSTEM):
             assert not tops(tree) & SYSTEM_MODULES, name
             called = {
@@ -295,7 +300,7 @@ def test_what_users_name_is_read_as_bytes() -> None:
     # The kernel's tables hold names that any user chooses: text may end lines at CR, FF, NEL or
     # U+2028, and may not be decodable. They are read by members/kernel_files.py.
     found = set()
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         if not listed(name, {"members", "fuse", "nbd", "daemon"}):
             continue
         for node in nodes(tree):
@@ -324,7 +329,7 @@ MAY_ATTACH_WITHOUT_THE_ARRAY = {
 def test_who_opens_the_members_of_an_array_takes_its_lock() -> None:
     # The locks of members do not see a copy of them, nor every other name: daemon/array_lock.py.
     found = set()
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         for node in nodes(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 calls = {
@@ -340,7 +345,7 @@ def test_who_opens_the_members_of_an_array_takes_its_lock() -> None:
 
 
 def test_only_members_start_threads() -> None:
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         if name not in MAY_START_THREADS:
             assert not tops(tree) & THREAD_MODULES, name
             assert "to_thread" not in used_attributes(tree, "trio"), name
@@ -349,7 +354,7 @@ def test_only_members_start_threads() -> None:
 
 
 def test_time_comes_from_trio() -> None:
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         allowed = {what for module, what in CLOCKS if module == name}
         assert used_attributes(tree, "time") <= allowed, name
         if name not in MAY_PRINT_DATES:
@@ -360,14 +365,14 @@ def test_time_comes_from_trio() -> None:
 
 def test_only_the_laboratory_knows_virtual_time() -> None:
     # Product code takes the clock and the thread policy of the trio run that it is in.
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         if not listed(name, {"lab", "members.simulated"}):
             simulated = {n for n in own_imports(tree) if n.startswith("members.simulated.")}
             assert simulated <= MAY_SIMULATE.get(name, set()), name
 
 
 def test_only_the_member_set_replaces_its_configuration() -> None:
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         for node in nodes(tree):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                 own = isinstance(node.value, ast.Name) and node.value.id == "self"
@@ -409,7 +414,7 @@ def stores_from_outside(tree: ast.AST) -> Iterator[ast.Attribute]:
 def classes_known_in(module: str) -> dict[str, str]:
     """Return the package, the folder directly below raidx_fuse, of each class named in *module*."""
     known: dict[str, str] = {}
-    for node in nodes(TREES[module]):
+    for node in nodes(trees()[module]):
         if isinstance(node, ast.ClassDef):
             known[node.name] = module.split(".")[0]
         elif isinstance(node, ast.ImportFrom) and str(node.module).startswith("raidx_fuse."):
@@ -430,7 +435,7 @@ def declarations() -> tuple[dict[str, set[str]], dict[tuple[str, str], set[str]]
     """Return whose classes declare an attribute, and whose class a name has inside a package."""
     declaring: dict[str, set[str]] = {}  # attribute: packages
     types: dict[tuple[str, str], set[str]] = {}  # (package, name): packages
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         package, known = module.split(".")[0], classes_known_in(module)
         for node in nodes(tree):
             attributes: list[str] = []
@@ -472,7 +477,7 @@ def stores_across_packages() -> Iterator[tuple[str, str]]:
     it from one.
     """
     declaring, types = declarations()
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         package = module.split(".")[0]
         for store in stores_from_outside(tree):
             holder = ast.unparse(store.value).split(".")[-1]
@@ -486,7 +491,7 @@ def test_objects_of_other_packages_change_only_through_their_methods() -> None:
     found = set(stores_across_packages())
     assert found - MAY_STORE == set()
     assert MAY_STORE - found == set(), "they are not needed any more"
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         for node in nodes(tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr"):
                 changed = ast.unparse(node.args[0])
@@ -502,8 +507,8 @@ def test_a_store_across_packages_is_found(monkeypatch: pytest.MonkeyPatch) -> No
         "    far.only_far = far.in_both = either.in_both = unknown.in_both = unknown.nowhere = 1\n"
     )
     far = "class Far:\n    in_both: int\n    def __init__(self):\n        self.only_far = 1\n"
-    monkeypatch.setitem(TREES, "nbd.fake", ast.parse(code))
-    monkeypatch.setitem(TREES, "pool.fake", ast.parse(far))
+    monkeypatch.setitem(trees(), "nbd.fake", ast.parse(code))
+    monkeypatch.setitem(trees(), "pool.fake", ast.parse(far))
     found = {what for module, what in stores_across_packages() if module == "nbd.fake"}
     assert found == {
         *("far.only_far", "far.in_both", "either.in_both", "unknown.in_both", "unknown.nowhere")
@@ -512,14 +517,14 @@ def test_a_store_across_packages_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_no_product_module_has_a_switch_that_breaks_it() -> None:
     # The campaign injects its deliberate faults from outside (lab/crash/broken.py).
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         for node in nodes(tree):
             if isinstance(node, ast.Attribute):
                 assert not node.attr.startswith("break_"), f"{name}: {node.attr}"
 
 
 def test_chance_is_seeded() -> None:
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         assert used_attributes(tree, "random") <= {"Random"}, name
         used = {part for imported in imported_names(tree) for part in imported.split(".")}
         used |= {node.attr for node in nodes(tree) if isinstance(node, ast.Attribute)}
@@ -529,16 +534,16 @@ def test_chance_is_seeded() -> None:
 
 def test_the_lists_of_exceptions_are_not_longer_than_needed() -> None:
     for module, what in CLOCKS:
-        assert what in used_attributes(TREES[module], "time"), f"{module} needs no {what}"
+        assert what in used_attributes(trees()[module], "time"), f"{module} needs no {what}"
     for module in MAY_TOUCH_THE_SYSTEM:
         inside = [n for n in MODULES if n == module or n.startswith(module + ".")]
-        used = {top for name in inside for top in tops(TREES[name])}
+        used = {top for name in inside for top in tops(trees()[name])}
         assert used & SYSTEM_MODULES, f"{module} touches nothing"
 
 
 def test_modules_say_what_they_are_for() -> None:
     for name in MODULES:
-        assert ast.get_docstring(TREES[name]), f"{name} has no docstring"
+        assert ast.get_docstring(trees()[name]), f"{name} has no docstring"
 
 
 def test_the_checks_see_what_they_should() -> None:

@@ -82,7 +82,7 @@ def test_only_what_changed_is_visited(
     layout: str, width: int, options: Mapping[str, Any], journal: str
 ) -> None:
     async def main() -> None:
-        async with spying(layout, width, chunk_bytes=CHUNK, stripes=600, **options) as rig:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=256, **options) as rig:
             await rig.running.set("journal", journal)
             await fill(rig)
             member = await leave(rig, 1)

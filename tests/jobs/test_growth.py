@@ -39,7 +39,7 @@ def test_two_growths_under_writes_keep_every_byte(
         for added in (1, 2):
             size = array.size_bytes
             job = await grow(rig, added)
-            job.speed_max_bytes = job.speed_min_bytes = 200 * CHUNK
+            job.speed_max_bytes = job.speed_min_bytes = rig.member_bytes  # a second or two
             async with under_load(rig):
                 while not job.finished.is_set():
                     if array.size_bytes != size:  # nothing new before all is moved

@@ -53,6 +53,7 @@ def test_members_may_be_lost_on_the_way(name: str, roles: tuple[int, ...]) -> No
                 for other in array.jobs.running():
                     if other is not job:
                         await other.finished.wait()
+        job.speed_max_bytes = job.speed_min_bytes = 600 * CHUNK
         async with under_load(rig):
             with trio.fail_after(900):
                 await job.finished.wait()

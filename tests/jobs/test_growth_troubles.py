@@ -56,6 +56,7 @@ def test_any_member_may_be_lost_on_the_way(role: int) -> None:
             assert job.layout.migrated == before
         else:
             assert job.layout.migrated > 0
+        job.speed_max_bytes = job.speed_min_bytes = 400 * CHUNK
         async with under_load(rig):
             if array.member_set.lost:
                 await rig._step_replace()

@@ -168,7 +168,7 @@ def test_a_new_member_alone_knows_what_was_written() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_writes_during_a_rebuild_reach_the_new_member(seed: int) -> None:
     async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=1200, slow=True) as rig:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=400, slow=True) as rig:
             rng = random.Random(seed)
             await rig.put(0, noise(len(rig.model) // 2, seed))  # the rest is written meanwhile
             job, _ = await replace_failed(rig, seed)

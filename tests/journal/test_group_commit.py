@@ -349,19 +349,23 @@ def test_what_is_too_large_or_has_no_room_is_logged_by_itself(
             async def together(*writes: tuple[int, bytes]) -> int:
                 before = journal.ring.next_sequence
                 await through_door([rig.put(*write) for write in writes], journal.deferral)
-                await rig.compare()
                 return journal.ring.next_sequence - before
 
             middle = (stripe, noise(large, 2))
             assert await together((0, noise(512, 1)), middle, (2 * stripe, noise(512, 3))) == 3
+            await rig.compare()
             await rig.in_place()
             assert await together(*((n * CHUNK, noise(512, n)) for n in range(8))) == 1
+            await rig.compare()
             rng = random.Random(5)
             placed = journal.placements
-            for _ in range(150):  # round the ring, several times
-                await together(
-                    *((rng.randrange(len(rig.model) // 512) * 512, noise(512)) for _ in range(8))
-                )
+            for number in range(150):  # round the ring, several times
+                places = [rng.randrange(len(rig.model) // 512) * 512 for _ in range(8)]
+                await together(*((place, noise(512)) for place in places))
+                for place in places:
+                    assert await rig.get(place, 512) == rig.model[place : place + 512]
+                if number % 10 == 9:
+                    await rig.compare()
             assert journal.placements > placed
             images, model = rig.images(), bytes(rig.model)
         async with restarted(images) as array:

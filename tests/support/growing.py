@@ -109,7 +109,7 @@ async def remount_until_done(
     mounts = 0
     while True:
         job.speed_max_bytes = job.speed_min_bytes = chunks_a_second * CHUNK
-        async with under_load(rig):
+        async with under_load(rig, pause_s=0.001):
             with trio.move_on_after(0.3):
                 await job.finished.wait()
         if job.finished.is_set():

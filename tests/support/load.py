@@ -71,7 +71,7 @@ async def scribble(rig: Rig, task: int, tasks: int, over: trio.Event, pause_s: f
 
 
 @asynccontextmanager
-async def under_load(rig: Rig, tasks: int = 3, pause_s: float = 0.001) -> AsyncIterator[None]:
+async def under_load(rig: Rig, tasks: int = 3, pause_s: float = 0.003) -> AsyncIterator[None]:
     """Write and read while the block of the `async with` runs."""
     over = trio.Event()
     async with trio.open_nursery() as nursery:

@@ -7,6 +7,7 @@ three chunks and no more". `SpyRig` is the rig of arrays.py with spies below its
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -198,6 +199,7 @@ async def restarted(images: Sequence[bytes], **options: Any) -> AsyncIterator[Ar
         yield array
 
 
+@functools.lru_cache(64)  # many tests fill many images alike
 def noise(length: int, seed: int = 0) -> bytes:
     """Return random bytes: no mistake produces them."""
     return random.Random(seed).randbytes(length)
