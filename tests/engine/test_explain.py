@@ -61,13 +61,18 @@ def test_a_write_does_what_was_explained(request_name: str, mode: str) -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("failed", [0, 1])
-@pytest.mark.parametrize("mode", ["partial", "full", "none"])
+EXPLAINED = (
+    *(("raid1", 3), ("raid4", 4), ("raid5", 5), ("rdp", 6), ("evenodd", 5), ("upc", 6)),
+    *(("xcode", 5), ("pcode", 6), ("raidx-copy", 4), ("raidx-parity", 5)),
+)
+
+
 @pytest.mark.parametrize(
-    ("layout", "width"),
-    [
-        *(("raid1", 3), ("raid4", 4), ("raid5", 5), ("rdp", 6), ("evenodd", 5), ("upc", 6)),
-        *(("xcode", 5), ("pcode", 6), ("raidx-copy", 4), ("raidx-parity", 5)),
+    ("layout", "width", "mode", "failed"),
+    [  # each layout with each mode, every second one with a member lost
+        (*array, mode, (number + place) % 2)
+        for number, array in enumerate(EXPLAINED)
+        for place, mode in enumerate(("partial", "full", "none"))
     ],
 )
 def test_every_layout_does_what_was_explained(

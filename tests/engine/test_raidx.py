@@ -115,13 +115,11 @@ def script(seed: int, steps: int) -> list[tuple[Any, ...]]:
     return [step() for _ in range(steps)]
 
 
-@pytest.mark.parametrize("slow", [False, True])
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind[0]}-{kind[1]}")
+@pytest.mark.parametrize("number", range(len(KINDS)), ids=lambda n: f"{KINDS[n][0]}-{KINDS[n][1]}")
 @pytest.mark.parametrize("seed", range(2))
-def test_the_image_equals_the_model_whatever_moves_or_fails(
-    kind: tuple[str, int, tuple[int, ...]], slow: bool, seed: int
-) -> None:
-    rig = BundleRig(kind, slow=slow, reads_zero=bool(seed % 2))
+def test_the_image_equals_the_model_whatever_moves_or_fails(number: int, seed: int) -> None:
+    slow = (number + seed) % 2 == 1
+    rig = BundleRig(KINDS[number], slow=slow, reads_zero=bool(seed % 2))
     run(rig.play, script(seed, 40), seed=seed)
 
 
