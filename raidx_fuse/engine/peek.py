@@ -77,7 +77,7 @@ class Peek:
             if layout.place(stripe, cell)[0] >= 0  # a restriping layout does not place all
         ]
         unwritten = context.unwritten_cells(stripe)
-        lost = layout.lost_cells(stripe, context.member_set.lost_at(stripe))
+        lost = context.member_set.lost_cells(stripe, begin, begin + length)
         there = [cell for cell in placed if not (unwritten | lost) >> cell & 1]
         home, newest = await self._read(stripe, there, begin, length)
         solved = await self._solve(stripe, cells_of(lost & ~unwritten), begin, length)
@@ -114,7 +114,7 @@ class Peek:
             "length": length,
             "chunk_size": context.chunk_bytes,
             "cells": cells,
-            "chains": await self._chains(stripe, there, lost & ~unwritten, unwritten),
+            "chains": await self._chains(stripe, placed, unwritten),
         }
 
     async def _read(
@@ -162,11 +162,13 @@ class Peek:
         return int(np.count_nonzero(zeros == ones))
 
     async def _chains(
-        self, stripe: Stripe, there: list[CellIndex], lost: int, unwritten: int
+        self, stripe: Stripe, placed: list[CellIndex], unwritten: int
     ) -> list[dict[str, Any]]:
         """Return each chain with the first byte at which the XOR of its cells is not zero."""
         context = self._context
         code = context.code
+        lost = context.member_set.lost_cells(stripe) & ~unwritten  # anywhere in the chunk
+        there = [cell for cell in placed if not (unwritten | lost) >> cell & 1]
         wrong: list[dict[str, int]] = [{} for _ in code.chain_masks]
         for low in range(0, context.chunk_bytes, STEP_BYTES):
             size = min(STEP_BYTES, context.chunk_bytes - low)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
+from raidx_fuse.engine.peek import Peek
 from raidx_fuse.errors import RaidxError, UnrecoverableError
 from raidx_fuse.jobs.replace import Replace
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
@@ -225,5 +226,32 @@ def test_a_replacement_lists_what_is_lost_in_one_stripe_while_others_are_unreada
             job.set_window(1)
             assert (await rig.running.jobs.wait(job.job_id))["state"] == "done"
             assert sorted(rig.running.context.bad_chunks.first(10)) == [4, 40]
+
+    run(main)
+
+
+def test_who_looks_and_who_measures_costs_no_member_that_cannot_read_a_place() -> None:
+    async def main() -> None:
+        async with spying("raidx-parity", 5, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            await rig.in_place()
+            await trio.sleep(60)
+            context, tuner = rig.running.context, rig.running.tuner
+            stripe = context.layout.locate(0)[0]
+            chunk, other = (context.layout.logical(stripe, CellIndex(cell)) for cell in (0, 1))
+            for page in (1, 2, 3):
+                role = lose_page(rig, chunk, page)
+            await rig.running.set("restore.after", "off")
+            await rig.running.fail_disk(place_of(rig, other)[1])
+            await refused(rig, chunk * CHUNK, CHUNK)
+            for begin in (0, PAGE_BYTES):
+                told = await Peek(context).peek(stripe, begin)
+                assert told["cells"][0]["newest"] == ("nowhere" if begin else "home")
+                assert told["chains"][0]["home"].startswith("not checked")
+            assert tuner is not None
+            for _ in range(30):
+                await trio.sleep(100)
+                await tuner.measure(patiently=True)
+            assert state_of(rig, role) == "active"
 
     run(main)

@@ -15,7 +15,7 @@ from raidx_fuse.jobs.tuner.speeds import SAMPLES_MIN, MemberLoad, ServiceMeter
 from raidx_fuse.layouts.numbers import Role, by_role
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
-from raidx_fuse.store.member_io import MemberLostError
+from raidx_fuse.store.member_io import MemberLostError, MemberRead
 from raidx_fuse.store.queue import MemberQueue
 
 PROBE_READS = 32  # of each unmeasured member
@@ -98,7 +98,7 @@ class Measurements:
                 place = self._random.randrange(room // PROBE_BYTES + 1) * PROBE_BYTES
                 taken_s = await self._probe(role, [place], PROBE_BYTES)
                 if taken_s is None:
-                    return
+                    break
                 meter.read.note(PROBE_BYTES, taken_s, 1, sequential=False)
             if not meter.read.at_once_s.count:
                 places = [
@@ -107,7 +107,7 @@ class Measurements:
                 ]
                 taken_s = await self._probe(role, places, PROBE_BYTES)
                 if taken_s is None:
-                    return
+                    continue
                 meter.read.at_once_s.add(taken_s / RUN_READS)
             if not meter.read.byte_s.count and room > 2 * RUN_READS * RUN_BYTES:
                 for begins in (True, False):
@@ -115,7 +115,7 @@ class Measurements:
                     places = [(first + number) * RUN_BYTES for number in range(RUN_READS)]
                     taken_s = await self._probe(role, places, RUN_BYTES)
                     if taken_s is None:
-                        return
+                        break
                     if not begins and taken_s > 0:
                         each_s = taken_s / RUN_READS
                         meter.read.note(RUN_BYTES, each_s, 1, sequential=True)
@@ -130,14 +130,20 @@ class Measurements:
         return layout.member_chunks
 
     async def _probe(self, role: Role, places: Sequence[int], size: int) -> float | None:
-        """Return the seconds for reads of *size* at *places*, all at once; None if one fails."""
-        began_s = self.context.member_set.clock()
-        requests = [
-            (role, self.context.data_offset + place, [memoryview(bytearray(size))], size)
-            for place in places
-        ]
+        """Return the seconds for reads of *size* at *places*, all at once; None if one fails.
+
+        None also if the member is known not to read one of them: it would be failed for that.
+        """
+        member_set, offset = self.context.member_set, self.context.data_offset
+        began_s = member_set.clock()
+        requests: list[MemberRead] = []
+        for place in places:
+            at = offset + place
+            if member_set.unreadable.pages(role, at, at + size):
+                return None
+            requests.append((role, at, [memoryview(bytearray(size))], size))
         try:
-            await self.context.member_set.read(requests, background=True)
+            await member_set.read(requests, background=True)
         except MemberLostError:
             return None
-        return self.context.member_set.clock() - began_s
+        return member_set.clock() - began_s
