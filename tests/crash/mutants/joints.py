@@ -166,6 +166,15 @@ MUTANTS = (
         CATCHING_UP,
     ),
     Mutant(
+        "two-cleanings-at-a-time",
+        DIRTY,
+        "        async with self._cleaning:\n            await self._clean_quiet(all_regions)",
+        "        await self._clean_quiet(all_regions)",
+        "the first clears the bit of a write that only the flush of the second makes durable",
+        ("rdp:none:pairs:clean:clean", "raid5:none:pairs:clean:clean"),
+        ("tests/store/test_dirty_order.py",),
+    ),
+    Mutant(
         "exact-stripes-of-a-region-whose-bit-stands",
         DIRTY,
         "                    begun = wanted.difference(self._set_bits())\n",
