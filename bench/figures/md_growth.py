@@ -39,9 +39,8 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.layouts.growth_room import prime_for
 from raidx_fuse.layouts.registry import PARITY_WAYS
-from raidx_fuse.members.base import ReadBuffer, WriteBuffer
+from raidx_fuse.members.base import ReadBuffer, WrapperMember, WriteBuffer
 from raidx_fuse.members.open import create_member
-from raidx_fuse.members.wrapper import WrapperMember
 
 GUEST = Path(__file__).resolve().parents[1] / "peers" / "md_guest.sh"
 PROGRAMS = ("linux.uml", "linux")  # Debian's name, and the one a kernel's own makefile gives

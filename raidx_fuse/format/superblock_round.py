@@ -28,7 +28,6 @@ from raidx_fuse.format.superblock import (
 )
 from raidx_fuse.laws import Law, LawError
 from raidx_fuse.members.base import Member
-from raidx_fuse.members.overdue import came_back, give_up, is_overdue
 from raidx_fuse.tasks import Starter, ends_within, was_stopped
 
 log = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ class Patience:
     """The timeout of a round of superblocks: *timeout_s* for reading, and again for writing.
 
     A write that times out continues in *nursery*, which outlives the round. It is not cancelled,
-    because a cancelled write may still take effect without a trace (members/overdue.py).
+    because a cancelled write may still take effect without a trace (members/base.py).
     """
 
     timeout_s: float
@@ -149,7 +148,7 @@ class _Write:
     async def run(self) -> None:
         """Write the superblock and flush."""
         try:
-            if is_overdue(self._member, *self._place):
+            if self._member.is_overdue(*self._place):
                 why = "an earlier one got no answer and may still land"
                 log.error("superblock not written: %s: %s", self._member.path, why)
             else:
@@ -161,14 +160,14 @@ class _Write:
         finally:
             self.over.set()
             if self._given_up:
-                came_back(self._member, *self._place)
+                self._member.end_overdue(*self._place)
 
     def give_up(self) -> None:
         """Mark the write as overdue if it has not ended: it may still take effect."""
         if not self.over.is_set():
             log.error("superblock not written: %s: no answer", self._member.path)
             self._given_up = True
-            give_up(self._member, *self._place)
+            self._member.note_overdue(*self._place)
 
 
 def _next_sequence(old: Superblock | None, taken_events: int | None) -> int:

@@ -16,6 +16,21 @@ must be one of bytes (format "B").
 
 An async call can be cancelled. Its buffers then still belong to the member, because a thread may
 still use them: drop them, never reuse them. It is unknown whether a cancelled write took place.
+
+Overdue writes are writes that were abandoned after a timeout and may still take effect.
+
+A thread that is blocked in a system call, for example on a network disk without connection, cannot
+be interrupted. After a timeout its write is abandoned, and the caller gets an error. But the write
+takes effect when the disk answers again, seconds or hours later, and overwrites newer content:
+
+    write A ........ abandoned                               A takes effect
+                               write B, flushed; B is read          A is read
+
+So while a write is overdue:
+
+* no other write to its bytes starts, and content read there is not trusted (store/queue.py,
+  format/superblock_round.py);
+* its member gets no other role (array/membership.py).
 """
 
 from __future__ import annotations
@@ -27,6 +42,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from raidx_fuse.errors import MemberError
+from raidx_fuse.layouts.numbers import Role
 
 ReadBuffer = bytes | bytearray | memoryview
 WriteBuffer = bytearray | memoryview
@@ -80,8 +96,7 @@ class Member(ABC):
       None if the kind has none.
     * *rotates*: whether it is a rotating disk, where seeks cost; None if that is not known.
     * *begins*: whether `begin` may be called: the kind needs no task for an operation.
-    * *overdue*: (begin, end) in bytes of each abandoned write that may still take effect
-      (members/overdue.py).
+    * *overdue*: (begin, end) in bytes of each abandoned write that may still take effect.
     """
 
     kind: str
@@ -95,15 +110,36 @@ class Member(ABC):
     overdue: tuple[tuple[int, int], ...] = ()
     begins: bool = False
 
-    def note_overdue(self, begin: int, end: int) -> None:
-        """Add an abandoned write of the bytes *begin* to *end* to *overdue*."""
-        self.overdue = (*self.overdue, (begin, end))
+    def note_overdue(self, offset_bytes: int, size_bytes: int) -> None:
+        """Mark a started write as abandoned: it is overdue from now on."""
+        self.overdue = (*self.overdue, (offset_bytes, offset_bytes + size_bytes))
 
-    def end_overdue(self, begin: int, end: int) -> None:
-        """Remove an abandoned write, which has ended, from *overdue*."""
+    def end_overdue(self, offset_bytes: int, size_bytes: int) -> None:
+        """Note that an overdue write has ended, with or without success."""
         rest = list(self.overdue)
-        rest.remove((begin, end))
+        rest.remove((offset_bytes, offset_bytes + size_bytes))
         self.overdue = tuple(rest)
+
+    def is_overdue(self, offset_bytes: int, size_bytes: int) -> bool:
+        """Return whether an overdue write may still change bytes of this range."""
+        end = offset_bytes + size_bytes
+        return any(begin < end and offset_bytes < stop for begin, stop in self.overdue)
+
+    def covers_overdue(
+        self,
+        covers: Callable[[Role, int, int], bool],
+        role: Role,
+        offset_bytes: int,
+        size_bytes: int,
+    ) -> bool:
+        """Return whether newer content *covers* what overdue writes may change of a range.
+
+        *covers* is called with *role*, begin and end of such bytes.
+        """
+        end = offset_bytes + size_bytes
+        return not self.overdue or all(
+            covers(role, max(offset_bytes, begin), min(end, stop)) for begin, stop in self.overdue
+        )
 
     def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
         """Fill *buffers* in order from *offset_bytes*, or return False if that would block.
@@ -235,3 +271,71 @@ class Member(ABC):
             raise MemberError(
                 self.path, operation, offset_bytes, errno.EINVAL, "beyond the member's end"
             )
+
+
+class WrapperMember(Member):
+    """The base of members that wrap another one; they stack: faults over a model over RAM.
+
+    Forwards every operation to *inner*; subclasses change some of them.
+
+    Only `writable_view` returns None: writes to that memory would bypass the wrapper.
+    """
+
+    def __init__(self, inner: Member) -> None:
+        self.inner = inner
+        self.kind = inner.kind
+        self.path = inner.path
+        self.size_bytes = inner.size_bytes
+        self.reads_zero = inner.reads_zero
+        self.depth = inner.depth
+        self.read_only = inner.read_only
+        self.identity = inner.identity
+        self.rotates = inner.rotates
+
+    def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
+        return self.inner.try_readv(offset_bytes, buffers)
+
+    def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
+        return self.inner.try_writev(offset_bytes, buffers)
+
+    def try_check_whole(self) -> bool:
+        return self.inner.try_check_whole()
+
+    async def check_whole(self) -> None:
+        await self.inner.check_whole()
+
+    async def path_problem(self) -> str | None:
+        return await self.inner.path_problem()
+
+    async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
+        await self.inner.readv(offset_bytes, buffers)
+
+    async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
+        await self.inner.writev(offset_bytes, buffers)
+
+    async def flush(self) -> None:
+        await self.inner.flush()
+
+    async def punch(self, offset_bytes: int, length_bytes: int) -> bool:
+        return await self.inner.punch(offset_bytes, length_bytes)
+
+    def reserve(self, offset_bytes: int, length_bytes: int) -> None:
+        self.inner.reserve(offset_bytes, length_bytes)
+
+    def host_space(self) -> HostSpace | None:
+        return self.inner.host_space()
+
+    def data_extents(self, offset_bytes: int, length_bytes: int) -> Iterator[tuple[int, int]]:
+        return self.inner.data_extents(offset_bytes, length_bytes)
+
+    def view(self, offset_bytes: int, length_bytes: int) -> memoryview | None:
+        return self.inner.view(offset_bytes, length_bytes)
+
+    def note_watched(self) -> None:
+        self.inner.note_watched()
+
+    def is_settled(self) -> bool:
+        return not self.overdue and self.inner.is_settled()
+
+    def close(self) -> None:
+        self.inner.close()

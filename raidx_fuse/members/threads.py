@@ -75,17 +75,9 @@ class Completions:
 
     def __init__(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
-        self._policy = _policy().get()
+        self.policy = _policy().get()
         self._done: deque[Job] = deque()
         self._woken = False
-
-    def begin(self) -> None:
-        """Note that a task waits for a job."""
-        self._policy.begin()
-
-    def end(self) -> None:
-        """Note that no task waits for that job any more."""
-        self._policy.end()
 
     def put(self, job: Job) -> None:
         """Report *job* as done. Called by worker threads."""
@@ -106,7 +98,7 @@ class Completions:
             job = done.popleft()
             task = job.take_task()
             if task is not None:
-                self.end()
+                self.policy.end()
                 trio.lowlevel.reschedule(task)
 
 
@@ -139,6 +131,12 @@ class Job:
         """Return the task that waits, None if it was cancelled; it waits no more."""
         task, self.task = self.task, None
         return task
+
+    def abort(self, _: object) -> trio.lowlevel.Abort:
+        """Cancel the task that waits."""
+        self.take_task()
+        self.completions.policy.end()
+        return trio.lowlevel.Abort.SUCCEEDED
 
     def run(self) -> None:
         """Do the work in the calling thread, unless its task was cancelled meanwhile."""
@@ -176,11 +174,6 @@ class Workers:
         completions = _current_completions()
         job = Job(work, completions)
 
-        def abort(_: object) -> trio.lowlevel.Abort:
-            job.take_task()
-            completions.end()
-            return trio.lowlevel.Abort.SUCCEEDED
-
         with self._lock:
             assert not self._stopped, "the owner asks whether it is closed"
             self._under_way += 1
@@ -189,9 +182,9 @@ class Workers:
         if start:
             number = self._threads
             threading.Thread(target=self._serve, name=f"{self._name}#{number}", daemon=True).start()
-        completions.begin()
+        completions.policy.begin()
         self._queue.put(job)
-        await trio.lowlevel.wait_task_rescheduled(abort)
+        await trio.lowlevel.wait_task_rescheduled(job.abort)
         if job.error is not None:
             raise job.error
 
@@ -311,11 +304,6 @@ async def in_thread(
         _calls.release()
         completions.put(job)
 
-    def abort(_: object) -> trio.lowlevel.Abort:
-        job.take_task()
-        completions.end()
-        return trio.lowlevel.Abort.SUCCEEDED
-
     try:
         threading.Thread(target=serve, name=what, daemon=True).start()
     except RuntimeError:
@@ -325,11 +313,11 @@ async def in_thread(
             action="raise ulimit -v or ulimit -u",
             reason=Reason.SHORTAGE,
         ) from None
-    completions.begin()
+    completions.policy.begin()
     arrived = False
     try:
         with trio.move_on_after(limit_s):
-            await trio.lowlevel.wait_task_rescheduled(abort)
+            await trio.lowlevel.wait_task_rescheduled(job.abort)
             arrived = True
     finally:
         if not arrived:

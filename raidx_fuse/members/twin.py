@@ -15,9 +15,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from raidx_fuse.errors import MemberError
-from raidx_fuse.members.base import Member, ReadBuffer
-from raidx_fuse.members.overdue import is_overdue
-from raidx_fuse.members.wrapper import WrapperMember
+from raidx_fuse.members.base import Member, ReadBuffer, WrapperMember
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +66,7 @@ class Twin(WrapperMember):
             await owner.writev(offset_bytes, buffers)
             return
         await self.inner.writev(offset_bytes, buffers)
-        if self.has_passed_on and is_overdue(self, offset_bytes, sum(map(len, buffers))):
+        if self.has_passed_on and self.is_overdue(offset_bytes, sum(map(len, buffers))):
             return  # it was given up, and the successor may have something newer
         await self.copy(offset_bytes, buffers)
 
@@ -125,21 +123,21 @@ class Twin(WrapperMember):
             await self.copy(offset_bytes + at, [ZEROS[:size]])
         return True
 
-    def note_overdue(self, begin: int, end: int) -> None:
-        """Add an abandoned write to *overdue*, of the two members as well: they may outlive this.
+    def note_overdue(self, offset_bytes: int, size_bytes: int) -> None:
+        """Mark a write as abandoned, of the two members as well: they may outlive this.
 
         To the successor it is on its way only if a copy is.
         """
-        super().note_overdue(begin, end)
-        self.inner.note_overdue(begin, end)
+        super().note_overdue(offset_bytes, size_bytes)
+        self.inner.note_overdue(offset_bytes, size_bytes)
         if self._copies:
-            self.successor.note_overdue(begin, end)
+            self.successor.note_overdue(offset_bytes, size_bytes)
 
-    def end_overdue(self, begin: int, end: int) -> None:
-        super().end_overdue(begin, end)
-        self.inner.end_overdue(begin, end)
-        if (begin, end) in self.successor.overdue:
-            self.successor.end_overdue(begin, end)
+    def end_overdue(self, offset_bytes: int, size_bytes: int) -> None:
+        super().end_overdue(offset_bytes, size_bytes)
+        self.inner.end_overdue(offset_bytes, size_bytes)
+        if (offset_bytes, offset_bytes + size_bytes) in self.successor.overdue:
+            self.successor.end_overdue(offset_bytes, size_bytes)
 
     def reserve(self, offset_bytes: int, length_bytes: int) -> None:
         self.inner.reserve(offset_bytes, length_bytes)

@@ -14,7 +14,7 @@ from raidx_fuse.busy_poll import BusyPoll, Sources
 from raidx_fuse.cpu_latency import CpuLatencyRequest
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import Deferral
-from raidx_fuse.members.nbd.protocol.server_handshake import ServerHandshake
+from raidx_fuse.members.nbd.protocol.server import ServerHandshake
 from raidx_fuse.members.nbd.protocol.wire import ProtocolError
 from raidx_fuse.nbd.address import Address, listener, remove
 from raidx_fuse.nbd.budget import Budget

@@ -53,7 +53,6 @@ from raidx_fuse.layouts.numbers import Role, Stripe, by_role
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.base import Member, WriteBuffer
-from raidx_fuse.members.overdue import covers_overdue
 from raidx_fuse.members.unreadable import Unreadable, is_of_place, pages_in
 from raidx_fuse.store.host_space import HostSpaces
 from raidx_fuse.store.member_io import (
@@ -363,7 +362,7 @@ class MemberSet:
             except MemberError:
                 pass  # the queue tries once more
             pending = pending or []
-            patched = covers_overdue(queue.member, self.overlay.covers, role, offset, size)
+            patched = queue.member.covers_overdue(self.overlay.covers, role, offset, size)
             pending.append(Operation(queue, READ, offset, buffers, size, background, patched))
         if pending:
             failed = await self._wait(pending)

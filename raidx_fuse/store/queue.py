@@ -16,7 +16,7 @@ Laws:
  2. A latch cannot be cancelled, because a member may still write into the buffers. After a timeout
     the buffers belong to the hanging operation (`Operation.abandoned`) and are never reused.
  3. A write that timed out may still reach the member later. Until it has, every operation that
-    overlaps its range is refused (members/overdue.py).
+    overlaps its range is refused (members/base.py).
  4. An operation that fails is tried once more. A failed synchronous try is the first of the two.
 """
 
@@ -34,7 +34,6 @@ import trio
 from raidx_fuse.errors import MemberError
 from raidx_fuse.laws import Law, Laws
 from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
-from raidx_fuse.members.overdue import came_back, give_up, is_overdue
 from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, Latency
 from raidx_fuse.tasks import Starter
 
@@ -364,7 +363,7 @@ class MemberQueue:
         """Return whether a failed try or an overdue write forbids a synchronous try here."""
         if self._failed_at(kind, offset, size_bytes) is not None:
             return True
-        return is_overdue(self.member, offset, size_bytes)
+        return self.member.is_overdue(offset, size_bytes)
 
     def _failed_at(self, kind: str, offset: int, size_bytes: int) -> tuple[str, int, int] | None:
         """Return a failed synchronous try that overlaps the range, or None."""
@@ -512,7 +511,7 @@ class MemberQueue:
         operation.abandoned = self.member  # which may have left the queue when it comes back
         self._hanging += 1
         if operation.kind in (WRITE, PUNCH):
-            give_up(self.member, operation.offset, operation.size_bytes)
+            self.member.note_overdue(operation.offset, operation.size_bytes)
             self._wary = True
         self._finish(operation, error)
 
@@ -520,7 +519,7 @@ class MemberQueue:
         """Note that the worker of an operation that was given up is free again."""
         self._hanging -= 1
         if operation.kind in (WRITE, PUNCH) and operation.abandoned is not None:
-            came_back(operation.abandoned, operation.offset, operation.size_bytes)
+            operation.abandoned.end_overdue(operation.offset, operation.size_bytes)
             self._wary = bool(self._failed or self.member.overdue)
         log.warning(
             "%s: a %s that was given up has ended after %.1f s",
@@ -532,7 +531,7 @@ class MemberQueue:
     def _is_barred(self, operation: Operation) -> bool:
         if operation.kind in (FLUSH, CHECK) or operation.patched:
             return False
-        return is_overdue(self.member, operation.offset, operation.size_bytes)
+        return self.member.is_overdue(operation.offset, operation.size_bytes)
 
     def _account(self) -> float:
         now = self.clock()

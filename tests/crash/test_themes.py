@@ -26,7 +26,7 @@ from raidx_fuse.lab.crash.walk import Tally, crash_workloads, replay
 from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Stripe
-from raidx_fuse.store import queue
+from raidx_fuse.members.base import Member
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
 
@@ -190,8 +190,8 @@ def test_what_is_discarded_stays_so_and_nothing_else_changes(cell: str) -> None:
 
 
 def test_writes_that_land_over_newer_ones_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    for what in ("give_up", "came_back"):  # members/overdue.py: nobody knows what may still land
-        monkeypatch.setattr(queue, what, lambda *_: None)
+    for what in ("note_overdue", "end_overdue"):  # nobody knows what may still land
+        monkeypatch.setattr(Member, what, lambda *_: None)
     cell = Cell("raid5", "partial", theme="hangs")
     tally = crash_workloads(cell, range(100), BROKEN_STATES, stop_after=1)
     assert tally.violations, "no write landed over a newer one"

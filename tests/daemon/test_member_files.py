@@ -18,7 +18,6 @@ from raidx_fuse.errors import (
     SignatureFoundError,
     UsageError,
 )
-from raidx_fuse.members.overdue import came_back, give_up
 from tests.support.reasons import because
 
 SIZE = 1 << 20
@@ -131,10 +130,10 @@ def test_a_failed_member_can_be_opened_again_once_its_writes_have_ended(tmp_path
         with pytest.raises(BusyError, check=because(Reason.ALREADY)):
             await disks.open(path, overwrite_signature=False, create_bytes=None)
         disks.note_failed(member)
-        give_up(member, 0, 512)
+        member.note_overdue(0, 512)
         with pytest.raises(BusyError, check=because(Reason.NO_ANSWER)):
             await disks.open(path, overwrite_signature=False, create_bytes=None)
-        came_back(member, 0, 512)
+        member.end_overdue(0, 512)
         again = await disks.open(path, overwrite_signature=False, create_bytes=None)
         assert again is not member
         await again.writev(0, [b"again"])

@@ -10,10 +10,9 @@ import trio
 from raidx_fuse.array.advice import action
 from raidx_fuse.client.health import exit_status
 from raidx_fuse.errors import MemberError, NoSpaceError, RaidxError
-from raidx_fuse.members.base import HostSpace, Member
+from raidx_fuse.members.base import HostSpace, Member, WrapperMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.members.wrapper import WrapperMember
 from raidx_fuse.store.host_space import LOOK_S
 from tests.support.spy import SpyRig, noise
 

@@ -10,9 +10,8 @@ import trio
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import MemberError, RaidxError
-from raidx_fuse.members.base import Member
+from raidx_fuse.members.base import Member, WrapperMember
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.members.wrapper import WrapperMember
 from tests.support.spy import (
     FLUSH,
     READ,

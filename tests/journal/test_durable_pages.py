@@ -13,9 +13,8 @@ import trio
 from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
 from raidx_fuse.journal.ring import HEAD_BYTES
-from raidx_fuse.members.base import ReadBuffer
+from raidx_fuse.members.base import ReadBuffer, WrapperMember
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.members.wrapper import WrapperMember
 from tests.support.gated import Gate, gated
 
 CHUNK = 4096

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from raidx_fuse.members.base import Member
+from raidx_fuse.members.base import Member, WrapperMember
 from raidx_fuse.members.local import LocalMember, create_file
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.lab_member import LabMember
 from raidx_fuse.members.simulated.model import model_member
 from raidx_fuse.members.simulated.powercut import CutRecord, PowerCutMember
-from raidx_fuse.members.wrapper import WrapperMember
 from tests.support.member_contract import MemberContract
 
 SIZE_BYTES = 5 << 20

@@ -8,10 +8,9 @@ import pytest
 import trio
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.members.simulated.model import ModelMember, model_member
+from raidx_fuse.members.simulated.model import ModelMember, WriteCache, model_member
 from raidx_fuse.members.simulated.service import ServiceModel, ServiceQueue, make_model
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.members.simulated.write_cache import WriteCache
 
 SIZE_BYTES = 1 << 30
 PAGE = 4096

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from raidx_fuse.members import kernel_files
+from raidx_fuse.members.base import WrapperMember
 from raidx_fuse.members.open import open_member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.model import model_member
-from raidx_fuse.members.wrapper import WrapperMember
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,7 @@ import trio.testing
 
 from raidx_fuse.errors import NotFastError, RaidxError, Reason
 from raidx_fuse.members.nbd.pipe import Piece
-from raidx_fuse.members.nbd.protocol.client import Client
-from raidx_fuse.members.nbd.protocol.client_handshake import ClientHandshake
-from raidx_fuse.members.nbd.protocol.exchange import Exchange
+from raidx_fuse.members.nbd.protocol.client import Client, ClientHandshake, Exchange
 from raidx_fuse.members.nbd.protocol.wire import (
     Command,
     CommandFlag,

@@ -13,8 +13,8 @@ import trio.testing
 from raidx_fuse.busy_poll import BusyPoll
 from raidx_fuse.errors import UsageError
 from raidx_fuse.members.nbd import dial as dial_module
-from raidx_fuse.members.nbd.protocol.exchange import Exchange
-from raidx_fuse.members.nbd.protocol.server_handshake import ServerHandshake
+from raidx_fuse.members.nbd.protocol.client import Exchange
+from raidx_fuse.members.nbd.protocol.server import ServerHandshake
 from raidx_fuse.members.nbd.protocol.wire import (
     OPTION,
     OPTION_MAGIC,

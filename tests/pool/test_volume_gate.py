@@ -16,9 +16,9 @@ from raidx_fuse.engine import discard as discarding
 from raidx_fuse.errors import BusyError, UsageError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.laws import LawError
+from raidx_fuse.members.base import WrapperMember
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run, sleep
-from raidx_fuse.members.wrapper import WrapperMember
 from raidx_fuse.pool.marks import with_record
 from raidx_fuse.pool.move import open_pool, start_move
 from raidx_fuse.pool.pool import Pool

@@ -7,7 +7,6 @@ import trio
 
 from raidx_fuse.errors import ArrayFailedError, BusyError, MemberError, Reason
 from raidx_fuse.format.superblock import read_superblock
-from raidx_fuse.members.overdue import came_back, give_up, is_overdue
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.hanging import (
@@ -73,12 +72,12 @@ def test_an_overdue_superblock_and_a_kill_leave_an_array_that_starts() -> None:
 
 def test_of_two_overdue_writes_the_second_one_stays_so_when_the_first_one_lands() -> None:
     member = RamMember(1 << 20, name="ram")
-    give_up(member, 0, CHUNK)
-    give_up(member, 4 * CHUNK, CHUNK)
-    came_back(member, 0, CHUNK)
-    assert not is_overdue(member, 0, CHUNK)
-    assert is_overdue(member, 5 * CHUNK - 1, 1)
-    came_back(member, 4 * CHUNK, CHUNK)
+    member.note_overdue(0, CHUNK)
+    member.note_overdue(4 * CHUNK, CHUNK)
+    member.end_overdue(0, CHUNK)
+    assert not member.is_overdue(0, CHUNK)
+    assert member.is_overdue(5 * CHUNK - 1, 1)
+    member.end_overdue(4 * CHUNK, CHUNK)
     assert not member.overdue
 
 

@@ -10,9 +10,8 @@ import trio
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
-from raidx_fuse.members.base import ReadBuffer, WriteBuffer
+from raidx_fuse.members.base import ReadBuffer, WrapperMember, WriteBuffer
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.wrapper import WrapperMember
 
 CHUNK = 4096
 

@@ -16,11 +16,10 @@ import pytest
 import trio
 
 from raidx_fuse.errors import MemberError, ShorterError
-from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
+from raidx_fuse.members.base import Member, ReadBuffer, WrapperMember, WriteBuffer
 from raidx_fuse.members.local import LocalMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.members.wrapper import WrapperMember
 
 SIZE_BYTES_MIN = 4 << 20
 

@@ -13,9 +13,8 @@ from trio import lowlevel
 
 from raidx_fuse.errors import MemberError
 from raidx_fuse.members.nbd.pipe import Piece, Pipe
-from raidx_fuse.members.nbd.protocol.client_handshake import ClientHandshake
-from raidx_fuse.members.nbd.protocol.server import Request, Server
-from raidx_fuse.members.nbd.protocol.server_handshake import ServerHandshake
+from raidx_fuse.members.nbd.protocol.client import ClientHandshake
+from raidx_fuse.members.nbd.protocol.server import Request, Server, ServerHandshake
 from raidx_fuse.members.nbd.protocol.wire import Command, Errno, Export, Flag
 
 FLAGS = Flag.HAS_FLAGS | Flag.FLUSH | Flag.WRITE_ZEROES | Flag.MULTI_CONN

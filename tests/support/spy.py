@@ -19,10 +19,9 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.format.regions import Region
 from raidx_fuse.layouts.numbers import Stripe
-from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
+from raidx_fuse.members.base import Member, ReadBuffer, WrapperMember, WriteBuffer
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
-from raidx_fuse.members.wrapper import WrapperMember
 from tests.support.arrays import Rig
 
 READ, WRITE, FLUSH = "read", "write", "flush"

@@ -111,27 +111,15 @@ class Holder:
         self.uid = uid
         self.text = text
         self.round = 1
-        self._dead: dict[bytes, int] = {}
-
-    def begin_round(self) -> None:
-        """Count another beat."""
-        self.round += 1
+        self.dead: dict[bytes, int] = {}  # holder -> the number of its last beat
 
     def beat(self, held: bool = True) -> Beat:
         """Return the beat of the current round."""
         return Beat(self.uid, self.round, held, self.text)
 
-    def note_dead(self, beat: Beat) -> None:
-        """Note that *beat* was the last one of its holder."""
-        self._dead[beat.holder] = beat.number
-
-    def took_over_from(self, beat: Beat) -> bool:
-        """Return whether *beat* is of a holder that was dead once: it may land late."""
-        return beat.holder in self._dead
-
     def knows_dead(self, beat: Beat) -> bool:
         """Return whether *beat* is of the last rounds of a holder that is known to be dead."""
-        last = self._dead.get(beat.holder)
+        last = self.dead.get(beat.holder)
         return last is not None and abs(beat.number - last) <= 1
 
 
@@ -153,4 +141,4 @@ def waiting(first: Beat | None, own: Holder, path: str) -> Look:
             return
         if now != first:
             raise in_use(path, now)
-    own.note_dead(first)
+    own.dead[first.holder] = first.number

@@ -20,8 +20,7 @@ from trio import lowlevel
 
 from raidx_fuse.errors import RaidxError, single
 from raidx_fuse.members.nbd.pipe import Pipe
-from raidx_fuse.members.nbd.protocol.client import Client
-from raidx_fuse.members.nbd.protocol.exchange import Exchange
+from raidx_fuse.members.nbd.protocol.client import Client, Exchange
 from raidx_fuse.members.nbd.protocol.wire import Command, Errno
 from raidx_fuse.members.threads import ThreadPolicy, current_policy
 from raidx_fuse.tasks import TICK_S, rest
@@ -41,7 +40,8 @@ class Call:
     *buffers* are filled by a read, or hold the content of a write. *patient*: its end may be
     noticed up to a tick later. *sent*: a server may carry it out. *cancelled*: nobody waits for it
     any more. *guard* returns whether it may be sent now, None: at any time; if not, it waits until
-    it may, or if it *expires*, ends with EAGAIN. Results: *error* and *message* as in `Exchange`.
+    it may, or if it *expires*, ends with EAGAIN. *then* is called with it at its end: no task waits
+    for it. Results: *error* and *message* as in `Exchange`.
     """
 
     __slots__ = (
@@ -84,25 +84,9 @@ class Call:
         self.task: lowlevel.Task | None = None
         self.then: Callable[[Call], None] | None = None
 
-    def call_then(self, then: Callable[[Call], None]) -> None:
-        """Have *then* called with this call when it has ended: no task waits for it."""
-        self.then = then
-
-    def guard_by(self, guard: Callable[[], bool] | None, *, expires: bool = False) -> None:
-        """Let it be sent only while *guard* returns true."""
-        self.guard, self.expires = guard, expires
-
-    def have_patience(self, patient: bool) -> None:
-        """Let the end be noticed at a tick, if *patient*."""
-        self.patient = patient
-
     def take_answer(self, exchange: Exchange) -> None:
         """Take the result of *exchange*."""
         self.error, self.message = exchange.error, exchange.message
-
-    def note_sent(self, sent: bool = True) -> None:
-        """Note that a server may carry the call out, or if not *sent*, that none does."""
-        self.sent = sent
 
     def age_s(self, now_s: float) -> float:
         """Note that a connection was lost under it; return how long ago that was the first time."""
@@ -194,12 +178,8 @@ class Connection:
         calls = (*under_way, *self._unsent)
         return any(isinstance(call, Call) and call.guard is not None for call in calls)
 
-    @property
-    def is_stuck(self) -> bool:
-        """Whether half of a request that must not go on is in the way of all others."""
-        return not self._may_go_on()
-
-    def _may_go_on(self) -> bool:
+    def may_go_on(self) -> bool:
+        """Return False if half of a request that must not go on is in the way of all others."""
         return all(call.guard is None or call.guard() for call in self._behind)
 
     def submit(self, call: Call) -> None:
@@ -214,12 +194,8 @@ class Connection:
         elif alone and not self._behind:
             self._send_now()
         else:
-            self._wake_sender()
+            self.wake_sender()
         self._hold()
-
-    def wake(self) -> None:
-        """Ask the guards again."""
-        self._wake_sender()
 
     def _send(self) -> bool:
         """Send what may go, and end what has expired; False if there is nothing. Raises OSError.
@@ -227,7 +203,7 @@ class Connection:
         While the pipe keeps a rest, only that is sent: what is not in the pipe can be taken back.
         """
         if self._behind:
-            if not self._may_go_on():
+            if not self.may_go_on():
                 return False
             calls = self._behind
         else:
@@ -270,9 +246,10 @@ class Connection:
             self.cut(str(error))
             return
         if self._behind:
-            self._wake_sender()
+            self.wake_sender()
 
-    def _wake_sender(self) -> None:
+    def wake_sender(self) -> None:
+        """Have what is not sent yet sent, if its guards let it go by now."""
         sender, self._sender = self._sender, None
         if sender is not None:
             lowlevel.reschedule(sender)
@@ -396,7 +373,7 @@ class Connection:
         for exchange in self._link.exchanges.values():
             call = exchange.owner
             assert isinstance(call, Call)
-            call.note_sent()
+            call.sent = True
             back.append(call)
         self._link.exchanges.clear()
         unsent, self._unsent = self._unsent, []

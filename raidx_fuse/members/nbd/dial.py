@@ -29,7 +29,7 @@ from raidx_fuse.errors import MemberError, RaidxError, Reason, UsageError
 from raidx_fuse.members import syscalls
 from raidx_fuse.members.nbd.beat import FENCE_S, STALE_S
 from raidx_fuse.members.nbd.pipe import Piece, Pipe
-from raidx_fuse.members.nbd.protocol.client_handshake import ClientHandshake
+from raidx_fuse.members.nbd.protocol.client import ClientHandshake
 from raidx_fuse.members.nbd.protocol.wire import Export
 from raidx_fuse.members.nbd.uri import NbdUri
 

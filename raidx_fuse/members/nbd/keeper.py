@@ -68,7 +68,7 @@ class Lock:
 
     def __init__(self, path: str, holder: Holder, clock: Callable[[], float]) -> None:
         self._path = path
-        self._holder = holder
+        self.holder = holder
         self._clock = clock
         self._claimed = False  # our page was written
         self._verified = False  # and was still there after CLAIM_S
@@ -96,7 +96,7 @@ class Lock:
         for _ in range(LOOKS_MAX):
             looked_s = self._clock()
             page = pipe.read_now(BEAT_OFFSET, BEAT_BYTES, self._path)
-            looks = waiting(decode_beat(page), self._holder, self._path)
+            looks = waiting(decode_beat(page), self.holder, self._path)
             with suppress(StopIteration):
                 next(looks)
                 while True:
@@ -106,7 +106,7 @@ class Lock:
             if read_only or not is_member:
                 return
             if self._may_beat(looked_s):
-                pipe.write_now(BEAT_OFFSET, self._holder.beat().encode(), self._path)
+                pipe.write_now(BEAT_OFFSET, self.holder.beat().encode(), self._path)
                 self._claimed = True
                 return
         raise self._too_slow()
@@ -162,7 +162,7 @@ class Lock:
         """Write the first beat when nobody holds the member. Raises MemberError."""
         for _ in range(LOOKS_MAX):
             looked_s = self._clock()
-            looks = waiting(decode_beat(await self._read(ask)), self._holder, self._path)
+            looks = waiting(decode_beat(await self._read(ask)), self.holder, self._path)
             try:
                 next(looks)
                 while True:
@@ -202,7 +202,7 @@ class Lock:
         beat = decode_beat(await self._read(ask, patient=patient))
         if beat is not None and self._is_late(beat):
             return  # ours follows
-        if beat is None or beat.holder != self._holder.uid:
+        if beat is None or beat.holder != self.holder.uid:
             what = "its beat is gone: the export has lost content" if beat is None else beat.text
             self._lose(in_use(self._path, beat) if beat else InUseError(f"{self._path}: {what}"))
 
@@ -255,16 +255,16 @@ class Lock:
     async def _read(self, ask: Ask, *, patient: bool = False) -> bytes:
         page = bytearray(BEAT_BYTES)
         call = Call(Command.READ, BEAT_OFFSET, BEAT_BYTES, [page])
-        call.have_patience(patient)
+        call.patient = patient
         await ask(call, "read")
         return bytes(page)
 
     async def _write(self, ask: Ask, looked_s: float, *, patient: bool = False) -> bool:
         """Beat after a look that began at *looked_s*; False if that is too long ago (law 4)."""
-        page = self._holder.beat().encode()
+        page = self.holder.beat().encode()
         call = Call(Command.WRITE, BEAT_OFFSET, BEAT_BYTES, [page])
-        call.have_patience(patient)
-        call.guard_by(lambda: self._may_beat(looked_s), expires=True)
+        call.patient = patient
+        call.guard, call.expires = (lambda: self._may_beat(looked_s)), True
         self._beats.append(call)
         try:
             await ask(call, "write")
@@ -290,12 +290,12 @@ class Lock:
             await trio.sleep(LOOK_S)
         self._late = False
         for call in self._beats:
-            call.note_sent(False)
+            call.sent = False
 
     def _is_late(self, beat: Beat) -> bool:
         """Return whether *beat* is of who held the member before us, and cannot have come back."""
         held = self._verified and self._clock() - self._beat_s < STALE_S
-        return held and self._holder.took_over_from(beat)
+        return held and beat.holder in self.holder.dead
 
     def _lose(self, error: BusyError) -> None:
         """Never write again. Raises MemberError."""
@@ -312,7 +312,7 @@ class Lock:
         """Put our beat into *data* for *offset_bytes*, so that it does not erase the page."""
         at = BEAT_OFFSET - offset_bytes
         if self._claimed and -BEAT_BYTES < at < len(data):
-            page = self._holder.beat().encode()
+            page = self.holder.beat().encode()
             begin, end = max(at, 0), min(at + BEAT_BYTES, len(data))
             data[begin:end] = page[begin - at : end - at]
 
@@ -325,17 +325,12 @@ class Lock:
         if not self._claimed or self._lost is not None:
             return None
         self._lost = MemberError(self._path, "write", -1, BusyError.errno, "was closed")
-        return self._holder.beat(held=False).encode()
+        return self.holder.beat(held=False).encode()
 
     @property
     def held(self) -> bool:
         """Whether it is to be kept."""
         return self._ask is not None and self._lost is None
-
-    @property
-    def holder(self) -> Holder:
-        """Who holds it."""
-        return self._holder
 
 
 class Keeper:
@@ -360,7 +355,7 @@ class Keeper:
                     await rest(BEAT_S)
                     self._locks = [lock for lock in self._locks if lock.held]
                     for holder in {id(lock.holder): lock.holder for lock in self._locks}.values():
-                        holder.begin_round()
+                        holder.round += 1
                     for lock in self._locks:
                         nursery.start_soon(lock.beat)
                         nursery.start_soon(lock.guard)

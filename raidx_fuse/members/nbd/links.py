@@ -3,16 +3,41 @@
 Calls that find no connection wait until there is one. Meanwhile connecting is tried again and again
 (RETRY_S, doubled up to RETRY_MAX_S). The limit is that of the queue (``io.timeout_s``), which
 excludes a member that does not answer, or PATIENCE_S where there is no queue; a call under which
-connections were lost, or nothing at all arrived, for so long is not sent again. What may be sent
-again, and why order is kept, is in unsettled.py.
+connections were lost, or nothing at all arrived, for so long is not sent again.
+
+What a member must remember of lost connections: acknowledged writes that no flush covers
+(`Unflushed`), and writes that the server may still carry out (`Unsettled`).
+
+    write A sent .... connection cut            A is carried out
+                         A sent again, answered        write B here would be lost under A
+
+Why order is kept:
+
+* A write without an answer is sent again, because both copies have the same content. Its bytes are
+  *unsettled*: no newer write reaches them until the server's process is known to have ended
+  (`Pipe.server_ended`). Without such a witness a newer write is refused, as it is over a hung local
+  write (members/base.py), and its member is excluded. Reads are answered: they find that content
+  before and after the late copy.
+* A server that was killed may have lost writes that it had answered but not flushed, because NBD
+  promises nothing else. So a copy of each is kept until a flush that began after its answer has
+  succeeded. When the last connection is lost, they are written again, then the writes without an
+  answer, and only then anything new. A flush is sent again after them. So a flush that succeeds
+  covers all that was answered before it, whichever server process did it.
+* Only the newest content of each byte is written again (`Unflushed.newest`): late copies, also of
+  what is written again, then have the same content as what follows them.
+* A flush goes over one connection. Several are used only if the server says (multi-conn) that a
+  flush on one covers the answered writes of all.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import trio
 
@@ -22,8 +47,6 @@ from raidx_fuse.members.nbd.beat import BEAT_BYTES, BEAT_OFFSET
 from raidx_fuse.members.nbd.connection import CHANGES, PATIENCE_S, Call, Connection
 from raidx_fuse.members.nbd.pipe import Pipe
 from raidx_fuse.members.nbd.protocol.wire import Command, CommandFlag, Export, Flag
-from raidx_fuse.members.nbd.unsettled import Unflushed, Unsettled
-from raidx_fuse.members.overdue import give_up
 from raidx_fuse.members.threads import in_thread
 from raidx_fuse.tasks import rest
 
@@ -36,6 +59,120 @@ AGAIN = (errno.ECONNRESET, errno.ETIMEDOUT)  # of a recovery: another connection
 
 Dial = Callable[[], Pipe]
 Ask = Callable[[Call, str], Awaitable[None]]
+
+
+class Unflushed:
+    """Copies of the answered writes that no flush covers; *size_bytes* is their memory."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._calls: deque[Call] = deque()
+        self._first = 0  # how many have been dropped: marks are absolute
+
+    def add(self, call: Call) -> None:
+        """Keep *call*, which was answered."""
+        self._calls.append(call)
+        self.size_bytes += _memory(call)
+
+    def mark(self) -> int:
+        """Return a mark for `flushed`: all that was added so far."""
+        return self._first + len(self._calls)
+
+    def flushed(self, mark: int) -> None:
+        """Drop what was added before *mark*: a flush that began then has succeeded."""
+        while self._calls and self._first < mark:
+            self.size_bytes -= _memory(self._calls.popleft())
+            self._first += 1
+
+    def newest(self, later: Sequence[Call]) -> Iterator[Call]:
+        """Yield writes of what is the newest content of its bytes; *later* ones follow anyway."""
+        covered = _Ranges()
+        for call in later:
+            covered.add(call.offset_bytes, call.offset_bytes + call.size_bytes)
+        for call in reversed(self._calls):
+            end = call.offset_bytes + call.size_bytes
+            for at, stop in covered.add(call.offset_bytes, end):
+                parts: Sequence[memoryview] = ()
+                if call.command == Command.WRITE:
+                    (data,) = call.buffers
+                    first = at - call.offset_bytes
+                    parts = [memoryview(data)[first : first + stop - at]]
+                yield Call(call.command, at, stop - at, parts, call.flags)
+
+
+class _Ranges:
+    """A set of byte ranges, joined and in order."""
+
+    def __init__(self) -> None:
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+
+    def add(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """Add a range; return the parts of it that are new."""
+        first = bisect_left(self._ends, begin)
+        last = bisect_right(self._begins, end)
+        new, at = [], begin
+        for number in range(first, last):
+            if at < self._begins[number]:
+                new.append((at, self._begins[number]))
+            at = max(at, self._ends[number])
+        if at < end:
+            new.append((at, end))
+        if first < last:
+            begin = min(begin, self._begins[first])
+            end = max(end, self._ends[last - 1])
+        self._begins[first:last] = [begin]
+        self._ends[first:last] = [end]
+        return new
+
+
+def _memory(call: Call) -> int:
+    return sum(map(len, call.buffers)) + 100
+
+
+@dataclass(slots=True, eq=False)
+class LostPipe:
+    """A cut connection with writes under way: *ranges* in bytes, *ended* once it is harmless."""
+
+    pipe: Pipe
+    ranges: list[tuple[int, int]]
+    ended: trio.Event
+
+
+class Unsettled:
+    """The byte ranges of writes that servers of cut connections may still carry out."""
+
+    def __init__(self) -> None:
+        self._lost: list[LostPipe] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._lost)
+
+    def add(self, pipe: Pipe, ranges: list[tuple[int, int]]) -> None:
+        """Note that *pipe* was cut with writes to *ranges* under way."""
+        if not ranges or pipe.server_ended():
+            pipe.forget()
+            return
+        lost = LostPipe(pipe, ranges, trio.Event())
+        self._lost.append(lost)
+        if pipe.has_witness:
+            trio.lowlevel.spawn_system_task(self._watch, lost)
+
+    async def _watch(self, lost: LostPipe) -> None:
+        try:
+            await lost.pipe.wait_ended()
+            self._lost.remove(lost)
+            lost.ended.set()
+        finally:
+            lost.pipe.forget()
+
+    def overlapping(self, offset_bytes: int, size_bytes: int) -> LostPipe | None:
+        """Return a lost connection whose writes may still reach the range, or None."""
+        end = offset_bytes + size_bytes
+        for lost in self._lost:
+            if any(begin < end and offset_bytes < stop for begin, stop in lost.ranges):
+                return lost
+        return None
 
 
 class Links:
@@ -64,29 +201,15 @@ class Links:
         self._renew = renew
         self._sure = sure
         self._recovering: Connection | None = None
-        self._watched = False  # whether callers limit the time of their calls
-        self._connections = [Connection(pipe, self._ended, self._cut, lambda: self._watched)]
+        self.watched = False  # whether callers limit the time of their calls
+        self.connections = [Connection(pipe, self._ended, self._cut, lambda: self.watched)]
         self._waiting: list[Call] = []  # for a connection, in order
         self._gates: list[Call] = []  # changes that have not begun, for a connection
-        self._unsettled = Unsettled()
+        self.unsettled = Unsettled()
         self._dialling = False
         self._delay_s = 0.0  # before the next try, 0 again once a call was answered
         self._closed = False
         self._token: trio.lowlevel.TrioToken | None = None  # of the event loop that uses them
-
-    def note_watched(self) -> None:
-        """Note that callers limit the time of their calls from now on."""
-        self._watched = True
-
-    @property
-    def unsettled(self) -> bool:
-        """Whether a write of a lost connection may still be carried out."""
-        return bool(self._unsettled)
-
-    @property
-    def connected(self) -> bool:
-        """Whether there is a connection now."""
-        return bool(self._connections)
 
     async def do(self, call: Call, operation: str) -> None:
         """Carry out *call*, which is no change but of the beat. Raises MemberError."""
@@ -100,21 +223,21 @@ class Links:
         """
         offset_bytes, size_bytes = call.offset_bytes, call.size_bytes
         while True:
-            if not self._connections:
+            if not self.connections:
                 # The recovery must have ended: it may fail, and what it sent be unsettled then.
                 gate = Call(call.command, offset_bytes, size_bytes)
                 self._gates.append(gate)
                 self._dial_soon()
                 await self._end_of(gate, operation)
                 continue
-            lost = self._unsettled.overlapping(offset_bytes, size_bytes)
+            lost = self.unsettled.overlapping(offset_bytes, size_bytes)
             if lost is None:
                 break
             if not lost.pipe.has_witness:
                 why = "an earlier write of a lost connection may still land there"
                 raise MemberError(self._path, operation, offset_bytes, errno.EIO, why)
             await lost.ended.wait()
-        call.guard_by(self._sure)
+        call.guard = self._sure
         self._submit(call)
         await self._end_of(call, operation)
 
@@ -123,18 +246,18 @@ class Links:
 
         A write never lands under one that a lost connection may still carry out.
         """
-        if not self._connections or (self._unsettled and call.command in CHANGES):
+        if not self.connections or (self.unsettled and call.command in CHANGES):
             return False
-        call.call_then(then)
+        call.then = then
         if call.command in CHANGES:
-            call.guard_by(self._sure)
+            call.guard = self._sure
         self._submit(call)
         return True
 
     def ask_again(self) -> None:
         """Send the changes that waited until the member was known to be ours."""
         for connection in self._all():
-            connection.wake()
+            connection.wake_sender()
 
     def drop(self, held_back_only: bool) -> None:
         """Abort the connections with changes that have no answer: none goes out any more.
@@ -146,12 +269,12 @@ class Links:
             pipe = connection.pipe
             if held_back_only and not pipe.holds_back():
                 continue
-            if connection.is_stuck or (pipe.can_drop and connection.has_guarded):
+            if not connection.may_go_on() or (pipe.can_drop and connection.has_guarded):
                 connection.cut("whether the member is still ours is not known")
 
     def _all(self) -> list[Connection]:
         recovering = [] if self._recovering is None else [self._recovering]
-        return self._connections + recovering
+        return self.connections + recovering
 
     async def _end_of(self, call: Call, operation: str) -> None:
         await call.wait()
@@ -185,7 +308,7 @@ class Links:
             return False
 
     def _close(self) -> None:
-        connections, self._connections = self._connections, []
+        connections, self.connections = self.connections, []
         for connection in connections:
             connection.end_now()
             for call in connection.take_back():
@@ -195,7 +318,7 @@ class Links:
     def _submit(self, call: Call) -> None:
         if self._token is None:
             self._token = trio.lowlevel.current_trio_token()
-        connections = self._connections
+        connections = self.connections
         if not connections:
             self._waiting.append(call)
             self._dial_soon()
@@ -230,7 +353,7 @@ class Links:
     def _end_all(self, calls: Sequence[Call], number: int, message: str) -> None:
         for call in calls:
             if call.sent and call.command in CHANGES and not _is_beat(call):
-                give_up(self._member, call.offset_bytes, call.size_bytes)
+                self._member.note_overdue(call.offset_bytes, call.size_bytes)
             call.end(number, message)
 
     def _open_gates(self, number: int = 0, message: str = "") -> None:
@@ -242,12 +365,12 @@ class Links:
 
     def _cut(self, connection: Connection, reason: str) -> None:
         """Take back the calls of a lost connection, and have them sent again."""
-        if connection in self._connections:
-            self._connections.remove(connection)
+        if connection in self.connections:
+            self.connections.remove(connection)
         back = connection.take_back()
         again = [call for call in back if not call.cancelled]
         with suppress(RuntimeError):  # the event loop has ended: nothing is sent any more
-            self._unsettled.add(connection.pipe, _sent_ranges(back))
+            self.unsettled.add(connection.pipe, _sent_ranges(back))
             silent = connection.silent
             if reason:  # if silent, the calls' errors say it
                 level = logging.INFO if silent else logging.WARNING
@@ -258,7 +381,7 @@ class Links:
             again = [call for call in again if call not in old]
             why = reason if silent else f"no answer over many connections: {reason}"
             self._end_all(old, errno.ETIMEDOUT, why)
-            if self._connections:
+            if self.connections:
                 for call in again:
                     self._submit(call)
             else:
@@ -284,7 +407,7 @@ class Links:
                     return
                 except RaidxError as refusal:
                     error = refusal.message
-                if self._connections:
+                if self.connections:
                     return  # another one was wanted for speed only
                 if trio.current_time() >= deadline_s:
                     self._end_waiting(errno.ETIMEDOUT, f"no connection to the server: {error}")
@@ -295,13 +418,13 @@ class Links:
     async def _dial_once(self) -> None:
         """Connect, and give the connection the calls that wait. Raises RaidxError."""
         pipe = await in_thread(self._path, self._dial, discard=lambda late: late.close())
-        connection = Connection(pipe, lambda call: None, self._cut_again, lambda: self._watched)
+        connection = Connection(pipe, lambda call: None, self._cut_again, lambda: self.watched)
         if self._closed:
             connection.end_now()
             return
         try:
             self._check_same(pipe.export)
-            if not self._connections:
+            if not self.connections:
                 self._recovering = connection
                 await self._recover(connection)
         except MemberError as error:
@@ -313,7 +436,7 @@ class Links:
         finally:
             self._recovering = None
         connection.on_end, connection.on_cut = self._ended, self._cut
-        self._connections.append(connection)
+        self.connections.append(connection)
         waiting, self._waiting = self._waiting, []
         for call in waiting:
             self._submit(call)
@@ -333,14 +456,14 @@ class Links:
         self._waiting = [call for call in self._waiting if not call.cancelled]
         later = [call for call in self._waiting if call.command in CHANGES]  # these will be sent
         for call in self.unflushed.newest(later):
-            call.guard_by(self._sure)
+            call.guard = self._sure
             await ask(call, "write")
 
     def _cut_again(self, connection: Connection, reason: str) -> None:
         """End the calls of a connection that was lost during the recovery."""
         back = connection.take_back()
         with suppress(RuntimeError):
-            self._unsettled.add(connection.pipe, _sent_ranges(back))
+            self.unsettled.add(connection.pipe, _sent_ranges(back))
         for call in back:
             call.end(errno.ECONNRESET, reason)
 

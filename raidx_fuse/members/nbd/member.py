@@ -6,6 +6,7 @@ Connections and their loss are in links.py, the lock in beat.py and keeper.py.
 from __future__ import annotations
 
 import errno
+import mmap
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -15,15 +16,49 @@ from raidx_fuse.errors import MemberError, RaidxError, Reason, TooSmallError, Us
 from raidx_fuse.members.base import Identity, Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.nbd.beat import BEAT_BYTES, BEAT_OFFSET, Holder
 from raidx_fuse.members.nbd.connection import Call
-from raidx_fuse.members.nbd.copies import Copies
 from raidx_fuse.members.nbd.keeper import Lock, this_process
 from raidx_fuse.members.nbd.links import Ask, Dial, Links
 from raidx_fuse.members.nbd.protocol.wire import Command, CommandFlag, Flag, ProtocolError
 
+LARGE_BYTES = 32 << 10  # smaller ones lie in the heap
+_MAP_BYTES = 8 << 20
+_PAGE_BYTES = 4096
+_OWN = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 DEPTH = 16  # requests under way for a queue
 BLOCK_BYTES_MAX = 4096
 UNFLUSHED_BYTES_MAX = 64 << 20
 ZEROES_BYTES_MAX = 1 << 30  # of one request to write zeroes
+
+
+class Copies:
+    """Makes copies one behind the other in maps; a map lives as long as any copy in it.
+
+    They are many and live long, so their memory is fresh ever again, and the faults on its pages
+    cost four times as much as the copying: 110 us for 340 KiB, of which huge pages leave 26.
+    """
+
+    def __init__(self) -> None:
+        self._map: memoryview = memoryview(b"")
+        self._at = 0
+
+    def of(self, buffers: Sequence[ReadBuffer], size_bytes: int) -> bytearray | memoryview:
+        """Return a writable copy of *buffers*, *size_bytes* in all."""
+        if not LARGE_BYTES <= size_bytes <= _MAP_BYTES:
+            return bytearray().join(buffers)
+        at = self._at
+        if at + size_bytes > len(self._map):
+            fresh = mmap.mmap(-1, _MAP_BYTES, flags=_OWN)
+            with suppress(OSError):  # a kernel without huge pages
+                fresh.madvise(mmap.MADV_HUGEPAGE)
+            self._map, at = memoryview(fresh), 0
+        self._at = at + -(-size_bytes // _PAGE_BYTES) * _PAGE_BYTES
+        whole = self._map[at : at + size_bytes]
+        at = 0
+        for buffer in buffers:
+            end = at + len(buffer)
+            whole[at:end] = buffer
+            at = end
+        return whole
 
 
 class NbdMember(Member):
@@ -169,7 +204,7 @@ class NbdMember(Member):
         return sure and self._links.unflushed.size_bytes <= UNFLUSHED_BYTES_MAX
 
     async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
-        # The copy is kept until a flush, see unsettled.py, so the caller's buffers are free.
+        # The copy is kept until a flush, see links.py, so the caller's buffers are free.
         data = self._copies.of(buffers, sum(map(len, buffers)))
         self._check("write", offset_bytes, len(data))
         if not data:
@@ -260,7 +295,7 @@ class NbdMember(Member):
             await self._change(Call(Command.WRITE_ZEROES, at, size_bytes, (), self._fua))
 
     def note_watched(self) -> None:
-        self._links.note_watched()
+        self._links.watched = True
 
     def is_settled(self) -> bool:
         return not self.overdue and not self._links.unsettled
@@ -271,7 +306,7 @@ class NbdMember(Member):
             return
         self._closed = True
         page = None if self._lock is None else self._lock.released()
-        connected = self._links.connected
+        connected = bool(self._links.connections)
         self._links.close()
         if page is not None and connected:
             with suppress(OSError, RaidxError):  # else others wait until the beat is stale

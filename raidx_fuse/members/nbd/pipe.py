@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from raidx_fuse.errors import MemberError
-from raidx_fuse.members.nbd.protocol.client import Client
-from raidx_fuse.members.nbd.protocol.exchange import Exchange
+from raidx_fuse.members.nbd.protocol.client import Client, Exchange
 from raidx_fuse.members.nbd.protocol.wire import Command, CommandFlag, Export, Flag
 
 Piece = bytes | bytearray | memoryview

@@ -23,19 +23,27 @@ import errno
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 import trio
 
 from raidx_fuse.errors import MemberError, ShorterError
-from raidx_fuse.members.base import SECTOR_BYTES, Member, ReadBuffer, WriteBuffer
+from raidx_fuse.members.base import SECTOR_BYTES, Member, ReadBuffer, WrapperMember, WriteBuffer
 from raidx_fuse.members.simulated.virtual_time import sleep
-from raidx_fuse.members.wrapper import WrapperMember
 
 Operation = Literal["read", "write", "flush"]
 Kind = Literal["error", "hang", "slow", "lost", "misdirected", "torn"]
 ALL: tuple[Operation, ...] = ("read", "write", "flush")
 WRITE: tuple[Operation, ...] = ("write",)
+
+
+class Limits(TypedDict, total=False):
+    """To what a fault is limited: bytes of the member, a number of hits, a probability."""
+
+    offset_bytes: int
+    length_bytes: int | None
+    count: int | None
+    probability: float
 
 
 class Fault:
@@ -113,67 +121,20 @@ class FaultMember(WrapperMember):
         operations: Sequence[Operation] = ALL,
         *,
         number: int = errno.EIO,
-        offset_bytes: int = 0,
-        length_bytes: int | None = None,
-        count: int | None = None,
-        probability: float = 1.0,
+        **limits: Unpack[Limits],
     ) -> Fault:
         """Fail operations with errno *number*: bad blocks, a burst of *count*, a bad cable."""
-        return self.inject(
-            Fault(
-                "error",
-                operations,
-                number=number,
-                offset_bytes=offset_bytes,
-                length_bytes=length_bytes,
-                count=count,
-                probability=probability,
-            )
-        )
+        return self.inject(Fault("error", operations, number=number, **limits))
 
-    def hang(
-        self,
-        operations: Sequence[Operation] = ALL,
-        *,
-        offset_bytes: int = 0,
-        length_bytes: int | None = None,
-        count: int | None = None,
-        probability: float = 1.0,
-    ) -> Fault:
+    def hang(self, operations: Sequence[Operation] = ALL, **limits: Unpack[Limits]) -> Fault:
         """Complete no operation until the fault is lifted; abandoned ones take effect then."""
-        return self.inject(
-            Fault(
-                "hang",
-                operations,
-                offset_bytes=offset_bytes,
-                length_bytes=length_bytes,
-                count=count,
-                probability=probability,
-            )
-        )
+        return self.inject(Fault("hang", operations, **limits))
 
     def slow(
-        self,
-        delay_s: float,
-        operations: Sequence[Operation] = ALL,
-        *,
-        offset_bytes: int = 0,
-        length_bytes: int | None = None,
-        count: int | None = None,
-        probability: float = 1.0,
+        self, delay_s: float, operations: Sequence[Operation] = ALL, **limits: Unpack[Limits]
     ) -> Fault:
         """Delay operations by *delay_s*: above the timeout of the array, a hang that ends."""
-        return self.inject(
-            Fault(
-                "slow",
-                operations,
-                delay_s=delay_s,
-                offset_bytes=offset_bytes,
-                length_bytes=length_bytes,
-                count=count,
-                probability=probability,
-            )
-        )
+        return self.inject(Fault("slow", operations, delay_s=delay_s, **limits))
 
     def lose_writes(self, *, count: int | None = 1, probability: float = 1.0) -> Fault:
         """Acknowledge writes without doing them."""

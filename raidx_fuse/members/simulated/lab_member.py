@@ -22,10 +22,9 @@ from typing import Literal
 import trio
 
 from raidx_fuse.errors import BusyError, MemberError, Reason
-from raidx_fuse.members.base import Member, ReadBuffer
+from raidx_fuse.members.base import Member, ReadBuffer, WrapperMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.powercut import OpenWrite, draw_cut
-from raidx_fuse.members.wrapper import WrapperMember
 
 Keep = Literal["none", "some", "all"]
 CACHE_BYTES = 64 << 20  # like a disk, which writes the oldest out when its cache is full
@@ -51,7 +50,7 @@ class UnflushedMember(WrapperMember):
         self._open_bytes = 0
         self._durable = 0  # writes so far that are no longer in `_open`
         self._in_flight = 0
-        self._off = False
+        self.off = False
 
     @property
     def unflushed(self) -> int:
@@ -111,10 +110,6 @@ class UnflushedMember(WrapperMember):
             self._note(offset_bytes, bytes(length_bytes), bytes(before))
         return done
 
-    def switch_off(self) -> None:
-        """Refuse every operation from now on."""
-        self._off = True
-
     async def cut_power(self, keep: Keep, seed: str, origin_bytes: int = 0) -> Cut:
         """Cut the power: store of the unflushed writes what *keep* says, then refuse everything.
 
@@ -122,7 +117,7 @@ class UnflushedMember(WrapperMember):
         it is stored, lost, or stored in part: other writes do not change the decision about it.
         Raises BusyError if the host does not end its writes, MemberError.
         """
-        self.switch_off()
+        self.off = True
         with trio.move_on_after(IN_FLIGHT_S) as waiting:
             while self._in_flight or not self.is_settled():  # noqa: ASYNC110  # threads tell nobody
                 await trio.sleep(0.01)
@@ -164,7 +159,7 @@ class UnflushedMember(WrapperMember):
         del self._open[: max(0, count)]
 
     def _check_power(self, operation: str, offset_bytes: int) -> None:
-        if self._off:
+        if self.off:
             raise MemberError(self.path, operation, offset_bytes, errno.ENODEV, "the power was cut")
 
 
@@ -208,7 +203,7 @@ class LabMember(FaultMember):
     def switch_off(self) -> None:
         """Refuse every operation from now on."""
         self.clear()
-        self.unflushed.switch_off()
+        self.unflushed.off = True
 
     async def cut_power(self, keep: Keep, seed: str, origin_bytes: int = 0) -> Cut:
         """Cut the power of the disk; see `UnflushedMember.cut_power`."""

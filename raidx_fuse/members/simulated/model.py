@@ -7,17 +7,159 @@ serves teaching: a mount whose members are as slow as real disks. The data are i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
-from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
+from raidx_fuse.members.base import Member, ReadBuffer, WrapperMember, WriteBuffer
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.simulated.reordering import Reordering
 from raidx_fuse.members.simulated.service import ServiceModel, ServiceQueue, make_model
 from raidx_fuse.members.simulated.virtual_time import sleep_until
-from raidx_fuse.members.simulated.write_cache import WriteCache
-from raidx_fuse.members.wrapper import WrapperMember
+
+_MB = 1e6
+
+
+class WriteCache:
+    """The write cache of the device of *queue*, of the size that its model says.
+
+    The disk writes the cache's content to the medium whenever it has nothing else to do: the next
+    piece upwards of the head, then from the lowest again ("cscan"), or the oldest ("fifo"). A piece
+    that is written again before that is written once. A read waits for the one piece that is being
+    written; a write that finds the cache full waits for room; a flush writes everything. All of it
+    is computed when the next request comes, so the cache needs no task.
+    """
+
+    def __init__(self, queue: ServiceQueue) -> None:
+        self._queue = queue
+        self._size_bytes = queue.model.cache_mb * _MB
+        self._pieces: dict[int, tuple[int, float]] = {}  # offset -> length, since when
+        self._used_bytes = 0
+        self._access_s = queue.model.write_access_ms / 1e3
+        rate = queue.model.write_mb_s * _MB
+        self._byte_s = 1 / rate if rate else 0.0
+
+    def submit(self, now_s: float, is_write: bool, offset_bytes: int, length_bytes: int) -> float:
+        """Accept an operation that arrives at *now_s*; return the time when it completes."""
+        self._write_back(now_s)
+        held = self._pieces.get(offset_bytes)
+        if not is_write:
+            if held is not None and held[0] >= length_bytes:
+                return now_s + self._access_s + length_bytes * self._byte_s
+            return self._queue.submit(now_s, False, offset_bytes, length_bytes)
+        if held is not None:
+            del self._pieces[offset_bytes]
+            self._used_bytes -= held[0]
+            length_bytes = max(length_bytes, held[0])
+        room_s = now_s
+        while self._pieces and self._used_bytes + length_bytes > self._size_bytes:
+            room_s = self._write_one(now_s)
+        self._pieces[offset_bytes] = (length_bytes, room_s)
+        self._used_bytes += length_bytes
+        return room_s + self._access_s + length_bytes * self._byte_s
+
+    def flush(self, now_s: float) -> float:
+        """Accept a flush; return the time when it completes."""
+        self._write_back(now_s)
+        while self._pieces:
+            self._write_one(now_s)
+        return self._queue.flush(now_s)
+
+    def _write_back(self, until_s: float) -> None:
+        """Write what an idle medium has begun to write before *until_s*."""
+        while self._pieces and self._queue.free_s() < until_s:
+            _, since_s = self._pieces[self._next()]
+            if since_s >= until_s:
+                return
+            self._write_one(since_s)
+
+    def _write_one(self, from_s: float) -> float:
+        """Write the next piece to the medium, not before *from_s*; return when it is there."""
+        offset = self._next()
+        length, since_s = self._pieces.pop(offset)
+        self._used_bytes -= length
+        return self._queue.submit(max(from_s, since_s), True, offset, length)
+
+    def _next(self) -> int:
+        if self._queue.model.order == "fifo":
+            return next(iter(self._pieces))
+        head = self._queue.head_bytes
+        return min(self._pieces, key=lambda offset: (offset < head, offset))
+
+
+class Waiting:
+    """An operation that waits, until *chosen* is set; *position_s* was drawn when it was chosen."""
+
+    __slots__ = ("chosen", "is_write", "offset_bytes", "position_s")
+
+    def __init__(self, is_write: bool, offset_bytes: int) -> None:
+        self.is_write = is_write
+        self.offset_bytes = offset_bytes
+        self.chosen = trio.Event()
+        self.position_s: float | None = None
+
+    def draw(self, position_s: float) -> float:
+        """Note what positioning would take now, and return it."""
+        self.position_s = position_s
+        return position_s
+
+
+class Reordering:
+    """The operations that wait at the device of *queue*, whose model says in which order.
+
+    Operations that arrive while all channels are busy wait here. When one ends, "ncq" takes the
+    waiting one with the shortest positioning (seek and rotation: what a disk knows of its own
+    platters), and "cscan" the nearest one upwards of the head, then the lowest. Rotation is drawn
+    anew at each choice, because the angle between the head and a sector is another one after each
+    operation.
+    """
+
+    def __init__(self, queue: ServiceQueue) -> None:
+        self._queue = queue
+        self._waiting: list[Waiting] = []
+        self._serving = 0
+        self._choose: Callable[[], Waiting] = (
+            self._nearest if queue.model.order == "ncq" else self._upwards
+        )
+
+    async def turn(self, is_write: bool, offset_bytes: int) -> float | None:
+        """Return when the device begins with this operation, with its positioning if it is known.
+
+        `ended` must be called after it, however it ends.
+        """
+        if self._serving < self._queue.model.channels:
+            self._serving += 1
+            return None
+        mine = Waiting(is_write, offset_bytes)
+        self._waiting.append(mine)
+        try:
+            await mine.chosen.wait()
+        except trio.Cancelled:
+            if mine in self._waiting:
+                self._waiting.remove(mine)
+            else:
+                self.ended()
+            raise
+        return mine.position_s
+
+    def ended(self) -> None:
+        """Let the next operation begin."""
+        if not self._waiting:
+            self._serving -= 1
+            return
+        chosen = self._choose()
+        self._waiting.remove(chosen)
+        chosen.chosen.set()
+
+    def _nearest(self) -> Waiting:
+        device = self._queue
+        return min(
+            self._waiting,
+            key=lambda one: one.draw(device.positioning_s(one.is_write, one.offset_bytes)),
+        )
+
+    def _upwards(self) -> Waiting:
+        head = self._queue.head_bytes
+        return min(self._waiting, key=lambda one: (one.offset_bytes < head, one.offset_bytes))
 
 
 class ModelMember(WrapperMember):

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 import trio
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
+from raidx_fuse.members.base import Member, ReadBuffer, WrapperMember, WriteBuffer
 from raidx_fuse.members.simulated.virtual_time import sleep_until
-from raidx_fuse.members.wrapper import WrapperMember
 
 HEAD_BYTES = 32  # of a request or reply without data, as in NBD
 DEPTH = 16  # requests under way at one server

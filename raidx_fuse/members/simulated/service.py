@@ -8,9 +8,9 @@ transfers share one path:
     channel 1  |--position B--|   |=B=|
     channel 2  |--position C--|       |=C=|                          = is the shared path
 
-So a disk with one channel is a FIFO queue, unless its *order* lets it choose (reordering.py). A
+So a disk with one channel is a FIFO queue, unless its *order* lets it choose (model.py). A
 write cache (*cache_mb*) takes writes at once and writes them to the medium in its own order
-(write_cache.py). A flash drive that collects garbage stalls for *stall_ms* after every
+(model.py). A flash drive that collects garbage stalls for *stall_ms* after every
 *stall_each_mb* written, all channels at once.
 
 The seek time depends on the distance d between head and target on a member of S bytes:
@@ -155,7 +155,7 @@ class ServiceQueue:
         self._channels = [0.0] * model.channels
         self._path_free_s = 0.0
         self._last_end_s = 0.0
-        self._head_bytes = 0
+        self.head_bytes = 0
         self._unflushed = False
         self._turn_s = 60.0 / model.rpm if model.rpm else 0.0
         self._settle_s = model.settle_ms / 1e3
@@ -193,7 +193,7 @@ class ServiceQueue:
             if position_s is None:
                 position_s = self._position_s(is_write, offset_bytes)
             ready_s += position_s
-            self._head_bytes = offset_bytes + length_bytes
+            self.head_bytes = offset_bytes + length_bytes
         end_s = max(ready_s, self._path_free_s) + length_bytes * self._byte_s[is_write]
         channels[channel] = self._path_free_s = end_s
         if end_s > self._last_end_s:
@@ -211,11 +211,6 @@ class ServiceQueue:
         until_s = from_s + self.model.stall_ms / 1e3
         self._channels = [max(until_s, free_s) for free_s in self._channels]
         self._path_free_s = max(until_s, self._path_free_s)
-
-    @property
-    def head_bytes(self) -> int:
-        """Where the last operation ended."""
-        return self._head_bytes
 
     def free_s(self) -> float:
         """Return the time at which the first channel is free."""
@@ -239,7 +234,7 @@ class ServiceQueue:
         return end_s
 
     def _position_s(self, is_write: bool, offset_bytes: int) -> float:
-        gap_bytes = offset_bytes - self._head_bytes
+        gap_bytes = offset_bytes - self.head_bytes
         if gap_bytes == 0:
             return 0.0
         seek_s = self._settle_s + self._seek_span_s * sqrt(abs(gap_bytes))

@@ -408,7 +408,7 @@ MUTANTS = (
         "late-write-copied-to-the-successor",
         TWIN,
         "        if self.has_passed_on and "
-        "is_overdue(self, offset_bytes, sum(map(len, buffers))):\n"
+        "self.is_overdue(offset_bytes, sum(map(len, buffers))):\n"
         "            return  # it was given up, and the successor may have something newer\n",
         "",
         "older content lands on the member that has the role",

@@ -14,7 +14,6 @@ from tests.crash.mutants.mutant import (
 )
 
 BASE = "raidx_fuse/members/base.py"
-OVERDUE = "raidx_fuse/members/overdue.py"
 NEWEST = "raidx_fuse/store/member_set.py"
 QUEUE = "raidx_fuse/store/queue.py"
 PAGESTORE = "raidx_fuse/store/page_store.py"
@@ -38,19 +37,16 @@ LIMIT_TESTS = ("tests/journal/test_replay_limits.py",)
 LATE = (
     Mutant(
         "write-that-was-given-up-not-noted",
-        OVERDUE,
-        "    member.note_overdue(offset_bytes, offset_bytes + size_bytes)\n\n\n"
-        "def came_back(member: Member, offset_bytes: int, size_bytes: int) -> None:",
-        "    pass\n\n\n"
-        "def came_back(member: Member, offset_bytes: int, size_bytes: int) -> None:\n"
-        "    return",
+        QUEUE,
+        "            self.member.note_overdue(operation.offset, operation.size_bytes)",
+        "            operation.abandoned = None",
         "it lands later over a newer one that was acknowledged",
         HANGS,
         LATE_TESTS,
     ),
     Mutant(
         "overdue-range-one-sector-short",
-        OVERDUE,
+        BASE,
         "begin < end and offset_bytes < stop for begin, stop",
         "begin < end and offset_bytes < stop - 512 for begin, stop",
         "a write to the last sector of an overdue one is overwritten by it",
@@ -69,7 +65,7 @@ LATE = (
     Mutant(
         "superblock-over-an-overdue-one",
         ROUND,
-        "            if is_overdue(self._member, *self._place):",
+        "            if self._member.is_overdue(*self._place):",
         "            if False:",
         "the older configuration lands over the newer one, in the same slot",
         HANGS,
@@ -78,7 +74,7 @@ LATE = (
     Mutant(
         "superblock-given-up-and-not-noted",
         ROUND,
-        "            give_up(self._member, *self._place)",
+        "            self._member.note_overdue(*self._place)",
         "            self._given_up = False",
         "the older configuration lands over the newer one, in the same slot",
         HANGS,
@@ -302,7 +298,7 @@ BELIEVED = (
     Mutant(
         "read-takes-overdue-bytes-for-granted",
         NEWEST,
-        "patched = covers_overdue(queue.member, self.overlay.covers, role, offset, size)",
+        "patched = queue.member.covers_overdue(self.overlay.covers, role, offset, size)",
         "patched = True",
         "parity is computed from bytes that change afterwards",
         HANGS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from raidx_fuse.members.nbd.copies import LARGE_BYTES, Copies
+from raidx_fuse.members.nbd.member import LARGE_BYTES, Copies
 
 
 def test_copies_stay_as_they_were_made() -> None:

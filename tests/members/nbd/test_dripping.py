@@ -13,8 +13,7 @@ import pytest
 
 from raidx_fuse.errors import MemberError
 from raidx_fuse.members.nbd.dial import dial
-from raidx_fuse.members.nbd.protocol.server import Server
-from raidx_fuse.members.nbd.protocol.server_handshake import ServerHandshake
+from raidx_fuse.members.nbd.protocol.server import Server, ServerHandshake
 from raidx_fuse.members.nbd.protocol.wire import Export, Flag
 from raidx_fuse.members.nbd.uri import parse_uri
 

@@ -11,11 +11,8 @@ from pathlib import Path
 import pytest
 
 import raidx_fuse.members.nbd.protocol
-from raidx_fuse.members.nbd.protocol.client import Client
-from raidx_fuse.members.nbd.protocol.client_handshake import ClientHandshake, RefusedError
-from raidx_fuse.members.nbd.protocol.exchange import Exchange
-from raidx_fuse.members.nbd.protocol.server import Request, Server
-from raidx_fuse.members.nbd.protocol.server_handshake import ServerHandshake
+from raidx_fuse.members.nbd.protocol.client import Client, ClientHandshake, Exchange, RefusedError
+from raidx_fuse.members.nbd.protocol.server import Request, Server, ServerHandshake
 from raidx_fuse.members.nbd.protocol.wire import (
     STATE_HOLE,
     STATE_ZERO,

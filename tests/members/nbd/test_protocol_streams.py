@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.members.nbd.protocol.client import Client
-from raidx_fuse.members.nbd.protocol.client_handshake import ClientHandshake
-from raidx_fuse.members.nbd.protocol.server import TARGET_BYTES_MIN, Request, Server
-from raidx_fuse.members.nbd.protocol.server_handshake import ServerHandshake
+from raidx_fuse.members.nbd.protocol.client import Client, ClientHandshake
+from raidx_fuse.members.nbd.protocol.server import (
+    TARGET_BYTES_MIN,
+    Request,
+    Server,
+    ServerHandshake,
+)
 from raidx_fuse.members.nbd.protocol.wire import (
     Command,
 )

@@ -8,12 +8,12 @@ import pytest
 import trio
 
 from raidx_fuse.errors import MemberError
+from raidx_fuse.members.base import WrapperMember
 from raidx_fuse.members.nbd.member import NbdMember
 from raidx_fuse.members.nbd.pipe import Piece
 from raidx_fuse.members.nbd.protocol.server import Request, Server
 from raidx_fuse.members.nbd.protocol.wire import Command
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.members.wrapper import WrapperMember
 from raidx_fuse.store.queue import FLUSH, CountdownLatch, MemberQueue, Operation
 from tests.support.nbd_server import MemoryServer
 

@@ -15,9 +15,8 @@ import trio
 from raidx_fuse.errors import MemberError
 from raidx_fuse.lab.crash.disks import SectorDisk
 from raidx_fuse.lab.crash.durable import SLOTS_BYTES
-from raidx_fuse.members.base import ReadBuffer, WriteBuffer
+from raidx_fuse.members.base import ReadBuffer, WrapperMember, WriteBuffer
 from raidx_fuse.members.simulated.virtual_time import sleep
-from raidx_fuse.members.wrapper import WrapperMember
 
 DEPTH = 8  # a held operation leaves room for the others
 SLOW_S, DRAG_S = 2.0, 0.3
