@@ -29,8 +29,7 @@ from raidx_fuse.lab.experiments.modelled import Hardware, modelled_array
 from raidx_fuse.layouts.numbers import chunk_range
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.balance.utilisation import DiskTimes
-from raidx_fuse.pool.hotspots.balancer import Balancer
-from raidx_fuse.pool.hotspots.mover import JobMover
+from raidx_fuse.pool.hotspots.balancer import Balancer, JobMover
 from raidx_fuse.pool.move import open_pool
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume import Volume

@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from raidx_fuse.pool.balance.baselines import random_reassign
-from raidx_fuse.pool.balance.strategies import make
+from raidx_fuse.pool.balance.strategies import make, random_reassign
 from raidx_fuse.pool.balance.system import ArraySpec, System, VolumeSpec, make_system
 
 GB = 10**9

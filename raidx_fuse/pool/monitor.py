@@ -24,9 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from raidx_fuse.errors import FormatError
-from raidx_fuse.pool.balance.service_times import ServiceTimes
 from raidx_fuse.pool.balance.system import TAU, Bools, Floats
-from raidx_fuse.pool.balance.utilisation import VolumeLoad
+from raidx_fuse.pool.balance.utilisation import ServiceTimes, VolumeLoad
 from raidx_fuse.settings import OBSERVATIONS_MAX, SETTINGS
 
 INTERVAL_S: float = SETTINGS["hot.interval"].default

@@ -22,13 +22,104 @@ from typing import NamedTuple
 import trio
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.errors import AmbiguousError, Reason, UsageError
+from raidx_fuse.errors import (
+    AmbiguousError,
+    AssemblyError,
+    FormatError,
+    MemberError,
+    RaidxError,
+    Reason,
+    UsageError,
+)
+from raidx_fuse.format.assemble import assemble
 from raidx_fuse.format.configuration.companions import Companion
+from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.format.configuration.renamed import refuse_half_renamed
 from raidx_fuse.format.configuration.volumes import SOURCE, TARGET, MoveMark, VolumeRecord
-from raidx_fuse.pool.marks import forget_arrival, give_up
-from raidx_fuse.pool.transfer import Transfer
+from raidx_fuse.format.superblock import newest, read_slots
+from raidx_fuse.members.base import Member
+from raidx_fuse.pool.transfer import Transfer, forget_arrival, give_up
 from raidx_fuse.pool.volume import Volume
 from raidx_fuse.pool.volume_table import ArrayVolumes
+
+
+async def by_array(members: Sequence[Member]) -> list[list[Member]]:
+    """Return the members of each array, in the order in which the arrays are named first.
+
+    Each array of several can be started, or AssemblyError names them all: a member of another
+    array that was given by mistake must not look like an array of its own. Of one array nothing is
+    checked here. What has no superblock that can be read is in the first group, whose assembly
+    leaves it out and says what is wrong with it.
+    """
+    groups: dict[str, list[Member]] = {}
+    names: dict[str, str] = {}
+    configs: dict[str, ArrayConfig] = {}  # of the first member of each
+    unread: list[Member] = []
+    for member in members:
+        try:
+            superblock = newest(await read_slots(member), member.path)
+        except (FormatError, MemberError):
+            superblock = None
+        if superblock is None:
+            unread.append(member)
+            continue
+        uuid = superblock.array_uuid
+        groups.setdefault(uuid, []).append(member)
+        names[uuid] = superblock.config.name
+        configs.setdefault(uuid, superblock.config)
+    refuse_half_renamed(list(configs.values()))
+    if len(groups) < 2:
+        return [list(members)]
+    for group in groups.values():
+        try:
+            await assemble(group)
+        except RaidxError as error:
+            parts = "; ".join(
+                f"{', '.join(member.path for member in group)} of array {names[uuid]!r} "
+                f"({uuid[:8]})"
+                for uuid, group in groups.items()
+            )
+            raise AssemblyError(
+                f"these are members of {len(groups)} arrays: {parts}; {error.message}",
+                action="give the members of one array, or all of each",
+                reason=Reason.SEVERAL_ARRAYS,
+            ) from None
+    first, *others = groups.values()
+    return [[*first, *unread], *others]
+
+
+def check_names(pool: Sequence[ArrayVolumes]) -> None:
+    """Raise UsageError if two arrays of *pool*, or two of their volumes, have the same name.
+
+    Or if two of their volumes are the same one: members of one of the arrays are outdated then.
+    """
+    arrays: dict[str, ArrayVolumes] = {}
+    held: dict[str, ArrayVolumes] = {}
+    uuids: dict[str, ArrayVolumes] = {}
+    for volumes in pool:
+        array = volumes.array
+        other = arrays.setdefault(array.name, volumes)
+        if other is not volumes:
+            raise UsageError(
+                f"two arrays are called {array.name}: {other.array.uuid} and {array.uuid}",
+                action="mount each on a mount point of its own",
+                reason=Reason.EXISTS,
+            )
+        for volume in volumes.volumes:
+            if uuids.setdefault(volume.uuid, volumes) is not volumes:
+                raise UsageError(
+                    f"arrays {uuids[volume.uuid].array.name} and {array.name} both say that volume "
+                    f"{volume.name} is theirs",
+                    action="mount one alone, and delete the volume on the outdated one",
+                )
+            first = held.setdefault(volume.name, volumes)
+            if first is not volumes:
+                raise UsageError(
+                    f"arrays {first.array.name} and {array.name} both have a volume {volume.name}",
+                    action="mount one alone, then type: raidx volume rename MOUNT "
+                    f"{volume.name} NEW",
+                    reason=Reason.EXISTS,
+                )
 
 
 class Unshown(NamedTuple):
@@ -56,7 +147,7 @@ class Pool:
         self.unshown: list[Unshown] = []
         self.absent: list[Companion] = []
         self.starting = trio.Lock()  # moves start one after the other
-        self.closing = False
+        self.closing = False  # whether no move may start any more
         self._by_uuid = {volumes.array.uuid: volumes for volumes in self.arrays}
 
     # -- questions -------------------------------------------------------------------------------
@@ -71,9 +162,9 @@ class Pool:
             for volume in volumes.volumes:
                 if ref in (volume.name, volume.uuid):
                     return volumes, volume
-        for one in self.unshown:
-            if ref in (one.record.name, one.record.uuid):
-                raise UsageError(one.text, reason=Reason.MEMBERS_MISSING)
+        unshown = self.find_unshown(ref)
+        if unshown is not None:
+            raise UsageError(unshown.text, reason=Reason.MEMBERS_MISSING)
         for absent in self.absent:
             if ref in absent.volumes:
                 raise UsageError(
@@ -94,18 +185,6 @@ class Pool:
         return None
 
     # -- changes ---------------------------------------------------------------------------------
-
-    def add(self, transfer: Transfer) -> None:
-        """Note that *transfer* is under way."""
-        self.transfers[transfer.volume_uuid] = transfer
-
-    def remove(self, transfer: Transfer) -> None:
-        """Note that *transfer* has ended."""
-        self.transfers.pop(transfer.volume_uuid, None)
-
-    def close(self) -> None:
-        """Let no move start any more."""
-        self.closing = True
 
     async def forget(self, unshown: Unshown) -> None:
         """Delete what the arrays here have of a volume that is not shown. Raises RaidxError."""
@@ -148,8 +227,8 @@ class Pool:
         elif _is_same(there, record, mark):
             assert there is not None
             transfer = Transfer(source, target, record, there, resumed=True)
-            source.adopt(transfer.volume)
-            self.add(transfer)
+            source.volumes.append(transfer.volume)
+            self.transfers[record.uuid] = transfer
         else:
             self._withhold(source, record, _disagreement(source.array, target.array))
 
@@ -166,7 +245,7 @@ class Pool:
         why = _disagreement(target.array, source.array)
         self._withhold(target, record, why)
         for volume in [one for one in source.volumes if one.uuid == record.uuid]:
-            source.let_go(volume)
+            source.volumes.remove(volume)
             assert here is not None
             self._withhold(source, here, why)
 

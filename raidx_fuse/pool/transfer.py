@@ -29,28 +29,99 @@ what is free on the target; going back, the other way round.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
 import trio
 
 from raidx_fuse.engine.gate import Gate
+from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.format.configuration.volumes import (
+    SOURCE,
+    TARGET,
     Arrived,
+    Extent,
+    MoveMark,
     VolumeRecord,
     VolumeTable,
 )
 from raidx_fuse.laws import Law
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.pool.allocate import cut, cut_front, pieced
-from raidx_fuse.pool.marks import forget_arrival, give_up, merged, runs_of, with_record
 from raidx_fuse.pool.volume import Volume, read_of, shifted, write_of
 from raidx_fuse.pool.volume_table import ArrayVolumes
 from raidx_fuse.pool.wipe import to_be_wiped
 
 NOWHERE = (0, 0)
 COUNT_BYTES = 1 << 30
+
+
+def runs_of(
+    volumes: ArrayVolumes, places: Sequence[Extent], low: int, high: int, start: int = 0
+) -> Iterator[tuple[int, int]]:
+    """Yield the written parts of bytes *low* .. *high* - 1 of a volume.
+
+    Its bytes from *start* on lie in *places*.
+    """
+    for extent in places:
+        at, last, shift = max(low, start), min(high, start + extent.length), extent.offset - start
+        if at < last:
+            for length, is_written in volumes.array.allocation(at + shift, last - at):
+                if is_written:
+                    yield at, at + length
+                at += length
+        start += extent.length
+
+
+def merged(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the union of *runs*, ascending.
+
+    >>> merged([(0, 4), (8, 12), (2, 6), (12, 16)])
+    [(0, 6), (8, 16)]
+    """
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(runs):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
+
+
+def with_record(table: VolumeTable, record: VolumeRecord) -> VolumeTable:
+    """Return *table* with *record* instead of the one with its UUID."""
+    return replace(
+        table,
+        volumes=tuple(record if one.uuid == record.uuid else one for one in table.volumes),
+    )
+
+
+async def give_up(volumes: ArrayVolumes, volume_uuid: str) -> None:
+    """Take the volume out of the table, its places to be wiped. Does nothing if it is out."""
+
+    def without(table: VolumeTable) -> VolumeTable:
+        record = table.find(volume_uuid)
+        assert record is not None
+        return replace(
+            table,
+            volumes=tuple(one for one in table.volumes if one.uuid != volume_uuid),
+            wiping=(*table.wiping, *to_be_wiped(volumes.array, record.extents)),
+        )
+
+    if volumes.table().find(volume_uuid) is not None:
+        await volumes.change(without)
+        volumes.wiper.ask()
+
+
+async def forget_arrival(volumes: ArrayVolumes, move_uuid: str) -> None:
+    """Take a move out of those that have ended here: the source does not name it any more."""
+    if any(one.move == move_uuid for one in volumes.table().arrived):
+        await volumes.change(
+            lambda table: replace(
+                table, arrived=tuple(one for one in table.arrived if one.move != move_uuid)
+            )
+        )
 
 
 class Transfer:
@@ -362,8 +433,8 @@ class Transfer:
                 self.arrived = True
         if not self.is_over:
             async with self._closed():
-                self.source.let_go(self.volume)
-                self.target.adopt(self.volume)
+                self.source.volumes.remove(self.volume)
+                self.target.volumes.append(self.volume)
                 self.target.bind(self.volume)
                 self.is_over = True
         await give_up(self.source, self.volume_uuid)
@@ -398,3 +469,66 @@ class Transfer:
         if record is None or record.move is None or record.move.uuid != self.uuid:
             return table  # done before an error, and more has happened since
         return with_record(table, replace(record, move=None))
+
+
+async def begin_transfer(
+    source: ArrayVolumes,
+    target: ArrayVolumes,
+    volume: Volume,
+    move_uuid: str,
+    *,
+    in_pieces: bool = False,
+) -> Transfer:
+    """Enter a move of *volume* into both tables; return it. Raises RaidxError, changing nothing.
+
+    *in_pieces*: without places on the target yet (transfer.py).
+    The caller has checked that the volume may move. Requests go to the source until both tables
+    have the move; the volume changes hands while its gate is closed. Raises BusyError if requests
+    of the volume do not end in time.
+    """
+    before = source.table().find(volume.uuid)
+    size_bytes = volume.size_bytes if before is None else before.size_bytes or volume.size_bytes
+    places = () if in_pieces else target.places_for(size_bytes)
+    mark = MoveMark(move_uuid, TARGET, source.array.uuid, source.array.name)
+    there = VolumeRecord(volume.uuid, volume.name, size_bytes, places, mark)
+    first = 0 if in_pieces else None
+    mark = MoveMark(move_uuid, SOURCE, target.array.uuid, target.array.name, first=first)
+    # One of the whole image, too, has its size and its place from now on.
+    here = VolumeRecord(volume.uuid, volume.name, size_bytes, source.extents(volume), mark)
+
+    def marked(table: VolumeTable) -> VolumeTable:
+        if before is None or table.find(volume.uuid) != before:
+            raise BusyError(f"volume {volume.name} has changed meanwhile", action="try again")
+        return with_record(table, here)
+
+    async def undo() -> None:
+        """Take the move out of the source's table, durably, then out of the target's (law 1).
+
+        If that cannot be, the next mount does it.
+        """
+        if before is not None and source.table().find(volume.uuid) == here:
+            # it may yet become durable
+            await source.change(lambda table: with_record(table, before))
+        else:  # some superblocks may name the move
+            await source.array.member_set.published()
+        await give_up(target, volume.uuid)
+
+    with trio.CancelScope(shield=True):
+        try:
+            await target.change(
+                lambda table: replace(table, volumes=(*table.volumes, there)), asked=True
+            )
+            await source.change(marked, asked=True)
+        except RaidxError:
+            await undo()  # its error, if it has one, says why as well
+            raise
+    transfer = Transfer(source, target, here, there)
+    limit_s = max(side.array.member_set.io_timeout_s for side in (source, target))
+    try:
+        async with volume.gate.closed(limit_s):
+            transfer.take_over(volume)
+    except BaseException:
+        with trio.CancelScope(shield=True):
+            await undo()
+        raise
+    return transfer

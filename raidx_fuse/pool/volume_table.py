@@ -247,7 +247,7 @@ class ArrayVolumes:
         if size_bytes > held:
             extents = extended(extents, size_bytes - held, self._free(table), self._unit())
         await self._save(self._replaced(volume, size_bytes=size_bytes, extents=extents))
-        self._bind(volume, extents)
+        self.bind(volume)
 
     async def _shrink(self, volume: Volume, size_bytes: int, lose_data: bool) -> None:
         kept, off = cut(self.extents(volume), size_bytes)
@@ -255,7 +255,7 @@ class ArrayVolumes:
         table = self._replaced(volume, size_bytes=size_bytes, extents=kept)
         await self._save(replace(table, wiping=(*table.wiping, *to_be_wiped(self.array, off))))
         await volume.resize(size_bytes)
-        self._bind(volume, kept)
+        self.bind(volume)
         self.wiper.ask()
 
     def _replaced(self, volume: Volume, **changes: Any) -> VolumeTable:
@@ -343,18 +343,6 @@ class ArrayVolumes:
             )
         return written
 
-    def adopt(self, volume: Volume) -> None:
-        """Take *volume*, which front ends show already, as one of this array."""
-        self.volumes.append(volume)
-
-    def let_go(self, volume: Volume) -> None:
-        """*volume* lies on another array from now on; front ends go on to show it."""
-        self.volumes.remove(volume)
-
-    def bind(self, volume: Volume) -> None:
-        """Let *volume* read and write this array alone."""
-        self._bind(volume, self.extents(volume))
-
     async def wiped(self) -> None:
         """Return when nothing is left to be wiped."""
         await self.wiper.wiped()
@@ -379,8 +367,9 @@ class ArrayVolumes:
             gate=gate,
         )
 
-    def _bind(self, volume: Volume, extents: Sequence[Extent]) -> None:
-        array = self.array
+    def bind(self, volume: Volume) -> None:
+        """Let *volume* read and write this array alone, where the table has it."""
+        array, extents = self.array, self.extents(volume)
         volume.bind(
             read_of(array.read_for, extents, volume.gate),
             write_of(array.write_for, extents, volume.gate),

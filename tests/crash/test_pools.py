@@ -12,8 +12,7 @@ import pytest
 from raidx_fuse.lab.crash import matrix
 from raidx_fuse.lab.crash.state import Cell, State
 from raidx_fuse.lab.crash.walk import crash_workloads, replay
-from raidx_fuse.pool.marks import give_up
-from raidx_fuse.pool.transfer import Transfer
+from raidx_fuse.pool.transfer import Transfer, give_up
 from raidx_fuse.store.member_set import MemberSet
 
 TIMES = max(1.0, int(os.environ.get("RAIDX_CRASH_STATES", "5000")) / 5000)

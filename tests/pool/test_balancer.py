@@ -11,8 +11,7 @@ import trio
 
 from raidx_fuse.errors import JobRunningError, RaidxError, Reason, UsageError
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.pool.hotspots.balancer import Balancer, Mover, watched
-from raidx_fuse.pool.hotspots.mover import JobMover
+from raidx_fuse.pool.hotspots.balancer import Balancer, JobMover, Mover, watched
 from raidx_fuse.pool.monitor import Monitor
 from raidx_fuse.pool.pool import Pool
 from tests.support.pool_rig import CHUNK, MIB, PoolRig, read_for_ever
@@ -187,7 +186,7 @@ def test_a_plan_ends_with_a_move_that_the_user_cancels() -> None:
         rig = PoolRig(TWO)
         await rig.create()
         async with rig.mounted() as pool, watched(pool.arrays, JobMover(pool)) as balancer:
-            balancer.carry_out(await balancer.planning.evacuation("slow"))
+            balancer.start(await balancer.planning.evacuation("slow"), solved=False)
             array = pool.array("slow").array
             while not array.jobs.running():  # noqa: ASYNC110  # no event tells of a new job
                 await trio.sleep(0.001)
@@ -269,7 +268,7 @@ def test_an_array_is_evacuated_or_the_reason_is_named() -> None:
     async def scene(pool: Pool, balancer: Balancer) -> None:
         proposal = await balancer.planning.evacuation("slow")
         assert proposal.lines() == ["move old from slow to fast"]
-        balancer.carry_out(proposal)
+        balancer.start(proposal, solved=False)
         await balancer.finished.wait()
         assert mover.asked == [("old", "fast")]
         await balancer.settings.set("balance.stay", pool.find("logs")[1].uuid)

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.pool.balance.dswap import displace, dswap, evacuate, paper_dswap
+from raidx_fuse.pool.balance.dswap import displace, dswap, evacuate, paper_dswap, swap
 from raidx_fuse.pool.balance.plan import EXCHANGE, MOVE, Plan, Reason, explain
 from raidx_fuse.pool.balance.rules import repaid
 from raidx_fuse.pool.balance.strategies import STRATEGIES, make
-from raidx_fuse.pool.balance.swap import swap
 from raidx_fuse.pool.balance.system import (
     ArraySpec,
     Assignment,

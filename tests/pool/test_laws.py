@@ -28,7 +28,7 @@ from raidx_fuse.layouts.numbers import Chunk, Role, Stripe
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool import volume_table
-from raidx_fuse.pool.marks import with_record
+from raidx_fuse.pool.transfer import with_record
 from raidx_fuse.pool.volume_table import ArrayVolumes
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.queue import FLUSH, CountdownLatch, Operation

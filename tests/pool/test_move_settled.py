@@ -13,11 +13,9 @@ from raidx_fuse.format.configuration.volumes import VolumeTable
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.pool.grouping import check_names
-from raidx_fuse.pool.marks import with_record
 from raidx_fuse.pool.move import start_move
-from raidx_fuse.pool.pool import Pool
-from raidx_fuse.pool.transfer import Transfer
+from raidx_fuse.pool.pool import Pool, check_names
+from raidx_fuse.pool.transfer import Transfer, with_record
 from tests.support.two_arrays import PAGE, Arrays, content, ended, move_of, noise
 
 PAGES = 16

@@ -18,9 +18,9 @@ from raidx_fuse.errors import (
 )
 from raidx_fuse.lab.crash.durable import SLOTS_BYTES
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.pool import begin
-from raidx_fuse.pool.marks import give_up
+from raidx_fuse.pool import transfer
 from raidx_fuse.pool.move import plan_move, start, start_move
+from raidx_fuse.pool.transfer import give_up
 from raidx_fuse.pool.volume_table import ArrayVolumes
 from tests.support.reasons import because
 from tests.support.two_arrays import (
@@ -179,7 +179,7 @@ def test_a_begin_that_a_superblock_refuses_is_undone_on_the_source_first(
                     member.lose_writes(count=None)
                 await give_up(volumes, volume_uuid)
 
-            monkeypatch.setattr(begin, "give_up", cut_before)
+            monkeypatch.setattr(transfer, "give_up", cut_before)
             deaf.error(("write",), length_bytes=SLOTS_BYTES, count=errors)
             with pytest.raises(ArrayFailedError, match="lacks the newest configuration"):
                 await start_move(pool, "mail", "slow")

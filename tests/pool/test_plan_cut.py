@@ -11,8 +11,7 @@ import trio
 from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.format.configuration.progress import RETIRED
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.pool.hotspots.balancer import Balancer, watched
-from raidx_fuse.pool.hotspots.mover import JobMover
+from raidx_fuse.pool.hotspots.balancer import Balancer, JobMover, watched
 from raidx_fuse.pool.move import start_move
 from raidx_fuse.pool.pool import Pool
 from tests.support.reasons import because
@@ -45,7 +44,7 @@ async def begun(pool: Pool, balancer: Balancer) -> None:
     for number, name in enumerate(NAMES):
         volume = await fast.create(name, PAGES * PAGE)
         await volume.write(0, noise(PAGES * PAGE, number))
-    balancer.carry_out(await balancer.planning.evacuation("fast"))
+    balancer.start(await balancer.planning.evacuation("fast"), solved=False)
     for _ in range(100):
         if balancer.status()["steps_done"]:
             break
@@ -84,7 +83,7 @@ def test_a_mount_resumes_the_move_that_had_begun_and_the_rest_is_planned_anew() 
             assert sorted(where(pool).values()) == ["fast", "slow", "slow"]
             status = balancer.status()
             assert (status["state"], status["steps"], status["note"]) == ("idle", [], None)
-            balancer.carry_out(await balancer.planning.evacuation("fast"))
+            balancer.start(await balancer.planning.evacuation("fast"), solved=False)
             await balancer.finished.wait()
             assert where(pool) == dict.fromkeys(NAMES, "slow")
             for number, name in enumerate(NAMES):

@@ -14,11 +14,10 @@ import pytest
 from raidx_fuse.errors import NoSpaceError, UsageError
 from raidx_fuse.pool.allocate import exchange_rounds
 from raidx_fuse.pool.balance.actions import Action, actions_of, batches, copied_bytes
-from raidx_fuse.pool.balance.baselines import random_reassign
 from raidx_fuse.pool.balance.dswap import dswap, paper_dswap
 from raidx_fuse.pool.balance.exact import CELLS_MAX, exact
 from raidx_fuse.pool.balance.plan import EXCHANGE, Plan, explain
-from raidx_fuse.pool.balance.strategies import STRATEGIES, make
+from raidx_fuse.pool.balance.strategies import STRATEGIES, make, random_reassign
 from raidx_fuse.pool.balance.system import (
     ArraySpec,
     Assignment,

@@ -11,11 +11,9 @@ import trio
 from raidx_fuse.errors import JobRunningError, NoSpaceError, Reason, UsageError
 from raidx_fuse.format.configuration.volumes import VolumeTable
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.pool.marks import with_record
-from raidx_fuse.pool.move import cost, plan_swap, start, start_move, start_swap
-from raidx_fuse.pool.move_job import Leg, MoveVolumes
+from raidx_fuse.pool.move import Leg, MoveVolumes, cost, plan_swap, start, start_move, start_swap
 from raidx_fuse.pool.pool import Pool
-from raidx_fuse.pool.transfer import Transfer
+from raidx_fuse.pool.transfer import Transfer, with_record
 from raidx_fuse.pool.volume import Volume
 from tests.support.reasons import because
 from tests.support.two_arrays import (

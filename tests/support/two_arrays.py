@@ -14,8 +14,7 @@ from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.model import model_member
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.allocate import free_ranges
-from raidx_fuse.pool.move import open_pool, start_move
-from raidx_fuse.pool.move_job import MoveVolumes
+from raidx_fuse.pool.move import MoveVolumes, open_pool, start_move
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume import Volume
 from raidx_fuse.pool.volume_table import ArrayVolumes, open_volumes

@@ -45,7 +45,7 @@ class BalanceCommands:
         found = array_named([part.array for part in self._balancer.pool], name)
         proposal = await self._balancer.planning.evacuation(found.name)
         if not dry_run:
-            self._balancer.carry_out(proposal)
+            self._balancer.start(proposal, solved=False)
         return {**proposal.as_dict(), "dry_run": dry_run, **self._state()}
 
     async def cancel(self) -> Result:

@@ -9,10 +9,8 @@ from typing import Any
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.members.base import Member
-from raidx_fuse.pool.grouping import check_names
-from raidx_fuse.pool.move import open_pool
-from raidx_fuse.pool.move_job import MoveVolumes
-from raidx_fuse.pool.pool import Pool
+from raidx_fuse.pool.move import MoveVolumes, open_pool
+from raidx_fuse.pool.pool import Pool, check_names
 from raidx_fuse.pool.volume_table import open_volumes
 
 

@@ -27,8 +27,7 @@ from raidx_fuse.lab.loads.drive import drive, read_back
 from raidx_fuse.lab.loads.record import Recorder
 from raidx_fuse.lab.loads.verify import Content
 from raidx_fuse.members.simulated.virtual_time import run, sleep_until
-from raidx_fuse.pool.hotspots.balancer import Balancer, watched
-from raidx_fuse.pool.hotspots.mover import JobMover
+from raidx_fuse.pool.hotspots.balancer import Balancer, JobMover, watched
 from raidx_fuse.pool.hotspots.settings import PoolSettings
 from raidx_fuse.pool.move import open_pool
 from raidx_fuse.pool.pool import Pool

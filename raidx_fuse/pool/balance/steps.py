@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from raidx_fuse.pool.balance.dswap import by_bsr, by_spare_bsr, paper_dswap
+from raidx_fuse.pool.balance.dswap import GAMMA, by_bsr, by_spare_bsr, paper_dswap
 from raidx_fuse.pool.balance.plan import Move, Plan
-from raidx_fuse.pool.balance.swap import GAMMA
 from raidx_fuse.pool.balance.system import ArraySpec, Assignment, System, VolumeSpec, make_system
 
 __all__ = ["example", "paper_dswap", "plan_steps"]

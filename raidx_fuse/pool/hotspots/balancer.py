@@ -24,6 +24,8 @@ from raidx_fuse.pool.balance.actions import batches
 from raidx_fuse.pool.hotspots.sampler import Sampler
 from raidx_fuse.pool.hotspots.settings import PoolSettings
 from raidx_fuse.pool.monitor import Monitor
+from raidx_fuse.pool.move import plan_exchange, start, start_move
+from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume_table import ArrayVolumes
 from raidx_fuse.tasks import TICK_S, rest
 
@@ -35,6 +37,40 @@ log = logging.getLogger(__name__)
 Moves = list[tuple[str, str]]  # that go together: UUIDs of a volume and of the array it goes to
 LOOK_S = 1.0
 IDLE, RUNNING, DONE, FAILED, CANCELLED = "idle", "running", "done", "failed", "cancelled"
+
+
+class JobMover:
+    """The `Mover` of a running pool: each move is a job of the array that the volume leaves."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def move(self, volume: str, array: str) -> None:
+        """Return when *volume* lies on *array*. Raises RaidxError if it does not come to that."""
+        source, found = self._pool.find(volume)
+        target = self._pool.array(array)
+        if target.free_bytes() < found.size_bytes:
+            await target.wiped()  # what has just left the array gives its places back after that
+        await _ended(source, await start_move(self._pool, volume, array), f"volume {volume}")
+
+    async def exchange(self, moves: Sequence[tuple[str, str]]) -> None:
+        """Return when volumes lie on arrays, *moves*, between which they have changed places.
+
+        Raises RaidxError as `move`.
+        """
+        for _, array in moves:
+            await self._pool.array(array).wiped()
+        planned = plan_exchange(self._pool, moves)
+        names = ", ".join(volume for volume, _ in moves)
+        await _ended(planned.legs[0].source, await start(self._pool, planned), f"volumes {names}")
+
+
+async def _ended(source: ArrayVolumes, job: int, what: str) -> None:
+    result = await source.array.jobs.wait(job)
+    if result["state"] != "done":
+        error = result.get("error")
+        why = f": {error}" if error else ""
+        raise RaidxError(f"the move of {what} (job {job}) {result['state']}{why}")
 
 
 class Mover(Protocol):
@@ -111,24 +147,19 @@ class Balancer:
         if self.settings.value("balance.auto") == "on" and not self.running:
             await self._balance_alone()
 
-    def start(self, proposal: Proposal) -> None:
-        """Begin to carry *proposal* out. Raises UsageError or BusyError."""
+    def start(self, proposal: Proposal, *, solved: bool = True) -> None:
+        """Begin to carry *proposal* out, if *solved* only one that leaves no array overloaded.
+
+        Raises UsageError or BusyError.
+        """
         if self.running:
             raise JobRunningError(
                 "volumes are being moved by a plan", action="see raidx balance --status"
             )
-        if not proposal.plan.solved:
+        if solved and not proposal.plan.solved:
             raise UsageError(
                 f"{proposal.plan.strategy} found no plan that removes the hotspot",
                 action="try --planner exact, or see --dry-run",
-            )
-        self.carry_out(proposal)
-
-    def carry_out(self, proposal: Proposal) -> None:
-        """Begin with the actions of *proposal*, whether or not they remove a hotspot."""
-        if self.running:
-            raise JobRunningError(
-                "volumes are being moved by a plan", action="see raidx balance --status"
             )
         assert self._nursery is not None, "the balancer runs"
         system = proposal.plan.system

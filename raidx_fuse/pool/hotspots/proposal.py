@@ -29,8 +29,6 @@ SETTLED = ("clean", "degraded", "failed")
 MOVING = ("move", "swap")  # kinds of jobs
 
 PLAN_S = 120.0  # the planner exact gives up after 30 s by itself
-
-
 RELIEF = 0.9
 """An array that is a hotspot by its latency alone is to lose a tenth of its load."""
 
@@ -155,10 +153,6 @@ class Planning:
         """
         self.require_possible(leaving=array)
         system, shapes = self.system()
-        if array not in system.arrays:
-            raise UsageError(
-                f"there is no array {array[:100]} in this mount", reason=Reason.NO_SUCH_ARRAY
-            )
         number = system.arrays.index(array)
         proposal = await self._proposal(system, shapes, lambda merged: evacuate(merged, number))
         if _left(proposal.plan, number):
@@ -221,11 +215,6 @@ class Planning:
         arrays: list[ArraySpec] = []
         volumes: list[VolumeSpec] = []
         stay = {name for group in settings.groups("balance.stay") for name in group}
-        targets = [
-            part.array.name
-            for part in self._pool
-            if state(part.array) == "clean" and settings.value("balance.target", part.array) == "on"
-        ]
         for number, part in enumerate(self._pool):
             held = 0
             first = len(volumes)

@@ -17,10 +17,10 @@ from math import fsum
 from typing import Any
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.pool.balance.service_times import ServiceTimes
 from raidx_fuse.pool.balance.utilisation import (
     ArrayShape,
     DiskTimes,
+    ServiceTimes,
     VolumeLoad,
     utilisation,
     utilisations,

@@ -161,8 +161,9 @@ MUTANTS = (
     Mutant(
         "handed-over-with-the-gate-open",
         TRANSFER,
-        "            async with self._closed():\n                self.source.let_go(self.volume)\n",
-        "            if True:\n                self.source.let_go(self.volume)\n",
+        "            async with self._closed():\n"
+        "                self.source.volumes.remove(self.volume)\n",
+        "            if True:\n                self.source.volumes.remove(self.volume)\n",
         "requests under way go to places that the volume has left",
         ("raid5:partial:pairs:move:many", "raid5:partial:pairs:move:part"),
         (*VOLUME_TESTS, "tests/pool/test_move.py"),

@@ -6,8 +6,8 @@ from tests.crash.mutants.mutant import POOL, Mutant
 
 TRANSFER = "raidx_fuse/pool/transfer.py"
 POOLS = "raidx_fuse/pool/pool.py"
-JOB = "raidx_fuse/pool/move_job.py"
-BEGIN = "raidx_fuse/pool/begin.py"
+JOB = "raidx_fuse/pool/move.py"
+BEGIN = "raidx_fuse/pool/transfer.py"
 MOVE_TESTS = (
     "tests/pool/test_move.py",
     "tests/pool/test_swap.py",
@@ -86,8 +86,9 @@ MUTANTS = (
     Mutant(
         "places-wiped-under-reads-in-flight",
         TRANSFER,
-        "            async with self._closed():\n                self.source.let_go(self.volume)\n",
-        "            if True:\n                self.source.let_go(self.volume)\n",
+        "            async with self._closed():\n"
+        "                self.source.volumes.remove(self.volume)\n",
+        "            if True:\n                self.source.volumes.remove(self.volume)\n",
         "a read from before the move returns zeros (law 5)",
         POOL,
         MOVE_TESTS,

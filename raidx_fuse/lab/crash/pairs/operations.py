@@ -30,8 +30,7 @@ from raidx_fuse.layouts.numbers import Chunk, MemberChunk, Role, cell_range
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.registry import find_layout, grows_in_place
 from raidx_fuse.members.base import SECTOR_BYTES
-from raidx_fuse.pool.move import start_move, start_swap
-from raidx_fuse.pool.move_job import MoveVolumes
+from raidx_fuse.pool.move import MoveVolumes, start_move, start_swap
 from raidx_fuse.pool.pool import Pool
 
 REFUSALS = (BusyError, NoSpaceError, UsageError, ArrayFailedError)
