@@ -32,7 +32,7 @@ class Law(Enum):
     RANGES = "no range is in two volumes, nor to be wiped and in a volume"
     WINDOW = "a volume move copies nothing outside its window"
     WATERMARK = "a volume move passes no byte that has no place on one of the arrays"
-    # members: store/member_set.py, store/queue.py, format/superblock_round.py
+    # members: store/member_set.py, store/queue.py, format/superblock.py
     SIZE = "nothing is written beyond the end of a member"
     READ_ONLY = "nothing is written to an array that was started read-only"
     ONCE = "an operation of a member ends once"

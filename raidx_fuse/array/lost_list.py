@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import RaidxError
@@ -47,7 +46,5 @@ class LostList:
         if changes == self._saved:
             return
         encoded = encode_chunks(bad)
-        await self.context.member_set.update(
-            lambda config: replace(config, jobs={**config.jobs, KEY: encoded})
-        )
+        await self.context.member_set.update(lambda config: config.with_job(KEY, encoded))
         self._saved = changes

@@ -24,8 +24,7 @@ from raidx_fuse.errors import (
 )
 from raidx_fuse.format.configuration.away import CHANGED
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
-from raidx_fuse.format.create import prepare_member
-from raidx_fuse.format.reserve import reserve_metadata
+from raidx_fuse.format.create import prepare_member, reserve_metadata
 from raidx_fuse.format.shapes import RESTRIPE, leaving_roles
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.jobs.attach import forget_spare, record_of, require_joined

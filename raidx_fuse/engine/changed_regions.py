@@ -41,7 +41,6 @@ from raidx_fuse.format.configuration.away import (
     catches_up,
     tended,
     with_away,
-    without_away,
 )
 from raidx_fuse.format.configuration.config import ACTIVE, ArrayConfig
 from raidx_fuse.laws import Law
@@ -114,7 +113,7 @@ class ChangedRegions:
         ]
         self._redone = None if stripes is None else frozenset(stripes)
         if self._redone is None or (away is None and not gone):
-            return without_away(config)
+            return config.without_job(KEY)
         self._away = away or Away(self._stripes_min)
         for record in gone:
             self._away.left[record.member_uuid] = left_from, before.events
@@ -138,7 +137,7 @@ class ChangedRegions:
         ):
             return  # it has never been whole
         if self._redone is None:  # nor what this one may lack
-            member_set.change(without_away)
+            member_set.change(lambda config: config.without_job(KEY))
             return
         if not self._follow(config):
             self._away = Away(self._stripes_min)

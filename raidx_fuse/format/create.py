@@ -19,28 +19,30 @@ from raidx_fuse.errors import (
     SignatureFoundError,
     TooSmallError,
     UsageError,
+    no_space,
 )
 from raidx_fuse.format.configuration.config import ACTIVE, NAME_SHOWN, ArrayConfig, MemberRecord
 from raidx_fuse.format.configuration.names import cleaned, is_clean, name_problem
 from raidx_fuse.format.configuration.volumes import VolumeTable, encode_table
-from raidx_fuse.format.pages import erase_log, erase_pages
+from raidx_fuse.format.pages import erase_log, erase_pages, erase_region
 from raidx_fuse.format.regions import (
+    PAGE_BYTES,
+    PAGE_SLOTS,
     SECTOR_BYTES,
     SUPERBLOCK_SLOT_BYTES,
     SUPERBLOCK_SLOTS,
     Regions,
+    page_count,
     plan_regions,
 )
-from raidx_fuse.format.reserve import reserve_metadata
 from raidx_fuse.format.signature import (
     Signature,
     clear_signatures,
     describe,
     find_signatures,
 )
-from raidx_fuse.format.superblock import newest, read_slots
-from raidx_fuse.format.superblock_round import write_config
-from raidx_fuse.format.table_page import chunks_that_fit, erase_share, shares_of
+from raidx_fuse.format.superblock import newest, read_slots, write_config
+from raidx_fuse.format.table_page import chunks_that_fit, shares_of
 from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.layouts.growth_room import width_max
 from raidx_fuse.layouts.numbers import Role, by_role
@@ -62,14 +64,31 @@ CHUNK_BYTES_DEFAULT = 64 << 10
 UuidSource = Callable[[], str]
 
 
+def reserve_metadata(member: Member, regions: Regions, chunks: int) -> None:
+    """Reserve superblocks, dirty bitmap, log, and the written map of *chunks* logical chunks.
+
+    Raises NoSpaceError, MemberError.
+
+    If the host of a sparse member is full later, log and maps can still be written. So a write is
+    then refused as a whole (`NoSpaceError`) instead of failing members one after the other.
+    """
+    written = page_count(chunks) * PAGE_SLOTS * PAGE_BYTES
+    ranges = [
+        (regions.superblock.offset, regions.bitmap.end - regions.superblock.offset),
+        (regions.written.offset, min(written, regions.written.length)),
+        (regions.log.offset, regions.log.length),
+    ]
+    for offset, length in ranges:
+        try:
+            member.reserve(offset, length)
+        except MemberError as error:
+            message = f"{member.path}: its host has no room for the metadata"
+            raise (no_space(error, message) or error) from None
+
+
 def new_uuid() -> str:
     """Return a random UUID in canonical form. (Not seeded: it must be unique everywhere.)"""
     return str(_uuid.uuid4())
-
-
-def new_member_uuid() -> str:
-    """Return the UUID for a member that joins; a disk that joins again gets a new one."""
-    return new_uuid()
 
 
 def check_member(member: Member) -> None:
@@ -185,7 +204,7 @@ async def create_array(
     for role, member in by_role(members):
         await prepare_member(member, regions)
         if role in shares:
-            await erase_share(member, shares[role])
+            await erase_region(member, shares[role])
             await member.flush()
     for member in members:
         reserve_metadata(member, regions, layout_made.chunks)

@@ -21,7 +21,6 @@ step 1 left them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from raidx_fuse.errors import AssemblyError, Reason, UsageError
 from raidx_fuse.format.assemble import Assembly
@@ -44,8 +43,13 @@ from raidx_fuse.format.regions import (
     SUPERBLOCK_SLOTS,
     PageRegion,
 )
-from raidx_fuse.format.superblock import Superblock, newest, read_slots, write_superblock
-from raidx_fuse.format.superblock_round import write_config
+from raidx_fuse.format.superblock import (
+    Superblock,
+    newest,
+    read_slots,
+    write_config,
+    write_superblock,
+)
 from raidx_fuse.format.table_page import KIND, shares_of
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.nbd.beat import BEAT_BYTES
@@ -105,7 +109,7 @@ def with_new_identity(config: ArrayConfig, uuid_source: UuidSource = new_uuid) -
             action="see its log",
             reason=Reason.NOT_CLOSED,
         )
-    config = replace(config, jobs={k: v for k, v in config.jobs.items() if k != RENAMED})
+    config = config.without_job(RENAMED)
     volumes = () if config.volumes is None else decode_table(config.volumes).volumes
     for volume in volumes:
         if volume.move is not None:
@@ -131,7 +135,7 @@ def with_new_identity(config: ArrayConfig, uuid_source: UuidSource = new_uuid) -
     made = with_health(made, health["scrub"], kept)
     members = {record.member_uuid: new[record.member_uuid] for record in config.members}
     note = Renamed(config.array_uuid, config.events, members)
-    return replace(made, jobs={**made.jobs, RENAMED: note.as_dict()})
+    return made.with_job(RENAMED, note.as_dict())
 
 
 def former_uuid(new: ArrayConfig) -> str:
@@ -215,8 +219,7 @@ async def finish(members: Sequence[Member], new: ArrayConfig) -> ArrayConfig:
             if region.kind == KIND:
                 await _rewrite(member, region, new.array_uuid, new.array_uuid, {})
         await member.flush()
-    jobs = {key: value for key, value in new.jobs.items() if key != RENAMED}
-    config = replace(new, jobs=jobs).bumped()
+    config = new.without_job(RENAMED).bumped()
     if failed := await write_config(by_uuid, config):
         paths = ", ".join(sorted(by_uuid[uuid].path for uuid in failed))
         raise AssemblyError(

@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raidx_fuse.format.pages import PAIR_BYTES, erase_region
+from raidx_fuse.format.pages import PAIR_BYTES
 from raidx_fuse.format.regions import PAYLOAD_BYTES, PageRegion
 from raidx_fuse.layouts.numbers import Role, by_role
-from raidx_fuse.members.base import Member
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -93,11 +92,6 @@ def bytes_needed_by(config: ArrayConfig, record: MemberRecord | None) -> int:
     if record is None or record.role >= 0:
         return bytes_needed(config, None if record is None else record.role)
     return min(bytes_needed(config, None), record.size_bytes)
-
-
-async def erase_share(member: Member, region: PageRegion) -> None:
-    """Clear every page of any array in *region* of *member*; not flushed. Raises MemberError."""
-    await erase_region(member, region)
 
 
 def encode_entries(

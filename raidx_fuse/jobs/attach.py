@@ -14,9 +14,8 @@ from dataclasses import replace
 from raidx_fuse.errors import ArrayFailedError, FormatError, RaidxError, Reason
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.configuration.names import cleaned
-from raidx_fuse.format.create import new_member_uuid, prepare_member
+from raidx_fuse.format.create import new_uuid, prepare_member, reserve_metadata
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
-from raidx_fuse.format.reserve import reserve_metadata
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.member_set import MemberSet
@@ -28,7 +27,7 @@ def record_of(member: Member, role: Role, state: str) -> MemberRecord:
     """Return a new record for *member*, with a fresh member UUID."""
     return MemberRecord(
         role=role,
-        member_uuid=new_member_uuid(),
+        member_uuid=new_uuid(),
         state=state,
         size_bytes=member.size_bytes,
         path_hint=cleaned(member.path),

@@ -9,7 +9,6 @@ in the superblocks when the array is closed, and now and then, for an array that
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import RaidxError
@@ -56,7 +55,7 @@ class RegularScrub:
     def keep(self, config: ArrayConfig) -> ArrayConfig:
         """Return *config* with the time since the last scrub, for the next mount."""
         kept = {SINCE_SCRUB: round(self.since_scrub_s)}
-        return replace(config, jobs={**config.jobs, JOB_KEY: kept})
+        return config.with_job(JOB_KEY, kept)
 
     def note_ended(self, job: Job) -> None:
         """Count anew from the end of a scrub, also one that a user has started."""

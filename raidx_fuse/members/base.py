@@ -29,7 +29,7 @@ takes effect when the disk answers again, seconds or hours later, and overwrites
 So while a write is overdue:
 
 * no other write to its bytes starts, and content read there is not trusted (store/queue.py,
-  format/superblock_round.py);
+  format/superblock.py);
 * its member gets no other role (array/membership.py).
 """
 

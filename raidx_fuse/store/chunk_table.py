@@ -21,13 +21,12 @@ import trio
 from numpy.typing import NDArray
 
 from raidx_fuse.errors import MemberError, no_space
-from raidx_fuse.format.pages import encode_page
+from raidx_fuse.format.pages import encode_page, erase_region
 from raidx_fuse.format.regions import PAGE_SLOTS, PageRegion
 from raidx_fuse.format.table_page import (
     KIND,
     PAGE_ENTRIES,
     encode_entries,
-    erase_share,
     share_pages,
     shares_of,
 )
@@ -216,7 +215,7 @@ class ChunkTable:
         Raises MemberError.
         """
         if role in self._regions:
-            await erase_share(member, self._regions[role])
+            await erase_region(member, self._regions[role])
 
     async def give_share(
         self, role: Role, member: Member, region: PageRegion | None = None, gained: int = 0

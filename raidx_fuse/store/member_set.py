@@ -47,7 +47,7 @@ from raidx_fuse.errors import (
 from raidx_fuse.format.configuration.away import tended
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
-from raidx_fuse.format.superblock_round import Patience, write_config
+from raidx_fuse.format.superblock import Patience, write_config
 from raidx_fuse.laws import Law, LawError, Laws
 from raidx_fuse.layouts.numbers import Role, Stripe, by_role
 from raidx_fuse.layouts.placements.layout import Layout

@@ -20,8 +20,8 @@ from raidx_fuse.format.superblock import (
     encode_superblock,
     read_slots,
     read_superblock,
+    write_config,
 )
-from raidx_fuse.format.superblock_round import write_config
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.reasons import because

@@ -15,13 +15,14 @@ from raidx_fuse.format.configuration.config import FAILED, ArrayConfig, MemberRe
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.format.superblock import (
+    Patience,
     Superblock,
     encode_superblock,
     read_slots,
     read_superblock,
+    write_config,
     write_superblock,
 )
-from raidx_fuse.format.superblock_round import Patience, write_config
 from raidx_fuse.laws import LawError
 from raidx_fuse.members.base import Member, ReadBuffer
 from raidx_fuse.members.ram import RamMember

@@ -14,7 +14,6 @@ from raidx_fuse.errors import ArrayFailedError
 from raidx_fuse.format.configuration.away import (
     KEY,
     away_of,
-    without_away,
 )
 from raidx_fuse.format.signature import find_signatures
 from raidx_fuse.format.superblock import decode_superblock
@@ -294,7 +293,9 @@ def test_a_map_that_began_later_is_not_that_of_a_member_before() -> None:
             begun = await rig.running.replace_disk(1, member)
             job = rig.running.jobs.running()[0]
             job.pause()
-            await rig.running.member_set.update(without_away)  # no space for it, for instance
+            await rig.running.member_set.update(
+                lambda c: c.without_job(KEY)
+            )  # no space for it, say
             await rig.running.fail_disk(2)
             job.resume()
             assert (await rig.running.jobs.wait(begun["job"]))["state"] == "done"

@@ -21,7 +21,7 @@ from raidx_fuse.format.configuration.config import (
 )
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
-from raidx_fuse.format.superblock_round import write_config
+from raidx_fuse.format.superblock import write_config
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember

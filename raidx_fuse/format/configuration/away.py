@@ -12,13 +12,12 @@ changed than did, never less. It is void, and a returning member is rebuilt whol
 
 from __future__ import annotations
 
-import base64
 import binascii
 import hashlib
 import json
 import zlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from raidx_fuse.format.configuration.config import (
     ArrayConfig,
     MemberRecord,
 )
+from raidx_fuse.format.configuration.lost_chunks import packed, unpacked
 from raidx_fuse.format.configuration.progress import REBUILD
 
 KEY = "away"
@@ -98,12 +98,7 @@ def with_away(config: ArrayConfig, away: Away) -> ArrayConfig:
         "starts": config.starts,
         "stripes": away.stripes,
     }
-    return replace(config, jobs={**config.jobs, KEY: values})
-
-
-def without_away(config: ArrayConfig) -> ArrayConfig:
-    """Return *config* without a map."""
-    return replace(config, jobs={k: v for k, v in config.jobs.items() if k != KEY})
+    return config.with_job(KEY, values)
 
 
 def tended(config: ArrayConfig) -> ArrayConfig:
@@ -118,7 +113,7 @@ def tended(config: ArrayConfig) -> ArrayConfig:
         or values.get("shape") != shape_of(config)
         or any(key in config.jobs for key in _MOVING)
     ):
-        return without_away(config)
+        return config.without_job(KEY)
     waiting = {
         record.member_uuid
         for record in config.members
@@ -126,11 +121,11 @@ def tended(config: ArrayConfig) -> ArrayConfig:
         and (record.state in (FAILED, MISSING) or catches_up(config, record))
     }
     if left.keys() <= waiting:
-        return config if left else without_away(config)
+        return config if left else config.without_job(KEY)
     left = {uuid: events for uuid, events in left.items() if uuid in waiting}
     if not left:
-        return without_away(config)
-    return replace(config, jobs={**config.jobs, KEY: {**values, "left": left}})
+        return config.without_job(KEY)
+    return config.with_job(KEY, {**values, "left": left})
 
 
 def away_of(config: ArrayConfig) -> Away | None:
@@ -159,14 +154,10 @@ def _left(values: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
 def _packed(regions: set[int]) -> str:
     bits = np.zeros(max(regions, default=-1) + 1, np.bool_)
     bits[list(regions)] = True
-    content = zlib.compress(np.packbits(bits, bitorder="little").tobytes())
-    return base64.b64encode(content).decode("ascii")
+    return packed(np.packbits(bits, bitorder="little").tobytes())
 
 
-def _unpacked(text: str) -> set[int]:
-    stream = zlib.decompressobj()
-    content = stream.decompress(base64.b64decode(text, validate=True), REGIONS_MAX // 8)
-    if not stream.eof:
-        raise ValueError("too long, or cut")
+def _unpacked(text: object) -> set[int]:
+    content = unpacked(text, REGIONS_MAX // 8)
     bits = np.unpackbits(np.frombuffer(content, np.uint8), bitorder="little")
     return set(np.flatnonzero(bits).tolist())

@@ -9,7 +9,6 @@ content that cannot be read counts as none.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from raidx_fuse.format.configuration.config import ArrayConfig
@@ -51,8 +50,7 @@ def with_companions(config: ArrayConfig, companions: Iterable[Companion]) -> Arr
         rows.append([uuid, name, names, total])
     if rows == config.jobs.get(KEY, []):
         return config
-    jobs = {key: value for key, value in config.jobs.items() if key != KEY}
-    return replace(config, jobs={**jobs, KEY: rows} if rows else jobs)
+    return config.with_job(KEY, rows) if rows else config.without_job(KEY)
 
 
 def _is_row(row: object) -> bool:

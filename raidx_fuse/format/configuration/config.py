@@ -19,13 +19,13 @@ from typing import Any
 
 from raidx_fuse.errors import FormatError, OtherVersionError
 from raidx_fuse.format.configuration.features import parted, with_needs
-from raidx_fuse.format.configuration.json_limits import impossible_number, is_too_deep
 from raidx_fuse.format.configuration.names import brief, cleaned, is_clean, name_problem
 from raidx_fuse.format.configuration.volumes import table_problem
 from raidx_fuse.format.regions import COUNTER_MAX, Region, Regions
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.registry import WIDTH_MAX
 
+DEPTH_MAX = 12  # of nested JSON values
 ACTIVE, FAILED, MISSING, SPARE, REBUILDING = "active", "failed", "missing", "spare", "rebuilding"
 ROLE_STATES = frozenset({ACTIVE, FAILED, MISSING, REBUILDING})
 NO_ROLE_STATES = frozenset({SPARE, FAILED, MISSING})
@@ -37,6 +37,62 @@ CHUNK_BYTES_MAX = 1 << 20
 CREATED_S_MAX = 253_402_300_799  # the last second of the year 9999
 ROLES_MAX = WIDTH_MAX + 1  # one more during a growth with a surrogate
 NAME_SHOWN = 80  # characters of an invalid name that an error shows
+
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # ten times as fast as uuid.UUID
+
+_RECORD_TYPES: dict[str, type] = {
+    "role": int,
+    "member_uuid": str,
+    "state": str,
+    "size_bytes": int,
+    "path_hint": str,
+    "reads_zero": bool,
+}
+_CONFIG_TYPES: dict[str, tuple[type, ...]] = {
+    "array_uuid": (str,),
+    "name": (str,),
+    "layout": (str,),
+    "chunk_bytes": (int,),
+    "width": (int,),
+    "members": (list,),
+    "regions": (dict,),
+    "events": (int,),
+    "clean": (bool,),
+    "params": (dict,),
+    "jobs": (dict,),
+    "settings": (dict,),
+    "starts": (int,),
+    "lineage": (list,),
+    "size_bytes": (int, type(None)),
+    "created_s": (int,),
+}
+_HISTORY = "history"  # always []: 79fb2b4 reads no configuration without it, and has nothing in it
+_FIELDS = frozenset({*_CONFIG_TYPES, _HISTORY, "volumes"})
+_REGIONS = tuple(f.name for f in fields(Regions))
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+_encoded: tuple[ArrayConfig, bytes] | None = None  # the last one: each round encodes it again
+
+
+def impossible_number(value: object) -> int | float | None:
+    """Return a number in JSON *value* that exceeds COUNTER_MAX, None if there is none."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return next((n for n in map(impossible_number, value) if n is not None), None)
+    if isinstance(value, int | float) and not -COUNTER_MAX <= value <= COUNTER_MAX:
+        return value
+    return None
+
+
+def is_too_deep(values: dict[str, Any]) -> bool:
+    """Return whether JSON *values* are nested in more than DEPTH_MAX levels."""
+    level: list[Any] = [values]
+    for _ in range(DEPTH_MAX):
+        inner = (v.values() if type(v) is dict else v for v in level)
+        level = [value for part in inner for value in part if type(value) in (dict, list)]
+    return bool(level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +245,16 @@ class ArrayConfig:
         """Return this configuration with the event counter increased by one."""
         return replace(self, events=self.events + 1)
 
+    def with_job(self, key: str, values: Any) -> ArrayConfig:
+        """Return this configuration with *values* as the job *key*."""
+        return replace(self, jobs={**self.jobs, key: values})
+
+    def without_job(self, key: str) -> ArrayConfig:
+        """Return this configuration without the job *key*; itself if it has none."""
+        if key not in self.jobs:
+            return self
+        return replace(self, jobs={k: v for k, v in self.jobs.items() if k != key})
+
     def with_record(self, record: MemberRecord) -> ArrayConfig:
         """Return this configuration with *record* in its role, or added as a spare.
 
@@ -233,9 +299,6 @@ class ArrayConfig:
         return replace(successor, lineage=(*older.lineage, entry))
 
 
-_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # ten times as fast as uuid.UUID
-
-
 def is_uuid(text: object) -> bool:
     """Return whether *text* is a UUID in canonical form: lower case, with hyphens."""
     return isinstance(text, str) and _UUID.fullmatch(text) is not None
@@ -254,36 +317,6 @@ def uuid_text(content: bytes) -> str:
 
 # -- canonical JSON ------------------------------------------------------------------------------
 
-_RECORD_TYPES: dict[str, type] = {
-    "role": int,
-    "member_uuid": str,
-    "state": str,
-    "size_bytes": int,
-    "path_hint": str,
-    "reads_zero": bool,
-}
-_CONFIG_TYPES: dict[str, tuple[type, ...]] = {
-    "array_uuid": (str,),
-    "name": (str,),
-    "layout": (str,),
-    "chunk_bytes": (int,),
-    "width": (int,),
-    "members": (list,),
-    "regions": (dict,),
-    "events": (int,),
-    "clean": (bool,),
-    "params": (dict,),
-    "jobs": (dict,),
-    "settings": (dict,),
-    "starts": (int,),
-    "lineage": (list,),
-    "size_bytes": (int, type(None)),
-    "created_s": (int,),
-}
-_HISTORY = "history"  # always []: 79fb2b4 reads no configuration without it, and has nothing in it
-_FIELDS = frozenset({*_CONFIG_TYPES, _HISTORY, "volumes"})
-_REGIONS = tuple(f.name for f in fields(Regions))
-
 
 def config_to_dict(config: ArrayConfig) -> dict[str, Any]:
     """Return *config* as JSON values."""
@@ -296,12 +329,6 @@ def config_to_dict(config: ArrayConfig) -> dict[str, Any]:
     if config.volumes is not None:
         values["volumes"] = config.volumes
     return values
-
-
-_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-_encoded: tuple[ArrayConfig, bytes] | None = None  # the last one: each round encodes it again
 
 
 def encode_config(config: ArrayConfig) -> bytes:

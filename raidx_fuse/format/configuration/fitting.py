@@ -14,12 +14,9 @@ from dataclasses import replace
 
 from raidx_fuse.errors import FormatError, Reason
 from raidx_fuse.format.configuration.away import KEY as AWAY_KEY
-from raidx_fuse.format.configuration.away import without_away
 from raidx_fuse.format.configuration.companions import KEY as POOL_KEY
-from raidx_fuse.format.configuration.companions import with_companions
 from raidx_fuse.format.configuration.config import ArrayConfig, encode_config
 from raidx_fuse.format.configuration.health import KEY as HEALTH_KEY
-from raidx_fuse.format.configuration.health import without_health
 from raidx_fuse.format.configuration.lost_chunks import (
     FRAME_BYTES,
     KEY,
@@ -47,16 +44,16 @@ def fitted(config: ArrayConfig, reserve_bytes: int = 0) -> ArrayConfig:
         if size <= room:
             return config
     if config.jobs.keys() & {HEALTH_KEY, POOL_KEY}:
-        config = with_companions(without_health(config), [])
+        config = config.without_job(HEALTH_KEY).without_job(POOL_KEY)
         size = len(encode_config(config))
     if AWAY_KEY in config.jobs and size > room:
-        config = without_away(config)
+        config = config.without_job(AWAY_KEY)
         size = len(encode_config(config))
     lost = config.jobs.get(KEY)
     if lost and size > room:
-        others = len(encode_config(_with_lost(config, {})))
+        others = len(encode_config(config.with_job(KEY, {})))
         left = max(room - others, LOST_BYTES_MIN if reserve_bytes else FRAME_BYTES + 64)
-        config = _with_lost(config, encode_chunks(decode_chunks(lost), left))
+        config = config.with_job(KEY, encode_chunks(decode_chunks(lost), left))
         size = len(encode_config(config))
     if size > room:
         raise FormatError(
@@ -66,10 +63,6 @@ def fitted(config: ArrayConfig, reserve_bytes: int = 0) -> ArrayConfig:
             reason=Reason.METADATA_FULL,
         )
     return config
-
-
-def _with_lost(config: ArrayConfig, lost: dict[str, object]) -> ArrayConfig:
-    return replace(config, jobs={**config.jobs, KEY: lost})
 
 
 def _with_hints(config: ArrayConfig, characters: int) -> ArrayConfig:

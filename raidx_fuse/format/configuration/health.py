@@ -7,7 +7,6 @@ It is for people only, so it is bounded, and the first to give way where space i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from raidx_fuse.format.configuration.config import ArrayConfig
@@ -56,13 +55,7 @@ def with_health(config: ArrayConfig, scrub: Mapping[str, Any] | None, members: A
         }
     if not any(kept.values()) and KEY not in config.jobs:
         return config
-    return replace(config, jobs={**config.jobs, KEY: kept})
-
-
-def without_health(config: ArrayConfig) -> ArrayConfig:
-    """Return *config* without what the array remembers."""
-    jobs = {key: value for key, value in config.jobs.items() if key != KEY}
-    return replace(config, jobs=jobs)
+    return config.with_job(KEY, kept)
 
 
 def _is_row(row: object, length: int) -> bool:

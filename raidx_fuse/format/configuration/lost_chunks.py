@@ -134,16 +134,25 @@ def _joined(starts: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
     return starts[first], reached[last]
 
 
-def _packed(content: bytes) -> str:
+def packed(content: bytes) -> str:
+    """Return *content*, compressed, as text for a configuration."""
     return base64.b64encode(zlib.compress(content)).decode("ascii")
 
 
-def _unpacked(text: object) -> bytes:
+def unpacked(text: object, most_bytes: int) -> bytes:
+    """Return the content of `packed`. Raises ValueError, zlib.error; also above *most_bytes*."""
     if not isinstance(text, str):
         raise ValueError("no text")
     stream = zlib.decompressobj()
-    content = stream.decompress(base64.b64decode(text, validate=True), UNPACKED_BYTES_MAX)
-    if not stream.eof or len(content) % 8:
+    content = stream.decompress(base64.b64decode(text, validate=True), most_bytes)
+    if not stream.eof:
+        raise ValueError("too long, or cut")
+    return content
+
+
+def _whole_numbers(text: object) -> bytes:
+    content = unpacked(text, UNPACKED_BYTES_MAX)
+    if len(content) % 8:
         raise ValueError("too long, or cut")
     return content
 
@@ -169,7 +178,7 @@ def _rounded(starts: Numbers, ends: Numbers, shift: int) -> tuple[int, str]:
     if 2 * len(lows) > _NUMBERS_MAX:
         return 0, " " * ENCODED_BYTES_MAX
     gaps = lows - np.concatenate([np.zeros(1, np.uint64), highs[:-1]])
-    text = _packed(_in_planes(np.stack([gaps, highs - lows], axis=1).reshape(-1)))
+    text = packed(_in_planes(np.stack([gaps, highs - lows], axis=1).reshape(-1)))
     return int((highs - lows).sum()) << shift, text
 
 
@@ -187,7 +196,7 @@ def encode_chunks(chunks: LostChunks, room_bytes: int = ENCODED_BYTES_MAX) -> di
         numbers = np.arange(count, dtype=np.uint64) + np.repeat(
             starts - (behind - lengths).astype(np.uint64), lengths
         )
-        text = _packed(np.diff(numbers, prepend=np.uint64(0)).astype("<u8").tobytes())
+        text = packed(np.diff(numbers, prepend=np.uint64(0)).astype("<u8").tobytes())
         if len(text) <= room_bytes:
             return {"count": count, "steps": text}
     fine, coarse = 0, SHIFT_MAX  # the coarsest is one range, or two
@@ -218,7 +227,7 @@ def _decode(values: object, limit: int) -> LostChunks:
     if not values:
         return LostChunks()
     if "steps" in values:
-        steps = _steps(_unpacked(values["steps"]))
+        steps = _steps(_whole_numbers(values["steps"]))
         starts = _risen(steps)
         ends = starts + np.uint64(1)
         if len(steps) > 1 and not steps[1:].all():
@@ -228,7 +237,7 @@ def _decode(values: object, limit: int) -> LostChunks:
         shift = values["shift"]
         if type(shift) is not int or not 0 <= shift <= SHIFT_MAX:
             raise ValueError("an impossible shift")
-        edges = _from_planes(_unpacked(values["ranges"]))
+        edges = _from_planes(_whole_numbers(values["ranges"]))
         if len(edges) % 2 or not edges[1:].all():
             raise ValueError("an empty range, or one that touches the next")
         edges = _risen(edges)

@@ -2,7 +2,7 @@
 
 It is a field of the configuration, so that it has what the configuration has: a checksum, an event
 counter as version, copies on every member, one valid version after any crash, and one commit point
-for each change (superblock_round.py). The log could carry it, but a log record reaches only as many
+for each change (superblock.py). The log could carry it, but a log record reaches only as many
 members as may be lost and one more, and needs the log to be recovered before names are known. Maps
 of pages are written page by page, so that a table of several pages could be torn.
 

@@ -21,8 +21,8 @@ import trio
 
 from raidx_fuse.errors import BusyError, Reason, TooSmallError, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
+from raidx_fuse.format.create import reserve_metadata
 from raidx_fuse.format.regions import PAYLOAD_BITS, Region
-from raidx_fuse.format.reserve import reserve_metadata
 from raidx_fuse.format.shapes import RESTRIPE, layout_of
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.placements.bundled import BundleLayout

@@ -30,7 +30,8 @@ from raidx_fuse.errors import (
     TooSmallError,
 )
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
-from raidx_fuse.format.table_page import chunks_that_fit, erase_share, share_region
+from raidx_fuse.format.pages import erase_region
+from raidx_fuse.format.table_page import chunks_that_fit, share_region
 from raidx_fuse.jobs.attach import join, leave, release, require_joined
 from raidx_fuse.jobs.grow.change_shape import drain_for_new_roles
 from raidx_fuse.jobs.rebundle.capacity import Capacity
@@ -147,7 +148,7 @@ class RebundleOperation:
         config = self.member_set.config
         for member, count in zip(members, counts, strict=True):
             region = share_region(self.member_set.data_offset, config.chunk_bytes, count)
-            await erase_share(member, region)
+            await erase_region(member, region)
             await member.flush()
 
     def _seat(
@@ -209,7 +210,7 @@ class RebundleOperation:
             chunks = self.layout.counts[role] + gained
             chunk_bytes = self.context.chunk_bytes
             region = share_region(self.member_set.data_offset, chunk_bytes, chunks)
-            await erase_share(member, region)
+            await erase_region(member, region)
             await member.flush()
             await self.context.journal.chunk_table.give_share(role, member, region, gained)
 

@@ -24,7 +24,7 @@ JOURNAL = "raidx_fuse/journal/journal.py"
 LOG_MEMBERS = "raidx_fuse/journal/append.py"
 RECOVERY = "raidx_fuse/journal/recovery.py"
 RESYNC = "raidx_fuse/jobs/resync.py"
-ROUND = "raidx_fuse/format/superblock_round.py"
+ROUND = "raidx_fuse/format/superblock.py"
 LATE_TESTS = ("tests/store/test_late_writes.py", "tests/store/test_overdue.py")
 FAILING_TESTS = ("tests/jobs/test_failing_resync.py", "tests/jobs/test_torn_stripes.py")
 HEAD_TESTS = (
@@ -203,8 +203,8 @@ FAILING = (
     Mutant(
         "fitted-list-forgets-lost-chunks",
         "raidx_fuse/format/configuration/fitting.py",
-        "        config = _with_lost(config, encode_chunks(decode_chunks(lost), left))",
-        "        config = _with_lost(config, {})",
+        "        config = config.with_job(KEY, encode_chunks(decode_chunks(lost), left))",
+        "        config = config.with_job(KEY, {})",
         "lost chunks read as good after a remount",
         ("raid5:none:disks",),
         ("tests/format/test_fitting.py", "tests/array/test_full_superblock.py"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.crash.mutants.mutant import DISKS, GROWTH, REMOUNTS, TWO_LOSSES, Mutant
 
-ROUND = "raidx_fuse/format/superblock_round.py"
+ROUND = "raidx_fuse/format/superblock.py"
 SUPERBLOCK = "raidx_fuse/format/superblock.py"
 ASSEMBLE = "raidx_fuse/format/assemble.py"
-RULING = "raidx_fuse/format/ruling.py"
+RULING = "raidx_fuse/format/assemble.py"
 CONFIG = "raidx_fuse/format/configuration/config.py"
 ARRAY = "raidx_fuse/array/array.py"
 FAILURES = (
