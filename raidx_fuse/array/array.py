@@ -18,11 +18,9 @@ from typing import Any
 
 from raidx_fuse.array import settings, statistics, status
 from raidx_fuse.array.health import Health
-from raidx_fuse.array.journal_mode import change_mode
-from raidx_fuse.array.lost_list import LostList
-from raidx_fuse.array.membership import Membership
+from raidx_fuse.array.membership import Membership, take_back
 from raidx_fuse.array.presence import Presence
-from raidx_fuse.array.returning import take_back
+from raidx_fuse.array.settings import change_mode
 from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.discard import Discarder
@@ -35,6 +33,7 @@ from raidx_fuse.engine.write.write import Writer
 from raidx_fuse.errors import NotWithLayoutError, RaidxError, ReadOnlyError
 from raidx_fuse.format.assemble import Assembly
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
+from raidx_fuse.format.configuration.lost_chunks import KEY, decode_chunks, encode_chunks
 from raidx_fuse.format.configuration.progress import without_retired
 from raidx_fuse.jobs.grow.copies import CopiesOperation
 from raidx_fuse.jobs.grow.larger_members import LargerMembers
@@ -61,10 +60,47 @@ from raidx_fuse.settings import OF_ARRAY, setting_named
 from raidx_fuse.store.page_store import PageStore
 from raidx_fuse.tasks import Tasks, rest
 
+log = logging.getLogger(__name__)
+
+LOST_SAVE_EACH_S = 1.0
 REBUILD_AGAIN_S = 5.0  # after the first failure; twice as long after each
 DOUBLINGS_MAX = 7
 
-log = logging.getLogger(__name__)
+
+class LostList:
+    """Keeps the lost chunks of one array in its superblocks."""
+
+    def __init__(self, context: ArrayContext) -> None:
+        self.context = context
+        self._saved = 0  # the list's count of `changes` when it was last saved
+
+    def load(self) -> None:
+        """Read the list from the superblocks. Raises FormatError."""
+        jobs = self.context.member_set.config.jobs
+        lost = decode_chunks(jobs.get(KEY, {}), self.context.layout.chunks)
+        self.context.take_lost_chunks(lost)
+
+    async def run(self) -> None:
+        """Save the list whenever it has changed (a background task)."""
+        while True:
+            await rest(LOST_SAVE_EACH_S)
+            try:
+                await self.save()
+            except RaidxError as error:  # the list stays in memory, and is saved at the next try
+                log.critical("%s", error)
+
+    async def save(self) -> None:
+        """Write the list into the superblocks if it has changed.
+
+        A list that does not fit is rounded up (format/configuration/fitting.py). Raises RaidxError.
+        """
+        bad = self.context.bad_chunks
+        changes = bad.changes
+        if changes == self._saved:
+            return
+        encoded = encode_chunks(bad)
+        await self.context.member_set.update(lambda config: config.with_job(KEY, encoded))
+        self._saved = changes
 
 
 class Array:

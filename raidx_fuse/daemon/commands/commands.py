@@ -17,7 +17,7 @@ import trio
 from raidx_fuse.array import advice, statistics
 from raidx_fuse.array import estimate as reshape_cost
 from raidx_fuse.array.array import Array
-from raidx_fuse.array.returning import is_past, problem
+from raidx_fuse.array.membership import is_past, why_not_caught_up
 from raidx_fuse.array.status import redundancy_left
 from raidx_fuse.daemon.commands.advise import Advice
 from raidx_fuse.daemon.commands.arguments import Result, check_newcomers
@@ -531,7 +531,7 @@ async def cost_of_replacing(
     found: list[bool] = []
 
     async def look(member: Member) -> None:
-        found.append(await problem(array, record, member) is None)
+        found.append(await why_not_caught_up(array, record, member) is None)
 
     own = own_superblock(array, record)
     await newcomers.check(

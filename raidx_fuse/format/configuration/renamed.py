@@ -2,7 +2,7 @@
 
     "renamed": {"array": UUID, "events": N, "members": {old UUID: new UUID, ...}}
 
-See format/new_identity.py. The job is dropped by the last step of the change, so an array that is
+See array/new_identity.py. The job is dropped by the last step of the change, so an array that is
 mounted has it only if that step was cut.
 """
 

@@ -7,7 +7,7 @@ from tests.crash.mutants.mutant import Mutant
 DISCARD = "raidx_fuse/engine/discard.py"
 GATE = "raidx_fuse/engine/gate.py"
 JOB = "raidx_fuse/jobs/job.py"
-MODE = "raidx_fuse/array/journal_mode.py"
+MODE = "raidx_fuse/array/settings.py"
 RESTRIPING = "raidx_fuse/jobs/restripe/operation.py"
 TABLE = "raidx_fuse/pool/volume_table.py"
 TRANSFER = "raidx_fuse/pool/transfer.py"

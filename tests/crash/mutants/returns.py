@@ -9,7 +9,7 @@ REBUILD = "raidx_fuse/jobs/rebuild.py"
 UNSETTLED = "raidx_fuse/journal/unsettled.py"
 JOURNAL = "raidx_fuse/journal/journal.py"
 WRITER = "raidx_fuse/engine/write/write.py"
-RETURNING = "raidx_fuse/array/returning.py"
+RETURNING = "raidx_fuse/array/membership.py"
 TESTS = ("tests/jobs/test_catching_up.py", "tests/jobs/test_catching_up_limits.py")
 
 MUTANTS = (
