@@ -41,8 +41,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 # in: mount point, control socket, daemon, and opening what the user named.
 MAY_TOUCH_THE_SYSTEM = {
     "members",  # files, devices, memory, threads
-    "daemon.backing_devices",  # what a path stands on, by the kernel's tables
-    "daemon.aliases",  # other names of a member's bytes, by the kernel's tables
+    "daemon.backing_devices",  # what a path stands on, and other names, by the kernel's tables
     "daemon.array_lock",  # a lock file for each array
     "daemon.member_files",  # does a file exist? removes the ones it made
     "fuse.mountpoint",  # mount table, fusermount3
@@ -68,7 +67,7 @@ MAY_TOUCH_THE_SYSTEM = {
     "lab.loads.traces",  # trace files
     "lab.loads.source",  # is there such a file?
     "lab.experiments.spec",  # paths of traces beside the experiment
-    "lab.experiments.tables",  # results as files
+    "lab.experiments.results",  # results as files
     "client.client",  # paths as a program gives them
     "cli",  # paths as typed
     "lab.crash.__main__",  # a program: writes its page

@@ -19,7 +19,13 @@ from raidx_fuse.cli.output import Output, console, duration, plural
 from raidx_fuse.cli.parameters import PATH
 from raidx_fuse.errors import UsageError
 from raidx_fuse.lab.experiments.plots import draw_results
-from raidx_fuse.lab.experiments.results import comparison, csv_rows
+from raidx_fuse.lab.experiments.results import (
+    check_path,
+    comparison,
+    csv_rows,
+    write_records,
+    write_rows,
+)
 from raidx_fuse.lab.experiments.sweep import (
     SweepRun,
     compute_run,
@@ -28,7 +34,6 @@ from raidx_fuse.lab.experiments.sweep import (
     points,
     runs_of,
 )
-from raidx_fuse.lab.experiments.tables import check_path, write_records, write_rows
 from raidx_fuse.lab.loads.record import Recorder
 from raidx_fuse.lab.workers import compute
 

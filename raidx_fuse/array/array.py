@@ -44,14 +44,12 @@ from raidx_fuse.jobs.manager import Jobs
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.jobs.rebundle.self_heal import SelfHeal
-from raidx_fuse.jobs.regular_scrub import RegularScrub
 from raidx_fuse.jobs.replace import Replace, Replacement
 from raidx_fuse.jobs.restripe.operation import RestripeOperation
 from raidx_fuse.jobs.restripe.removal import MemberRemoval
 from raidx_fuse.jobs.resync import Resync, finish, note_failing
-from raidx_fuse.jobs.scrub import Scrub
-from raidx_fuse.jobs.tuner.job import TuneJob
-from raidx_fuse.jobs.tuner.tuner import Tuner
+from raidx_fuse.jobs.scrub import RegularScrub, Scrub
+from raidx_fuse.jobs.tuner.tuner import TuneJob, Tuner
 from raidx_fuse.journal.recovery import Replayed, read_log, replay, stripes_changed
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.bundled import BundleLayout

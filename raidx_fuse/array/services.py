@@ -9,9 +9,9 @@ from raidx_fuse.array.presence import Presence
 from raidx_fuse.jobs.grow.copies import CopiesOperation
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.jobs.rebundle.self_heal import SelfHeal
-from raidx_fuse.jobs.regular_scrub import RegularScrub
 from raidx_fuse.jobs.replace import Replacement
 from raidx_fuse.jobs.restripe.removal import MemberRemoval
+from raidx_fuse.jobs.scrub import RegularScrub
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.tuner.tuner import Tuner
 from raidx_fuse.tasks import Starter

@@ -8,8 +8,8 @@ serves. `open`, `check` and `release` therefore use threads. `attach` is for the
 mount.
 
 Who writes members, or reads them over some time, has them to itself by three locks: that of each
-member (members/local.py), that of what hides the same bytes under another name (aliases.py), and
-that of the array (array_lock.py), which `claim` takes.
+member (members/local.py), that of what hides the same bytes under another name
+(backing_devices.py), and that of the array (array_lock.py), which `claim` takes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,14 @@ from types import TracebackType
 
 import trio
 
-from raidx_fuse.daemon.aliases import hold_files_below, refuse_used_loops
 from raidx_fuse.daemon.array_lock import ArrayLock, refuse_running
-from raidx_fuse.daemon.backing_devices import Device, MembersOf, refuse_own
+from raidx_fuse.daemon.backing_devices import (
+    Device,
+    MembersOf,
+    hold_files_below,
+    refuse_own,
+    refuse_used_loops,
+)
 from raidx_fuse.errors import (
     BusyError,
     FormatError,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from raidx_fuse.daemon import aliases, backing_devices, paths
+from raidx_fuse.daemon import backing_devices, paths
 from raidx_fuse.daemon.array_lock import ArrayLock, refuse_running
 from raidx_fuse.errors import BusyError, InUseError
 from raidx_fuse.fuse import mountpoint as mountpoints
@@ -40,10 +40,10 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for number, place in (("7:0", loop), ("259:1", loop / "loop0p1"), ("253:0", sys / "dm-0")):
         (numbers / number).symlink_to(place)
     monkeypatch.setattr(backing_devices, "_DEVICES", numbers)
-    monkeypatch.setattr(aliases, "_LOOPS", sys / "block")
+    monkeypatch.setattr(backing_devices, "_LOOPS", sys / "block")
     swaps = tmp_path / "swaps"
     swaps.write_text("Filename Type\n")
-    monkeypatch.setattr(aliases, "_SWAPS", str(swaps))
+    monkeypatch.setattr(backing_devices, "_SWAPS", str(swaps))
     monkeypatch.setattr(mountpoints, "mounts", lambda: iter(()))
     return file
 
@@ -51,8 +51,8 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_file_below_a_mapped_partition_is_found_and_none_on_a_mount_of_raidx(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert list(aliases._files_below((253, 0), set())) == [str(disk)]
-    assert list(aliases._files_below((8, 0), set())) == []
+    assert list(backing_devices._files_below((253, 0), set())) == [str(disk)]
+    assert list(backing_devices._files_below((8, 0), set())) == []
     raidx = Mount(str(disk.parent), (0, 99), "fuse.raidx", "v", 0, 1, "")
     monkeypatch.setattr(mountpoints, "mounts", lambda: iter([raidx]))
     real = os.stat
@@ -62,7 +62,7 @@ def test_the_file_below_a_mapped_partition_is_found_and_none_on_a_mount_of_raidx
         return real(path, *args, **named)
 
     monkeypatch.setattr(os, "stat", stat)
-    assert list(aliases._files_below((253, 0), set())) == []
+    assert list(backing_devices._files_below((253, 0), set())) == []
 
 
 @pytest.mark.parametrize("by", ["holder", "holder of a partition", "mount", "swap"])
@@ -77,7 +77,7 @@ def test_without_permission_the_kernels_lists_say_whether_a_loop_device_is_used(
         return real(path, *args, **named)
 
     monkeypatch.setattr(os, "open", refuse)
-    aliases.refuse_used_loops(str(disk))
+    backing_devices.refuse_used_loops(str(disk))
     loop = disk.parent / "sys" / "block" / "loop0"
     if by == "mount":
         ext4 = Mount("/mnt", (259, 1), "ext4", "/dev/loop0p1", 0, 1, "")
@@ -88,8 +88,8 @@ def test_without_permission_the_kernels_lists_say_whether_a_loop_device_is_used(
         part = loop / "loop0p1" if "partition" in by else loop
         (part / "holders" / "dm-0").mkdir()
     with pytest.raises(BusyError, match="/dev/loop0 is on it and in use; end that and type: los"):
-        aliases.refuse_used_loops(str(disk))
-    aliases.refuse_used_loops(str(disk.parent / "swaps"))  # another file
+        backing_devices.refuse_used_loops(str(disk))
+    backing_devices.refuse_used_loops(str(disk.parent / "swaps"))  # another file
 
 
 @pytest.fixture

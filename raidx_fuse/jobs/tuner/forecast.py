@@ -24,9 +24,8 @@ import trio
 from numpy.typing import NDArray
 
 from raidx_fuse.engine.access_stats import INTERVAL_MAX, TICKS_A_SECOND, AccessStats, Heat
-from raidx_fuse.jobs.tuner.demands import Demands
 from raidx_fuse.jobs.tuner.plan import Planner
-from raidx_fuse.jobs.tuner.speeds import Costs, MemberLoad, costs_of, use_of
+from raidx_fuse.jobs.tuner.speeds import Costs, Demands, MemberLoad, costs_of, use_of
 from raidx_fuse.layouts.numbers import CellIndex, Role
 from raidx_fuse.layouts.placements.bundled import KINDS, TURNS, BundleLayout, bundle_code
 from raidx_fuse.layouts.placements.layout import Layout

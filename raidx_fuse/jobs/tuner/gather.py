@@ -23,9 +23,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from raidx_fuse.jobs.tuner.demands import PAID_BACK_S, SEEK_S, Demands
 from raidx_fuse.jobs.tuner.places import PlannedPlaces
-from raidx_fuse.jobs.tuner.speeds import Costs
+from raidx_fuse.jobs.tuner.speeds import PAID_BACK_S, SEEK_S, Costs, Demands
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.store.chunk_table import Move
 

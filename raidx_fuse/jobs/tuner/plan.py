@@ -45,10 +45,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raidx_fuse.engine.access_stats import INTERVAL_MAX, RUN_HALF, TICKS_A_SECOND, AccessStats
-from raidx_fuse.jobs.tuner.demands import PAID_BACK_S, SEEK_S, Demands, Share
 from raidx_fuse.jobs.tuner.gather import Used, gather, positionings
 from raidx_fuse.jobs.tuner.places import PlannedPlaces
-from raidx_fuse.jobs.tuner.speeds import Costs, MemberLoad, Use, costs_of, mean_costs, use_of
+from raidx_fuse.jobs.tuner.speeds import (
+    PAID_BACK_S,
+    SEEK_S,
+    Costs,
+    Demands,
+    MemberLoad,
+    Share,
+    Use,
+    costs_of,
+    mean_costs,
+    use_of,
+)
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.planning.allocate import BLOCK_CELLS

@@ -6,7 +6,7 @@ operation takes. The *busy* time is what it costs the member: its share of the t
 serves several at once. So three disks are known to do more together than the fastest one alone, and
 an SSD more than one operation at a time. Latencies are of operations that were alone on the member:
 behind a network, or in a queue of its own, one of many waits for the others, and the model that
-judges plans (demands.py) adds that wait itself.
+judges plans (`Demands`) adds that wait itself.
 
 All are moving means. A sample counts as at most `OUTLIER` times the mean: an answer that took a
 thousand times as long, because the host was busy, says nothing about the member.
@@ -17,9 +17,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from raidx_fuse.layouts.numbers import Role
+
 WEIGHT = 1 / 32  # of the newest operation in a moving mean
 OUTLIER = 4.0
 SAMPLES_MIN = 8  # of reads alone, else the member is probed; of writes, else they count like reads
+SEEK_S = 1e-3  # only disks with heads take so long to position
+PAID_BACK_S = 86400.0  # a move, made in idle time, must save its own cost within a day
+
+Share = tuple[float, float]  # latency, busy time: seconds a second
 
 
 @dataclass(slots=True)
@@ -201,3 +207,28 @@ def costs_of(load: MemberLoad, use: Use) -> Costs:
         run_s += share * use.run_bytes * transfer_s
         seek_s += share * single.positioning_s
     return Costs(latency_s, busy_s, run_s, seek_s)
+
+
+@dataclass(slots=True)
+class Demands:
+    """The model: seconds of service per second: *busy_s* by role; *latency_s* of all.
+
+    *others* = N - 1, the requests that are under way besides one.
+    """
+
+    busy_s: dict[Role, float]
+    latency_s: float
+    others: float
+
+    def time_s(self) -> float:
+        """Return the expected time of all accesses of a second."""
+        total = sum(self.busy_s.values())
+        squares = sum(busy * busy for busy in self.busy_s.values())
+        return self.latency_s + (self.others * squares / total if total > 0 else 0.0)
+
+    def moved(self, source: Role, target: Role, less: Share, more: Share) -> Demands:
+        """Return the demands when *source* has *less* and *target* *more* to do."""
+        busy_s = dict(self.busy_s)
+        busy_s[source] = max(0.0, busy_s[source] - less[1])
+        busy_s[target] += more[1]
+        return Demands(busy_s, self.latency_s - less[0] + more[0], self.others)

@@ -1,37 +1,47 @@
 """The performance tuner: one task that moves hot chunks to the members that serve them sooner.
 
 It follows the raidx paper, section V.A: wait until no request has come for a second; flush; read a
-little of every member whose speed is not known; undo what made the last load slower (verdict.py);
+little of every member whose speed is not known; undo what made the last load slower (`Verdicts`);
 plan (plan.py) and move (engine/move_chunks.py) in slices of 50 ms. A request ends the round, and
 the next round begins a second after the last request. While a scrub runs, nothing moves.
 
-job.py does the same on a user's command, as a job that can be paused, throttled and awaited.
+`TuneJob` does the same on a user's command, as a job that can be paused, throttled and awaited.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import trio
 
 from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import RaidxError, Reason, UsageError
-from raidx_fuse.jobs.regular_scrub import RegularScrub
+from raidx_fuse.jobs.job import Job
+from raidx_fuse.jobs.scrub import RegularScrub
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.tuner.measure import Measurements
 from raidx_fuse.jobs.tuner.plan import Plan, Planner, Step
 from raidx_fuse.jobs.tuner.speeds import MemberLoad, costs_of, use_of
-from raidx_fuse.jobs.tuner.verdict import Verdicts
-from raidx_fuse.layouts.numbers import stripe_and_cell
+from raidx_fuse.layouts.numbers import Stripe, stripe_and_cell
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.store.chunk_table import Move
 from raidx_fuse.store.member_io import MemberLostError
 from raidx_fuse.tasks import rest
 
+REQUESTS_MIN = 100  # a mean of fewer says little
+SLOWER = 1.02  # times the response time that the same load had
+USED_SHARE = 0.5  # of the moved chunks: so many must be in use for a verdict
+SIZE_RATIO = 1.25
+SHARE_STEP = 0.1
+LOADS_MAX = 8
+UNDO_MAX = 8192  # moves
 log = logging.getLogger(__name__)
 
 STEPS_A_ROUND = 64  # planning them takes some 25 ms, which a request may have to wait
@@ -40,6 +50,99 @@ REST_S = 1.0
 ROUNDING_S = 1e-3  # a shorter rest would not advance the clock, and would be asked for repeatedly
 SLICE_S = 0.05  # the longest time that it works before it lets requests run
 SHOWN_MAX = 20
+ROUNDS_MAX = 256  # bounds the job when measured speeds fluctuate
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """A load in one period; *moves*: how many steps the tuner had done before."""
+
+    size_bytes: float
+    write_share: float
+    order_share: float
+    response_s: float
+    moves: int
+
+    def is_like(self, other: _Load) -> bool:
+        larger = max(self.size_bytes, other.size_bytes)
+        return (
+            larger <= SIZE_RATIO * min(self.size_bytes, other.size_bytes)
+            and abs(self.write_share - other.write_share) <= SHARE_STEP
+            and abs(self.order_share - other.order_share) <= SHARE_STEP
+        )
+
+
+class Verdicts:
+    """Judges the steps of the tuner of *context*; *access* are the array's access statistics.
+
+    A *period* lasts from one idle time to the next; short ones are taken together. Loads are
+    *alike* if requests have about the same size, the same fraction of writes and the same fraction
+    in order. When a load comes again and is slower than last time, the moves since then are undone,
+    if it used most of the moved chunks: a load at other places says nothing about them.
+    """
+
+    def __init__(self, context: ArrayContext, access: AccessStats) -> None:
+        self._context = context
+        self._access = access
+        self._loads: list[_Load] = []  # the newest last
+        self._back: deque[tuple[Move, ...]] = deque(maxlen=UNDO_MAX)  # how to undo each step
+        self._steps = 0  # in all; the last of them are in *_back*
+        self._began = self._latest = self._totals()
+        self._began_ticks = self._latest_ticks = 0  # the table is not loaded yet
+
+    def _totals(self) -> tuple[float, ...]:
+        latency, counters = self._context.latency, self._context.counters
+        size = counters.read_bytes + counters.write_bytes
+        access = self._access
+        return (
+            *(latency.count, latency.total_s, size, counters.reads + counters.writes),
+            *(counters.writes, access.in_order, access.arrivals),
+        )
+
+    def note(self, back: tuple[Move, ...]) -> None:
+        """Note a step that was done; *back* are the moves that undo it."""
+        self._back.append(back)
+        self._steps += 1
+
+    def judge(self) -> list[tuple[Move, ...]]:
+        """Judge the load that has ended; return the moves to be made, in order, to undo steps."""
+        self._access.digest()
+        totals = self._totals()
+        if totals[3] - self._latest[3] >= REQUESTS_MIN:  # by itself, without what came before
+            self._began, self._began_ticks = self._latest, self._latest_ticks
+        self._latest, self._latest_ticks = totals, self._access.ticks()
+        timed, total_s, size, requests, writes, in_order, accesses = (
+            now - before for now, before in zip(totals, self._began, strict=True)
+        )
+        if min(timed, requests, accesses) < REQUESTS_MIN:
+            return []
+        since = self._began_ticks
+        self._began, self._began_ticks = self._latest, self._latest_ticks
+        load = _Load(
+            size / requests, writes / requests, in_order / accesses, total_s / timed, self._steps
+        )
+        known = next((old for old in reversed(self._loads) if old.is_like(load)), None)
+        undo: list[tuple[Move, ...]] = []
+        if known is not None:
+            done = min(self._steps - known.moves, len(self._back))
+            last = [self._back[-1 - i] for i in range(done)]
+            if load.response_s > SLOWER * known.response_s and self._are_used(last, since):
+                undo = last
+                for _ in range(done):
+                    self._back.pop()
+                self._steps -= done
+                load = known
+            self._loads.remove(known)
+        self._loads = [*self._loads[1 - LOADS_MAX :], load]
+        return undo
+
+    def _are_used(self, steps: Sequence[tuple[Move, ...]], since_ticks: int) -> bool:
+        """Return whether enough of the chunks that *steps* moved were used since then."""
+        if not steps:
+            return False
+        cells = np.array([step[0][0] for step in steps])
+        used = self._access.last_use(cells) > since_ticks
+        return bool(used.mean() >= USED_SHARE)
 
 
 class Tuner:
@@ -330,3 +433,55 @@ class Tuner:
 def _mb_s(byte_s: float) -> float | None:
     """Return *byte_s*, seconds a byte, as 10^6 bytes a second; None if it is not known."""
     return 1e-6 / byte_s if byte_s else None
+
+
+class TuneJob(Job):
+    """Makes all moves that pay now, without waiting for idle time."""
+
+    kind = "tuning"
+
+    def __init__(self, context: ArrayContext, job_id: int, tuner: Tuner) -> None:
+        super().__init__(context, job_id)
+        self.tuner = tuner
+        self.moved = 0
+        self._steps: list[Step] = []
+        self._rounds = 0
+        self._tried = 0
+
+    def detail(self) -> dict[str, Any]:
+        """Return how many chunks moved."""
+        return {"chunks_moved": self.moved}
+
+    async def prepare(self) -> None:
+        """Measure the members and plan the first round."""
+        await self.tuner.measure(patiently=True)
+        self._plan()
+        self.total_bytes = sum(len(step.moves) for step in self._steps) << self.context.shift
+
+    def _plan(self) -> None:
+        self._steps = self.tuner.plan().steps[::-1]
+        self._rounds += 1
+        self._tried = self.moved
+
+    def next_window(self) -> list[Stripe] | None:
+        """Return the bundles of the next step."""
+        if not self._steps and self._rounds < ROUNDS_MAX and self.moved > self._tried:
+            self._plan()
+        if not self._steps:
+            return None
+        length = self.tuner.layout.length
+        return sorted({Stripe(cell // length) for cell, _role, _chunk in self._steps[-1].moves})
+
+    async def work(self, stripes: list[Stripe]) -> int:
+        """Do one step, whose bundles are locked; return the bytes moved."""
+        step = self._steps.pop()
+        back = self.tuner.way_back(step)
+        if not await self.tuner.mover.move_locked(stripes, step.moves):
+            return 0
+        self.moved += len(step.moves)
+        return self.tuner.note(step, back)
+
+    async def finish(self, completed: bool) -> None:
+        """Make the moves durable."""
+        if self.moved:
+            await self.context.member_set.flush()

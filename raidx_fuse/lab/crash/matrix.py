@@ -30,7 +30,7 @@ class Task:
     """Check *states* crashed states of the workloads of *cell*, from *first_seed* on.
 
     *each*: at most so many of one workload. With *focus* only states of that verb, of few
-    workloads: perhaps fewer states. *every_place*: of pairs (pairs/places.py).
+    workloads: perhaps fewer states. *every_place*: of pairs (walk.py).
     """
 
     cell: Cell

@@ -14,8 +14,8 @@ lost power before, the theme and its steps. The themes:
     squeeze    a log without free space (themes/squeeze.py)
     huge       a few parts of a large sparse image
     growth     members join in place (themes/growth.py)
-    shrink     members join, and leave again (themes/shrink.py); only if asked for
-    leave      any members leave by restripes (themes/leave.py); only if asked for
+    shrink     members join, and leave again (themes/growth.py); only if asked for
+    leave      any members leave by restripes (themes/restripe.py); only if asked for
     copies     a raid1 array gets more copies (themes/copies.py)
     restripe   another layout or width (themes/restripe.py)
     moves      chunks of raidx bundles move
@@ -50,14 +50,12 @@ from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.lab.crash.themes.copies import theme_copies
 from raidx_fuse.lab.crash.themes.disks import lose_and_rebuild, theme_disks, theme_replaces
 from raidx_fuse.lab.crash.themes.faults import theme_errors, theme_hangs, theme_refusals
-from raidx_fuse.lab.crash.themes.growth import theme_growth
+from raidx_fuse.lab.crash.themes.growth import theme_growth, theme_shrink
 from raidx_fuse.lab.crash.themes.latent import theme_latent
-from raidx_fuse.lab.crash.themes.leave import theme_leave
 from raidx_fuse.lab.crash.themes.pool import theme_pool
 from raidx_fuse.lab.crash.themes.rebundle import theme_members
-from raidx_fuse.lab.crash.themes.restripe import restripes_of, theme_restripe
+from raidx_fuse.lab.crash.themes.restripe import restripes_of, theme_leave, theme_restripe
 from raidx_fuse.lab.crash.themes.returns import theme_returns
-from raidx_fuse.lab.crash.themes.shrink import theme_shrink
 from raidx_fuse.lab.crash.themes.squeeze import theme_squeeze
 from raidx_fuse.layouts.numbers import cell_range
 from raidx_fuse.layouts.registry import find_layout, grows_in_place

@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Any
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.lab.quiz.pools import POOL_KINDS
 from raidx_fuse.lab.quiz.questions import (
     EASY,
     EASY_KINDS,
@@ -22,6 +21,7 @@ from raidx_fuse.lab.quiz.questions import (
     LEVELS,
     MEDIUM,
     NOT_OF_COPIES,
+    POOL_KINDS,
     STRIPES,
     WITHOUT_PARITY,
     Draft,

@@ -29,6 +29,7 @@ from raidx_fuse.lab.crash.recording import NO_DISK
 from raidx_fuse.layouts.elastic_params import parity_stays
 from raidx_fuse.layouts.growth_room import width_max
 from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.members.base import SECTOR_BYTES
 
 SLOW_BYTES = 8192  # a second: a growth lasts for several steps
@@ -196,3 +197,30 @@ async def write_beyond(player: Player) -> None:
 
 
 _TURNS: dict[str, Any] = {"remount": remount, "cancel": cancel, "lose": lose}
+
+
+async def theme_shrink(player: Player) -> None:
+    """Grow once or twice, then undo one growth or both.
+
+    The image is smaller than the first members could hold, so that it never needs what a growth
+    adds. While members leave, the array is written, closed cleanly and mounted again, or degraded
+    by the loss of a member that is then replaced. The checked content must not change.
+    """
+    await player.step()
+    for _ in range(player.rng.choice((1, 1, 2))):
+        await grow(player)
+    for _ in range(player.rng.choice((1, 2))):
+        await shrink(player)
+        await player.step()
+
+
+async def shrink(player: Player) -> None:
+    """Take the members of the last growth out, if it can be undone."""
+    await player.jobs_end()
+    layout = player.array.context.layout
+    if not isinstance(layout, ElasticLayout) or len(layout.history) < 2:
+        return  # the growth was cancelled
+    span = player.history.begin("shrink", player.event)
+    await player.array.remove_disk(layout.history[-1] - 1)
+    await live_through(player, ("", "remount", "lose"))
+    player.history.end(span, player.event)
