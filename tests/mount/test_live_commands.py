@@ -258,6 +258,10 @@ def test_spare_takes_over_by_itself(raid5: RealArray) -> None:
     raid5.raidx("add-disk", "ARRAY", spare, "--as", "spare", "--create")
     assert raid5.status()["members"][4]["state"] == "spare"
     raid5.fail(0)
+    end_s = time.monotonic() + 30
+    while not raid5.jobs():  # the spare takes the role a moment later
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
     raid5.wait_jobs()
     status = raid5.status()
     assert status["state"] == "clean"
