@@ -198,8 +198,8 @@ class ChangedRegions:
             try:
                 await self.member_set.update(self._saved)
             except BaseException:
-                has_size = self._away.stripes == size  # else regions have other numbers
-                self._unsaved |= unsaved if has_size else self._away.regions
+                same_size = self._away.stripes == size  # else regions have other numbers
+                self._unsaved |= unsaved if same_size else self._away.regions
                 raise
             finally:
                 self._being_saved = 1, set()

@@ -283,7 +283,8 @@ class Job(ABC):
 # Jobs that move written blocks skip nothing. They wait until the cause of an error is removed:
 #
 # - If a host file system is full, the job tries again every few seconds.
-# - If content cannot be read, the job pauses until the user resumes it.
+# - If content cannot be read, the job pauses until the user resumes it. In a raidx array jobs that
+#   move chunks wait instead, and try again; only a restoration gives up what nothing gives back.
 
 NO_SPACE_S = 5.0  # until the next attempt after a host file system was full
 

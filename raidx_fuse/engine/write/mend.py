@@ -3,8 +3,8 @@
 A page that the code gives back is logged like any other write, placed by a checkpoint, and read. A
 member on which that fails is out. A page that nothing gives back, because members are lost or the
 layout has no redundancy, stays as it is: the member may read it one day, or the lost member comes
-back. It is *given up* when something needs its place: a write there, or a rebuild whose content
-depends on it. Then, in this order:
+back. It is *given up* when something needs its place: a write there, or a rebuild, a replacement or
+a restoration (jobs/rebundle) whose content depends on it. Then, in this order:
 
 1. The data chunks that are lost with it are entered into the list of lost chunks, durably.
 2. The place is written, as a test: what follows goes through the log, which must not have content

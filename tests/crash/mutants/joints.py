@@ -152,7 +152,7 @@ MUTANTS = (
     Mutant(
         "failed-save-of-changes-counts",
         CHANGES,
-        "                self._unsaved |= unsaved if has_size else self._away.regions\n"
+        "                self._unsaved |= unsaved if same_size else self._away.regions\n"
         "                raise",
         "                raise",
         "the next write past the log finds nothing to save, and a cut forgets the region",
