@@ -85,7 +85,7 @@ async def watch_a_rebuild(array: RealArray) -> None:
         await until(lambda: "takes role 1; it is being rebuilt" in lines()[-2])
         await until(lambda: "x" in map_of(1) and "█" in map_of(1))
         await pilot.press("p")
-        await until(lambda: ", paused" in "\n".join(lines()))
+        await until(lambda: ", paused" in lines()[-2])  # until the command ends, keys are refused
         await until(lambda: _agrees(lines(), array.ask("status", "ARRAY"), map_of(1)))
         await pilot.press("p")
         array.raidx("set", "ARRAY", "speed_max=0")
