@@ -7,6 +7,7 @@ line that replays exactly that state. The exit status is 1 if a promise was brok
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -177,4 +178,6 @@ def _replay(console: Console, state: State) -> int:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):  # a script's background programs ignore SIGINT
+        signal.signal(number, signal.default_int_handler)
     main()
