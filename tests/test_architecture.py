@@ -92,8 +92,8 @@ MAY_SIMULATE = {
     "daemon.commands.lab": {"members.simulated.lab_member", "members.simulated.faulty"},
 }
 
-# Who reads members, and how it leaves out pages that are known to be unreadable: who reads one of
-# them again has its member failed (store/member_set.py).
+# Who reads members, and how it leaves out pages that are known to be unreadable: who asks for
+# them on and on has its member failed (store/member_set.py).
 MAY_READ_MEMBERS = {
     "engine.cells": "plans by lost_cells",
     "engine.peek": "plans by lost_cells",

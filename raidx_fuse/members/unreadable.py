@@ -7,7 +7,7 @@ mended in place (engine/write/mend.py).
 from __future__ import annotations
 
 import errno
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,6 +20,7 @@ from raidx_fuse.settings import SETTINGS
 
 PAGE_BYTES = 4096  # what is read, mended or given up at once
 ERRORS_WITHIN_S = 3600.0
+ASKS_MAX = 8  # so often a known page is asked for by plans that are older than that knowledge
 
 # What a disk answers for a sector that it cannot read. Other errors are of the disk as a whole.
 _OF_PLACES = frozenset({errno.EIO, errno.EILSEQ, errno.ENODATA, errno.EBADMSG, errno.EREMOTEIO})
@@ -83,6 +84,7 @@ class Unreadable:
         self.mender: Mender | None = None
         self.leaving = -1
         self._pages: dict[int, dict[int, int]] = {}  # role -> page -> *changes* when it was added
+        self._asks: Counter[tuple[int, int]] = Counter()  # of known pages, by (role, page)
         self._errors: defaultdict[int, deque[float]] = defaultdict(deque)
 
     def __bool__(self) -> bool:
@@ -125,17 +127,20 @@ class Unreadable:
         """Note that *page* of *role* can be read again."""
         pages = self._pages.get(role, {})
         pages.pop(page, None)
+        self._asks.pop((role, page), None)
         if not pages:
             self._pages.pop(role, None)
 
     def forget(self, role: int) -> None:
         """Forget the pages and the errors of the member in *role*: it has left."""
-        self._pages.pop(role, None)
+        for page in self._pages.pop(role, {}):
+            self._asks.pop((role, page), None)
         self._errors.pop(role, None)
 
     def clear(self) -> None:
         """Forget everything: the roles have other numbers now."""
         self._pages.clear()
+        self._asks.clear()
         self._errors.clear()
 
     def pages(self, role: int, begin: int, end: int) -> list[int]:
@@ -147,6 +152,12 @@ class Unreadable:
         """Return whether a page in the range was added after *change*."""
         known = self._pages.get(role, {})
         return any(known[page] > change for page in self.pages(role, begin, end))
+
+    def asked_again(self, role: int, begin: int, end: int) -> bool:
+        """Count that the known pages in the range were asked for; return whether too often."""
+        asked = [(role, page) for page in self.pages(role, begin, end)]
+        self._asks.update(asked)
+        return any(self._asks[key] > ASKS_MAX for key in asked)
 
     def count_error(self, role: int, now_s: float) -> bool:
         """Count a read error of *role*; return whether there are too many of them within an hour.

@@ -374,9 +374,10 @@ class MemberSet:
     async def _read_failed(self, operation: Operation, change: int) -> None:
         """Note which pages of a failed read are unreadable: one bad sector costs no member.
 
-        *change* is that of *unreadable* when the read began. A reader that asks again for what it
-        could have known to be unreadable cannot plan around it. Then, as after other errors, the
-        member is failed, or the error is raised if it cannot be spared.
+        *change* is that of *unreadable* when the read began. A page that was known by then may be
+        younger than the plan of the reader, who plans again. A reader that asks on and on cannot
+        plan around it. Then, as after other errors, the member is failed, or the error is raised if
+        it cannot be spared.
         """
         queue, unreadable, error = operation.queue, self.unreadable, operation.error
         begin, end = operation.offset, operation.offset + operation.size_bytes
@@ -389,7 +390,9 @@ class MemberSet:
             return self._blame(operation)
         known = unreadable.pages(role, begin, end)
         if known and not unreadable.came_since(change, role, begin, end):
-            return self._blame(operation)
+            if unreadable.asked_again(role, begin, end):
+                self._blame(operation)
+            return
         for page in pages_in(begin, end):
             at = page * PAGE_BYTES
             if unreadable.pages(role, at, at + PAGE_BYTES):

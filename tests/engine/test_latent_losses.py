@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any
+
 import pytest
 import trio
 
 from raidx_fuse.engine.peek import Peek
-from raidx_fuse.errors import RaidxError, UnrecoverableError
+from raidx_fuse.errors import MemberError, RaidxError, UnrecoverableError
+from raidx_fuse.jobs import rebuild, scrub, strips
 from raidx_fuse.jobs.replace import Replace
-from raidx_fuse.layouts.numbers import CellIndex, Stripe
+from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.members.unreadable import PAGE_BYTES
+from raidx_fuse.members.unreadable import ASKS_MAX, PAGE_BYTES
+from raidx_fuse.store.member_io import MemberLostError
 from tests.engine.test_latent_errors import (
     CHUNK,
     PACE,
@@ -226,6 +231,68 @@ def test_a_replacement_lists_what_is_lost_in_one_stripe_while_others_are_unreada
             job.set_window(1)
             assert (await rig.running.jobs.wait(job.job_id))["state"] == "done"
             assert sorted(rig.running.context.bad_chunks.first(10)) == [4, 40]
+
+    run(main)
+
+
+@pytest.mark.parametrize("layout", ["raid5", "rdp", "raidx-parity"])
+@pytest.mark.parametrize("job", ["rebuild", "scrub"])
+def test_a_page_that_a_user_finds_after_a_job_planned_costs_no_member(
+    layout: str, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with spying(layout, 5, chunk_bytes=CHUNK) as rig, trio.open_nursery() as nursery:
+            await fill(rig)
+            await rig.in_place()
+            await trio.sleep(60)
+            unreadable = rig.running.member_set.unreadable
+            role = lose_page(rig, 6)
+            finds: list[int] = []
+
+            async def find() -> None:
+                with suppress(UnrecoverableError):
+                    await rig.running.read(6 * CHUNK + PAGE_BYTES, PAGE_BYTES)
+
+            async def read_all(*args: Any) -> None:
+                if not finds:
+                    finds.append(6)
+                    nursery.start_soon(find)
+                    with trio.fail_after(60):
+                        while not unreadable:  # noqa: ASYNC110
+                            await trio.sleep(0.01)
+                await strips.read_all(*args)
+
+            monkeypatch.setattr(rebuild if job == "rebuild" else scrub, "read_all", read_all)
+            if job == "rebuild":
+                other = next(r for r in range(5) if r != role)
+                if layout == "raidx-parity":
+                    await rig.running.set("restore.after", "off")
+                await rig.running.fail_disk(other)
+                answer = await rig.running.replace_disk(other, rig.new_member())
+                number = answer["job"]
+            else:
+                number = await rig.running.start_scrub(repair=True)
+            status = await rig.running.jobs.wait(number)
+            assert status["state"] == "done"
+            assert finds
+            assert state_of(rig, role) == "active"
+
+    run(main)
+
+
+def test_a_reader_that_never_plans_around_a_page_does_not_ask_for_ever() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            chunk, _other = await degraded(rig)
+            member_set = rig.running.member_set
+            _member, role, position = place_of(rig, chunk)
+            buffer = memoryview(bytearray(PAGE_BYTES))
+            request = Role(role), position + PAGE_BYTES, [buffer], PAGE_BYTES
+            for _ in range(1 + ASKS_MAX):  # the first one finds it
+                with pytest.raises(MemberLostError):
+                    await member_set.read([request])
+            with pytest.raises(MemberError):  # with redundancy left, the member would be out
+                await member_set.read([request])
 
     run(main)
 

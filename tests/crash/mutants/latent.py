@@ -28,6 +28,15 @@ MUTANTS = (
         TESTS,
     ),
     Mutant(
+        "page-younger-than-the-plan-costs-its-member",
+        "raidx_fuse/store/member_set.py",
+        "            if unreadable.asked_again(role, begin, end):\n",
+        "            if True:\n",
+        "a job that planned before a user came across the page has its member failed",
+        LATENT,
+        TESTS,
+    ),
+    Mutant(
         "write-does-not-mend-what-it-must-read",
         "raidx_fuse/engine/write/write.py",
         "                        raise _UnreadableError from None\n",
