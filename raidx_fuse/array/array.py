@@ -90,8 +90,11 @@ class LostList:
     async def save(self) -> None:
         """Write the list into the superblocks if it has changed.
 
-        A list that does not fit is rounded up (format/configuration/fitting.py). Raises RaidxError.
+        A list that does not fit is rounded up (format/configuration/fitting.py). What a read-only
+        start adds stays in memory. Raises RaidxError.
         """
+        if self.context.member_set.read_only:
+            return
         bad = self.context.bad_chunks
         changes = bad.changes
         if changes == self._saved:
@@ -387,6 +390,7 @@ class Array:
         member_set.on_change.append(self.context.note_zero_roles)
         member_set.on_change.append(self.context.bpu.note_members)
         self.nursery.start_soon(member_set.watch)
+        member_set.unreadable.connect(self.mender)  # gives up what keeps the log from being redone
         if self.read_only:
             self.replayed = await replay(self.context.journal, member_set, found)
             return
@@ -401,8 +405,8 @@ class Array:
         for pages in member_set.page_stores:
             await pages.heal()
         self.replayed = await replay(self.context.journal, member_set, found)
+        await member_set.try_unreadable()  # what was given up is zeros there now
         changes.note_redone()
-        member_set.unreadable.connect(self.mender)
         self.nursery.start_soon(self.context.journal.tend)
         self.nursery.start_soon(self.context.dirty_bitmap.tend)
         self.nursery.start_soon(self.lost_list.run)

@@ -250,8 +250,9 @@ class StripeParity:
         """List as lost what nothing gives back, so that the parity of the rest can be computed.
 
         It counts as zeros there, and becomes zeros with the record of the parity, as in
-        engine/write/mend.py: else the chains would not hold if it can be read again. Raises
-        UnrecoverableError if nobody keeps a list of lost chunks: in a recovery.
+        engine/write/mend.py: else the chains would not hold if it can be read again. A recovery
+        does so, too: one page must not keep the array from starting. Raises UnrecoverableError if
+        nobody keeps a list of lost chunks.
         """
         mender, stripe = self.member_set.unreadable.mender, error.stripe
         cells = error.cells & self.member_set.layout.code.data_mask

@@ -73,7 +73,7 @@ class Unreadable:
 
     *errors_max*: so many read errors of a member within an hour are mended in place. *changes*
     increases with every page that is added. *stirred* is set when a page is worth another try.
-    *mender* is None in an array that was started read-only. *leaving* is the role whose member is
+    *mender* is None until the array has read its log. *leaving* is the role whose member is
     being replaced, -1 for none: it is mended only for writes, and its errors do not fail it.
     """
 

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import trio
 
+from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.peek import Peek
 from raidx_fuse.errors import MemberError, RaidxError, UnrecoverableError
 from raidx_fuse.jobs import rebuild, scrub, strips
 from raidx_fuse.jobs.replace import Replace
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.members.base import SECTOR_BYTES
+from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.members.unreadable import ASKS_MAX, PAGE_BYTES
 from raidx_fuse.store.member_io import MemberLostError
@@ -26,7 +28,7 @@ from tests.engine.test_latent_errors import (
     mended,
     place_of,
 )
-from tests.support.spy import SpyRig, fill, noise, spying, state_of
+from tests.support.spy import SpyRig, fill, members_from, noise, spying, state_of
 
 
 async def degraded(rig: SpyRig) -> tuple[int, int]:
@@ -231,6 +233,50 @@ def test_a_replacement_lists_what_is_lost_in_one_stripe_while_others_are_unreada
             job.set_window(1)
             assert (await rig.running.jobs.wait(job.job_id))["state"] == "done"
             assert sorted(rig.running.context.bad_chunks.first(10)) == [4, 40]
+
+    run(main)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_page_that_nothing_gives_back_does_not_keep_the_log_from_being_redone(
+    read_only: bool,
+) -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            await rig.in_place()
+            await trio.sleep(60)
+            context = rig.running.context
+            chunk, other = 6, 7  # data of one stripe
+            assert context.layout.locate(chunk)[0] == context.layout.locate(other)[0]
+            gone = place_of(rig, other)[1]
+            await rig.put(other * CHUNK + PAGE_BYTES, noise(PAGE_BYTES, 1))  # without its parity
+            await rig.running.flush()
+            _member, role, position = place_of(rig, chunk)
+            model, images = bytes(rig.model), rig.images()
+        disks = [FaultMember(member) for member in members_from(images)]
+        disks[role].lose_sectors(position + PAGE_BYTES)
+        del disks[gone]
+        async with open_array(disks, read_only=read_only, start_degraded=True) as array:
+            assert list(array.context.bad_chunks.first(10)) == [chunk]
+            # Read-only, the place cannot be written, and what its content would give is an error.
+            errors = {chunk, other} if read_only else {chunk}
+            for number in range(array.size_bytes // CHUNK):
+                if number in errors:
+                    with pytest.raises(UnrecoverableError):
+                        await array.read(number * CHUNK, CHUNK)
+                else:
+                    found = bytes(await array.read(number * CHUNK, CHUNK))
+                    assert found == model[number * CHUNK : (number + 1) * CHUNK], number
+            if read_only:
+                return
+            await array.write(chunk * CHUNK, noise(CHUNK, 2))
+            answer = await array.replace_disk(gone, rig.new_member())
+            await array.jobs.wait(answer["job"])
+            assert {r.state for r in array.member_set.config.members} == {"active"}
+            assert bytes(await array.read(chunk * CHUNK, CHUNK)) == noise(CHUNK, 2)
+            status = await array.jobs.wait(await array.start_scrub(repair=False))
+            assert status["mismatches"] == 0
 
     run(main)
 

@@ -87,8 +87,11 @@ class Mender:
         """Mend *stripes*, whose locks are held; give up what is *needed* and lost.
 
         What can be mended can be read from its home place afterwards, or its member is out. Returns
-        whether any of their pages was unreadable. Raises what the members raise.
+        whether any of their pages was unreadable. In an array that was started read-only, nothing
+        is mended. Raises what the members raise.
         """
+        if self.context.member_set.read_only:
+            return False
         written: list[Page] = []
         found = False
         for stripe in stripes:
