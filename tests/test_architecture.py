@@ -19,7 +19,10 @@ PACKAGE = ROOT / "raidx_fuse"
 # The layers, from the ground up: a module imports only from its own package and from those before
 # it, annotations included. A name is a package of raidx_fuse, or a module of its top folder.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "laws", "late", "units", "settings", "tasks", "plugins", "cpu_latency", "busy_poll"),
+    (
+        *("errors", "laws", "late", "units", "settings", "tasks", "plugins", "cpu_latency"),
+        *("busy_poll", "acceptor"),
+    ),
     ("layouts",),
     ("members",),
     ("format",),

@@ -21,6 +21,7 @@ from typing import Any
 
 import trio
 
+from raidx_fuse.acceptor import Places, accept
 from raidx_fuse.daemon.control_socket import peer
 from raidx_fuse.errors import BusyError, RaidxError, Reason, UsageError
 
@@ -54,8 +55,7 @@ class ControlServer:
         self._handler = handler
         self._idle_s = idle_s
         self._send_s = send_s
-        self._clients = 0
-        self._idle: dict[trio.CancelScope, None] = {}  # connections without a request, oldest first
+        self._places = Places(CLIENTS_MAX)
         _remove_stale(path)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -85,25 +85,13 @@ class ControlServer:
         listener = trio.socket.from_stdlib_socket(self._listener)
         async with trio.open_nursery() as nursery:
             while True:
-                try:
-                    client, _ = await listener.accept()
-                except OSError as error:
-                    # Out of file descriptors: such clients wait, and the mount continues.
-                    log.warning("a control client could not be accepted: %s", error)
-                    await trio.sleep(1)
-                    continue
+                client = await accept(listener, "a control client")
                 if peer(client)[1] not in {0, os.getuid()}:
                     client.close()
-                    continue
-                if self._clients >= CLIENTS_MAX:
-                    if not self._idle:
-                        _turn_away(client)
-                        continue
-                    oldest = next(iter(self._idle))
-                    del self._idle[oldest]
-                    oldest.cancel()
-                self._clients += 1
-                nursery.start_soon(self._serve, trio.SocketStream(client))
+                elif self._places.take():
+                    nursery.start_soon(self._serve, trio.SocketStream(client))
+                else:
+                    _turn_away(client)
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         try:
@@ -112,28 +100,22 @@ class ControlServer:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client disconnected
         finally:
-            self._clients -= 1
+            self._places.leave()
 
     async def _serve_lines(self, stream: trio.SocketStream) -> None:
         waiting = bytearray()
         while True:
             searched = 0
-            with trio.move_on_after(self._idle_s) as idle:
-                self._idle[idle] = None
-                try:
-                    while (end := waiting.find(b"\n", searched)) < 0:
-                        searched = len(waiting)
-                        if searched > REQUEST_BYTES_MAX:
-                            await self._send(
-                                stream, _refusal(UsageError("the request is too long"))
-                            )
-                            return
-                        received = await stream.receive_some(_RECEIVE_BYTES)
-                        if not received:
-                            return
-                        waiting += received
-                finally:
-                    self._idle.pop(idle, None)
+            with trio.move_on_after(self._idle_s) as idle, self._places.idle(idle):
+                while (end := waiting.find(b"\n", searched)) < 0:
+                    searched = len(waiting)
+                    if searched > REQUEST_BYTES_MAX:
+                        await self._send(stream, _refusal(UsageError("the request is too long")))
+                        return
+                    received = await stream.receive_some(_RECEIVE_BYTES)
+                    if not received:
+                        return
+                    waiting += received
             if idle.cancelled_caught:
                 return
             line = bytes(waiting[:end])

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import trio
 
+from raidx_fuse.acceptor import Places, accept
 from raidx_fuse.busy_poll import BusyPoll, Sources
 from raidx_fuse.cpu_latency import CpuLatencyRequest
 from raidx_fuse.errors import RaidxError
@@ -28,7 +29,6 @@ log = logging.getLogger(__name__)
 CLIENTS_MAX = 128
 HANDSHAKES_MAX = 128  # beside them: one client may open that many connections at once
 HANDSHAKE_S = 10.0
-ACCEPT_AGAIN_S = 1.0
 _RECEIVE_BYTES = 1 << 16
 _SEND_BUFFER_BYTES = 2 << 20
 _SO_SNDBUFFORCE = 32  # beyond net.core.wmem_max, for root; Linux, not in the module socket
@@ -67,7 +67,7 @@ class Door:
         self._volumes: list[Volume] = []
         self._served: set[Client] = set()
         self.clients = 0
-        self._handshakes: list[trio.CancelScope] = []  # the oldest first
+        self._handshakes = Places(HANDSHAKES_MAX)
         self._bugs = 0
         self._listener = listener(address, CLIENTS_MAX)
 
@@ -101,20 +101,11 @@ class Door:
             busy_poll = BusyPoll(self._sources, cpu_latency)
             try:
                 while True:
-                    try:
-                        client, _ = await sock.accept()
-                    except OSError as error:
-                        # Out of file descriptors: such clients wait, and the others go on.
-                        log.warning("an NBD client could not be accepted: %s", error)
-                        await trio.sleep(ACCEPT_AGAIN_S)
-                        continue
+                    client = await accept(sock, "an NBD client")
                     if self.clients >= CLIENTS_MAX:
                         self.refused += 1
                         client.close()
                         continue
-                    if len(self._handshakes) >= HANDSHAKES_MAX:
-                        self.refused += 1
-                        self._handshakes.pop(0).cancel()
                     nursery.start_soon(self._serve, ClientPipe(_stdlib(client)), busy_poll)
             finally:
                 cpu_latency.close()
@@ -142,13 +133,18 @@ class Door:
 
     async def _opened(self, pipe: ClientPipe) -> tuple[Volume, bytes] | None:
         """Return what `_handshake` does, None also if it fails or takes too long as a whole."""
-        with suppress(OSError, ProtocolError), trio.move_on_after(HANDSHAKE_S) as handshake:
-            self._handshakes.append(handshake)
-            try:
+        self.refused += self._handshakes.taken >= HANDSHAKES_MAX
+        if not self._handshakes.take():
+            return None
+        try:
+            with (
+                suppress(OSError, ProtocolError),
+                trio.move_on_after(HANDSHAKE_S) as handshake,
+                self._handshakes.idle(handshake),
+            ):
                 return await self._handshake(pipe)
-            finally:
-                if handshake in self._handshakes:
-                    self._handshakes.remove(handshake)
+        finally:
+            self._handshakes.leave()
         return None
 
     async def _serve_volume(

@@ -26,6 +26,8 @@ from typing import Any
 import h11
 import trio
 
+from raidx_fuse.acceptor import Places, accept
+
 log = logging.getLogger(__name__)
 
 Message = MutableMapping[str, Any]
@@ -70,9 +72,8 @@ class Server:
     def __init__(self, app: App, limits: Limits | None = None) -> None:
         self._app = app
         self._limits = limits or Limits()
-        self._idle: dict[trio.CancelScope, None] = {}  # connections without a request, oldest first
+        self.places = Places(self._limits.clients_max)
         self._of_address: Counter[str] = Counter()
-        self.clients = 0
         self.bugs = 0
 
     async def run(self, listeners: Sequence[trio.SocketListener]) -> None:
@@ -82,12 +83,7 @@ class Server:
 
     async def _accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
         while True:
-            try:
-                stream = await listener.accept()
-            except OSError as error:  # out of file descriptors: such clients wait
-                log.warning("a client could not be accepted: %s", error)
-                await trio.sleep(1)
-                continue
+            stream = trio.SocketStream(await accept(listener.socket, "a client"))
             nursery.start_soon(self.serve, stream, _address_of(stream))
 
     async def serve(self, stream: trio.abc.Stream, address: str = LOOPBACK) -> None:
@@ -96,24 +92,19 @@ class Server:
         if not is_own and self._of_address[address] >= self._limits.address_max:
             await trio.aclose_forcefully(stream)
             return
-        if self.clients >= self._limits.clients_max:
-            if not self._idle:
-                await trio.aclose_forcefully(stream)
-                return
-            oldest = next(iter(self._idle))
-            del self._idle[oldest]
-            oldest.cancel()
-        self.clients += 1
+        if not self.places.take():
+            await trio.aclose_forcefully(stream)
+            return
         self._of_address[address] += 1
         try:
-            await _Connection(self._app, self._limits, stream, self._idle).run()
+            await _Connection(self._app, self._limits, stream, self.places).run()
         except (trio.BrokenResourceError, trio.ClosedResourceError, _TooSlow):
             pass  # the client is gone, or as good as gone
         except Exception:
             self.bugs += 1
             log.critical("bug in the web page", exc_info=True)
         finally:
-            self.clients -= 1
+            self.places.leave()
             self._of_address -= Counter((address,))  # one that has none any more is forgotten
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(stream)
@@ -128,13 +119,11 @@ def _address_of(stream: trio.SocketStream) -> str:
 
 
 class _Connection:
-    def __init__(
-        self, app: App, limits: Limits, stream: trio.abc.Stream, idle: dict[trio.CancelScope, None]
-    ) -> None:
+    def __init__(self, app: App, limits: Limits, stream: trio.abc.Stream, places: Places) -> None:
         self._app = app
         self._limits = limits
         self._stream = stream
-        self._idle = idle
+        self._places = places
         self._protocol = h11.Connection(h11.SERVER, limits.head_bytes_max)
 
     async def run(self) -> None:
@@ -158,11 +147,8 @@ class _Connection:
 
     async def _request(self, patience: trio.CancelScope) -> tuple[h11.Request | None, bytes]:
         """Return the next request and its body; None if the client has left."""
-        self._idle[patience] = None
-        try:
+        with self._places.idle(patience):
             request = await self._event()
-        finally:
-            self._idle.pop(patience, None)
         if not isinstance(request, h11.Request):
             return None, b""
         body = bytearray()

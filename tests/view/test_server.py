@@ -74,7 +74,7 @@ def test_a_request_that_is_none_is_refused_and_the_connection_ends(
         answer = await site.send(raw)
         assert answer.startswith(b"HTTP/1.1 %d" % status), answer[:80]
         assert b"connection: close" in answer.lower()
-        assert site.server.clients == 0
+        assert site.server.places.taken == 0
 
     on_site(scene)
 
@@ -99,7 +99,7 @@ def test_a_client_that_drips_or_stops_is_sent_away_in_time(on_site: OnSite, begu
         with pytest.raises(trio.BrokenResourceError):
             await drip(drips)
         assert trio.current_time() - started_s <= LIMITS.receive_s + 2
-        assert site.server.clients == 0
+        assert site.server.places.taken == 0
 
     on_site(scene)
 
@@ -109,9 +109,9 @@ def test_a_client_that_reads_nothing_is_sent_away(on_site: OnSite) -> None:
         stream = site.connect_unread()
         await stream.send_all(GET)
         await trio.sleep(LIMITS.send_s - 1)
-        assert site.server.clients == 1
+        assert site.server.places.taken == 1
         await trio.sleep(2)
-        assert site.server.clients == 0
+        assert site.server.places.taken == 0
 
     on_site(scene)
 
@@ -120,14 +120,14 @@ def test_the_connection_that_is_idle_longest_makes_room(on_site: OnSite) -> None
     async def scene(site: Site) -> None:
         first, second = site.connect(), site.connect()
         await trio.sleep(0.1)
-        assert site.server.clients == 2
+        assert site.server.places.taken == 2
         third = site.connect()
         await third.send_all(GET)
         assert (await one(third)).startswith(b"HTTP/1.1 200")
         assert await first.receive_some() == b""
         await second.send_all(GET)
         assert (await one(second)).startswith(b"HTTP/1.1 200")
-        assert site.server.clients == 2
+        assert site.server.places.taken == 2
 
     on_site(scene, limits=Limits(clients_max=2))
 
@@ -154,7 +154,7 @@ def test_one_student_does_not_take_the_places_of_all(on_site: OnSite) -> None:
     async def scene(site: Site) -> None:
         greedy = [site.connect("192.0.2.7") for _ in range(LIMITS.clients_max)]
         await trio.sleep(0.1)
-        assert site.server.clients == LIMITS.address_max
+        assert site.server.places.taken == LIMITS.address_max
         other = site.connect("2001:db8::7")
         await other.send_all(GET)
         assert (await one(other)).startswith(b"HTTP/1.1 200")
