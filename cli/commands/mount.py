@@ -30,7 +30,8 @@ _start_degraded_option = click.option(
     is_flag=True,
     help="Start a crashed array without a journal that misses a member: blocks that were being "
     "written may be wrong (write hole). Or one whose log cannot be read on too many members: what "
-    "was flushed to the log alone may be lost.",
+    "was flushed to the log alone may be lost. Or one that cannot redo its log without a sector "
+    "that cannot be read: its chunk is listed as lost.",
 )
 _accept_option = click.option(
     "--accept-member",

@@ -390,7 +390,8 @@ class Array:
         member_set.on_change.append(self.context.note_zero_roles)
         member_set.on_change.append(self.context.bpu.note_members)
         self.nursery.start_soon(member_set.watch)
-        member_set.unreadable.connect(self.mender)  # gives up what keeps the log from being redone
+        if start_degraded or self.read_only:  # then in memory only
+            member_set.unreadable.connect(self.mender)  # gives up what the log needs and nobody has
         if self.read_only:
             self.replayed = await replay(self.context.journal, member_set, found)
             return
@@ -407,6 +408,7 @@ class Array:
         self.replayed = await replay(self.context.journal, member_set, found)
         await member_set.try_unreadable()  # what was given up is zeros there now
         changes.note_redone()
+        member_set.unreadable.connect(self.mender)
         self.nursery.start_soon(self.context.journal.tend)
         self.nursery.start_soon(self.context.dirty_bitmap.tend)
         self.nursery.start_soon(self.lost_list.run)

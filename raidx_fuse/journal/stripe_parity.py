@@ -250,13 +250,17 @@ class StripeParity:
         """List as lost what nothing gives back, so that the parity of the rest can be computed.
 
         It counts as zeros there, and becomes zeros with the record of the parity, as in
-        engine/write/mend.py: else the chains would not hold if it can be read again. A recovery
-        does so, too: one page must not keep the array from starting. Raises UnrecoverableError if
-        nobody keeps a list of lost chunks.
+        engine/write/mend.py: else the chains would not hold if it can be read again. At a start,
+        the user accepts that. Raises UnrecoverableError else.
         """
         mender, stripe = self.member_set.unreadable.mender, error.stripe
         cells = error.cells & self.member_set.layout.code.data_mask
-        if mender is None or not cells:
+        if mender is None:
+            raise UnrecoverableError(
+                f"content of stripe {stripe} cannot be read, and the log cannot be redone without",
+                action="attach the missing members, or accept its loss with --start-degraded",
+            ) from None
+        if not cells:
             raise _unrecoverable(stripe) from None
         await mender.give_up(stripe, cells)
         band = stripe, error.low, error.high

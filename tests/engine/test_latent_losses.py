@@ -257,7 +257,12 @@ def test_a_page_that_nothing_gives_back_does_not_keep_the_log_from_being_redone(
         disks = [FaultMember(member) for member in members_from(images)]
         disks[role].lose_sectors(position + PAGE_BYTES)
         del disks[gone]
-        async with open_array(disks, read_only=read_only, start_degraded=True) as array:
+        if not read_only:
+            with pytest.RaisesGroup(UnrecoverableError, allow_unwrapped=True) as refusal:
+                async with open_array(disks):
+                    pass
+            assert "--start-degraded" in str(refusal.value)
+        async with open_array(disks, read_only=read_only, start_degraded=not read_only) as array:
             assert list(array.context.bad_chunks.first(10)) == [chunk]
             # Read-only, the place cannot be written, and what its content would give is an error.
             errors = {chunk, other} if read_only else {chunk}
