@@ -114,7 +114,7 @@ MAY_STORE = {
     ("members.syscalls", "_libc.fallocate.argtypes"),  # so ctypes is told the types
     ("members.syscalls", "_libc.fstatfs.argtypes"),
     ("members.simulated.virtual_time", "runner.io_manager"),  # trio has no public way
-    ("members.nbd.dial", "context.check_hostname"),  # so ssl is told, too
+    ("members.nbd.pipe", "context.check_hostname"),  # so ssl is told, too
     ("nbd.address", "context.verify_mode"),
     ("cli.app", "ctx.obj"),  # so click hands an object to a command
     ("cli.app", "sys.stdout"),  # its reader is gone: nothing may flush it at exit
@@ -132,11 +132,11 @@ CLOCKS = {
     # how long the loop really idled: tells a deadlock from work
     ("members.simulated.virtual_time", "monotonic"),
     ("members.local", "perf_counter"),  # is the disk too slow to be written inline?
-    ("members.nbd.keeper", "sleep"),  # between two looks at a lock, where no event loop runs
-    ("members.nbd.dial", "monotonic"),  # has a server taken too long? No event loop there
+    ("members.nbd.member", "sleep"),  # between two looks at a lock, where no event loop runs
+    ("members.nbd.pipe", "monotonic"),  # has a server taken too long? No event loop there
     # when a lock may have been taken over: a suspend of the machine counts, too
-    ("members.nbd.dial", "clock_gettime"),
-    ("members.nbd.dial", "CLOCK_BOOTTIME"),
+    ("members.nbd.pipe", "clock_gettime"),
+    ("members.nbd.pipe", "CLOCK_BOOTTIME"),
     ("daemon.events.event", "time"),  # dates for people: of creation, scrubs, events
     # when an answer is overdue, in commands: no event loop there
     ("daemon.control_socket", "monotonic"),

@@ -50,8 +50,8 @@ def open_member(
 
 def open_export(text: str, *, read_only: bool = False, lock: bool = True) -> NbdMember:
     """Connect to the export of the URI *text*. Raises UsageError, BusyError, MemberError."""
-    from raidx_fuse.members.nbd.dial import dial  # late: most arrays have no remote member
     from raidx_fuse.members.nbd.member import NbdMember
+    from raidx_fuse.members.nbd.pipe import dial  # late: most arrays have no remote member
 
     uri = parse_uri(text)
     connect = partial(dial, uri)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from raidx_fuse.errors import RaidxError, Reason, UsageError
-from raidx_fuse.members.nbd.dial import SOCKET_PATH_BYTES_MAX
+from raidx_fuse.members.nbd.pipe import SOCKET_PATH_BYTES_MAX
 from raidx_fuse.members.nbd.uri import PORT, NbdUri
 
 LOOPBACK = "127.0.0.1"

@@ -21,8 +21,7 @@ from contextlib import suppress
 import trio
 
 from raidx_fuse.members.kernel_files import kernel_text
-from raidx_fuse.members.nbd.dial import SocketPipe
-from raidx_fuse.members.nbd.pipe import Piece
+from raidx_fuse.members.nbd.pipe import Piece, SocketPipe
 from raidx_fuse.members.nbd.protocol.wire import Export
 from raidx_fuse.members.threads import in_thread
 

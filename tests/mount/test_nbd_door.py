@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from raidx_fuse.members.nbd.dial import dial
+from raidx_fuse.members.nbd.pipe import dial
 from raidx_fuse.members.nbd.protocol.wire import Command
 from raidx_fuse.members.nbd.uri import parse_uri
 

@@ -12,7 +12,7 @@ import trio.testing
 
 from raidx_fuse.busy_poll import BusyPoll
 from raidx_fuse.errors import UsageError
-from raidx_fuse.members.nbd import dial as dial_module
+from raidx_fuse.members.nbd import pipe
 from raidx_fuse.members.nbd.protocol.client import Exchange
 from raidx_fuse.members.nbd.protocol.server import ServerHandshake
 from raidx_fuse.members.nbd.protocol.wire import (
@@ -221,7 +221,7 @@ def test_a_client_that_sends_options_on_and_on_stops_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits in the socket is taken in parts, and others have their turns in between."""
-    monkeypatch.setattr(dial_module, "TURN_S", 0.0)
+    monkeypatch.setattr(pipe, "TURN_S", 0.0)
     turns: list[int] = []
     received: list[int] = []
     receive = ServerHandshake.receive

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from raidx_fuse.errors import RaidxError, Reason, UsageError
-from raidx_fuse.members.nbd.dial import dial
+from raidx_fuse.members.nbd.pipe import dial
 from raidx_fuse.members.nbd.uri import parse_uri
 from raidx_fuse.nbd.door import CLIENTS_MAX
 from tests.support.certificates import make_certificates

@@ -191,6 +191,19 @@ class MemoryPipe(Pipe):
     def close(self) -> None:
         self.cut()
 
+    abort = close
+    can_drop = False
+
+    def begin_now(self) -> None: ...
+
+    def holds_back(self) -> bool:
+        return False
+
+    def now_s(self) -> float:
+        return trio.current_time()
+
+    def forget(self) -> None: ...
+
     @property
     def has_witness(self) -> bool:
         return self.server.witness

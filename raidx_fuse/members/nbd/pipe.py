@@ -1,21 +1,41 @@
-"""The connection of a member to its server as a pipe of bytes, and its two users.
+"""The connection of a member to its server as a pipe of bytes: TCP or Unix, TLS, the handshake.
 
 A pipe is made, and used at first, outside of the event loop: members are opened synchronously, as
 files are (`Pipe.ask`, with the timeout of the pipe). From the first `receive` or `send` on it
 belongs to the event loop.
+
+`dial` blocks: it runs in a thread, or before the event loop. What it returns is used by the loop
+without blocking. TLS is done over memory (`ssl.MemoryBIO`), so that both share it.
+
+The witness: over a Unix socket the kernel says which process sends (SO_PASSCRED). Once that process
+has ended, nothing that it received will be carried out any more. For a TCP connection nobody can
+know: its end may come from the network, while the server still holds requests. Where a proxy stands
+behind a Unix socket, its end proves nothing about the server: name such servers by TCP.
 """
 
 from __future__ import annotations
 
 import errno
+import os
+import select
+import socket
+import ssl
+import struct
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
 
 import trio
+from trio import lowlevel
 
-from raidx_fuse.errors import MemberError
-from raidx_fuse.members.nbd.protocol.client import Client, Exchange
+from raidx_fuse.errors import MemberError, RaidxError, Reason, UsageError
+from raidx_fuse.members import syscalls
+from raidx_fuse.members.nbd.beat import FENCE_S, STALE_S
+from raidx_fuse.members.nbd.protocol.client import Client, ClientHandshake, Exchange
 from raidx_fuse.members.nbd.protocol.wire import Command, CommandFlag, Export, Flag
+from raidx_fuse.members.nbd.uri import NbdUri
 
 Piece = bytes | bytearray | memoryview
 
@@ -32,7 +52,8 @@ class Pipe(ABC):
     export: Export
     real: bool = True
 
-    def begin_now(self) -> None:  # noqa: B027  # pipes in memory wait for nobody
+    @abstractmethod
+    def begin_now(self) -> None:
         """Begin something that blocks: its time is limited as a whole."""
 
     @abstractmethod
@@ -66,40 +87,41 @@ class Pipe(ABC):
     def close(self) -> None:
         """Close the connection; what was sent still reaches the server. Idempotent."""
 
+    @abstractmethod
     def abort(self) -> None:
         """Close the connection; what the server has not received by now never leaves this machine.
 
         Idempotent.
         """
-        self.close()
 
     @property
+    @abstractmethod
     def can_drop(self) -> bool:
         """Whether `abort` can keep anything from the server: not where sending means delivery."""
-        return False
 
+    @abstractmethod
     def holds_back(self) -> bool:
         """Return whether something that was sent may still be on this machine."""
-        return False
 
+    @abstractmethod
     def now_s(self) -> float:
         """Return the time by a clock that goes on while this machine is suspended."""
-        return trio.current_time()
 
     @property
+    @abstractmethod
     def has_witness(self) -> bool:
         """Whether `wait_ended` can ever return."""
-        return False
 
+    @abstractmethod
     def server_ended(self) -> bool:
         """Return whether the server's process certainly has ended: it carries out nothing more."""
-        return False
 
+    @abstractmethod
     async def wait_ended(self) -> None:
         """Return when `server_ended` is true. Only with a witness."""
-        raise NotImplementedError
 
-    def forget(self) -> None:  # noqa: B027  # few pipes have a witness
+    @abstractmethod
+    def forget(self) -> None:
         """Release what `server_ended` needs. Idempotent."""
 
     def ask(self, request: Callable[[Client], Exchange]) -> Exchange:
@@ -131,3 +153,356 @@ class Pipe(ABC):
             done = self.ask(lambda client: client.command(Command.FLUSH))
         if done.error:
             raise MemberError(path, "write", offset_bytes, done.error, done.message)
+
+
+DIAL_S = 10.0  # timeout of connecting, of the handshake, and of each request that blocks
+SOCKET_PATH_BYTES_MAX = 107
+TURN_S = 0.001  # of one peer that sends on and on; then the event loop runs once
+
+_UCRED = struct.Struct("=iII")  # pid, uid, gid
+_TLS_PIECE_BYTES = 1 << 16
+_LINGER = struct.Struct("ii")  # on, seconds
+_DROP, _DELIVER = _LINGER.pack(1, 0), _LINGER.pack(0, 0)
+# What is sent in the last moment of the fence is dropped before anybody can have taken over, even
+# if this process is stopped meanwhile: by the kernel, unless the server has acknowledged it.
+UNACKNOWLEDGED_S = STALE_S - FENCE_S
+# The kernel would take megabytes, and a beat behind them come too late over a slow link.
+_UNSENT_BYTES = 256 << 10
+_OPTIONS: tuple[tuple[int, int, int | bytes], ...] = (
+    # A dead host is found out within 15 s also when nothing is requested.
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNACKNOWLEDGED_S * 1000)),
+    (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES),
+    (socket.SOL_SOCKET, socket.SO_LINGER, _DROP),  # also if this process is killed
+)
+
+
+def dial(uri: NbdUri, timeout_s: float = DIAL_S) -> SocketPipe:
+    """Connect to *uri* and carry out the handshake.
+
+    Raises MemberError (refused, no answer), and with the server's reason UsageError, RaidxError.
+    """
+    path = str(uri)
+    try:
+        sock = _connected(uri, timeout_s)
+    except OSError as error:
+        raise MemberError(path, "open", -1, error.errno or errno.EIO, _told(uri, error)) from None
+    pipe = SocketPipe(sock, timeout_s)
+    try:
+        pipe.negotiate(uri)
+    except OSError as error:
+        pipe.close()
+        pipe.forget()
+        told = "no answer to the handshake" if isinstance(error, TimeoutError) else str(error)
+        raise MemberError(path, "open", -1, error.errno or errno.EIO, told) from None
+    except RaidxError as error:
+        pipe.close()
+        pipe.forget()
+        raise UsageError(
+            f"{path}: {error.message}", action=error.action, reason=error.reason
+        ) from None
+    return pipe
+
+
+def _connected(uri: NbdUri, timeout_s: float) -> socket.socket:
+    if uri.socket:
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.settimeout(timeout_s)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # before anything is sent
+            sock.connect(uri.socket)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+    sock = socket.create_connection((uri.host, uri.port), timeout_s)
+    for level, option, value in _OPTIONS:
+        sock.setsockopt(level, option, value)
+    return sock
+
+
+def _told(uri: NbdUri, error: OSError) -> str:
+    """Return in words why no connection was made."""
+    place = uri.socket or f"{uri.host}:{uri.port}"
+    if len(os.fsencode(uri.socket)) > SOCKET_PATH_BYTES_MAX:
+        return f"the path of its socket is longer than {SOCKET_PATH_BYTES_MAX} bytes: make a link"
+    if isinstance(error, ConnectionRefusedError):
+        return f"no server listens on {place}: start it"
+    if isinstance(error, TimeoutError):
+        return f"{place} does not answer"
+    if isinstance(error, FileNotFoundError):
+        return f"there is no socket {place}: start its server"
+    if isinstance(error, socket.gaierror):
+        return f"the host {uri.host!r} is not known"
+    return error.strerror or str(error)
+
+
+class SocketPipe(Pipe):
+    """A connected socket, with TLS or without.
+
+    *timeout_s* is for the handshake and for each `ask`, as a whole.
+    """
+
+    def __init__(self, sock: socket.socket, timeout_s: float = DIAL_S) -> None:
+        self._socket = sock
+        self._timeout_s = timeout_s
+        self._end_s = 0.0  # of what blocks now, by the monotonic clock
+        self._tls: ssl.SSLObject | None = None
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._rest: list[Piece] = []  # accepted for sending, not sent yet
+        self._pidfd = -1
+        self._blocking = True
+        self._drained = False  # whether the last read took all that there was
+        self._left_loop_s = 0.0
+
+    # -- blocking ------------------------------------------------------------------------------
+
+    def negotiate(self, uri: NbdUri) -> None:
+        """Carry out the handshake. Raises OSError, RaidxError."""
+        self.begin_now()
+        handshake = ClientHandshake(uri.export, tls=uri.tls)
+        handshake.receive(self._greeting())
+        while handshake.export is None:
+            if output := handshake.output():
+                self.send_now(output)
+            if handshake.tls_due:
+                self._start_tls(uri)
+                handshake.tls_started()
+                continue
+            data = self.receive_now(4096)
+            if not data:
+                raise ConnectionResetError(
+                    errno.ECONNRESET,
+                    "the server closed the connection during the handshake: "
+                    "it may not have that export, or serve one client at a time",
+                )
+            handshake.receive(data)
+        self.export: Export = handshake.export
+
+    def _greeting(self) -> bytes:
+        """Return the first bytes of the server, and learn its process if there is a witness."""
+        if self._socket.family != socket.AF_UNIX:
+            return self._receive_raw(4096)
+        data, ancillary, _, _ = self._socket.recvmsg(4096, socket.CMSG_SPACE(_UCRED.size))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+                pid = _UCRED.unpack_from(content)[0]
+                if pid > 0 and pid != os.getpid():
+                    with suppress(OSError):  # it is not visible here, or ended: no witness
+                        self._pidfd = os.pidfd_open(pid)
+        return data
+
+    def _start_tls(self, uri: NbdUri) -> None:
+        context = _context(uri)
+        name = uri.tls_hostname or uri.host or None
+        context.check_hostname = name is not None
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=name)
+        while True:
+            try:
+                self._tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                self._socket.sendall(self._outgoing.read())
+                data = self._receive_raw(_TLS_PIECE_BYTES)
+                if not data:
+                    raise UsageError(
+                        "the server closed the connection during the TLS handshake",
+                        action="give tls-certificates=DIR with client-cert.pem that it accepts",
+                        reason=Reason.SERVER_REFUSED,
+                    ) from None
+                self._incoming.write(data)
+            except ssl.SSLCertVerificationError as error:
+                raise UsageError(
+                    f"the server's certificate is refused: {error.verify_message}",
+                    action="give tls-certificates=DIR with its ca-cert.pem, or tls-hostname=NAME",
+                    reason=Reason.SERVER_REFUSED,
+                ) from None
+            except ssl.SSLError as error:
+                raise UsageError(f"TLS failed: {error.reason}") from None
+        self._socket.sendall(self._outgoing.read())
+
+    def begin_now(self) -> None:
+        self._end_s = time.monotonic() + self._timeout_s
+        self._socket.settimeout(self._timeout_s)
+
+    def _receive_raw(self, size_bytes: int) -> bytes:
+        """Return bytes as they come, in what is left of the time. Raises OSError."""
+        left_s = self._end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._socket.settimeout(left_s)
+        return self._socket.recv(size_bytes)
+
+    def send_now(self, data: bytes) -> None:
+        self._socket.sendall(self._encrypted([data]) if self._tls else data)
+
+    def receive_now(self, size_bytes: int) -> bytes:
+        if self._tls is None:
+            return self._receive_raw(size_bytes)
+        while True:
+            try:
+                return self._tls.read(size_bytes)
+            except ssl.SSLWantReadError:
+                data = self._receive_raw(_TLS_PIECE_BYTES)
+                self._received(data)
+            except ssl.SSLZeroReturnError:
+                return b""
+            except ssl.SSLError as error:
+                raise _tls_broken(error) from None
+
+    # -- in the event loop -----------------------------------------------------------------------
+
+    def _adopt(self) -> None:
+        if self._blocking:
+            self._socket.setblocking(False)
+            self._blocking = False
+
+    def try_send(self, pieces: Sequence[Piece]) -> bool:
+        self._adopt()
+        self._rest += [self._encrypted(pieces)] if self._tls is not None else pieces
+        if self._rest:
+            with suppress(BlockingIOError):
+                self._send_some()
+        return not self._rest
+
+    async def wait_sendable(self) -> None:
+        await lowlevel.wait_writable(self._socket)
+
+    def _send_some(self) -> None:
+        done = self._socket.sendmsg(self._rest[: syscalls.IOV_MAX])
+        self._rest = syscalls.after(self._rest, done)
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        self._adopt()
+        if not self._drained and trio.current_time() - self._left_loop_s > TURN_S:
+            await lowlevel.checkpoint()  # else who sends faster than we read would stop all others
+            self._left_loop_s = trio.current_time()
+        if self._tls is None:
+            while True:
+                if self._drained:  # then a try would only cost a system call
+                    await lowlevel.wait_readable(self._socket)
+                try:
+                    done = self._socket.recv_into(buffer)
+                except BlockingIOError:
+                    self._drained = True
+                    continue
+                self._drained = done < len(buffer)
+                return done
+        while True:
+            try:
+                return _read_into(self._tls, buffer)
+            except ssl.SSLWantReadError:
+                try:
+                    self._received(self._socket.recv(_TLS_PIECE_BYTES))
+                except BlockingIOError:
+                    await lowlevel.wait_readable(self._socket)
+            except ssl.SSLZeroReturnError:
+                return 0
+            except ssl.SSLError as error:
+                raise _tls_broken(error) from None
+
+    async def wait_received(self) -> None:
+        self._adopt()
+        if self._tls is None or not self._tls.pending():
+            await lowlevel.wait_readable(self._socket)
+
+    def _received(self, data: bytes) -> None:
+        """Take encrypted bytes, b"" for the end of the connection."""
+        if data:
+            self._incoming.write(data)
+        else:
+            self._incoming.write_eof()
+
+    def _encrypted(self, pieces: Sequence[Piece]) -> bytes:
+        assert self._tls is not None
+        try:
+            for piece in pieces:
+                view = memoryview(piece)
+                for at in range(0, len(view), _TLS_PIECE_BYTES):
+                    self._tls.write(view[at : at + _TLS_PIECE_BYTES])
+        except ssl.SSLError as error:
+            raise _tls_broken(error) from None
+        return self._outgoing.read()
+
+    def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._linger(_DELIVER)
+        self.abort()
+
+    def abort(self) -> None:
+        if self._socket.fileno() < 0:
+            return
+        if not self._blocking:
+            with suppress(RuntimeError):  # no event loop any more
+                lowlevel.notify_closing(self._socket)
+        self._socket.close()
+
+    def _linger(self, how: bytes) -> None:
+        if self.can_drop:
+            with suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, how)
+
+    @property
+    def can_drop(self) -> bool:
+        return self._socket.family != socket.AF_UNIX
+
+    def holds_back(self) -> bool:
+        try:
+            return bool(self._rest) or syscalls.unacknowledged_bytes(self._socket.fileno()) > 0
+        except OSError:
+            return True
+
+    def now_s(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    # -- the witness ---------------------------------------------------------------------------
+
+    @property
+    def has_witness(self) -> bool:
+        return self._pidfd >= 0
+
+    def server_ended(self) -> bool:
+        if self._pidfd < 0:
+            return False
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(0))
+
+    async def wait_ended(self) -> None:
+        await lowlevel.wait_readable(self._pidfd)
+
+    def forget(self) -> None:
+        pidfd, self._pidfd = self._pidfd, -1
+        if pidfd >= 0:
+            os.close(pidfd)
+
+
+def _read_into(tls: ssl.SSLObject, buffer: memoryview) -> int:
+    read: Any = tls.read  # its type lacks that it takes a buffer, and returns a length then
+    return int(read(len(buffer), buffer))
+
+
+def _context(uri: NbdUri) -> ssl.SSLContext:
+    """Return the settings of TLS: the server is verified always."""
+    folder = uri.certificates
+    try:
+        authority = f"{folder}/ca-cert.pem" if folder else None
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=authority)
+        if folder and os.path.exists(f"{folder}/client-cert.pem"):
+            context.load_cert_chain(f"{folder}/client-cert.pem", f"{folder}/client-key.pem")
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(
+            f"the certificates in {folder} cannot be used: {error.strerror or error}",
+            action="it needs ca-cert.pem, and client-cert.pem with client-key.pem",
+            reason=Reason.FILE,
+        ) from None
+    return context
+
+
+def _tls_broken(error: ssl.SSLError) -> OSError:
+    return ConnectionResetError(errno.ECONNRESET, f"TLS failed: {error.reason}")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from raidx_fuse.errors import MemberError
-from raidx_fuse.members.nbd.dial import dial
+from raidx_fuse.members.nbd.pipe import dial
 from raidx_fuse.members.nbd.protocol.server import Server, ServerHandshake
 from raidx_fuse.members.nbd.protocol.wire import Export, Flag
 from raidx_fuse.members.nbd.uri import parse_uri

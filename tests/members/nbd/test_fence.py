@@ -20,10 +20,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from raidx_fuse.members.nbd import beat, keeper
+from raidx_fuse.members.nbd import beat
+from raidx_fuse.members.nbd import member as nbd_member
 from raidx_fuse.members.nbd.beat import Holder
-from raidx_fuse.members.nbd.dial import dial
 from raidx_fuse.members.nbd.member import NbdMember
+from raidx_fuse.members.nbd.pipe import dial
 from raidx_fuse.members.nbd.uri import parse_uri
 from tests.members.nbd.test_lock import SUPERBLOCK as SUPERBLOCK
 from tests.support.nbd_real import real_server
@@ -60,7 +61,7 @@ def hurry(patch: pytest.MonkeyPatch) -> None:
     """Divide the times of the lock."""
     for name in TIMES:
         value = getattr(beat, name) / FASTER
-        for module in (beat, keeper):
+        for module in (beat, nbd_member):
             if hasattr(module, name):
                 patch.setattr(module, name, value)
 

@@ -9,7 +9,7 @@ import trio
 
 from raidx_fuse.errors import InUseError, MemberError
 from raidx_fuse.format import regions, superblock
-from raidx_fuse.members.nbd import beat, keeper
+from raidx_fuse.members.nbd import beat
 from raidx_fuse.members.nbd.beat import (
     BEAT_BYTES,
     BEAT_OFFSET,
@@ -20,7 +20,7 @@ from raidx_fuse.members.nbd.beat import (
     Holder,
 )
 from raidx_fuse.members.nbd.links import RETRY_MAX_S
-from raidx_fuse.members.nbd.member import NbdMember
+from raidx_fuse.members.nbd.member import Lock, NbdMember, keeper
 from raidx_fuse.members.nbd.pipe import Piece
 from raidx_fuse.members.nbd.protocol.server import Request, Server
 from raidx_fuse.members.nbd.protocol.wire import Command
@@ -43,9 +43,9 @@ def b() -> Holder:
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long opening members slept in all, without sleeping."""
     total: list[float] = []
-    defaults = keeper.Lock.take_now.__defaults__
+    defaults = Lock.take_now.__defaults__
     assert defaults is not None
-    monkeypatch.setattr(keeper.Lock.take_now, "__defaults__", (total.append,))
+    monkeypatch.setattr(Lock.take_now, "__defaults__", (total.append,))
     return total
 
 
@@ -290,7 +290,7 @@ def test_a_holder_whose_beats_fail_writes_nothing(b: Holder) -> None:
         server = made()
         first = opened(server, A)
         await first.writev(4096, [b"first"])
-        keeper.keeper()._locks.clear()  # no beats: as if the process had been stopped
+        keeper()._locks.clear()  # no beats: as if the process had been stopped
         await trio.sleep(STALE_S + 1)
         server.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES] = b.beat().encode()
         with pytest.raises(MemberError, match="in use by process 2 on beta"):
