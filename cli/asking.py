@@ -47,7 +47,7 @@ class Found(NamedTuple):
 def ask(out: Output, array: str, command: str, **arguments: Any) -> Any:
     """Return the daemon's answer to *command*, made safe to print by *out*. Raises ControlError.
 
-    client/documents.py and reference/answers.py say what the answers are.
+    documents.py and reference/answers.py say what the answers are.
     """
     return out.fit(control_socket.call(array, command, **arguments))
 

@@ -18,7 +18,7 @@ from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.members.spec import absolute
 
 if TYPE_CHECKING:
-    from raidx_fuse.client.documents import VolumeDetails
+    from raidx_fuse.documents import VolumeDetails
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 

@@ -15,7 +15,7 @@ from raidx_fuse.daemon.control_socket import Connection
 from raidx_fuse.errors import Reason, UsageError
 
 if TYPE_CHECKING:
-    from raidx_fuse.client.documents import Balance, Job
+    from raidx_fuse.documents import Balance, Job
 
 POLL_FIRST_S = 0.05
 POLL_S = 0.5

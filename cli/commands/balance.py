@@ -19,7 +19,7 @@ from raidx_fuse.pool.balance.steps import example, plan_steps
 from raidx_fuse.pool.balance.strategies import make
 
 if TYPE_CHECKING:
-    from raidx_fuse.client.documents import Balance, PoolChange, PoolPlan
+    from raidx_fuse.documents import Balance, PoolChange, PoolPlan
 
 PLANNERS = (  # a test compares them with pool/balance/strategies.py, which needs numpy
     *("best-fit", "bsr", "dswap", "dswap-paper", "exact"),

@@ -23,7 +23,7 @@ from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.members.spec import absolute
 
 if TYPE_CHECKING:
-    from raidx_fuse.client.documents import CreationPlan, LayoutChoice
+    from raidx_fuse.documents import CreationPlan, LayoutChoice
 
 
 @verb()

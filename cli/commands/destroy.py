@@ -25,7 +25,7 @@ from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.spec import absolute
 
 if TYPE_CHECKING:
-    from raidx_fuse.client.documents import Destroyed, DestroyedMember
+    from raidx_fuse.documents import Destroyed, DestroyedMember
 
 STATUS_S = 30.0
 

@@ -18,7 +18,7 @@ from raidx_fuse.cli.status_text import state_text
 from raidx_fuse.members.spec import absolute
 
 if TYPE_CHECKING:
-    from raidx_fuse.client.documents import FoundArray
+    from raidx_fuse.documents import FoundArray
 
 
 @verb()

@@ -17,7 +17,7 @@ from raidx_fuse.settings import SETTINGS
 from raidx_fuse.units import format_seconds
 
 if TYPE_CHECKING:
-    from raidx_fuse.client.documents import Settings
+    from raidx_fuse.documents import Settings
 
 
 @verb()

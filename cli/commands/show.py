@@ -35,7 +35,7 @@ from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.spec import absolute
 
 if TYPE_CHECKING:
-    from raidx_fuse.client.documents import Cache
+    from raidx_fuse.documents import Cache
 
 STATUS_TIMEOUT_S = 30.0
 

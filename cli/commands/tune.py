@@ -20,7 +20,7 @@ from raidx_fuse.cli.progress import exit_status, wait_for_jobs
 
 if TYPE_CHECKING:
     from raidx_fuse.cli.reference.answers import Advice
-    from raidx_fuse.client.documents import Heat, TunedMember, TunerState, TuningPlan
+    from raidx_fuse.documents import Heat, TunedMember, TunerState, TuningPlan
 
 
 @verb()

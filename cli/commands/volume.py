@@ -19,7 +19,7 @@ from raidx_fuse.errors import AmbiguousError, UsageError
 from raidx_fuse.fuse import mountpoint
 
 if TYPE_CHECKING:
-    from raidx_fuse.client.documents import LosingPlan
+    from raidx_fuse.documents import LosingPlan
 
 MAX = "max"
 mount_argument = click.argument("mount", type=ARRAY)

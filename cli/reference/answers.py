@@ -1,13 +1,13 @@
 """The types of the answers that are for people and courses: pictures, quiz, simulations.
 
-As in client/documents.py: `raidx schema` makes the JSON Schemas from them.
+As in documents.py: `raidx schema` makes the JSON Schemas from them.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, NotRequired, TypedDict
 
-from raidx_fuse.client.documents import (
+from raidx_fuse.documents import (
     Bytes,
     Count,
     Counters,

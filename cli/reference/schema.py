@@ -1,6 +1,6 @@
 """The JSON Schemas of all documents that commands print under ``--json``.
 
-They are made from types: client/documents.py has those of documents that programs rely on,
+They are made from types: documents.py has those of documents that programs rely on,
 answers.py the others. The keyword *unit* is ours: the unit of a number; "number" is one that only
 names something, "count" one without a unit. A test holds real documents of every command against
 them.
@@ -24,8 +24,8 @@ from typing import (
     is_typeddict,
 )
 
+from raidx_fuse import documents
 from raidx_fuse.cli.reference import answers
-from raidx_fuse.client import documents
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE = re.compile(r'"#/\$defs/(\w+)"')

@@ -21,7 +21,7 @@ from raidx_fuse.client.client import Client
 from raidx_fuse.errors import RaidxError, TimedOutError
 
 if TYPE_CHECKING:
-    from raidx_fuse.client.documents import Event, Job, Member, Plan, Started, Stats, Status, Volume
+    from raidx_fuse.documents import Event, Job, Member, Plan, Started, Stats, Status, Volume
 
 __all__ = [
     "Client",
@@ -41,6 +41,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(name)
-    from raidx_fuse.client import documents  # late: some 10 ms, and most programs run without
+    from raidx_fuse import documents  # late: some 10 ms, and most programs run without
 
     return getattr(documents, name)

@@ -14,7 +14,7 @@ from raidx_fuse.errors import TimedOutError
 from raidx_fuse.members.spec import absolute
 
 if TYPE_CHECKING:
-    from raidx_fuse.client.documents import Event, Job, Plan, Started, Stats, Status
+    from raidx_fuse.documents import Event, Job, Plan, Started, Stats, Status
 
 POLL_S = 0.2
 Ref = int | str  # a member: its role, or its path or UUID

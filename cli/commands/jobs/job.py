@@ -16,7 +16,7 @@ from raidx_fuse.cli.status_text import job_line
 from raidx_fuse.errors import AmbiguousError, UsageError
 
 if TYPE_CHECKING:
-    from raidx_fuse.client.documents import Job
+    from raidx_fuse.documents import Job
 
 
 @verb()
