@@ -34,7 +34,6 @@ from raidx_fuse.format.configuration.config import (
 )
 from raidx_fuse.format.configuration.health import health_of, short_uuid, with_health
 from raidx_fuse.format.configuration.renamed import RENAMED, Renamed, renamed
-from raidx_fuse.format.configuration.volumes import decode_table
 from raidx_fuse.format.create import UuidSource, new_uuid
 from raidx_fuse.format.log_record import holder_of
 from raidx_fuse.format.pages import encode_page, load_pages
@@ -111,7 +110,7 @@ def with_new_identity(config: ArrayConfig, uuid_source: UuidSource = new_uuid) -
             reason=Reason.NOT_CLOSED,
         )
     config = config.without_job(RENAMED)
-    volumes = () if config.volumes is None else decode_table(config.volumes).volumes
+    volumes = () if config.volumes is None else config.volumes.volumes
     for volume in volumes:
         if volume.move is not None:
             raise UsageError(

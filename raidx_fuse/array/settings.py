@@ -22,7 +22,8 @@ from raidx_fuse.errors import (
     Reason,
     UsageError,
 )
-from raidx_fuse.format.configuration.config import ArrayConfig, require_known
+from raidx_fuse.format.configuration.codec import require_known
+from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.journal.journal import MODES
 from raidx_fuse.settings import (
     KEPT_AS,

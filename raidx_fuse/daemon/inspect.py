@@ -14,7 +14,6 @@ from raidx_fuse.errors import AssemblyError, BusyError, InUseError, RaidxError, 
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.health import health_of, shown_member, shown_scrub
-from raidx_fuse.format.configuration.volumes import decode_table
 from raidx_fuse.format.examine import examine as examine_member
 from raidx_fuse.format.shapes import MIGRATED, RESTRIPE, layout_of
 from raidx_fuse.members.spec import is_local
@@ -156,7 +155,7 @@ def _volumes(config: ArrayConfig, size_bytes: int) -> list[dict[str, Any]]:
         return [{"name": config.name, "size": size_bytes, "path": None}]
     return [
         {"name": v.name, "size": size_bytes if v.size_bytes is None else v.size_bytes, "path": None}
-        for v in decode_table(config.volumes).volumes
+        for v in config.volumes.volumes
     ]
 
 

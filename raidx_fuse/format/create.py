@@ -23,7 +23,7 @@ from raidx_fuse.errors import (
 )
 from raidx_fuse.format.configuration.config import ACTIVE, NAME_SHOWN, ArrayConfig, MemberRecord
 from raidx_fuse.format.configuration.names import cleaned, is_clean, name_problem
-from raidx_fuse.format.configuration.volumes import VolumeTable, encode_table
+from raidx_fuse.format.configuration.volumes import VolumeTable
 from raidx_fuse.format.pages import erase_log, erase_pages, erase_region
 from raidx_fuse.format.regions import (
     PAGE_BYTES,
@@ -198,7 +198,7 @@ async def create_array(
         params=params_of(layout_made, params or {}),
         size_bytes=size_bytes,
         created_s=now_s,
-        volumes=None if with_volume else encode_table(VolumeTable()),
+        volumes=None if with_volume else VolumeTable(),
     )
     shares = shares_of(config)
     for role, member in by_role(members):

@@ -18,6 +18,7 @@ Region(offset=278528, length=770048))
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import ClassVar, NamedTuple
 
 from raidx_fuse.errors import TooSmallError, UsageError
 from raidx_fuse.layouts.numbers import Offset
@@ -53,8 +54,7 @@ def _up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(NamedTuple):
     """Bytes *offset*..*offset* + *length* - 1 of every member."""
 
     offset: int
@@ -89,6 +89,8 @@ class PageRegion:
 @dataclass(frozen=True, slots=True)
 class Regions:
     """The regions of every member of one array, in their order on the member."""
+
+    UNKNOWN: ClassVar[str] = "the configuration has the region"
 
     superblock: Region
     bitmap: Region

@@ -47,8 +47,6 @@ from raidx_fuse.format.configuration.volumes import (
     Extent,
     VolumeRecord,
     VolumeTable,
-    decode_table,
-    encode_table,
     volume_name_problem,
 )
 from raidx_fuse.format.create import new_uuid
@@ -77,7 +75,7 @@ class ArrayVolumes:
         self.front_ends: list[FrontEnd] = []
         self._uuid_source = uuid_source
         self._places: dict[str, Sequence[Extent]] = {}  # of the volumes, as the next one has them
-        self._places_of: dict[str, Any] | None = {}
+        self._places_of: VolumeTable | None = VolumeTable()
         self._changes = trio.Lock()
         self.wiper = Wiper(array, self.table, self.change)
         table = self.table()
@@ -88,9 +86,9 @@ class ArrayVolumes:
 
     def table(self) -> VolumeTable:
         """Return the table; that of an array without one has the whole image as its volume."""
-        values = self.array.member_set.config.volumes
-        if values is not None:
-            return decode_table(values)
+        table = self.array.member_set.config.volumes
+        if table is not None:
+            return table
         return VolumeTable((VolumeRecord(self.array.uuid, self.array.name, None),))
 
     def free_bytes(self) -> int:
@@ -289,11 +287,10 @@ class ArrayVolumes:
                 raise self._laws.broken(Law.RANGES, f"{one} and {other}")
         if table.end() > max(self.array.room_bytes, self.table().end()):
             raise BusyError(f"array {self.array.name} is losing a member", action="try again")
-        values = encode_table(table)
         member_set = self.array.member_set
         before = member_set.config.volumes
         try:
-            await member_set.update(lambda config: replace(config, volumes=values), asked=asked)
+            await member_set.update(lambda config: replace(config, volumes=table), asked=asked)
         except ArrayFailedError:  # some superblocks may have it: nothing is acknowledged before
             member_set.change(lambda config: replace(config, volumes=before))
             member_set.publish_soon()  # all have what the volumes are shown as
@@ -380,10 +377,10 @@ class ArrayVolumes:
 
     def _require_place(self, uuid: str, offset: int, length: int) -> None:
         """Raise LawError unless the table has these bytes of the image for the volume *uuid*."""
-        values = self.array.member_set.config.volumes
-        if values is not self._places_of:
+        table = self.array.member_set.config.volumes
+        if table is not self._places_of:
             whole = (Extent(0, COUNTER_MAX),)
-            self._places_of, records = values, self.table().volumes
+            self._places_of, records = table, self.table().volumes
             self._places = {r.uuid: whole if r.size_bytes is None else r.extents for r in records}
         for start, size in self._places.get(uuid, ()):
             if start <= offset and offset + length <= start + size:

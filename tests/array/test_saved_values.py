@@ -307,7 +307,7 @@ def test_impossible_parameters_of_a_layout_are_refused_in_one_line(
 def test_a_map_too_small_for_the_array_is_refused() -> None:
     async def main(members: list[RamMember]) -> None:
         def shrunk(config: ArrayConfig) -> ArrayConfig:
-            data = replace(config.regions.data, length=1 << 41)
+            data = config.regions.data._replace(length=1 << 41)
             return replace(config, regions=replace(config.regions, data=data))
 
         await change(members, shrunk)

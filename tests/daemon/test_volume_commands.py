@@ -24,7 +24,7 @@ from raidx_fuse.errors import (
     Reason,
     UsageError,
 )
-from raidx_fuse.format.configuration.volumes import VolumeTable, encode_table
+from raidx_fuse.format.configuration.volumes import VolumeTable
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
@@ -61,8 +61,8 @@ def play(scene: Callable[[VolumeDesk], Awaitable[None]]) -> None:
     async def whole() -> None:
         rig = Rig("raid5", 4, stripes=60)
         array = await rig.create()
-        values = encode_table(VolumeTable())
-        await array.member_set.update(lambda config: replace(config, volumes=values))
+        table = VolumeTable()
+        await array.member_set.update(lambda config: replace(config, volumes=table))
         try:
             async with open_volumes(array) as volumes:
                 await scene(VolumeDesk(rig, volumes))

@@ -25,9 +25,8 @@ from raidx_fuse.format.configuration.config import (
     config_to_dict,
     decode_config,
     encode_config,
-    is_uuid,
 )
-from raidx_fuse.format.configuration.names import is_clean, name_problem
+from raidx_fuse.format.configuration.names import is_clean, is_uuid, name_problem
 from raidx_fuse.format.regions import COUNTER_MAX, plan_regions
 from tests.support.scenario import with_state
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
@@ -14,6 +15,7 @@ from raidx_fuse.format.configuration.config import (
     ACTIVE,
     ArrayConfig,
     MemberRecord,
+    config_to_dict,
     decode_config,
     encode_config,
 )
@@ -26,8 +28,6 @@ from raidx_fuse.format.configuration.volumes import (
     MoveMark,
     VolumeRecord,
     VolumeTable,
-    decode_table,
-    encode_table,
 )
 from raidx_fuse.format.regions import plan_regions
 from tests.format.fuzz_changes import WEIRD
@@ -51,16 +51,36 @@ TABLE = VolumeTable(
 )
 
 
-def with_volumes(values: Any) -> ArrayConfig:
-    return replace(A_CONFIG, volumes=values)
+def read_with(values: Any) -> ArrayConfig:
+    """Return A_CONFIG with *values* as its table, read from its text."""
+    return decode_config(json.dumps({**config_to_dict(A_CONFIG), "volumes": values}).encode())
+
+
+def stored(table: VolumeTable) -> Any:
+    """Return *table* as JSON values, after it was read again as it is."""
+    config = replace(A_CONFIG, volumes=table)
+    assert decode_config(encode_config(config)) == config
+    return json.loads(encode_config(config))["volumes"]
 
 
 def test_a_table_is_read_as_it_was_written() -> None:
-    config = with_volumes(encode_table(TABLE))
-    again = decode_config(encode_config(config))
-    assert again == config
-    assert again.volumes is not None
-    assert decode_table(again.volumes) == TABLE
+    assert stored(TABLE) == {
+        "table": [
+            {
+                "uuid": UUID.format(1),
+                "name": "mail",
+                "size": 8192,
+                "extents": [[4096, 8192]],
+            },
+            {
+                "uuid": UUID.format(2),
+                "name": "www",
+                "size": 4096,
+                "extents": [[16384, 4096], [0, 4096]],
+            },
+        ],
+        "wiping": [[32768, 4096]],
+    }
     assert TABLE.taken() == [(0, 4096), (4096, 8192), (16384, 4096), (32768, 4096)]
     assert TABLE.end() == 36864
 
@@ -73,8 +93,7 @@ def test_an_array_without_a_table_has_the_bytes_of_before() -> None:
 def test_the_whole_image_has_no_size() -> None:
     whole = VolumeTable((VolumeRecord(UUID.format(1), "disk", None),))
     assert whole.is_whole
-    assert decode_table(encode_table(whole)) == whole
-    encode_config(with_volumes(encode_table(whole)))
+    assert stored(whole)["table"][0]["size"] is None
 
 
 def test_moves_are_read_as_they_were_written() -> None:
@@ -86,11 +105,12 @@ def test_moves_are_read_as_they_were_written() -> None:
         volumes=(replace(first, move=leaving), replace(second, move=coming)),
         arrived=(Arrived(UUID.format(6), UUID.format(4)),),
     )
-    config = with_volumes(encode_table(table))
-    again = decode_config(encode_config(config)).volumes
-    assert again is not None
-    assert decode_table(again) == table
-    assert "watermark" not in again["table"][0]["move"]  # the target alone says how far it is
+    values = stored(table)
+    ids = {"uuid": UUID.format(3), "array": UUID.format(4), "name": "other"}
+    assert values["table"][0]["move"] == ids | {"role": "source"}  # the target says how far it is
+    ids["uuid"] = UUID.format(5)
+    assert values["table"][1]["move"] == ids | {"role": "target", "watermark": 4096, "back": True}
+    assert values["arrived"] == [[UUID.format(6), UUID.format(4)]]
 
 
 def mark(**changes: Any) -> dict[str, Any]:
@@ -117,9 +137,9 @@ def mark(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_impossible_moves_are_refused(changes: dict[str, Any]) -> None:
-    encode_config(with_volumes({"table": [volume(move=mark())], "wiping": []}))
+    read_with({"table": [volume(move=mark())], "wiping": []})
     with pytest.raises(FormatError, match="the move of a is not possible"):
-        encode_config(with_volumes({"table": [volume(move=mark(**changes))], "wiping": []}))
+        read_with({"table": [volume(move=mark(**changes))], "wiping": []})
 
 
 def test_moves_in_pieces_are_read_as_they_were_written() -> None:
@@ -131,9 +151,7 @@ def test_moves_in_pieces_are_read_as_they_were_written() -> None:
         VolumeRecord(UUID.format(2), "b", 16384, (Extent(8192, 4096),), coming),
     )
     table = VolumeTable(records)
-    again = decode_config(encode_config(with_volumes(encode_table(table)))).volumes
-    assert again is not None
-    assert decode_table(again) == table
+    assert stored(table)["table"][0]["move"]["first"] == 8192
     assert table.exchanges
     assert VolumeTable(records[:1]).exchanges
     assert VolumeTable(records[1:]).exchanges
@@ -160,15 +178,15 @@ def test_impossible_pieces_are_refused(changes: dict[str, Any], words: str) -> N
         values = {"table": [one], "wiping": []}
         if more is changes:
             with pytest.raises(FormatError, match=words):
-                encode_config(with_volumes(values))
+                read_with(values)
         else:
-            encode_config(with_volumes(values))
+            read_with(values)
 
 
 @pytest.mark.parametrize("arrived", [{}, [[UUID.format(1)]], [[UUID.format(1), 2]], ["ab"], [7]])
 def test_impossible_arrivals_are_refused(arrived: Any) -> None:
     with pytest.raises(FormatError, match="the moves that have ended here are not possible"):
-        encode_config(with_volumes({"table": [], "wiping": [], "arrived": arrived}))
+        read_with({"table": [], "wiping": [], "arrived": arrived})
 
 
 def volume(**changes: Any) -> dict[str, Any]:
@@ -221,12 +239,12 @@ def other() -> dict[str, Any]:
 )
 def test_what_is_no_table_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(FormatError):
-        encode_config(with_volumes(values))
+        read_with(values)
 
 
 def test_names_that_are_unclean_are_refused_and_others_taken() -> None:
     for name in ("ä 漢", "a b", "-rf"):
-        encode_config(with_volumes({"table": [volume(name=name)], "wiping": []}))
+        read_with({"table": [volume(name=name)], "wiping": []})
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -238,7 +256,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def test_any_value_at_any_place_is_refused_or_read_as_written() -> None:
-    whole = encode_table(TABLE)
+    whole = stored(TABLE)
     taken = 0
     for path in places(whole):
         for odd in WEIRD:
@@ -253,11 +271,10 @@ def test_any_value_at_any_place_is_refused_or_read_as_written() -> None:
             if not isinstance(values, dict):
                 continue
             try:
-                text = encode_config(with_volumes(values))
+                config = read_with(values)
             except FormatError:
                 continue
             taken += 1
-            again = decode_config(text)
-            assert again.volumes == values
-            assert decode_table(values)
+            assert config.volumes is not None
+            assert stored(config.volumes) == values
     assert taken  # other names are possible

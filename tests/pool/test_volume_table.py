@@ -29,7 +29,6 @@ from raidx_fuse.format.configuration.volumes import (
     Extent,
     VolumeRecord,
     VolumeTable,
-    encode_table,
 )
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool import volume_table
@@ -77,8 +76,8 @@ def play(scene: Scene, *, empty: bool = True, slow: bool = False, layout: str = 
         rig = Rig(layout, 4, stripes=60, slow=slow)
         array = await rig.create()
         if empty:
-            values = encode_table(VolumeTable())
-            await array.member_set.update(lambda config: replace(config, volumes=values))
+            table = VolumeTable()
+            await array.member_set.update(lambda config: replace(config, volumes=table))
         async with opened(rig) as volumes:
             await scene(rig, volumes)
 
@@ -145,8 +144,8 @@ def test_volumes_are_created_written_and_found_again() -> None:
     async def whole() -> None:
         rig = Rig("raid5", 4, stripes=60)
         array = await rig.create()
-        values = encode_table(VolumeTable())
-        await array.member_set.update(lambda config: replace(config, volumes=values))
+        table = VolumeTable()
+        await array.member_set.update(lambda config: replace(config, volumes=table))
         try:
             await scene(rig, ArrayVolumes(array))
         finally:
@@ -353,8 +352,7 @@ def test_a_table_beyond_the_end_of_the_image_is_refused_before_anything_is_writt
     async def scene(rig: Rig, volumes: ArrayVolumes) -> None:
         uuid = "00000000-0000-4000-8000-000000000001"
         far = VolumeTable((VolumeRecord(uuid, "far", PAGE, (Extent(1 << 40, PAGE),)),))
-        values = encode_table(far)
-        await volumes.array.member_set.update(lambda config: replace(config, volumes=values))
+        await volumes.array.member_set.update(lambda config: replace(config, volumes=far))
         members = members_from([bytes(ram.memory) for ram in map(ram_of, rig.members)])
         before = [bytes(member.memory) for member in members]
         with pytest.raises(FormatError, match="its volumes end at byte 1099511631872"):

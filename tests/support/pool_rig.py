@@ -10,7 +10,7 @@ from dataclasses import replace
 import trio
 
 from raidx_fuse.array.open import open_array
-from raidx_fuse.format.configuration.volumes import VolumeTable, encode_table
+from raidx_fuse.format.configuration.volumes import VolumeTable
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
@@ -55,7 +55,7 @@ class PoolRig:
             await create_array(members, self.layouts[name], chunk_bytes=CHUNK, name=name, now_s=0)
         async with self.mounted(volumes=False) as pool:
             for volumes in pool.arrays:
-                table = encode_table(VolumeTable())
+                table = VolumeTable()
                 await volumes.array.member_set.update(
                     lambda config, table=table: replace(config, volumes=table)  # type: ignore[misc]
                 )

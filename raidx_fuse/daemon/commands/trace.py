@@ -16,7 +16,7 @@ from typing import Any
 from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.commands.arguments import Result
 from raidx_fuse.errors import UsageError
-from raidx_fuse.format.configuration.volumes import Extent, decode_table
+from raidx_fuse.format.configuration.volumes import Extent
 from raidx_fuse.layouts.numbers import MemberChunk, Role, by_role
 from raidx_fuse.pool.volume import Volume, parts_of
 from raidx_fuse.store.queue import PUNCH, READ, WRITE, CountdownLatch, MemberQueue, Operation
@@ -157,8 +157,7 @@ class Trace:
                 yield found[0], context.code.name_of(found[1])
 
     def _shown(self, requests: Iterable[tuple[int, Volume, bool, int, int]]) -> Iterator[Result]:
-        values = self._array.member_set.config.volumes
-        table = None if values is None else decode_table(values)
+        table = self._array.member_set.config.volumes
         for number, volume, writes, offset, size_bytes in requests:
             extents: Sequence[Extent] = (Extent(0, volume.size_bytes),)
             if table is not None:

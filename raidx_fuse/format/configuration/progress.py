@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from raidx_fuse.errors import FormatError
-from raidx_fuse.format.configuration.config import ArrayConfig, require_known
+from raidx_fuse.format.configuration.codec import require_known
+from raidx_fuse.format.configuration.config import ArrayConfig
 
 REBUILD = "rebuild:"
 REPLACE = "replace:"

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from raidx_fuse.errors import AssemblyError, Reason
-from raidx_fuse.format.configuration.config import ArrayConfig, is_uuid
+from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.format.configuration.names import is_uuid
 
 RENAMED = "renamed"
 """Its key in the `jobs` of a configuration."""

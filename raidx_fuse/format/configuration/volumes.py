@@ -24,19 +24,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
-from raidx_fuse.format.configuration.names import brief, is_clean, name_problem
+from raidx_fuse.format.configuration.codec import Stored
+from raidx_fuse.format.configuration.names import brief, is_clean, is_uuid, name_problem
 from raidx_fuse.format.regions import COUNTER_MAX
 
 ALIGN_BYTES = 4096
 VOLUMES_MAX = 128
 """So many fit a superblock beside the members and settings of an ordinary array."""
 
-_KEYS = {"uuid", "name", "size", "extents"}
 SOURCE, TARGET = "source", "target"
-_MARK_KEYS = {"uuid", "role", "array", "name"}
-_TARGET_KEYS = {*_MARK_KEYS, "watermark", "back"}
 
 
 class Extent(NamedTuple):
@@ -64,13 +62,28 @@ class MoveMark:
     array has room move so.
     """
 
+    UNKNOWN: ClassVar[str] = "the move of a volume has the field"
+
     uuid: str
     role: str
     array: str
     name: str
-    watermark: int = 0
-    back: bool = False
-    first: int | None = None
+    watermark: Annotated[int, Stored(only=("role", TARGET))] = 0
+    back: Annotated[bool, Stored(only=("role", TARGET))] = False
+    first: Annotated[int | None, Stored(optional=True, only=("role", SOURCE))] = None
+
+    def is_possible(self, size_bytes: int) -> bool:
+        """Return whether a volume of *size_bytes* can move so."""
+        at = self.watermark if self.role == TARGET else self.first or 0
+        return (
+            self.role in (SOURCE, TARGET)
+            and is_uuid(self.uuid)
+            and is_uuid(self.array)
+            and is_clean(self.name)
+            and not name_problem(self.name)
+            and 0 <= at <= size_bytes
+            and not at % ALIGN_BYTES
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +93,41 @@ class VolumeRecord:
     If it moves in pieces, they hold what `MoveMark.first` says.
     """
 
+    UNKNOWN: ClassVar[str] = "a volume has the field"
+
     uuid: str
     name: str
-    size_bytes: int | None
-    extents: tuple[Extent, ...] = ()
-    move: MoveMark | None = None
+    size_bytes: Annotated[int | None, Stored(key="size")]
+    extents: Annotated[
+        tuple[Extent, ...], Stored(refused="the extents of {name} are not possible")
+    ] = ()
+    move: Annotated[
+        MoveMark | None, Stored(optional=True, refused="the move of {name} is not possible")
+    ] = None
+
+    def problem(self) -> str | None:
+        """Return in words why this volume is impossible, or None."""
+        if not is_uuid(self.uuid):
+            return f"{brief(self.uuid)} is not a UUID"
+        if volume_name_problem(self.name):
+            return f"{brief(self.name)} cannot be a volume's name"
+        size = self.size_bytes
+        if not _are_ranges(self.extents):
+            return f"the extents of {self.name} are not possible"
+        if size is None:
+            placed = self.extents or self.move is not None
+            return f"{self.name} has a place but no size" if placed else None
+        if size <= 0 or size % ALIGN_BYTES:
+            return f"{self.name} cannot have {brief(size)} bytes"
+        needed, held = size, _held(self.extents)
+        if self.move is not None:
+            if not self.move.is_possible(size):
+                return f"the move of {self.name} is not possible"
+            is_target = self.move.role == TARGET
+            needed = self.move.watermark if is_target else size - (self.move.first or 0)
+        if held < needed:
+            return f"{self.name} cannot have {needed} bytes in {held} bytes of extents"
+        return None
 
 
 class Arrived(NamedTuple):
@@ -98,9 +141,16 @@ class Arrived(NamedTuple):
 class VolumeTable:
     """The volumes of an array, the ranges that are being wiped, the moves that have ended here."""
 
-    volumes: tuple[VolumeRecord, ...] = ()
-    wiping: tuple[Extent, ...] = ()
-    arrived: tuple[Arrived, ...] = ()
+    UNKNOWN: ClassVar[str] = "the volume table has the field"
+
+    volumes: Annotated[tuple[VolumeRecord, ...], Stored(key="table")] = ()
+    wiping: Annotated[
+        tuple[Extent, ...], Stored(refused="the ranges to be wiped are not possible")
+    ] = ()
+    arrived: Annotated[
+        tuple[Arrived, ...],
+        Stored(optional=True, refused="the moves that have ended here are not possible"),
+    ] = ()
 
     def find(self, uuid: str) -> VolumeRecord | None:
         """Return the volume with that UUID, None if there is none."""
@@ -124,70 +174,55 @@ class VolumeTable:
             for record in self.volumes
         )
 
+    def problem(self) -> str | None:
+        """Return in words why this table is impossible, or None."""
+        if len(self.volumes) > VOLUMES_MAX:
+            return f"it is no list of at most {VOLUMES_MAX} volumes"
+        for record in self.volumes:
+            problem = record.problem()
+            if problem is not None:
+                return problem
+        for key, found in (
+            ("uuid", {record.uuid for record in self.volumes}),
+            ("name", {record.name for record in self.volumes}),
+        ):
+            if len(found) != len(self.volumes):
+                return f"two volumes have the same {key}"
+        if not _are_ranges(self.wiping):
+            return "the ranges to be wiped are not possible"
+        if not all(is_uuid(one.move) and is_uuid(one.source) for one in self.arrived):
+            return "the moves that have ended here are not possible"
+        if self.is_whole and (len(self.volumes) > 1 or self.wiping):
+            return "a volume of the whole image is not alone"
+        before = 0
+        for offset, length in self.taken():
+            if offset < before:
+                return f"two ranges meet at byte {offset}"
+            before = offset + length
+        return None
+
     def end(self) -> int:
         """Return the first byte behind all ranges in use."""
         return max((extent.end for extent in self.taken()), default=0)
 
 
-def encode_table(table: VolumeTable) -> dict[str, Any]:
-    """Return *table* as JSON values."""
-    values: dict[str, Any] = {
-        "table": [_encode_record(record) for record in table.volumes],
-        "wiping": [list(extent) for extent in table.wiping],
-    }
-    if table.arrived:
-        values["arrived"] = [list(one) for one in table.arrived]
-    return values
-
-
-def _encode_record(record: VolumeRecord) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "uuid": record.uuid,
-        "name": record.name,
-        "size": record.size_bytes,
-        "extents": [list(extent) for extent in record.extents],
-    }
-    if record.move is not None:
-        keys = _TARGET_KEYS if record.move.role == TARGET else _MARK_KEYS
-        values["move"] = {key: getattr(record.move, key) for key in keys}
-        if record.move.first is not None:
-            values["move"]["first"] = record.move.first
-    return values
-
-
-def decode_table(values: dict[str, Any]) -> VolumeTable:
-    """Return the table in *values*, of which `table_problem` has found nothing."""
-    return VolumeTable(
-        tuple(
-            VolumeRecord(
-                *(v["uuid"], v["name"], v["size"], _extents(v["extents"])),
-                move=MoveMark(**v["move"]) if "move" in v else None,
-            )
-            for v in values["table"]
-        ),
-        _extents(values["wiping"]),
-        tuple(Arrived(*one) for one in values.get("arrived", ())),
-    )
-
-
-def image_end(values: dict[str, Any] | None, size_bytes: int) -> int:
-    """Return how many bytes of an image of *size_bytes* are in use, given the table *values*."""
-    table = None if values is None else decode_table(values)
+def image_end(table: VolumeTable | None, size_bytes: int) -> int:
+    """Return how many bytes of an image of *size_bytes* are in use."""
     return size_bytes if table is None or table.is_whole else table.end()
 
 
 def volume_at(
-    array: str, values: dict[str, Any] | None, image_offset: int | None
+    array: str, table: VolumeTable | None, image_offset: int | None
 ) -> tuple[str | None, int | None]:
     """Return (name, offset in it) of the volume that has a byte of the image of *array*.
 
-    *values* is the table as JSON values, or None. Returns (None, None) if no volume has the byte.
+    Returns (None, None) if no volume has the byte.
     """
     if image_offset is None:
         return None, None
-    if values is None:
+    if table is None:
         return array, image_offset
-    for record in decode_table(values).volumes:
+    for record in table.volumes:
         if record.size_bytes is None:
             return record.name, image_offset
         inside = record.move.first or 0 if record.move is not None else 0
@@ -196,38 +231,6 @@ def volume_at(
                 return record.name, inside + image_offset - extent.offset
             inside += extent.length
     return None, None
-
-
-def table_problem(values: Any, is_uuid: Any) -> str | None:
-    """Return in words why the JSON *values* are no volume table, or None."""
-    if not isinstance(values, dict) or values.keys() - {"arrived"} != {"table", "wiping"}:
-        return "it has other fields than table, wiping and arrived"
-    listed, wiping = values["table"], values["wiping"]
-    if not isinstance(listed, list) or len(listed) > VOLUMES_MAX:
-        return f"it is no list of at most {VOLUMES_MAX} volumes"
-    for one in listed:
-        problem = _record_problem(one, is_uuid)
-        if problem is not None:
-            return problem
-    for key in ("uuid", "name"):
-        if len({one[key] for one in listed}) != len(listed):
-            return f"two volumes have the same {key}"
-    if not _are_ranges(wiping):
-        return "the ranges to be wiped are not possible"
-    arrived = values.get("arrived", [])
-    if not isinstance(arrived, list) or not all(
-        isinstance(one, list) and len(one) == 2 and all(map(is_uuid, one)) for one in arrived
-    ):
-        return "the moves that have ended here are not possible"
-    if any(one["size"] is None for one in listed) and (len(listed) > 1 or wiping):
-        return "a volume of the whole image is not alone"
-    ranges = sorted([*(tuple(e) for one in listed for e in one["extents"]), *map(tuple, wiping)])
-    before = 0
-    for offset, length in ranges:
-        if offset < before:
-            return f"two ranges meet at byte {offset}"
-        before = offset + length
-    return None
 
 
 def volume_name_problem(name: str) -> str | None:
@@ -239,68 +242,16 @@ def volume_name_problem(name: str) -> str | None:
     return name_problem(name)
 
 
-def _record_problem(one: Any, is_uuid: Any) -> str | None:
-    if not isinstance(one, dict) or one.keys() - {"move"} != _KEYS:
-        return "a volume has other fields than uuid, name, size, extents and move"
-    if not is_uuid(one["uuid"]):
-        return f"{brief(one['uuid'])} is not a UUID"
-    if not isinstance(one["name"], str) or volume_name_problem(one["name"]):
-        return f"{brief(one['name'])} cannot be a volume's name"
-    size, extents = one["size"], one["extents"]
-    if not _are_ranges(extents):
-        return f"the extents of {one['name']} are not possible"
-    if size is None:
-        placed = extents or "move" in one
-        return f"{one['name']} has a place but no size" if placed else None
-    held = _held(extents)
-    if type(size) is not int or size <= 0 or size % ALIGN_BYTES:
-        return f"{one['name']} cannot have {brief(size)} bytes"
-    needed = size
-    if "move" in one:
-        mark = one["move"]
-        if not _is_mark(mark, size, is_uuid):
-            return f"the move of {one['name']} is not possible"
-        needed = mark["watermark"] if mark["role"] == TARGET else size - mark.get("first", 0)
-    if held < needed:
-        return f"{one['name']} cannot have {needed} bytes in {held} bytes of extents"
-    return None
+def _held(extents: Iterable[Extent]) -> int:
+    return sum(extent.length for extent in extents)
 
 
-def _is_mark(mark: Any, size: int, is_uuid: Any) -> bool:
-    if not isinstance(mark, dict) or not isinstance(mark.get("role"), str):
-        return False
-    role = mark["role"]
-    keys = mark.keys() - {"first"} if role == SOURCE else mark.keys()
-    if keys != {SOURCE: _MARK_KEYS, TARGET: _TARGET_KEYS}.get(role):
-        return False
-    at = mark.get("watermark", mark.get("first", 0))
-    return (
-        is_uuid(mark["uuid"])
-        and is_uuid(mark["array"])
-        and isinstance(mark["name"], str)
-        and is_clean(mark["name"])
-        and not name_problem(mark["name"])
-        and isinstance(mark.get("back", False), bool)
-        and type(at) is int
-        and 0 <= at <= size
-        and not at % ALIGN_BYTES
+def _are_ranges(extents: Iterable[Extent]) -> bool:
+    return all(
+        start >= 0
+        and length > 0
+        and not start % ALIGN_BYTES
+        and not length % ALIGN_BYTES
+        and start + length <= COUNTER_MAX
+        for start, length in extents
     )
-
-
-def _held(extents: Iterable[Iterable[int]]) -> int:
-    return sum(length for _, length in extents)
-
-
-def _are_ranges(values: Any) -> bool:
-    return isinstance(values, list) and all(
-        isinstance(one, list)
-        and len(one) == 2
-        and all(type(n) is int and n >= 0 and n % ALIGN_BYTES == 0 for n in one)
-        and one[1] > 0
-        and sum(one) <= COUNTER_MAX
-        for one in values
-    )
-
-
-def _extents(values: Iterable[list[int]]) -> tuple[Extent, ...]:
-    return tuple(Extent(offset, length) for offset, length in values)

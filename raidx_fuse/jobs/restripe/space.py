@@ -5,12 +5,7 @@ from __future__ import annotations
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import BusyError, JobRunningError, Reason, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig
-from raidx_fuse.format.configuration.volumes import (
-    ALIGN_BYTES,
-    VolumeRecord,
-    decode_table,
-    image_end,
-)
+from raidx_fuse.format.configuration.volumes import ALIGN_BYTES, VolumeRecord, image_end
 
 
 def require_space(config: ArrayConfig, size_bytes: int, after_bytes: int, who: str) -> None:
@@ -20,7 +15,7 @@ def require_space(config: ArrayConfig, size_bytes: int, after_bytes: int, who: s
     BusyError: it is on its way to another array, volumes are changing places in pieces, or the
     space of a deleted one is being wiped.
     """
-    table = None if config.volumes is None else decode_table(config.volumes)
+    table = config.volumes
     if table is not None and table.exchanges:  # through the free space that would go
         raise JobRunningError(
             "volumes are changing places through free space of the array",
