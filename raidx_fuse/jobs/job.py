@@ -107,8 +107,8 @@ class Job(ABC):
     # -- control by users and by the array -----------------------------------------------------
 
     def pause(self) -> None:
-        """Pause the job before its next window."""
-        if self.state == "running":
+        """Pause the job before its next window; one that was stopped ends there."""
+        if self.state == "running" and not self._cancelled:
             self.state = "paused"
             self._resumed = trio.Event()
 

@@ -55,6 +55,21 @@ def test_speed_max_is_kept_and_used(rate_mib: int) -> None:
     run(main)
 
 
+def test_a_job_that_is_stopped_ends_though_its_last_window_would_pause_it() -> None:
+    """Else an unmount, or a member that takes the role, would wait for ever."""
+
+    async def main() -> None:
+        async with full() as rig:
+            number = await rig.running.start_scrub(repair=False)
+            (job,) = rig.running.jobs.running()
+            job.stop()
+            job.pause()  # as at an error of the window that is under way
+            with trio.fail_after(60):
+                assert (await rig.running.jobs.wait(number))["state"] == "cancelled"
+
+    run(main)
+
+
 def test_without_users_and_limit_a_job_runs_as_fast_as_it_can() -> None:
     async def main() -> None:
         async with full() as rig:
