@@ -16,6 +16,7 @@ BytesPerSecond = Annotated[float, "bytes per second"]
 Seconds = Annotated[float, "seconds"]
 Milliseconds = Annotated[float, "milliseconds"]
 Ratio = Annotated[float, "ratio"]
+Mean = Annotated[float, "count"]
 InUnit = Annotated[int, "as the key unit says"]
 Internal = Annotated[dict[str, Any], "Not covered by the promise."]
 
@@ -42,11 +43,8 @@ class Volume(TypedDict):
     path: str | None
 
 
-class Job(TypedDict):
-    """A background job. *done* and *total* are in *unit*, *rate* in units per second.
-
-    What is not required is of some kinds of jobs only.
-    """
+class JobProgress(TypedDict):
+    """What every job has."""
 
     id: Number
     kind: str
@@ -60,6 +58,15 @@ class Job(TypedDict):
     speed_min: BytesPerSecond
     speed_max: BytesPerSecond
     error: str | None
+
+
+VolumeRoute = TypedDict("VolumeRoute", {"from": NotRequired[str], "to": NotRequired[str]})
+"""The arrays that a job moves a volume between."""
+
+
+class JobDetail(VolumeRoute):
+    """What jobs of some kinds have besides."""
+
     volume: NotRequired[str | None]
     going_back: NotRequired[bool]
     legs_left: NotRequired[Count]
@@ -84,6 +91,18 @@ class Job(TypedDict):
     size_after: NotRequired[Bytes]
     parity: NotRequired[str]
     removes_members: NotRequired[bool]
+    successor: NotRequired[str | None]
+    role: NotRequired[Number]
+    places_changed: NotRequired[Count]
+    stuck: NotRequired[Count]
+    watermark: NotRequired[Bytes]
+
+
+class Job(JobProgress, JobDetail):
+    """A background job. *done* and *total* are in *unit*, *rate* in units per second.
+
+    What is not required is of some kinds of jobs only.
+    """
 
 
 class Jobs(Job):
@@ -200,8 +219,8 @@ class LabMember(TypedDict):
     hits: dict[str, Any]
 
 
-class ArrayStatus(TypedDict):
-    """The status of one array."""
+class ArrayBasics(TypedDict):
+    """What is known of every array, mounted or not."""
 
     uuid: str
     name: str
@@ -218,7 +237,17 @@ class ArrayStatus(TypedDict):
     volumes: list[Volume]
     warnings: list[str]
     action: str | None
+
+
+class Implementation(TypedDict):
+    """Counters and states of the implementation, in what commands print."""
+
     internal: Internal
+
+
+class RunningDetails(TypedDict):
+    """What is known of an array that runs."""
+
     written: NotRequired[Bytes]
     read_only: NotRequired[bool]
     lost_chunks: NotRequired[Count]
@@ -227,6 +256,17 @@ class ArrayStatus(TypedDict):
     unreadable: NotRequired[Unreadable]
     tuner: NotRequired[TunerState | None]
     restore: NotRequired[Any]
+
+
+class ArrayStatus(ArrayBasics, Implementation, RunningDetails):
+    """The status of one array."""
+
+
+class ProtectionState(TypedDict):
+    """Is a protection of the daemon *active*, and if not, for what *reason*?"""
+
+    active: bool
+    reason: str | None
 
 
 class MountStatus(TypedDict):
@@ -240,6 +280,32 @@ class MountStatus(TypedDict):
     nbd: NotRequired[NbdServer]
     lab: NotRequired[list[LabMember] | None]
     pool: NotRequired[PoolStatus]
+
+
+class DaemonReport(TypedDict, total=False):
+    """What a daemon says of itself, and of the implementation, in answer to `status`."""
+
+    mountpoint: str | None
+    pid: Number
+    socket: str
+    log_path: str
+    log: str
+    protections: dict[str, ProtectionState]
+    nbd: NbdServer
+    bugs: Count
+    poll_first: bool
+    tuning: ProtectionState
+    awake: ProtectionState
+
+
+class ArrayReport(ArrayBasics, RunningDetails, DaemonReport):
+    """The answer to `status`, of which client/status_document.py makes what commands print."""
+
+    layout_parameters: NotRequired[dict[str, Any]]
+    events: NotRequired[Count]
+    lab: NotRequired[list[LabMember] | None]
+    pool: NotRequired[PoolStatus]
+    arrays: NotRequired[list[ArrayReport]]
 
 
 class Status(ArrayStatus, MountStatus):
@@ -313,7 +379,7 @@ class MemberCounters(TypedDict):
     flushes: Count
     read_bytes: Bytes
     write_bytes: Bytes
-    queue_mean: Annotated[float, "count"]
+    queue_mean: Mean
     queue_now: Count
     utilisation: Ratio
     read_ms_mean: Milliseconds
@@ -323,22 +389,37 @@ class MemberCounters(TypedDict):
     errors: Count
 
 
-class PoolStats(TypedDict):
+class PoolLoads(TypedDict):
     """The loads of a pool's arrays and volumes in an interval."""
 
     interval_seconds: Seconds
     arrays: list[Load]
     volumes: list[Any]
+
+
+class PoolStats(PoolLoads):
+    """Those, and the plan of the pool."""
+
     balance: Balance
 
 
-class Stats(TypedDict):
-    """Counters since the mount, or of an interval."""
+class ArrayCounters(TypedDict):
+    """The counters of an array, and of its members."""
 
     interval_seconds: Seconds
     members: list[MemberCounters]
     array: Counters
+
+
+class CommandStats(ArrayCounters):
+    """Those, and the counters of the volumes."""
+
     volumes: list[Any]
+
+
+class Stats(CommandStats):
+    """Counters since the mount, or of an interval."""
+
     pool: PoolStats
 
 
@@ -383,6 +464,29 @@ class Redundancy(TypedDict):
     now: Count
     worst: Count
     end: Count
+
+
+class Costs(TypedDict):
+    """What a change reads and writes of members, and how long that takes."""
+
+    bytes_read: Bytes
+    bytes_written: Bytes
+    bytes_moved: Bytes
+    seconds: Seconds
+
+
+class JobCosts(Costs):
+    """Those of a job; *seconds* while nobody uses the array, *seconds_busy* at `speed_min`."""
+
+    rate: BytesPerSecond
+    rate_source: str
+    seconds_busy: Seconds
+
+
+class LoggedCosts(JobCosts):
+    """Those of a job, *bytes_logged* of which go through the log."""
+
+    bytes_logged: Bytes
 
 
 class Plan(TypedDict):
@@ -434,12 +538,32 @@ class ReplacePlan(JobPlan):
     chunks_at_stake: Count
 
 
-class ReshapePlan(JobPlan):
-    """The layout changes."""
+class LoggedPlan(JobPlan):
+    """A job of which a part goes through the log."""
 
     bytes_logged: Bytes
+
+
+class Sizes(TypedDict):
+    """The size of an image before and after a change."""
+
     size_before: Bytes
     size_after: Bytes
+
+
+class ReshapePlan(LoggedPlan, Sizes):
+    """The layout changes."""
+
+
+class CopyPlan(JobPlan, Sizes):
+    """An array gets more copies of its content."""
+
+
+class BundlePlan(CopyPlan):
+    """Members join or leave a raidx array."""
+
+    chunks_to_move: Count
+    places_to_change: Count
 
 
 class GrowthPlan(ReshapePlan):
@@ -474,6 +598,8 @@ class Grown(TypedDict):
     members_after: NotRequired[Count]
     size_before: NotRequired[Bytes]
     size_after: NotRequired[Bytes]
+    roles: NotRequired[list[Number]]
+    chunks_to_move: NotRequired[Count]
     result: NotRequired[Job]
 
 
@@ -502,6 +628,15 @@ class Removal(TypedDict, total=False):
     result: Job
 
 
+class Replacing(TypedDict):
+    """The answer to `replace-disk`; *does*, in a word, is not printed."""
+
+    role: Number
+    job: Number
+    catches_up: bool
+    does: str
+
+
 class Replacement(TypedDict):
     """What `raidx replace-disk` prints; *catches_up*: the member was away and is back."""
 
@@ -526,6 +661,15 @@ class Reshaping(TypedDict):
     result: NotRequired[Job]
 
 
+class VolumeMove(TypedDict):
+    """How far a volume is that moves: *watermark* bytes are at the array *to*."""
+
+    to: str
+    job: Number | None
+    watermark: Bytes
+    going_back: bool
+
+
 class VolumeDetails(Volume):
     """A volume with its *array*, the bytes that were *written*, and where it lies."""
 
@@ -535,6 +679,7 @@ class VolumeDetails(Volume):
     extents: list[list[Bytes]]
     open: Count
     array: str
+    moving: NotRequired[VolumeMove]
 
 
 class Moving(TypedDict):
@@ -579,8 +724,8 @@ PoolMove = TypedDict(
 """A move of a plan."""
 
 
-class PoolPlan(TypedDict):
-    """A plan for the volumes of a pool: *moves* in order, *steps* in words."""
+class Proposed(TypedDict):
+    """What a planner proposes: *moves* in order, *steps* in words."""
 
     planner: str
     solved: bool
@@ -597,6 +742,11 @@ class PoolPlan(TypedDict):
     redundancy_reduced: bool
     redundancy: NotRequired[Redundancy]
     explanation: list[str]
+
+
+class PoolPlan(Proposed):
+    """A plan for the volumes of a pool."""
+
     dry_run: bool
 
 
@@ -738,13 +888,22 @@ class Found(TypedDict):
     problems: list[Any]
 
 
-class MemberUse(TypedDict):
-    """What an array would use of a member."""
+class MemberPath(TypedDict):
+    """A member."""
 
     path: str | None
+
+
+class SpaceUse(TypedDict):
+    """What is *used* of a member by chunks, or *wasted*."""
+
     size: Bytes
     used: Bytes
     wasted: Bytes
+
+
+class MemberUse(MemberPath, SpaceUse):
+    """What an array would use of a member."""
 
 
 class LayoutChoice(TypedDict):
@@ -837,7 +996,7 @@ class TunedMember(TypedDict):
     write_ms: Milliseconds | None
     mb_s: NotRequired[Annotated[float, "MB per second"] | None]
     write_mb_s: NotRequired[Annotated[float, "MB per second"] | None]
-    queue_on_arrival: Annotated[float, "count"] | None
+    queue_on_arrival: Mean | None
     cost_ms: Milliseconds | None
 
 
@@ -857,3 +1016,56 @@ class TuningPlan(Plan):
     speedup: Ratio
     groups: list[list[Number]]
     moves: list[Any]
+
+
+class AdvisedMember(TypedDict):
+    """What was measured of a member."""
+
+    role: Number
+    read_ms: Milliseconds
+    write_ms: Milliseconds | None
+    mb_s: Annotated[float, "MB per second"] | None
+    write_mb_s: Annotated[float, "MB per second"] | None
+    queue_on_arrival: Mean
+
+
+class AdvisedLayout(TypedDict):
+    """The mean response of a raidx layout, as it would be made and after tuning."""
+
+    layout: str
+    length: Count
+    image_bytes: Bytes
+    made_ms: Milliseconds
+    tuned_ms: Milliseconds
+    chunks_moved: Count
+    speedup: Ratio
+
+
+class AdvisedLoad(TypedDict):
+    """The load that advice is for."""
+
+    layout: str
+    accesses: Count
+    region_bytes: Bytes
+    write_ratio: Ratio
+    present_ms: Milliseconds | None
+    in_turn_ms: Milliseconds | None
+    members: list[AdvisedMember]
+
+
+class Verdict(TypedDict, total=False):
+    """What would be gained, and the commands for it."""
+
+    options: list[AdvisedLayout]
+    speedup: Ratio
+    does: str
+    next: list[str]
+
+
+class Advice(AdvisedLoad):
+    """What `raidx advise` prints."""
+
+    options: list[AdvisedLayout]
+    speedup: Ratio
+    does: str
+    next: list[str]

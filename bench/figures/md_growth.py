@@ -34,6 +34,7 @@ from paper_common import Cell, PaperTable, print_tables
 from rich.console import Console
 
 from raidx_fuse.array.open import open_array
+from raidx_fuse.documents import Grown, Reshaping
 from raidx_fuse.engine.growth_position import LIVE, SURROGATE
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.create import create_array
@@ -269,6 +270,7 @@ async def grow_ours(
             await array.flush()
             before = [(member.read_bytes, member.write_bytes) for member in members]
             start_s = perf_counter()
+            job: Grown | Reshaping
             if way == RESTRIPE:
                 job = await array.restripe(joining, None, {})
             elif way == SURROGATE:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -60,11 +60,11 @@ def numpy_s(sources: Sequence[Bytes], out: Bytes | None) -> float:
     return best_s
 
 
-async def job_s(array: Array, start: Awaitable[int | dict[str, Any]]) -> float:
+async def job_s(array: Array, start: Awaitable[int | Mapping[str, Any]]) -> float:
     """Return how long it takes to *start* a job, which names it, and to run it."""
     start_s = perf_counter()
     started = await start
-    job_id = started["job"] if isinstance(started, dict) else started
+    job_id = started if isinstance(started, int) else started["job"]
     status = await array.jobs.wait(job_id)
     assert status["state"] == "done", status
     return perf_counter() - start_s

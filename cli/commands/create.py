@@ -23,7 +23,7 @@ from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.members.spec import absolute
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import CreationPlan, LayoutChoice
+    from raidx_fuse.documents import ArrayReport, CreationPlan, LayoutChoice
 
 
 @verb()
@@ -124,7 +124,7 @@ def create(
     out.emit({**document([status]), "changed": True}, line)
 
 
-def _present(members: tuple[str, ...]) -> dict[str, Any] | None:
+def _present(members: tuple[str, ...]) -> ArrayReport | None:
     """Return the status of the array that the members are, None if they are none."""
     import trio
 

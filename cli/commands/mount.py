@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -256,11 +257,11 @@ def _run(out: Output, request: MountRequest, place: str, foreground: bool) -> No
 
     check_address_space()
 
-    def ready(status: dict[str, Any]) -> None:
+    def ready(status: Mapping[str, Any]) -> None:
         shown = {**document([status]), "changed": True}
         out.emit(shown, ready_text(out, status, place))
 
-    def ready_in_foreground(status: dict[str, Any]) -> None:
+    def ready_in_foreground(status: Mapping[str, Any]) -> None:
         try:
             ready(status)
         except (OutputError, BrokenPipeError) as error:  # no reason to end the disk
@@ -272,7 +273,7 @@ def _run(out: Output, request: MountRequest, place: str, foreground: bool) -> No
         ready(daemonize.start(body(request), paths.own_files(place).log))
 
 
-def ready_text(out: Output, status: dict[str, Any], place: str) -> str:
+def ready_text(out: Output, status: Mapping[str, Any], place: str) -> str:
     """Return what a mount that is ready shows; warn of what is wrong with it."""
     lines = []
     for array in status.get("arrays", [status]):

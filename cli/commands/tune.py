@@ -19,8 +19,7 @@ from raidx_fuse.cli.parameters import array_argument, dry_run_option, wait_optio
 from raidx_fuse.cli.progress import exit_status, wait_for_jobs
 
 if TYPE_CHECKING:
-    from raidx_fuse.cli.reference.answers import Advice
-    from raidx_fuse.documents import Heat, TunedMember, TunerState, TuningPlan
+    from raidx_fuse.documents import Advice, Heat, TunedMember, TunerState, TuningPlan
 
 
 @verb()

@@ -12,6 +12,7 @@ from raidx_fuse.documents import (
     Count,
     Counters,
     InUnit,
+    Mean,
     MemberCounters,
     Milliseconds,
     Number,
@@ -20,9 +21,6 @@ from raidx_fuse.documents import (
     Seconds,
     Status,
 )
-
-MegabytesPerSecond = Annotated[float, "MB per second"]
-Mean = Annotated[float, "count"]
 
 # -- layouts, on paper ---------------------------------------------------------------------------
 
@@ -351,45 +349,6 @@ class Viewed(TypedDict):
     public: bool
     may_break: bool
     token: NotRequired[str]
-
-
-class AdvisedMember(TypedDict):
-    """What was measured of a member."""
-
-    role: Number
-    read_ms: Milliseconds
-    write_ms: Milliseconds | None
-    mb_s: MegabytesPerSecond | None
-    write_mb_s: MegabytesPerSecond | None
-    queue_on_arrival: Mean
-
-
-class AdvisedLayout(TypedDict):
-    """The mean response of a raidx layout, as it would be made and after tuning."""
-
-    layout: str
-    length: Count
-    image_bytes: Bytes
-    made_ms: Milliseconds
-    tuned_ms: Milliseconds
-    chunks_moved: Count
-    speedup: Ratio
-
-
-class Advice(TypedDict):
-    """What `raidx advise` prints."""
-
-    layout: str
-    accesses: Count
-    region_bytes: Bytes
-    write_ratio: Ratio
-    present_ms: Milliseconds | None
-    in_turn_ms: Milliseconds | None
-    members: list[AdvisedMember]
-    options: list[AdvisedLayout]
-    speedup: Ratio
-    does: str
-    next: list[str]
 
 
 # -- loads ---------------------------------------------------------------------------------------

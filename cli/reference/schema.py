@@ -48,7 +48,7 @@ POOL_CHANGE = Shape(documents.PoolChange)
 _MOVING = (Shape(documents.Moving), Shape(documents.MovePlan))
 DOCUMENTS = {
     "add-disk": (Shape(documents.Grown), Shape(documents.GrowthPlan)),
-    "advise": (Shape(answers.Advice),),
+    "advise": (Shape(documents.Advice),),
     "array evacuate": (POOL_CHANGE,),
     "array forget": (Shape(documents.Forgotten),),
     "array list": (Shape(documents.PoolArrays),),

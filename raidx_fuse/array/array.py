@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raidx_fuse.array import settings, statistics, status
 from raidx_fuse.array.health import Health
@@ -57,6 +57,18 @@ from raidx_fuse.members.base import Member, ReadBuffer
 from raidx_fuse.settings import OF_ARRAY, setting_named
 from raidx_fuse.store.page_store import PageStore
 from raidx_fuse.tasks import Tasks, rest
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import (
+        ArrayCounters,
+        ArrayReport,
+        Failing,
+        Grown,
+        Removal,
+        Replacing,
+        Reshaping,
+        Spare,
+    )
 
 log = logging.getLogger(__name__)
 
@@ -213,11 +225,11 @@ class Array:
 
     # -- reports -------------------------------------------------------------------------------
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> ArrayReport:
         """Return the state as the dict of `status --json`, without *output_version*."""
         return status.status(self)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> ArrayCounters:
         """Return the counters since the start as the dict of `stats --json`."""
         return statistics.stats(self)
 
@@ -262,21 +274,21 @@ class Array:
 
     # -- members and jobs ----------------------------------------------------------------------
 
-    async def fail_disk(self, ref: str | int, *, lose_data: bool = False) -> dict[str, Any]:
+    async def fail_disk(self, ref: str | int, *, lose_data: bool = False) -> Failing:
         """Exclude a member as if it had failed. Raises UsageError or ArrayFailedError."""
         return await self.membership.fail(ref, lose_data)
 
-    async def replace_disk(self, ref: str | int, member: Member) -> dict[str, Any]:
+    async def replace_disk(self, ref: str | int, member: Member) -> Replacing:
         """Give the role of *ref* to *member*, copied or rebuilt. Returns *role* and *job*."""
         return await self.membership.replace(ref, member)
 
-    async def add_spare(self, member: Member) -> dict[str, Any]:
+    async def add_spare(self, member: Member) -> Spare:
         """Add *member* as a hot spare; a degraded array starts to rebuild onto it."""
         return await self.membership.add_spare(member)
 
     async def grow(
         self, members: Sequence[Member], parity: str = LIVE, surrogate: Member | None = None
-    ) -> dict[str, Any]:
+    ) -> Grown:
         """Start to grow onto *members*; the image is larger when the job has ended.
 
         jobs/grow/copy.py says how *parity* follows. In a raid1 array they become further copies.
@@ -289,11 +301,11 @@ class Array:
 
     async def restripe(
         self, members: Sequence[Member], layout: str | None, params: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    ) -> Reshaping:
         """Start to move all content to *layout* (None: the present one) over more *members*."""
         return await self.restripe_operation.begin(members, layout, params)
 
-    async def remove_disk(self, ref: str | int) -> dict[str, Any]:
+    async def remove_disk(self, ref: str | int) -> Removal | Reshaping:
         """Remove a spare, or members with a role once their chunks have moved to other members."""
         return await self.membership.remove(ref)
 

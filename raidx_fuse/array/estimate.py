@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -19,14 +19,26 @@ from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.rebundle import Moves
 
+if TYPE_CHECKING:
+    from raidx_fuse.documents import (
+        BundlePlan,
+        CopyPlan,
+        Costs,
+        GrowthPlan,
+        JobCosts,
+        LoggedCosts,
+        LoggedPlan,
+        MemberPlan,
+        Redundancy,
+        ReshapePlan,
+    )
+
 # Bytes a second of a member that was not measured yet: a present-day disk, read sequentially.
 ASSUMED_RATE_BYTES = 200 << 20
 SCAN_STRIPES = 1 << 14
 
 
-async def rebuild_estimate(
-    array: RunningArray, role: Role, *, returns: bool = False
-) -> dict[str, Any]:
+async def rebuild_estimate(array: RunningArray, role: Role, *, returns: bool = False) -> JobCosts:
     """Return what a rebuild of *role* moves and how long it takes, as JSON values.
 
     *returns*: its member was away, and is caught up by what changed meanwhile. Only written stripes
@@ -77,15 +89,17 @@ async def of_member_change(
     chunks: int = 0,
     excludes: bool = False,
     returns: bool = False,
-) -> dict[str, Any]:
+) -> MemberPlan:
     """Return the cost of a change of members; *rebuilds* is the role it rebuilds, None for none.
 
     *returns*: that of its own member, which was away. *chunks* is the number of chunks that it may
     lose; *excludes*: it takes a member out.
     """
-    costs = {"bytes_read": 0, "bytes_written": 0, "bytes_moved": 0, "seconds": 0.0}
+    costs: Costs = {"bytes_read": 0, "bytes_written": 0, "bytes_moved": 0, "seconds": 0.0}
     if rebuilds is not None:
-        costs |= await rebuild_estimate(array, Role(rebuilds), returns=returns)
+        rebuild = await rebuild_estimate(array, Role(rebuilds), returns=returns)
+        whole: JobCosts = {**costs, **rebuild}
+        costs = whole
     until_replaced = excludes and rebuilds is None
     now, lost, code = redundancy_left(array), array.member_set.lost, array.context.code
     worst = end = max(now - excludes, 0)
@@ -104,7 +118,7 @@ async def of_member_change(
     }
 
 
-def redundancy_during(now: int, worst: int | None = None, end: int | None = None) -> dict[str, int]:
+def redundancy_during(now: int, worst: int | None = None, end: int | None = None) -> Redundancy:
     """Return how many losses are survived *now*, at the *worst* moment of a change, at its *end*.
 
     What is left out stays as it is now.
@@ -116,9 +130,7 @@ def redundancy_during(now: int, worst: int | None = None, end: int | None = None
     }
 
 
-async def growth_estimate(
-    array: RunningArray, layout: ElasticLayout, parity: str
-) -> dict[str, Any]:
+async def growth_estimate(array: RunningArray, layout: ElasticLayout, parity: str) -> LoggedCosts:
     """Return what growing *array* to *layout* moves and how long it takes, as JSON values.
 
     Only written cells that move to another disk are read and written, parity among them; with
@@ -142,7 +154,7 @@ async def growth_estimate(
     return {**copy_estimate(array, "grow", moved, moved, added), "bytes_logged": logged}
 
 
-async def of_growing(array: Array, layout: ElasticLayout, parity: str) -> dict[str, Any]:
+async def of_growing(array: Array, layout: ElasticLayout, parity: str) -> GrowthPlan:
     """Return the cost of growing *array* to *layout*; *parity* is how parity follows."""
     does = f"grows from {layout.history[-2]} to {layout.history[-1]} members{PARITY_WORDS[parity]}"
     return {
@@ -153,7 +165,7 @@ async def of_growing(array: Array, layout: ElasticLayout, parity: str) -> dict[s
     }
 
 
-async def of_copying(array: Array, added: int) -> dict[str, Any]:
+async def of_copying(array: Array, added: int) -> CopyPlan:
     """Return the cost of *added* more copies of everything that was written."""
     context, width = array.context, array.member_set.config.width
     chunks = context.written.count_live(context.layout, 0, context.layout.stripes)
@@ -171,7 +183,7 @@ async def of_copying(array: Array, added: int) -> dict[str, Any]:
     }
 
 
-async def of_leaving(array: Array, record: MemberRecord) -> dict[str, Any]:
+async def of_leaving(array: Array, record: MemberRecord) -> ReshapePlan:
     """Return the cost of taking out the member of *record*, which has stripes of fixed places.
 
     Raises RaidxError if it cannot leave.
@@ -189,9 +201,7 @@ async def of_leaving(array: Array, record: MemberRecord) -> dict[str, Any]:
     }
 
 
-async def _of_changing(
-    array: Array, layout: ElasticLayout, parity: str, does: str
-) -> dict[str, Any]:
+async def _of_changing(array: Array, layout: ElasticLayout, parity: str, does: str) -> LoggedPlan:
     return {
         "dry_run": True,
         "does": does,
@@ -205,7 +215,7 @@ async def _of_changing(
 
 def copy_estimate(
     array: RunningArray, kind: str, read_bytes: int, written_bytes: int, members: int
-) -> dict[str, Any]:
+) -> JobCosts:
     """Return the cost of a job of *kind* that writes to *members* members in parallel."""
     rate, source = copy_rate(array, kind, ASSUMED_RATE_BYTES * members)
     speed_min = array.jobs.speed_min_bytes
@@ -220,7 +230,7 @@ def copy_estimate(
     }
 
 
-async def restripe_estimate(array: RunningArray, layout: RestripeLayout) -> dict[str, Any]:
+async def restripe_estimate(array: RunningArray, layout: RestripeLayout) -> LoggedCosts:
     """Return what restriping *array* moves, from the start of *layout* on, as JSON values.
 
     Written chunks are read once and written once, with the parity of their new stripes. If both
@@ -254,7 +264,7 @@ async def restripe_estimate(array: RunningArray, layout: RestripeLayout) -> dict
     }
 
 
-async def of_restriping(array: Array, layout: RestripeLayout, does: str) -> dict[str, Any]:
+async def of_restriping(array: Array, layout: RestripeLayout, does: str) -> ReshapePlan:
     """Return the cost of the restripe of *array* that *layout* is the beginning of.
 
     *redundancy* says how many losses the array survives now, meanwhile (at worst), and at the end.
@@ -277,7 +287,7 @@ async def of_restriping(array: Array, layout: RestripeLayout, does: str) -> dict
     }
 
 
-def copy_rate(array: RunningArray, kind: str, assumed: int) -> tuple[int, str]:
+def copy_rate(array: RunningArray, kind: str, assumed: int) -> tuple[float, str]:
     """Return (bytes a second that a job of *kind* writes, the source of this number)."""
     limit = array.jobs.speed_max_bytes or None
     earlier = [job for job in array.jobs.list() if job["kind"] == kind]
@@ -291,7 +301,7 @@ def copy_rate(array: RunningArray, kind: str, assumed: int) -> tuple[int, str]:
 
 def _document(
     array: RunningArray, does: str, kind: str, moves: Moves, members: int, sources: int, more: int
-) -> dict[str, Any]:
+) -> BundlePlan:
     """Return a dry run; each written chunk that moves is computed from *sources* chunks."""
     assert array.rebundle is not None
     size = moves.written << array.context.shift
@@ -311,7 +321,7 @@ def _document(
     }
 
 
-async def of_adding(array: RunningArray, sizes: Sequence[int]) -> dict[str, Any]:
+async def of_adding(array: RunningArray, sizes: Sequence[int]) -> BundlePlan:
     """Return what members of *sizes* bytes add, and the written chunks that move for it.
 
     Raises UsageError.
@@ -328,7 +338,7 @@ async def of_adding(array: RunningArray, sizes: Sequence[int]) -> dict[str, Any]
     return _document(array, does, "grow", moves, len(roles), 1, more)
 
 
-async def of_removing(array: RunningArray, record: MemberRecord) -> dict[str, Any]:
+async def of_removing(array: RunningArray, record: MemberRecord) -> BundlePlan:
     """Return the cost of removing the member of *record*. Raises RaidxError if it is impossible."""
     rebundle, layout = array.rebundle, array.context.layout
     assert rebundle is not None

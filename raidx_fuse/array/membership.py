@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -45,6 +45,9 @@ from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.table_recovery import TableScan
 from raidx_fuse.tasks import rest
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import Failing, Removal, Replacing, Reshaping, Spare
 
 log = logging.getLogger(__name__)
 
@@ -207,7 +210,7 @@ class Membership:
             )
         return chunks
 
-    async def fail(self, ref: str | int, lose_data: bool = False) -> dict[str, Any]:
+    async def fail(self, ref: str | int, lose_data: bool = False) -> Failing:
         """Exclude a member; the superblocks of the others say so when this returns.
 
         Raises UsageError for a wrong member, ArrayFailedError if data would be lost. Chunks that
@@ -282,7 +285,7 @@ class Membership:
         await prepare_member(member, regions, keeps_data=keeps_data)
         reserve_metadata(member, regions, self.array.context.layout.chunks)
 
-    async def add_spare(self, member: Member) -> dict[str, Any]:
+    async def add_spare(self, member: Member) -> Spare:
         """Add *member* as a hot spare; a degraded array starts to rebuild onto it."""
         self.array.require_writable()
         if self.array.context.code.tolerance == 0:
@@ -305,7 +308,7 @@ class Membership:
         self.rebuild_onto_spare()
         return {"member_uuid": record.member_uuid, "path": member.path}
 
-    async def replace(self, ref: str | int, member: Member) -> dict[str, Any]:
+    async def replace(self, ref: str | int, member: Member) -> Replacing:
         """Give the role of *ref* to *member*: a member in use is copied, else it is rebuilt."""
         self.array.require_writable()
         record = self.find(ref)
@@ -514,7 +517,7 @@ class Membership:
         else:
             self.rebuild_onto_spare()
 
-    async def remove(self, ref: str | int) -> dict[str, Any]:
+    async def remove(self, ref: str | int) -> Removal | Reshaping:
         """Remove a spare, or a member whose chunks then move to the others.
 
         A copy of raid1 goes with its member. The members of the last growth leave together.

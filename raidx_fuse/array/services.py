@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from raidx_fuse.array.health import Health
 from raidx_fuse.array.presence import Presence
@@ -15,6 +15,9 @@ from raidx_fuse.jobs.scrub import RegularScrub
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.tuner.tuner import Tuner
 from raidx_fuse.tasks import Starter
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import ArrayCounters
 
 
 class RunningArray(ArrayServices, Protocol):
@@ -42,6 +45,6 @@ class RunningArray(ArrayServices, Protocol):
         """Return the value of a setting. Raises UsageError if there is no such setting."""
         ...
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> ArrayCounters:
         """Return the counters since the start."""
         ...

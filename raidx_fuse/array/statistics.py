@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from raidx_fuse.array.services import RunningArray
 from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.layouts.numbers import by_role
 from raidx_fuse.store.latency import Latency
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import ArrayCounters, Cache, Counters, MemberCounters
 
 HOTTEST_SHOWN = 10
 
@@ -42,12 +46,12 @@ def _bpu(array: RunningArray) -> dict[str, Any] | None:
     return counts | bpu_ratios(counts)
 
 
-def stats(array: RunningArray) -> dict[str, Any]:
+def stats(array: RunningArray) -> ArrayCounters:
     """Return the counters of a running array since its start."""
     member_set, context = array.member_set, array.context
     now = member_set.clock()
     elapsed = max(now - array.started_s, 1e-9)
-    members = []
+    members: list[MemberCounters] = []
     for role, queue in by_role(member_set.queues):
         if queue is None:
             continue
@@ -97,7 +101,7 @@ def stats(array: RunningArray) -> dict[str, Any]:
     }
 
 
-def _cache(array: RunningArray) -> dict[str, int]:
+def _cache(array: RunningArray) -> Cache:
     """Return the counters of the chunk cache: hits, misses, and pre-reads saved."""
     cache, counters = array.context.cache, array.context.counters
     return {
@@ -140,7 +144,7 @@ AS_NOW = (
 class Snapshot:
     """The statistics of one moment and the histograms behind them; *members* is keyed by path."""
 
-    stats: dict[str, Any]
+    stats: ArrayCounters
     latency: Latency
     members: dict[str, tuple[Latency, Latency]]
 
@@ -155,27 +159,28 @@ def snapshot(array: RunningArray) -> Snapshot:
     )
 
 
-def difference(before: Snapshot, after: Snapshot) -> dict[str, Any]:
+def difference(before: Snapshot, after: Snapshot) -> ArrayCounters:
     """Return the statistics between two snapshots, in the form of `stats`.
 
     A member that was attached in between counts from its first operation.
     """
     start_s, end_s = before.stats["interval_seconds"], after.stats["interval_seconds"]
     known = {member["path"]: member for member in before.stats["members"]}
-    members = []
+    members: list[MemberCounters] = []
     for member in after.stats["members"]:
-        path = member["path"]
+        path = str(member["path"])
         row = _subtract(known.get(path, {}), member, start_s, end_s)
         for index, word in enumerate(("read", "write")):
             old = before.members.get(path)
             summary = minus(after.members[path][index], old[index] if old else Latency()).summary()
             row |= {f"{word}_ms_mean": summary["mean"], f"{word}_ms_p99": summary["p99"]}
-        members.append(row)
+        members.append(cast("MemberCounters", row))
     totals = _subtract(before.stats["array"], after.stats["array"], start_s, end_s)
     totals["latency_ms"] = minus(after.latency, before.latency).summary()
     if totals["bpu"] is not None:
         totals["bpu"] |= bpu_ratios(totals["bpu"])
-    return {"interval_seconds": end_s - start_s, "members": members, "array": totals}
+    array = cast("Counters", totals)
+    return {"interval_seconds": end_s - start_s, "members": members, "array": array}
 
 
 def minus(after: Latency, before: Latency) -> Latency:
@@ -192,7 +197,7 @@ def _copy(latency: Latency) -> Latency:
 
 
 def _subtract(
-    before: dict[str, Any], after: dict[str, Any], start_s: float, end_s: float
+    before: Mapping[str, Any], after: Mapping[str, Any], start_s: float, end_s: float
 ) -> dict[str, Any]:
     row = dict(after)
     for name, value in after.items():

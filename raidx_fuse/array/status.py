@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from raidx_fuse.array.services import RunningArray
 from raidx_fuse.engine.explain import image_offset_of
@@ -13,6 +13,9 @@ from raidx_fuse.format.shapes import RESTRIPE, leaving_roles
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.unreadable import PAGE_BYTES
 from raidx_fuse.settings import POLICY, TRADITIONAL
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import ArrayReport, LastScrub, Member, Unreadable, UnreadablePlace
 
 UNREADABLE_SHOWN_MAX = 100
 
@@ -59,10 +62,10 @@ def state(array: RunningArray) -> str:
     return "growing" if growing else "clean"
 
 
-def unreadable(array: RunningArray) -> dict[str, Any]:
+def unreadable(array: RunningArray) -> Unreadable:
     """Return *count*, how many pages cannot be read, and the *places* of the first ones."""
     member_set, context = array.member_set, array.context
-    places: list[dict[str, Any]] = []
+    places: list[UnreadablePlace] = []
     for role, page in islice(member_set.unreadable, UNREADABLE_SHOWN_MAX):
         queue = member_set.queues[role]
         at = page * PAGE_BYTES
@@ -106,13 +109,14 @@ def _action(array: RunningArray, word: str) -> str | None:
     return None
 
 
-def status(array: RunningArray) -> dict[str, Any]:
+def status(array: RunningArray) -> ArrayReport:
     """Return the status of a running array."""
     member_set, config, context = array.member_set, array.member_set.config, array.context
     word, health = state(array), array.health.present()
-    members = []
+    members: list[Member] = []
     for record in config.members:
         queue = member_set.queues[record.role] if record.role >= 0 else None
+        ever = shown_member(health, record.member_uuid)
         members.append(
             {
                 "role": record.role,
@@ -122,7 +126,8 @@ def status(array: RunningArray) -> dict[str, Any]:
                 "kind": queue.member.kind if queue else None,
                 "size": record.size_bytes,
                 "errors": queue.errors if queue else None,
-                **shown_member(health, record.member_uuid),
+                "errors_ever": ever["errors_ever"],
+                "repairs_ever": ever["repairs_ever"],
             }
         )
     policy = why_not_asked(config.settings.get(POLICY, TRADITIONAL), context.policy)
@@ -146,7 +151,7 @@ def status(array: RunningArray) -> dict[str, Any]:
         "host_full": bool(member_set.hosts.full_paths()),
         "hosts": member_set.hosts.shown(),
         "tuner": None if array.tuner is None else array.tuner.status(),
-        "last_scrub": shown_scrub(health),
+        "last_scrub": cast("LastScrub | None", shown_scrub(health)),
         "restore": None if array.self_heal is None else array.self_heal.status(),
         "warnings": [
             *array.warnings,

@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from raidx_fuse.errors import BusyError, RaidxError, Reason, UsageError
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+Handler = Callable[[str, dict[str, Any]], Awaitable[Mapping[str, Any]]]
 
 REQUEST_BYTES_MAX = 1 << 20
 CLIENTS_MAX = 64
@@ -153,7 +153,7 @@ class ControlServer:
             )
 
 
-def _encoded(answer: dict[str, Any]) -> bytes:
+def _encoded(answer: Mapping[str, Any]) -> bytes:
     return json.dumps(answer, separators=(",", ":")).encode() + b"\n"
 
 

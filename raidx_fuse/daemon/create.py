@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raidx_fuse.daemon.events.event import unix_s
 from raidx_fuse.daemon.member_files import Disks, check_distinct, is_there, size_in
@@ -20,6 +20,9 @@ from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, check_chunk_bytes,
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.spec import parse_spec
 from raidx_fuse.store.host_space import HostSpaces
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import CreationPlan, LayoutChoice, SpaceUse, WipedMember
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class CreatePlan:
     sizes: tuple[int, ...]
     metadata_bytes: int
 
-    def as_dict(self, request: CreateRequest) -> dict[str, Any]:
+    def as_dict(self, request: CreateRequest) -> CreationPlan:
         """Return the plan as JSON values, with the keys of other dry runs."""
         size = self.layout.size_bytes
         return {
@@ -76,7 +79,7 @@ class CreatePlan:
         }
 
 
-def member_use(plan: CreatePlan) -> list[dict[str, int]]:
+def member_use(plan: CreatePlan) -> list[SpaceUse]:
     """Return for each member its *size*, and what of it is *used* by chunks or *wasted*, in bytes.
 
     Wasted is the space, metadata aside, where no chunk can ever be placed because the other members
@@ -89,19 +92,19 @@ def member_use(plan: CreatePlan) -> list[dict[str, int]]:
     else:
         chunks = [layout.member_chunks] * layout.width
         shares = [0] * layout.width
-    uses = []
+    uses: list[SpaceUse] = []
     for size, count, share in zip(plan.sizes, chunks, shares, strict=True):
         used, metadata = count * chunk_bytes, plan.metadata_bytes + share
         uses.append({"size": size, "used": used, "wasted": max(0, size - metadata - used)})
     return uses
 
 
-def alternatives(sizes: Sequence[int], request: CreateRequest) -> list[dict[str, Any]]:
+def alternatives(sizes: Sequence[int], request: CreateRequest) -> list[LayoutChoice]:
     """Return what each possible layout would make of these members, the largest image first.
 
     raidx layouts are listed with their shortest bundles and with the length that was asked for.
     """
-    shown = []
+    shown: list[LayoutChoice] = []
     for name, info in LAYOUTS.items():
         lengths: list[dict[str, Any]] = [{}]
         if info.bundled and "length" in request.params:
@@ -114,7 +117,7 @@ def alternatives(sizes: Sequence[int], request: CreateRequest) -> list[dict[str,
             except (LayoutError, UsageError):
                 continue
             uses = member_use(CreatePlan(layout, (), tuple(sizes), regions.data.offset))
-            entry = {
+            entry: LayoutChoice = {
                 "layout": name,
                 "length": layout.length if isinstance(layout, BundleLayout) else None,
                 "size": layout.size_bytes,
@@ -209,7 +212,7 @@ async def create(request: CreateRequest) -> list[str]:
         return hosts.warnings()
 
 
-async def wipe(specs: Sequence[str], *, lose_data: bool) -> list[dict[str, Any]]:
+async def wipe(specs: Sequence[str], *, lose_data: bool) -> list[WipedMember]:
     """Overwrite the superblocks of members with zeros; return a document about each of them.
 
     Nothing else is written: content, log and maps stay, but no array finds them. *lose_data* allows
@@ -226,10 +229,10 @@ async def wipe(specs: Sequence[str], *, lose_data: bool) -> list[dict[str, Any]]
         return found
 
 
-async def _look(member: Member, *, lose_data: bool) -> dict[str, Any]:
+async def _look(member: Member, *, lose_data: bool) -> WipedMember:
     """Return what is on *member*. Raises UsageError if it is of use and *lose_data* is false."""
     slots = await read_slots(member)
-    document: dict[str, Any] = {
+    document: WipedMember = {
         "path": member.path,
         "wiped": any(slot.ours for slot in slots),
         "array": None,

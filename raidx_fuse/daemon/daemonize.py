@@ -20,7 +20,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,7 +29,7 @@ from raidx_fuse.daemon.control_socket import ControlError
 from raidx_fuse.daemon.events.programs import notify_systemd
 from raidx_fuse.errors import RaidxError, Reason, reason_named, shortage
 
-Ready = Callable[[dict[str, Any]], None]
+Ready = Callable[[Mapping[str, Any]], None]
 Body = Callable[[Ready], None]
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ def run_in_foreground(body: Body, ready: Ready) -> None:
     _log_to(logging.StreamHandler())
     enable_stack_dumps()
 
-    def tell(status: dict[str, Any]) -> None:
+    def tell(status: Mapping[str, Any]) -> None:
         ready(status)
         notify_systemd("READY=1")
 
@@ -144,7 +144,7 @@ def _run(body: Body, writing: int) -> int:
             log.warning("the process that started this daemon did not wait for it")
         os.close(writing)
 
-    def ready(message: dict[str, Any]) -> None:
+    def ready(message: Mapping[str, Any]) -> None:
         report({"ready": message})
 
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import trio
 
@@ -18,6 +18,9 @@ from raidx_fuse.format.examine import examine as examine_member
 from raidx_fuse.format.shapes import MIGRATED, RESTRIPE, layout_of
 from raidx_fuse.members.spec import is_local
 from raidx_fuse.members.threads import run_without_loop
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import ArrayReport, LastScrub, Member, Volume
 
 Question = TypeVar("Question", str, Sequence[str])
 Answer = TypeVar("Answer")
@@ -46,7 +49,7 @@ async def examine(spec: str) -> dict[str, Any]:
         return {"path": spec, "problem": reason_of(error, spec)}
 
 
-async def status(specs: Sequence[str]) -> dict[str, Any]:
+async def status(specs: Sequence[str]) -> ArrayReport:
     """Return the status of the array that *specs* form, as `raidx status --json` prints it.
 
     *state* is the state that a mount would start with; "unclean" if that mount would have to
@@ -99,12 +102,13 @@ def _in_use(specs: Sequence[str]) -> bool:
     return False
 
 
-def describe(assembly: Assembly) -> dict[str, Any]:
+def describe(assembly: Assembly) -> ArrayReport:
     """Return the status of an array that is not mounted."""
     config, layout = assembly.config, layout_of(assembly.config)
     paths = {role: member.path for role, member in assembly.by_role.items()}
     health = health_of(config)
-    members: list[dict[str, Any]] = [
+    ever = {r.member_uuid: shown_member(health, r.member_uuid) for r in config.members}
+    members: list[Member] = [
         {
             "role": record.role,
             "path": paths.get(record.role, record.path_hint),
@@ -112,7 +116,8 @@ def describe(assembly: Assembly) -> dict[str, Any]:
             "state": "missing" if record.role in assembly.missing_roles else record.state,
             "size": record.size_bytes,
             "errors": None,
-            **shown_member(health, record.member_uuid),
+            "errors_ever": ever[record.member_uuid]["errors_ever"],
+            "repairs_ever": ever[record.member_uuid]["repairs_ever"],
         }
         for record in config.members
     ]
@@ -128,7 +133,7 @@ def describe(assembly: Assembly) -> dict[str, Any]:
     warnings = list(assembly.warnings)
     if not config.clean:
         warnings.append("it was not unmounted: the next mount recovers what was being written")
-    document: dict[str, Any] = {
+    document: ArrayReport = {
         "uuid": config.array_uuid,
         "name": config.name,
         "layout": config.layout,
@@ -141,15 +146,16 @@ def describe(assembly: Assembly) -> dict[str, Any]:
         "clean": config.clean,
         "members": members,
         "jobs": [],
-        "last_scrub": shown_scrub(health),
+        "last_scrub": cast("LastScrub | None", shown_scrub(health)),
         "volumes": _volumes(config, size),
         "mountpoint": None,
         "warnings": warnings,
+        "action": None,
     }
     return {**document, "action": advice.action(document)}
 
 
-def _volumes(config: ArrayConfig, size_bytes: int) -> list[dict[str, Any]]:
+def _volumes(config: ArrayConfig, size_bytes: int) -> list[Volume]:
     """Return the volumes of an array whose image has *size_bytes*."""
     if config.volumes is None:
         return [{"name": config.name, "size": size_bytes, "path": None}]

@@ -21,11 +21,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raidx_fuse.errors import RaidxError, Reason
 from raidx_fuse.members.kernel_files import kernel_text
 from raidx_fuse.units import format_size
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import ProtectionState
 
 _PR_SET_IO_FLUSHER = 57
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
@@ -70,7 +73,7 @@ class Protections:
     memory_locked: Protection
     oom_protected: Protection
 
-    def as_dict(self) -> dict[str, dict[str, Any]]:
+    def as_dict(self) -> dict[str, ProtectionState]:
         return asdict(self)
 
 

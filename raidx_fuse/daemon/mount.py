@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyfuse3
 import trio
@@ -38,6 +38,9 @@ from raidx_fuse.fuse.operations import VolumeOperations
 from raidx_fuse.fuse.workers import WORKERS_MAX, SessionWorkers
 from raidx_fuse.journal.group_commit import Deferral
 from raidx_fuse.pool.volume import Volume
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import DaemonReport, NbdServer
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +69,7 @@ class MountOptions:
     mode: int = 0o600
     signals: bool = True
     protect: bool = True
-    nbd: Callable[[], dict[str, Any]] | None = None
+    nbd: Callable[[], NbdServer] | None = None
     deferral: Deferral = field(default_factory=Deferral)
     sources: Sources | None = None
 
@@ -88,10 +91,10 @@ class MountReport:
     tuning: Protection
     cpu_latency: Protection
     operations: VolumeOperations
-    nbd: Callable[[], dict[str, Any]] | None = None
+    nbd: Callable[[], NbdServer] | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
+    def as_dict(self) -> DaemonReport:
+        report: DaemonReport = {
             "mountpoint": self.mountpoint,
             **self.files.as_dict(),
             "poll_first": self.poll_first,
@@ -99,8 +102,10 @@ class MountReport:
             "tuning": {"active": self.tuning.active, "reason": self.tuning.reason},
             "awake": {"active": self.cpu_latency.active, "reason": self.cpu_latency.reason},
             "bugs": self.operations.bugs,
-            **({"nbd": self.nbd()} if self.nbd is not None else {}),
         }
+        if self.nbd is not None:
+            report["nbd"] = self.nbd()
+        return report
 
 
 async def serve(

@@ -25,10 +25,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from raidx_fuse.errors import RaidxError, Reason
 from raidx_fuse.fuse import mountpoint as mountpoints
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import DaemonReport
 
 ENDED_LOGS_KEPT = 8
 ENDED_LOGS_BYTES_MAX = 16 << 20
@@ -46,7 +49,7 @@ class RuntimeFiles:
     log: Path
     end: Path
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> DaemonReport:
         """Return where this process is found, as JSON values, for `raidx status`."""
         return {
             "pid": os.getpid(),

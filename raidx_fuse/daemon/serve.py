@@ -11,7 +11,7 @@ Without a mount point nothing of FUSE is imported.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -90,7 +90,7 @@ async def _serve(request: MountRequest, ready: daemonize.Ready) -> None:
     files = paths.files_in(paths.own_directory(), _place(request))
     served = False
 
-    def note_ready(status: dict[str, Any]) -> None:
+    def note_ready(status: Mapping[str, Any]) -> None:
         nonlocal served
         served = True
         files.end.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -23,6 +23,7 @@ from raidx_fuse.errors import single
 
 if TYPE_CHECKING:
     from raidx_fuse.busy_poll import Sources
+    from raidx_fuse.documents import DaemonReport, NbdServer
     from raidx_fuse.journal.group_commit import Deferral
     from raidx_fuse.nbd.door import Door
 
@@ -37,7 +38,7 @@ class StandReport:
     files: paths.RuntimeFiles
     protections: Protections
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> DaemonReport:
         return {
             **self.files.as_dict(),
             "nbd": described(self.door),
@@ -46,7 +47,7 @@ class StandReport:
         }
 
 
-def described(door: Door) -> dict[str, Any]:
+def described(door: Door) -> NbdServer:
     return {
         "address": str(door.address),
         "place": door.address.place,

@@ -13,13 +13,17 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import trio
 
+from raidx_fuse.documents import JobDetail
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import BusyError, MemberError, NoSpaceError, RaidxError
 from raidx_fuse.layouts.numbers import Stripe
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import Job as JobStatus
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +100,7 @@ class Job(ABC):
     async def undo(self) -> None:  # noqa: B027  # optional: most failed jobs leave nothing behind
         """Clean up after the job has failed; *state* and *error* are set."""
 
-    def detail(self) -> dict[str, Any]:
+    def detail(self) -> JobDetail:
         """Return the keys that this kind of job adds to `status`."""
         return {}
 
@@ -138,7 +142,7 @@ class Job(ABC):
         """Return the final state: "done" or "cancelled"."""
         return "done" if completed else "cancelled"
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> JobStatus:
         """Return the job as the control socket's `status` shows it."""
         rate = self.rate()
         rest = self.total_bytes - self.done_bytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import BusyError, JobRunningError, RaidxError, Reason, UsageError
@@ -11,6 +11,9 @@ from raidx_fuse.format.shapes import RESTRIPE
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.tasks import Starter
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import Job as JobStatus
 
 ENDED_KEPT = 20
 
@@ -92,7 +95,7 @@ class Jobs:
                 reason=Reason.DEGRADED,
             )
 
-    def list(self) -> list[dict[str, Any]]:
+    def list(self) -> list[JobStatus]:
         """Return the status of every known job, oldest first."""
         return [job.status() for job in self._jobs.values()]
 
@@ -131,7 +134,7 @@ class Jobs:
         for job in self.running():
             job.limit(minimum, maximum)
 
-    async def wait(self, job_id: int) -> dict[str, Any]:
+    async def wait(self, job_id: int) -> JobStatus:
         """Wait until a job has ended and return its final status."""
         job = self._get(job_id)
         await job.finished.wait()

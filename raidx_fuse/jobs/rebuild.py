@@ -16,7 +16,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import ArrayFailedError, RaidxError
@@ -29,6 +29,9 @@ from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, rebuild_plan
 from raidx_fuse.store.member_io import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import Program, compile_steps
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import JobDetail
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +73,7 @@ class Rebuild(Job):
         """Rebuild at most *stripes* stripes in one window."""
         self._window = stripes
 
-    def detail(self) -> dict[str, Any]:
+    def detail(self) -> JobDetail:
         """Return the roles that are rebuilt, and whether their members were only away."""
         return {"roles": list(self.roles), "catches_up": self.was_away}
 

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
@@ -36,6 +36,9 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.members.twin import Twin
 from raidx_fuse.store.member_io import MemberLostError
 from raidx_fuse.store.queue import MemberQueue
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import JobDetail
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +65,7 @@ class Replace(Job):
         """Copy at most *stripes* stripes in one window."""
         self._window = stripes
 
-    def detail(self) -> dict[str, Any]:
+    def detail(self) -> JobDetail:
         """Return the role, and the path of its next member."""
         twin = self.operation.twin
         path = None if twin is None else twin.successor.path

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
 from raidx_fuse.store.member_io import MemberIO, MemberLostError
 from raidx_fuse.store.xor import xor_into
 from raidx_fuse.tasks import rest
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import JobDetail
 
 FINDINGS_KEPT = 1000
 
@@ -86,7 +89,7 @@ class Scrub(Job):
         self._scratch = np.empty(BLOCK_BYTES, dtype=np.uint8)
         self._equal = np.empty(BLOCK_BYTES // 8, dtype=np.bool_)
 
-    def detail(self) -> dict[str, Any]:
+    def detail(self) -> JobDetail:
         """Return the findings and their counts."""
         return {
             "repair": self.repair,

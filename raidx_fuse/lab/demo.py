@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -89,7 +89,7 @@ class DemoArray:
         self._made: list[LabMember] = []
         self.memories: list[RamMember] = []
         self._told: deque[Event] = deque(maxlen=EVENTS_KEPT)
-        self._handle: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]  # since `begin`
+        self._handle: Callable[[str, dict[str, Any]], Awaitable[Mapping[str, Any]]]  # since `begin`
         self.is_slow = False
 
     # -- members -----------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class DemoArray:
         self.is_slow = True
 
     async def ask(self, questions: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-        answers = [await self._handle(name, dict(arguments)) for name, arguments in questions]
+        answers = [dict(await self._handle(name, dict(given))) for name, given in questions]
         for answer in answers:
             if answer.get("action") is not None:  # commands that there is no mount point for
                 answer["action"] = ACTION

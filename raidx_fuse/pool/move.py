@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
@@ -38,6 +38,9 @@ from raidx_fuse.pool.transfer import Transfer, begin_transfer
 from raidx_fuse.pool.volume import Volume
 from raidx_fuse.pool.volume_table import ArrayVolumes
 from raidx_fuse.units import format_size
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import JobDetail, MovePlan
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +111,7 @@ class MoveVolumes(StallableJob):
         """Return whether a leg that has not ended moves that volume."""
         return any(leg.volume.uuid == volume_uuid for leg in self._legs)
 
-    def detail(self) -> dict[str, Any]:
+    def detail(self) -> JobDetail:
         """Return which volume moves where, and how far it is."""
         if not self._legs:
             return {"volume": None, "going_back": self._went_back, "legs_left": 0}
@@ -652,7 +655,7 @@ def _resume_exchange(pool: Pool) -> None:
 # -- costs ---------------------------------------------------------------------------------------
 
 
-def cost(planned: Planned) -> dict[str, Any]:
+def cost(planned: Planned) -> MovePlan:
     """Return what *planned* costs as JSON values, without doing it.
 
     *volume_bytes* is the cost of Eq. 3 of the Dswap paper, the sizes of the volumes that change

@@ -26,7 +26,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -62,6 +62,9 @@ from raidx_fuse.pool.allocate import (
 )
 from raidx_fuse.pool.volume import FrontEnd, Volume, allocation_of, discard_of, read_of, write_of
 from raidx_fuse.pool.wipe import Wiper, to_be_wiped, written_bytes
+
+if TYPE_CHECKING:
+    pass
 
 CLOSING_S, CLOSING_LOOKS = 1.0, 100  # the kernel reports the last close a moment after it
 
@@ -112,17 +115,6 @@ class ArrayVolumes:
     def written_bytes(self, volume: Volume) -> int:
         """Return how much of *volume* was ever written, in whole chunks."""
         return written_bytes(self.array, self.extents(volume))
-
-    def describe(self, volume: Volume) -> dict[str, Any]:
-        """Return *volume* as JSON values: name, uuid, size, written, extents, open."""
-        return {
-            "name": volume.name,
-            "uuid": volume.uuid,
-            "size": volume.size_bytes,
-            "written": self.written_bytes(volume),
-            "extents": [list(extent) for extent in self.extents(volume)],
-            "open": volume.opened,
-        }
 
     def extents(self, volume: Volume) -> tuple[Extent, ...]:
         """Return where *volume* lies on this array."""

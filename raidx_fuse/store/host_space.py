@@ -10,13 +10,16 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.threads import in_thread
 from raidx_fuse.tasks import rest
 from raidx_fuse.units import format_size
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import Host
 
 LOOK_S = 10.0  # while a host is full
 SELDOM = 6  # otherwise a look at every sixth of these times
@@ -61,7 +64,7 @@ class HostSpaces:
                 full |= set(host.paths)
         return sorted(full)
 
-    def shown(self) -> list[dict[str, Any]]:
+    def shown(self) -> list[Host]:
         """Return each host as JSON values."""
         full = set(self.full_paths())
         return [

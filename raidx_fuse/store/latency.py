@@ -12,6 +12,11 @@ answers synchronously are therefore all counted, but after the first `TIMED_ALL`
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import Latencies
+
 
 OCTAVE_BUCKETS = 4
 BUCKETS = 160  # up to 2**40 us
@@ -80,7 +85,7 @@ class Latency:
         self.total_s += latency_s * count
         self.histogram[bucket_of(latency_s)] += count
 
-    def summary(self) -> dict[str, float]:
+    def summary(self) -> Latencies:
         """Return the mean and the 50th, 95th and 99th percentile in milliseconds."""
         mean_s = self.total_s / self.count if self.count else 0.0
         return {

@@ -50,6 +50,7 @@ OLD = {
         "to",
         "used",
         "wasted",
+        "watermark",
         "wiping",
         "written",
     ],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ async def prepare(rig: SpyRig, mode: str = "partial") -> None:
     await trio.sleep(40)  # the watchdog has noticed the new time-out
 
 
-async def scrub(rig: SpyRig) -> dict[str, Any]:
+async def scrub(rig: SpyRig) -> Mapping[str, Any]:
     """Run a scrub to its end."""
     job = await rig.running.start_scrub(repair=False)
     result = await rig.running.jobs.wait(job)

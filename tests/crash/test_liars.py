@@ -6,6 +6,7 @@ with one parity the report names all suspects and guesses nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ async def prepare(rig: SpyRig) -> None:
     await rig.in_place()
 
 
-async def scrub(rig: SpyRig, repair: bool = False) -> dict[str, Any]:
+async def scrub(rig: SpyRig, repair: bool = False) -> Mapping[str, Any]:
     """Run a scrub to its end."""
     job = await rig.running.start_scrub(repair=repair)
     result = await rig.running.jobs.wait(job)

@@ -12,6 +12,7 @@ from raidx_fuse.daemon.commands.commands import ArrayCommands
 from raidx_fuse.daemon.commands.dispatch import Dispatcher
 from raidx_fuse.daemon.commands.events import EventCommands
 from raidx_fuse.daemon.member_files import Own
+from raidx_fuse.documents import DaemonReport
 from raidx_fuse.errors import RaidxError, SignatureFoundError
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.virtual_time import run
@@ -27,7 +28,7 @@ WithDesk = Callable[..., None]
 class Report:
     """What a mount would report."""
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> DaemonReport:
         """Return the mount point and one protection."""
         return {"mountpoint": MOUNTPOINT, "protections": {}, "bugs": 0}
 
@@ -100,7 +101,7 @@ class Desk:
 
     async def ask(self, name: str, **arguments: Any) -> dict[str, Any]:
         """Return the answer to a command."""
-        return await self.commands.handle(name, arguments)
+        return dict(await self.commands.handle(name, arguments))
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def test_what_memory_answers_is_not_worth_a_new_array() -> None:
                 await array.write(at, bytes(CHUNK))
             for at in range(2 * ACCESSES_MIN):
                 await array.read(at % 64 * CHUNK, 512)
-            return await Loads(array, lambda: None).advise()
+            return dict(await Loads(array, lambda: None).advise())
 
     advice = run(scene)
     assert advice["options"][0]["speedup"] > 1.2

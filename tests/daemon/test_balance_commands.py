@@ -45,7 +45,7 @@ def play(scene: Callable[[Pool, Ask], Awaitable[None]], arrays: Any = TWO) -> No
             commands = Dispatcher(of_arrays, of_volumes, BalanceCommands(balancer))
 
             async def ask(command: str, /, **arguments: Any) -> dict[str, Any]:
-                return await commands.handle(command, arguments)
+                return dict(await commands.handle(command, arguments))
 
             await scene(pool, ask)
 

@@ -233,9 +233,9 @@ def test_a_program_that_hangs_is_killed_with_its_children_and_holds_up_nothing(
             await trio.sleep(0.2)
             assert len(store.read()) == 2, "what is kept does not wait for hooks"
             result = await delivery.call_hooks(replace(EVENT, event="Hang"))
-            assert result[PROGRAM]["problem"].endswith("no end within 0.3 s: killed")
+            assert str(result[PROGRAM]["problem"]).endswith("no end within 0.3 s: killed")
             result = await delivery.call_hooks(EVENT)
-            assert result[PROGRAM]["problem"].endswith("exit status 3")
+            assert str(result[PROGRAM]["problem"]).endswith("exit status 3")
             for program in ("/nowhere", "/bin/a\0b"):
                 store.save(EVENT.uuid, {PROGRAM: program})
                 assert not (await delivery.call_hooks(EVENT))[PROGRAM]["ok"]

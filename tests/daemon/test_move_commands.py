@@ -33,7 +33,7 @@ def asking(pool: Pool) -> Ask:
     desk = Dispatcher(arrays, VolumeCommands(pool, arrays[0].path_of, lambda path: []))
 
     async def ask(command: str, /, **arguments: Any) -> dict[str, Any]:
-        return await desk.handle(command, arguments)
+        return dict(await desk.handle(command, arguments))
 
     return ask
 

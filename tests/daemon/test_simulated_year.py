@@ -144,7 +144,7 @@ class Year:
             overwrite_signature=False,
             may_create=True,
         )
-        return dry
+        return dict(dry)
 
     async def fail(self, by: str) -> None:
         """Let a member fail; a new one, or a hot spare, takes its role."""

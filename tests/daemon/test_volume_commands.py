@@ -54,7 +54,7 @@ class VolumeDesk:
 
     async def ask(self, command: str, /, **arguments: Any) -> dict[str, Any]:
         """Return the answer to a command."""
-        return await self.commands.handle(command, arguments)
+        return dict(await self.commands.handle(command, arguments))
 
 
 def play(scene: Callable[[VolumeDesk], Awaitable[None]]) -> None:

@@ -5,6 +5,7 @@ No reader may ask for more at once than a page of such a stripe: whole cells cou
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -26,22 +27,22 @@ async def scatter(rig: SpyRig) -> None:
         lose_parity(rig, stripe, 3)
 
 
-async def grows(rig: SpyRig) -> dict[str, Any]:
+async def grows(rig: SpyRig) -> Mapping[str, Any]:
     rig.members.append(rig.new_member())
     return await rig.running.grow([rig.members[-1]])
 
 
-async def piggybacks(rig: SpyRig) -> dict[str, Any]:
+async def piggybacks(rig: SpyRig) -> Mapping[str, Any]:
     rig.members.append(rig.new_member())
     return await rig.running.grow([rig.members[-1]], "piggyback")
 
 
-async def restripes(rig: SpyRig) -> dict[str, Any]:
+async def restripes(rig: SpyRig) -> Mapping[str, Any]:
     rig.members.append(rig.new_member())
     return await rig.running.restripe([rig.members[-1]], None, {})
 
 
-async def replaces(rig: SpyRig) -> dict[str, Any]:
+async def replaces(rig: SpyRig) -> Mapping[str, Any]:
     rig.members.append(rig.new_member())
     return await rig.running.replace_disk(1, rig.members[-1])
 

@@ -12,7 +12,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,7 @@ def serve(options: argparse.Namespace, ready: Callable[[dict[str, Any]], None]) 
         see_phantoms(options.phantom)
     reports: list[mount.MountReport] = []
 
-    async def control(command: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def control(command: str, arguments: dict[str, Any]) -> Mapping[str, Any]:
         if command == "counts":
             return dict(disk.counts)
         if command == "grow":
@@ -187,7 +187,7 @@ def main() -> int:
     options = parser.parse_args()
     options.mountpoint = os.path.abspath(options.mountpoint)
 
-    def ready(report: dict[str, Any]) -> None:
+    def ready(report: Mapping[str, Any]) -> None:
         print(json.dumps(report), flush=True)
 
     try:

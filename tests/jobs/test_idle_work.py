@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ def test_a_scrub_runs_when_the_last_one_is_long_ago_over_several_mounts(layout: 
         members = [RamMember(16 * MIB, name=f"ram{number}") for number in range(width)]
         await create_array(members, layout, chunk_bytes=CHUNK, name="scrubbed", now_s=0)
 
-        def scrubs(array: Array) -> list[dict[str, Any]]:
+        def scrubs(array: Array) -> list[Mapping[str, Any]]:
             return [job for job in array.jobs.list() if job["kind"] == "scrub"]
 
         async with open_array(members) as array:

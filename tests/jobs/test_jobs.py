@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -31,7 +31,7 @@ async def full() -> AsyncIterator[SpyRig]:
         yield rig
 
 
-def job_of(rig: SpyRig, job_id: int) -> dict[str, Any]:
+def job_of(rig: SpyRig, job_id: int) -> Mapping[str, Any]:
     """Return the status of one job."""
     return next(job for job in rig.running.jobs.list() if job["id"] == job_id)
 

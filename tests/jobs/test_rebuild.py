@@ -196,7 +196,7 @@ def test_the_new_member_fails_and_another_one_takes_its_place() -> None:
             new.vanish()
             result = await rig.running.jobs.wait(job)
             assert result["state"] == "failed"
-            assert "replace it" in result["error"]
+            assert "replace it" in str(result["error"])
             assert rig.running.member_set.config.record(0).state == "failed"
             assert rig.running.status()["state"] == "degraded"
             await rig.compare()
@@ -245,7 +245,7 @@ def test_an_unreadable_area_stops_the_rebuild_and_is_named() -> None:
             job, _ = await replace_failed(rig, 0)
             result = await rig.running.jobs.wait(job)
             assert result["state"] == "failed"
-            assert rig.members[1].path in result["error"], result["error"]
+            assert rig.members[1].path in str(result["error"]), result["error"]
             assert rig.running.member_set.config.record(1).state == "active"
             assert await rig.get(0, CHUNK) == rig.model[:CHUNK]
 

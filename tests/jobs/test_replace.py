@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ async def begin(rig: SpyRig, role: int, member: FaultMember | None = None) -> Re
     return job
 
 
-async def finish(rig: SpyRig, job: Replace) -> dict[str, Any]:
+async def finish(rig: SpyRig, job: Replace) -> Mapping[str, Any]:
     """Let *job* end; return its status."""
     job.limit(0, 0)
     return await rig.running.jobs.wait(job.job_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from tests.support.spy import READ, WRITE, SpyRig, noise, restarted, spying
 CHUNK = 4096
 
 
-async def scrub(rig: SpyRig, repair: bool = False) -> dict[str, Any]:
+async def scrub(rig: SpyRig, repair: bool = False) -> Mapping[str, Any]:
     """Run a scrub to its end."""
     job = await rig.running.start_scrub(repair=repair)
     result = await rig.running.jobs.wait(job)

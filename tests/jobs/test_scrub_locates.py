@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ class Case:
             await self.rig.members[role].rot(byte, 1, mask=self.rng.randrange(1, 256))
         return role
 
-    async def scrub(self, repair: bool) -> dict[str, Any]:
+    async def scrub(self, repair: bool) -> Mapping[str, Any]:
         """Run a scrub to its end."""
         result = await self.rig.running.jobs.wait(await self.rig.running.start_scrub(repair=repair))
         assert result["state"] == "done", result

@@ -11,7 +11,7 @@ import random
 import re
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -258,7 +258,7 @@ def test_bytes_that_rot_below_a_server_are_found_and_located_where_the_code_can(
     async def story(array: Array, load: Load) -> None:
         assert load.steps
 
-    async def scrubbed(array: Array, repair: bool) -> dict[str, object]:
+    async def scrubbed(array: Array, repair: bool) -> Mapping[str, object]:
         result = await array.jobs.wait(await array.start_scrub(repair=repair))
         assert result["state"] == "done", result
         return result

@@ -110,7 +110,7 @@ def test_an_array_that_fails_in_the_middle_pauses_the_move(name: str) -> None:
             job = move_of(pool.array("fast"))
             status = job.status()
             assert status["state"] == "paused"
-            assert status["error"].endswith("resume`, or cancel it"), status
+            assert str(status["error"]).endswith("resume`, or cancel it"), status
             for member in arrays.shelf[name]:
                 member.come_back()
             job.resume()

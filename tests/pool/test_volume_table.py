@@ -220,7 +220,7 @@ def test_a_volume_grows_and_shrinks_and_the_rest_stays() -> None:
         await one.write(0, noise(10 * PAGE, 1))
         await two.write(0, noise(10 * PAGE, 2))
         await volumes.resize(one, 40 * PAGE)  # two is behind it: a second extent
-        assert len(volumes.describe(one)["extents"]) == 2
+        assert len(volumes.extents(one)) == 2
         assert await content(one) == noise(10 * PAGE, 1) + bytes(30 * PAGE)
         await one.write(8 * PAGE, noise(20 * PAGE, 3))  # across the end of the first
         expected = noise(10 * PAGE, 1)[: 8 * PAGE] + noise(20 * PAGE, 3) + bytes(12 * PAGE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import trio
@@ -103,10 +103,10 @@ class UnlikeRig(Rig):
                 await self.array.write(at, data)
                 self.model[at : at + len(data)] = data
 
-    async def settle(self) -> list[dict[str, Any]]:
+    async def settle(self) -> list[Mapping[str, Any]]:
         """Wait for every job; return what they said at the end."""
         assert self.array is not None
-        ended = []
+        ended: list[Mapping[str, Any]] = []
         while running := self.array.jobs.running():
             await running[0].finished.wait()
             ended.append(running[0].status())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import asdict
 
 import numpy as np
 import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.commands.arguments import Result
+from raidx_fuse.documents import Advice as Advised
+from raidx_fuse.documents import AdvisedLayout, AdvisedMember, Verdict
 from raidx_fuse.engine.access_stats import AccessStats, Heat, PlaceHeat
 from raidx_fuse.engine.chunk_map import RequestHeat, heat_of
 from raidx_fuse.errors import BusyError, Reason, UsageError
@@ -70,7 +71,7 @@ class Advice:
             "hot": rows,
         }
 
-    async def advise(self) -> Result:
+    async def advise(self) -> Advised:
         """Return what a raidx layout would gain for the load seen, and the commands for it."""
         if self._is_running:
             raise BusyError("advice is being computed already", action="ask again in a moment")
@@ -80,7 +81,7 @@ class Advice:
         finally:
             self._is_running = False
 
-    async def _advise(self) -> Result:
+    async def _advise(self) -> Advised:
         array, context = self._array, self._array.context
         if context.member_set.lost:
             raise UsageError(
@@ -90,7 +91,7 @@ class Advice:
             )
         heat = heat_of(context)
         accesses = _arrivals(array)
-        document: Result = {
+        document: Advised = {
             "layout": array.member_set.config.layout,
             "accesses": accesses,
             "region_bytes": heat.region_chunks << context.shift,
@@ -122,11 +123,11 @@ class Advice:
             does = "nothing: the members answer from memory, in no time that could be measured"
             return document | {"does": does}
         if array.tuner is not None:
-            return document | await self._of_tuner()
+            return {**document, **await self._of_tuner()}
         found = await self._forecasts(model, planned)
         document["options"] = [_option(each, present_ms) for each in found]
         best = min(found, key=lambda each: each.tuned_ms, default=None)
-        return document | self._verdict(best, present_ms, len(loads))
+        return {**document, **self._verdict(best, present_ms, len(loads))}
 
     async def _measure(self) -> list[MemberLoad]:
         """Return the measured members, in a fixed layout after a few reads of each."""
@@ -164,13 +165,13 @@ class Advice:
             await trio.lowlevel.checkpoint()
         return found
 
-    async def _of_tuner(self) -> Result:
+    async def _of_tuner(self) -> Verdict:
         """Return what tuning would gain: the array has a raidx layout already."""
         tuner = self._array.require_tuner()
         plan = await tuner.dry_run()
         speedup = float(plan["speedup"])
         layout = tuner.layout
-        option = {
+        option: AdvisedLayout = {
             "layout": layout.name,
             "length": layout.length,
             "image_bytes": layout.size_bytes,
@@ -188,7 +189,7 @@ class Advice:
         does = f"tuning gains up to {speedup:.3g} times the speed: {plan['does']} or more"
         return {"options": [option], "speedup": speedup, "does": does, "next": steps}
 
-    def _verdict(self, best: Forecast | None, present_ms: float, width: int) -> Result:
+    def _verdict(self, best: Forecast | None, present_ms: float, width: int) -> Verdict:
         layout = self._array.member_set.config.layout
         if best is None:
             return {
@@ -238,7 +239,7 @@ def _arrivals(array: Array) -> int:
     return access.arrivals if isinstance(access, AccessStats | PlaceHeat) else 0
 
 
-def _member(load: MemberLoad) -> Result:
+def _member(load: MemberLoad) -> AdvisedMember:
     """Return the measurements of a member; None where nothing was measured."""
 
     def mb_s(byte_s: float) -> float | None:
@@ -254,5 +255,13 @@ def _member(load: MemberLoad) -> Result:
     }
 
 
-def _option(each: Forecast, present_ms: float) -> Result:
-    return asdict(each) | {"speedup": present_ms / each.tuned_ms if each.tuned_ms else 1.0}
+def _option(each: Forecast, present_ms: float) -> AdvisedLayout:
+    return {
+        "layout": each.layout,
+        "length": each.length,
+        "image_bytes": each.image_bytes,
+        "made_ms": each.made_ms,
+        "tuned_ms": each.tuned_ms,
+        "chunks_moved": each.chunks_moved,
+        "speedup": present_ms / each.tuned_ms if each.tuned_ms else 1.0,
+    }

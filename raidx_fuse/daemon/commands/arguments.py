@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any
 
 from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.layouts.registry import WIDTH_MAX
 from raidx_fuse.members.spec import parse_spec
 
-Result = dict[str, Any]
+Result = Mapping[str, Any]
 """The answer of a command: JSON values."""
 
 TEXT_CHARS_MAX = 8192  # a kernel path has up to 4096 bytes, a disk model's parameters somewhat more

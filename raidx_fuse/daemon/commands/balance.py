@@ -6,6 +6,7 @@ from typing import Any
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.commands.arguments import Result
+from raidx_fuse.documents import PoolStats, PoolStatus
 from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.pool.balance.steps import plan_steps
 from raidx_fuse.pool.hotspots.balancer import Balancer
@@ -20,13 +21,13 @@ class BalanceCommands:
     def __init__(self, balancer: Balancer) -> None:
         self._balancer = balancer
 
-    def in_status(self) -> Result:
+    def in_status(self) -> PoolStatus:
         """Return what the status of a mount shows as *pool*."""
-        return {"arrays": self._balancer.sampler.arrays(), **self._state()}
+        return {"arrays": self._balancer.sampler.arrays(), "balance": self._balancer.status()}
 
-    def in_stats(self) -> Result:
+    def in_stats(self) -> PoolStats:
         """Return what the statistics of a mount show as *pool*."""
-        return {**self._balancer.sampler.report(), **self._state()}
+        return {**self._balancer.sampler.report(), "balance": self._balancer.status()}
 
     # -- plans -----------------------------------------------------------------------------------
 

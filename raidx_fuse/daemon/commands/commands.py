@@ -25,6 +25,8 @@ from raidx_fuse.daemon.commands.compare import Comparison
 from raidx_fuse.daemon.commands.events import EventCommands
 from raidx_fuse.daemon.commands.trace import Trace
 from raidx_fuse.daemon.member_files import Own
+from raidx_fuse.documents import ArrayReport, CommandStats, DaemonReport, Failing, MemberPlan
+from raidx_fuse.documents import Job as JobStatus
 from raidx_fuse.engine.explain import explain_place
 from raidx_fuse.engine.growth_position import parity_way
 from raidx_fuse.errors import BusyError, NotWithLayoutError, RaidxError, Reason, UsageError
@@ -46,7 +48,7 @@ WAITING_MAX = 32  # commands that only wait: they must not occupy all connection
 class Report(Protocol):
     """What the mount reports about itself; see `raidx_fuse.daemon.mount.MountReport`."""
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> DaemonReport:
         """Return JSON values: mountpoint, log, protections, ..."""
         ...
 
@@ -115,10 +117,10 @@ class ArrayCommands:
 
     # -- reports -------------------------------------------------------------------------------
 
-    def report(self) -> Result:
+    def report(self) -> ArrayReport:
         document = self.array.status()
         if self.mount_report is not None:
-            document |= self.mount_report.as_dict()
+            document = {**document, **self.mount_report.as_dict()}
         document["volumes"] = [
             {"name": volume.name, "size": volume.size_bytes, "path": self.path_of(volume)}
             for volume in self.volumes
@@ -139,7 +141,7 @@ class ArrayCommands:
         where = self._mountpoint()
         return f"{where}:{self.array.name}" if where and self.beside_others else where
 
-    async def stats(self, interval_s: float | None = None) -> Result:
+    async def stats(self, interval_s: float | None = None) -> CommandStats:
         """Return the counters since the mount, or those of the next *interval_s* seconds."""
         if interval_s is None:
             return {**self.array.stats(), "volumes": self._counted({})}
@@ -162,7 +164,7 @@ class ArrayCommands:
 
     def _counted(self, before: dict[Volume, VolumeCounters]) -> list[Result]:
         """Return the counters of each volume, less those *before*."""
-        found = []
+        found: list[Result] = []
         for volume, after in self._counters().items():
             earlier = before.get(volume, VolumeCounters())
             numbers = (new - old for new, old in zip(after, earlier, strict=True))
@@ -199,7 +201,7 @@ class ArrayCommands:
 
     async def fail_disk(
         self, member: str, lose_data: bool = False, dry_run: bool = False
-    ) -> Result:
+    ) -> Failing | MemberPlan:
         """Fail a member as if it had an error; *lose_data* permits it even if chunks are lost."""
         if not dry_run:
             return await self.array.fail_disk(member, lose_data=lose_data)
@@ -418,7 +420,7 @@ class ArrayCommands:
         if member not in self.array.member_set.present().values():
             await self.newcomers.release(member)
 
-    def _records(self) -> list[Any]:
+    def _records(self) -> list[MemberRecord]:
         return [record for record in self.array.member_set.config.members if record.role >= 0]
 
     def _require_spare_loss(self, role: int, lose_data: bool) -> int:
@@ -445,16 +447,16 @@ class ArrayCommands:
     async def job_list(self) -> Result:
         return {"jobs": self.array.jobs.list()}
 
-    async def job_pause(self, job: int) -> Result:
+    async def job_pause(self, job: int) -> JobStatus:
         """Pause a job before its next window."""
         self.array.jobs.pause(job)
         return self._job(job)
 
-    async def job_resume(self, job: int) -> Result:
+    async def job_resume(self, job: int) -> JobStatus:
         self.array.jobs.resume(job)
         return self._job(job)
 
-    async def job_cancel(self, job: int) -> Result:
+    async def job_cancel(self, job: int) -> JobStatus:
         """Cancel a job; return when it has ended, or when it is clear that this takes a while.
 
         A growth has to move everything back first.
@@ -464,7 +466,7 @@ class ArrayCommands:
             await self.array.jobs.wait(job)
         return self._job(job)
 
-    async def job_wait(self, job: int) -> Result:
+    async def job_wait(self, job: int) -> JobStatus:
         with self._waits():
             return await self.array.jobs.wait(job)
 
@@ -483,7 +485,7 @@ class ArrayCommands:
 
     async def job_limit(
         self, job: int, minimum: int | None = None, maximum: int | None = None
-    ) -> Result:
+    ) -> JobStatus:
         """Set a job's speed limits in bytes per second; 0 means no limit."""
         for value in (minimum, maximum):
             if value is not None and not 0 <= value <= RATE_BYTES_MAX:
@@ -491,7 +493,7 @@ class ArrayCommands:
         self.array.jobs.limit(job, minimum, maximum)
         return self._job(job)
 
-    def _job(self, job: int) -> Result:
+    def _job(self, job: int) -> JobStatus:
         return next(status for status in self.array.jobs.list() if status["id"] == job)
 
     # -- settings ------------------------------------------------------------------------------
@@ -523,7 +525,7 @@ async def cost_of_replacing(
     *,
     overwrite_signature: bool,
     may_create: bool,
-) -> dict[str, Any]:
+) -> MemberPlan:
     """Return what it costs to give the role of *record* to *path*.
 
     Raises what `Newcomers.open` would raise.

@@ -151,7 +151,7 @@ class Comparison:
             "number": self._number,
             "state": "done" if self._job is None else self._job.state,
         }
-        return head if brief else head | self._whole(_Before(was, self._first), stripes)
+        return head if brief else {**head, **self._whole(_Before(was, self._first), stripes)}
 
     def _whole(self, before: _Before, count: int) -> Result:
         context = self._context
@@ -207,7 +207,7 @@ class Comparison:
         cells = []
         for cell in cell_range(0, len(layout.code.cells)):
             role, chunk = before.place(stripe, cell)
-            found: Result = {
+            found: dict[str, object] = {
                 "cell": layout.code.name_of(cell),
                 "role": role,
                 "path": before.paths.get(role),

@@ -21,6 +21,7 @@ from raidx_fuse.daemon.commands.balance import BalanceCommands
 from raidx_fuse.daemon.commands.commands import ArrayCommands
 from raidx_fuse.daemon.commands.lab import LabCommands
 from raidx_fuse.daemon.commands.volumes import VolumeCommands
+from raidx_fuse.documents import ArrayReport
 from raidx_fuse.engine.chunk_map import ChunkMap
 from raidx_fuse.engine.peek import Peek
 from raidx_fuse.errors import Reason, UsageError
@@ -107,7 +108,7 @@ class Dispatcher:
 
     # -- reports ---------------------------------------------------------------------------------
 
-    def report(self) -> Result:
+    def report(self) -> ArrayReport:
         """Return the status of the mount: that of its array; of several, the worst, and all."""
         reports = [commands.report() for commands in self._arrays]
         if len(reports) == 1:
@@ -116,7 +117,7 @@ class Dispatcher:
         volumes = [volume for report in reports for volume in report["volumes"]]
         return {**first, "volumes": volumes, "arrays": reports}
 
-    async def status(self, in_array: str | None = None) -> Result:
+    async def status(self, in_array: str | None = None) -> ArrayReport:
         """Return the status of an array, or of all with the worst first."""
         of_one = in_array is not None
         document = self._arrays[self._index(in_array)].report() if of_one else self.report()
@@ -133,7 +134,7 @@ class Dispatcher:
 
     async def get(self, key: str | None = None, in_array: str | None = None) -> Result:
         """Return one setting or all; of several arrays without *in_array* those of the pool."""
-        of_pool = {}
+        of_pool: Result = {}
         if self._balance is not None:
             if key is not None and is_of_pool(key):
                 return {"settings": self._balance.get(key, in_array)}
@@ -141,7 +142,7 @@ class Dispatcher:
                 of_pool = self._balance.get(None, in_array)
                 if in_array is None and len(self._arrays) > 1:
                     return {"settings": of_pool}
-        return {"settings": await self._arrays[self._index(in_array)].get(key) | of_pool}
+        return {"settings": {**await self._arrays[self._index(in_array)].get(key), **of_pool}}
 
     async def set(self, key: str, value: str, in_array: str | None = None) -> Result:
         """Change a setting, immediately and for later mounts."""

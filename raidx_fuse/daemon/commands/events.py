@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
+from raidx_fuse.daemon.commands.arguments import Result
 from raidx_fuse.daemon.events.delivery import Delivery
 from raidx_fuse.daemon.events.event import WARNING
 from raidx_fuse.daemon.events.programs import check_program
@@ -46,7 +46,7 @@ class EventCommands:
             raise RaidxError(f"{self._delivery.store.folder}: {error.strerror}") from None
         return value
 
-    async def test(self) -> dict[str, Any]:
+    async def test(self) -> Result:
         """Emit a test event and run the hooks for it now; return how each ended."""
         event = self._watch.event("TestMessage", WARNING, "a test: nothing has happened", "")
         hooks = await self._delivery.call_hooks(event)

@@ -7,12 +7,14 @@ these commands are refused, and its members are not wrapped.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.commands.arguments import Result
+from raidx_fuse.documents import ArrayReport
+from raidx_fuse.documents import LabMember as LabFaults
 from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.format.configuration.config import MemberRecord
 from raidx_fuse.layouts.numbers import Role, Stripe
@@ -53,7 +55,7 @@ class LabCommands:
         self,
         arrays: Sequence[Array],
         members: Callable[[], list[Member]],
-        again: dict[str, Any],
+        again: Mapping[str, Any],
     ) -> None:
         self._arrays = arrays
         self._members = members
@@ -89,7 +91,8 @@ class LabCommands:
         if not 0 < delay_s <= DELAY_S_MAX:
             raise UsageError(f"a delay of {delay_s:g} s is out of range")
         generator = random.Random(seed)
-        document: Result = {
+        more: Result = {}
+        document = {
             "member": disk.path,
             "role": record.role,
             "fault": fault,
@@ -105,10 +108,10 @@ class LabCommands:
             disk.clear()
         elif fault in ON_BYTES:
             begin = _written_byte(array, record, generator) if at is None else at
-            document |= await _on_bytes(array, disk, fault, begin, count, generator)
+            more = await _on_bytes(array, disk, fault, begin, count, generator)
         else:
-            document |= _on_operations(array, disk, fault, at, count, delay_s, generator, seed)
-        return document
+            more = _on_operations(array, disk, fault, at, count, delay_s, generator, seed)
+        return {**document, **more}
 
     # -- the power cut -------------------------------------------------------------------------
 
@@ -156,12 +159,12 @@ class LabCommands:
 
     # -- reports -------------------------------------------------------------------------------
 
-    def with_faults(self, status: Result) -> Result:
+    def with_faults(self, status: ArrayReport) -> ArrayReport:
         """Return *status*, of one array or several, with the faults of the members as *lab*.
 
         None if the mount was not made to be broken.
         """
-        faults = {
+        faults: dict[str | None, LabFaults] = {
             disk.path: {
                 "member": disk.path,
                 "faults": [AS_TYPED.get(kind, kind) for kind in disk.in_force()],
@@ -169,7 +172,7 @@ class LabCommands:
             }
             for disk in self._lab_members()
         }
-        shown = {**status, "lab": list(faults.values()) or None}
+        shown: ArrayReport = {**status, "lab": list(faults.values()) or None}
         if "arrays" in status:
             shown["arrays"] = [
                 {**one, "lab": [faults[m["path"]] for m in one["members"] if m["path"] in faults]}

@@ -8,7 +8,18 @@ import trio
 
 from raidx_fuse.array.estimate import redundancy_during
 from raidx_fuse.array.status import redundancy_left, state
-from raidx_fuse.daemon.commands.arguments import Result
+from raidx_fuse.documents import (
+    Deleted,
+    Forgotten,
+    LosingPlan,
+    MovePlan,
+    Moving,
+    PoolArray,
+    PoolArrays,
+    Trimmed,
+    VolumeDetails,
+    Volumes,
+)
 from raidx_fuse.errors import (
     AmbiguousError,
     BusyError,
@@ -48,7 +59,7 @@ class VolumeCommands:
 
     async def create(
         self, name: str, size: int, on: str | None = None, in_array: str | None = None
-    ) -> Result:
+    ) -> VolumeDetails:
         """Create a volume of *size* bytes.
 
         *on*, else *in_array* names its array; without both it is the one with most space.
@@ -62,7 +73,7 @@ class VolumeCommands:
             volume = await volumes.create(name, size)
         return self._described(volumes, volume)
 
-    async def list(self) -> Result:
+    async def list(self) -> Volumes:
         """Return the volumes, and those that cannot be shown now."""
         return {
             "volumes": [
@@ -82,7 +93,7 @@ class VolumeCommands:
             ],
         }
 
-    async def rename(self, volume: str, name: str) -> Result:
+    async def rename(self, volume: str, name: str) -> VolumeDetails:
         volumes, found = self._pool.find(volume)
         async with self._naming:
             if name != found.name:
@@ -98,7 +109,7 @@ class VolumeCommands:
         size: int | None = None,
         lose_data: bool = False,
         dry_run: bool = False,
-    ) -> Result:
+    ) -> VolumeDetails | LosingPlan:
         """Give a volume another size; *lose_data* permits to cut off what was written.
 
         None is all that its array has, also what larger members have behind their data.
@@ -126,7 +137,9 @@ class VolumeCommands:
             raise self._named(found, error) from None
         return self._described(volumes, found)
 
-    async def delete(self, volume: str, lose_data: bool = False, dry_run: bool = False) -> Result:
+    async def delete(
+        self, volume: str, lose_data: bool = False, dry_run: bool = False
+    ) -> Deleted | LosingPlan:
         """Delete a volume; *lose_data* permits it even if it was written to."""
         unshown = self._pool.find_unshown(volume)
         if unshown is not None:
@@ -141,7 +154,9 @@ class VolumeCommands:
             raise self._named(found, error) from None
         return {"deleted": found.name, "free": volumes.free_bytes(), "loses": lost}
 
-    async def _forget(self, unshown: Unshown, lose_data: bool, dry_run: bool) -> Result:
+    async def _forget(
+        self, unshown: Unshown, lose_data: bool, dry_run: bool
+    ) -> Deleted | LosingPlan:
         """Delete what is here of a volume that cannot be shown."""
         name, volumes = unshown.record.name, unshown.volumes
         if not lose_data:
@@ -159,7 +174,7 @@ class VolumeCommands:
         accept_degraded: bool = False,
         lose_redundancy: bool = False,
         dry_run: bool = False,
-    ) -> Result:
+    ) -> Moving | MovePlan:
         """Start to move a volume to array *to*, which may lack members with *accept_degraded*.
 
         It may survive fewer losses than the array of the volume with *lose_redundancy*.
@@ -174,12 +189,14 @@ class VolumeCommands:
         accept_degraded: bool = False,
         lose_redundancy: bool = False,
         dry_run: bool = False,
-    ) -> Result:
+    ) -> Moving | MovePlan:
         """Start to let two volumes change places; the options are those of `move`."""
         planned = plan_swap(self._pool, first, second, accept_degraded=accept_degraded)
         return await self._start(planned, lose_redundancy, dry_run)
 
-    async def _start(self, planned: Planned, lose_redundancy: bool, dry_run: bool) -> Result:
+    async def _start(
+        self, planned: Planned, lose_redundancy: bool, dry_run: bool
+    ) -> Moving | MovePlan:
         if dry_run:
             return cost(planned)
         if not lose_redundancy:
@@ -194,7 +211,7 @@ class VolumeCommands:
         volume: str | None = None,
         lose_data: bool = False,
         dry_run: bool = False,
-    ) -> Result:
+    ) -> Trimmed | LosingPlan:
         """Discard a range of a volume (None: the only one): it reads as zeros afterwards."""
         names = [one.name for volumes in self._pool.arrays for one in volumes.volumes]
         if volume is None and len(names) != 1:
@@ -219,14 +236,14 @@ class VolumeCommands:
         left = _common(written, _written(found, offset, length))
         return {"volume": found.name, "discarded": length, "loses": lost, "given_back": lost - left}
 
-    async def array_list(self) -> Result:
+    async def array_list(self) -> PoolArrays:
         """Return the arrays of the mount, with their free space, and those that are absent."""
         return {
             "arrays": [_array(volumes) for volumes in self._pool.arrays],
             "absent": [one._asdict() for one in self._pool.absent],
         }
 
-    async def array_forget(self, name: str) -> Result:
+    async def array_forget(self, name: str) -> Forgotten:
         """Do not name any more an array that was mounted with these and is absent."""
         gone = await forget(self._pool, name)
         return {"forgotten": gone.name, "uuid": gone.uuid}
@@ -237,9 +254,14 @@ class VolumeCommands:
         for volumes in self._pool.arrays:
             volumes.check_new_name(name)
 
-    def _described(self, volumes: ArrayVolumes, volume: Volume) -> Result:
-        described = {
-            **volumes.describe(volume),
+    def _described(self, volumes: ArrayVolumes, volume: Volume) -> VolumeDetails:
+        described: VolumeDetails = {
+            "name": volume.name,
+            "uuid": volume.uuid,
+            "size": volume.size_bytes,
+            "written": volumes.written_bytes(volume),
+            "extents": [list(extent) for extent in volumes.extents(volume)],
+            "open": volume.opened,
             "array": volumes.array.name,
             "path": self._path_of(volume),
         }
@@ -289,7 +311,7 @@ def _require_as_redundant(planned: Planned) -> None:
             )
 
 
-def _array(volumes: ArrayVolumes) -> Result:
+def _array(volumes: ArrayVolumes) -> PoolArray:
     array = volumes.array
     return {
         "name": array.name,
@@ -305,12 +327,15 @@ def _array(volumes: ArrayVolumes) -> Result:
     }
 
 
-def _dry_run(volumes: ArrayVolumes, does: str, lost: int) -> Result:
+def _dry_run(volumes: ArrayVolumes, does: str, lost: int) -> LosingPlan:
     return {
         "dry_run": True,
         "does": does,
         "loses": lost,
-        **{"bytes_read": 0, "bytes_written": lost, "bytes_moved": 0, "seconds": 0.0},
+        "bytes_read": 0,
+        "bytes_written": lost,
+        "bytes_moved": 0,
+        "seconds": 0.0,
         "redundancy_left": redundancy_left(volumes.array),
         "redundancy_reduced": False,
         "redundancy_reduced_seconds": 0.0,

@@ -9,7 +9,7 @@ import signal
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TypedDict
 
 import trio
 
@@ -20,7 +20,12 @@ JOURNAL = "/run/systemd/journal/socket"
 PRIORITIES = {"info": 6, "warning": 4, "error": 3}  # as syslog's
 SENDMAIL_PATH = "/usr/sbin:/usr/lib:/sbin"
 
-Result = dict[str, Any]
+
+class Result(TypedDict):
+    """How a program ended: whether well, or the *problem* with it."""
+
+    ok: bool
+    problem: str | None
 
 
 def check_program(path: str) -> None:

@@ -165,7 +165,7 @@ class Watch:
         if job.state == "failed":
             self._tell("JobFailed", ERROR, f"the {_noun(job)} failed: {job.error}", job.kind)
             return
-        found: dict[str, Any] = job.detail()
+        found = job.detail()
         text = f"the {_noun(job)} is {job.state}"
         if isinstance(job, Rebuild) and job.was_away:
             text += f": caught up by {job.done_bytes} bytes"

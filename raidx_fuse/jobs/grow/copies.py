@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from raidx_fuse.errors import (
     ArrayFailedError,
@@ -41,6 +41,9 @@ from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, make_layout
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.queue import MemberQueue
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import Grown, Removal
 
 
 class CopiesOperation:
@@ -77,7 +80,7 @@ class CopiesOperation:
             )
         return layout
 
-    async def add(self, members: Sequence[Member]) -> dict[str, Any]:
+    async def add(self, members: Sequence[Member]) -> Grown:
         """Make a copy of each of *members*; return a summary with the id of the rebuild's job."""
         self.wider(len(members))
         membership = self.array.membership
@@ -151,7 +154,7 @@ class CopiesOperation:
             config.layout, config.width - 1, chunks, config.chunk_bytes, **config.params
         )
 
-    async def remove(self, record: MemberRecord) -> dict[str, Any]:
+    async def remove(self, record: MemberRecord) -> Removal:
         """Let the member in the role of *record* leave the array; the others keep all content."""
         self.require_removable(record)
         member_set = self.member_set

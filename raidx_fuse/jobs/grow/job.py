@@ -19,7 +19,7 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -31,6 +31,9 @@ from raidx_fuse.jobs.grow.hole_punching import HolePunching
 from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
 from raidx_fuse.layouts.numbers import Role, Stripe, stripe_range
 from raidx_fuse.store.member_io import MemberLostError
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import JobDetail
 
 STRIPES_MAX = 4096  # whose locks one window takes
 STRIPES_IDLE = 1 << 14  # when nothing slows the job: at the end of a window its members stand idle
@@ -111,7 +114,7 @@ class Grow(StallableJob):
         """Copy at most *chunks* blocks in one window, or a few times as many while idle."""
         self._batch = chunks
 
-    def detail(self) -> dict[str, Any]:
+    def detail(self) -> JobDetail:
         """Return direction, progress and what the job waits for."""
         return {
             "members_before": self.layout.history[-2],

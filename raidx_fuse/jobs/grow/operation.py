@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raidx_fuse.engine.growth_position import JOB_KEY, LIVE, PARITY, SURROGATE
 from raidx_fuse.errors import NotWithLayoutError, RaidxError, Reason, UsageError
@@ -39,6 +39,9 @@ from raidx_fuse.layouts.registry import (
     make_layout,
 )
 from raidx_fuse.members.base import Member
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import Grown
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +148,7 @@ class GrowOperation:
 
     async def begin(
         self, members: Sequence[Member], parity: str = LIVE, surrogate: Member | None = None
-    ) -> dict[str, Any]:
+    ) -> Grown:
         """Add *members*, in the order of their new roles, and start the job; return its summary.
 
         *parity* is LIVE or PIGGYBACK. With a *surrogate* member, parity moves to that member

@@ -10,7 +10,7 @@ place that it has, and the job runs backwards from there.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from raidx_fuse.engine.growth_position import JOB_KEY, LIVE, PARITY
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
@@ -18,6 +18,9 @@ from raidx_fuse.format.shapes import MIGRATED
 from raidx_fuse.jobs.grow.operation import GrowOperation
 from raidx_fuse.jobs.restripe.space import require_space, require_unwritten
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import Removal, Reshaping
 
 
 class GrowthRemoval:
@@ -53,7 +56,7 @@ class GrowthRemoval:
         assert isinstance(narrower, ElasticLayout)
         return narrower
 
-    async def begin(self, record: MemberRecord) -> dict[str, Any]:
+    async def begin(self, record: MemberRecord) -> Removal | Reshaping:
         """Start to move everything off the members of the last growth; return a summary."""
         layout, array = self.narrower(record), self.operation.array
         async with array.membership.attaching:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -22,6 +22,9 @@ from raidx_fuse.layouts.numbers import MemberChunk, Role, Stripe, stripe_and_cel
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.planning.rebundle import Moves
 from raidx_fuse.store.chunk_table import Move
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import JobDetail
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +63,7 @@ class RebundleJob(StallableJob):
         self.stuck = 0
         self.given_up = False
         self.waits_for: int | None = None
-        self.extra: dict[str, Any] = {}
+        self.extra: JobDetail = {}
         self._plan = plan
         self._waits = waits
         self._end = end
@@ -74,7 +77,7 @@ class RebundleJob(StallableJob):
         """Move at most *chunks* written chunks in one window."""
         self._limit = chunks
 
-    def detail(self) -> dict[str, Any]:
+    def detail(self) -> JobDetail:
         """Return what moved and what the job waits for."""
         return {
             "chunks_moved": self.written,

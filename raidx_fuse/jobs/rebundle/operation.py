@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -43,6 +43,9 @@ from raidx_fuse.layouts.planning.allocate import maximum
 from raidx_fuse.layouts.planning.rebundle import Moves
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.queue import MemberQueue
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import Grown, Removal
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +94,7 @@ class RebundleOperation:
 
     # -- add -----------------------------------------------------------------------------------
 
-    async def add(self, members: Sequence[Member]) -> dict[str, Any]:
+    async def add(self, members: Sequence[Member]) -> Grown:
         """Add *members* of any sizes and start the growth; return its summary."""
         array, member_set = self.array, self.member_set
         before = len(member_set.config.roles())
@@ -127,7 +130,7 @@ class RebundleOperation:
             job = self.start(GROW)
         return {
             "job": job,
-            "roles": roles,
+            "roles": [*roles],
             "members_before": before,
             "members_after": len(member_set.config.roles()),
             "chunks_to_move": moves.written,
@@ -314,7 +317,7 @@ class RebundleOperation:
                 await self._retire(role)
             if not self.member_set.lost:
                 self.resume()
-        elif completed and not await self._retire(job.extra["role"]):
+        elif completed and not await self._retire(Role(job.extra["role"])):
             await self._forget_job()
             raise RaidxError(
                 f"role {job.extra['role']} stays: {job.stuck} of its chunks found no other place",
@@ -443,7 +446,7 @@ class RebundleOperation:
 
     # -- remove --------------------------------------------------------------------------------
 
-    async def remove(self, record: MemberRecord) -> dict[str, Any]:
+    async def remove(self, record: MemberRecord) -> Removal:
         """Release a member after its chunks moved; chunks of a lost member are restored."""
         self.require_free()
         moves = await self.capacity.plan_removal(record.role)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import trio
@@ -38,6 +38,9 @@ from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule, Window
 from raidx_fuse.store.member_io import MemberLostError
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import JobDetail
 
 JOB_KEY = "restripe"
 IDLE_BYTES = 64 << 20  # of the image, per window when nothing slows the job
@@ -92,7 +95,7 @@ class Restripe(StallableJob):
         """Move *size_bytes* of the image in one window; 0: as the load permits."""
         self.window_bytes = size_bytes
 
-    def detail(self) -> dict[str, Any]:
+    def detail(self) -> JobDetail:
         """Return direction, progress and what the job waits for."""
         before, after = self.schedule.source, self.schedule.target
         if self.back:

@@ -20,7 +20,7 @@ import logging
 from bisect import bisect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raidx_fuse.errors import NotWithLayoutError, Reason, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
@@ -48,6 +48,9 @@ from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule
 from raidx_fuse.layouts.plugged import MADE_BY, origin_params
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
 from raidx_fuse.members.base import Member
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import Reshaping
 
 log = logging.getLogger(__name__)
 
@@ -165,11 +168,11 @@ class RestripeOperation:
 
     async def begin(
         self, members: Sequence[Member], name: str | None, params: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    ) -> Reshaping:
         """Add *members*, in the order of their new roles, and start the job; return its summary."""
         return await self.begin_to(self.target(len(members), name, params), members)
 
-    async def begin_to(self, shape: Shape, members: Sequence[Member] = ()) -> dict[str, Any]:
+    async def begin_to(self, shape: Shape, members: Sequence[Member] = ()) -> Reshaping:
         """Start to restripe to *shape*, with *members* more; return a summary.
 
         Of a smaller image, the chunks that no volume uses are given back first.

@@ -14,7 +14,7 @@ stripes alike, then onto the others.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 from raidx_fuse.errors import NotWithLayoutError, UsageError
 from raidx_fuse.format.configuration.config import MemberRecord
@@ -26,6 +26,9 @@ from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.numbering import OrderedLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.registry import LAYOUTS
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import Removal, Reshaping
 
 
 class MemberRemoval:
@@ -49,7 +52,7 @@ class MemberRemoval:
         shape = self.restripe.without(record.role)
         return shape, self.restripe.moving(shape)
 
-    async def begin(self, record: MemberRecord) -> dict[str, Any]:
+    async def begin(self, record: MemberRecord) -> Removal | Reshaping:
         """Start to move everything off the member of *record*; return a summary."""
         planned = self.plan(record)
         if isinstance(planned, tuple):

@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import trio
@@ -34,6 +34,9 @@ from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.store.chunk_table import Move
 from raidx_fuse.store.member_io import MemberLostError
 from raidx_fuse.tasks import rest
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import JobDetail, TunerState, TuningPlan
 
 REQUESTS_MIN = 100  # a mean of fewer says little
 SLOWER = 1.02  # times the response time that the same load had
@@ -361,7 +364,7 @@ class Tuner:
 
     # -- reports -------------------------------------------------------------------------------
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> TunerState:
         """Return what `status` shows."""
         loads = self.loads()
         use = use_of(loads, self.access.write_share, self.context.chunk_bytes)
@@ -385,7 +388,7 @@ class Tuner:
             ],
         }
 
-    async def dry_run(self) -> dict[str, Any]:
+    async def dry_run(self) -> TuningPlan:
         """Return what tuning would move now, and the expected gain."""
         self.require()
         await self.measure(patiently=True)
@@ -404,7 +407,7 @@ class Tuner:
             "mean_ms": plan.mean_s * 1e3,
             "expected_ms": plan.after_s * 1e3,
             "speedup": plan.mean_s / plan.after_s if plan.after_s else 1.0,
-            "groups": plan.groups,
+            "groups": [list(group) for group in plan.groups],
             "members": self.status()["members"],
             "moves": [self._shown(step) for step in plan.steps[:SHOWN_MAX]],
         }
@@ -448,7 +451,7 @@ class TuneJob(Job):
         self._rounds = 0
         self._tried = 0
 
-    def detail(self) -> dict[str, Any]:
+    def detail(self) -> JobDetail:
         """Return how many chunks moved."""
         return {"chunks_moved": self.moved}
 

@@ -22,12 +22,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
+from raidx_fuse.documents import JobDetail
 from raidx_fuse.errors import ungrouped
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.lab.crash.disks import POISON, SectorDisk
@@ -555,7 +555,7 @@ class _Oracle:
                 raise ViolationError("a write after the recovery reads back wrong")
 
 
-def waits(job: dict[str, Any]) -> bool:
+def waits(job: JobDetail) -> bool:
     """Return whether *job*, a growth, waits for a lost member."""
     return job.get("waits_for_role") is not None
 

@@ -17,7 +17,7 @@ Times count from the start of the load. An experiment ends when the jobs of its 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,44 +73,44 @@ class Event:
             raise UsageError("the event 'set' needs a key and a value")
 
 
-async def _fail(array: Array, event: Event, _new: NewMember) -> dict[str, Any]:
+async def _fail(array: Array, event: Event, _new: NewMember) -> Mapping[str, Any]:
     return await array.fail_disk(event.disk)
 
 
-async def _replace(array: Array, event: Event, new: NewMember) -> dict[str, Any]:
+async def _replace(array: Array, event: Event, new: NewMember) -> Mapping[str, Any]:
     return await array.replace_disk(event.disk, new(event.model))
 
 
-async def _spare(array: Array, event: Event, new: NewMember) -> dict[str, Any]:
+async def _spare(array: Array, event: Event, new: NewMember) -> Mapping[str, Any]:
     await array.add_spare(new(event.model))
     return {"may_rebuild": True}
 
 
-async def _add(array: Array, event: Event, new: NewMember) -> dict[str, Any]:
+async def _add(array: Array, event: Event, new: NewMember) -> Mapping[str, Any]:
     members = [new(event.model) for _ in range(event.count)]
     if event.value == SURROGATE:
         return await array.grow(members, surrogate=new(event.model))
     return await array.grow(members, event.value or LIVE)
 
 
-async def _restripe(array: Array, event: Event, new: NewMember) -> dict[str, Any]:
+async def _restripe(array: Array, event: Event, new: NewMember) -> Mapping[str, Any]:
     members = [new(event.model) for _ in range(event.count)]
     return await array.restripe(members, event.value or None, {})
 
 
-async def _scrub(array: Array, _event: Event, _new: NewMember) -> dict[str, Any]:
+async def _scrub(array: Array, _event: Event, _new: NewMember) -> Mapping[str, Any]:
     return {"job": await array.start_scrub(repair=False)}
 
 
-async def _tune(array: Array, _event: Event, _new: NewMember) -> dict[str, Any]:
+async def _tune(array: Array, _event: Event, _new: NewMember) -> Mapping[str, Any]:
     return {"job": array.start_tuning()}
 
 
-async def _set(array: Array, event: Event, _new: NewMember) -> dict[str, Any]:
+async def _set(array: Array, event: Event, _new: NewMember) -> Mapping[str, Any]:
     return {"value": await array.set(event.key, event.value)}
 
 
-async def _lose(array: Array, event: Event, _new: NewMember) -> dict[str, Any]:
+async def _lose(array: Array, event: Event, _new: NewMember) -> Mapping[str, Any]:
     queues = array.member_set.queues
     queue = queues[event.disk] if event.disk < len(queues) else None
     if queue is None or not isinstance(queue.member, NetworkMember):
@@ -120,7 +120,7 @@ async def _lose(array: Array, event: Event, _new: NewMember) -> dict[str, Any]:
     return {"back_s": back_s, "member": queue.member}
 
 
-Deed = Callable[[Array, Event, NewMember], Awaitable[dict[str, Any]]]
+Deed = Callable[[Array, Event, NewMember], Awaitable[Mapping[str, Any]]]
 DEEDS: dict[str, Deed] = {
     "fail": _fail,
     "replace": _replace,
@@ -176,7 +176,7 @@ async def _follow_rebuild(array: Array, report: dict[str, Any], start_s: float) 
 
 
 async def _follow_return(
-    array: Array, event: Event, lost: dict[str, Any], report: dict[str, Any], start_s: float
+    array: Array, event: Event, lost: Mapping[str, Any], report: dict[str, Any], start_s: float
 ) -> None:
     """Report whether a lost server's disk was given up, and have it caught up then."""
     await sleep_until(lost["back_s"])

@@ -15,7 +15,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -30,6 +30,7 @@ from raidx_fuse.pool.volume_table import ArrayVolumes
 from raidx_fuse.tasks import TICK_S, rest
 
 if TYPE_CHECKING:
+    from raidx_fuse.documents import Balance
     from raidx_fuse.pool.hotspots.proposal import Planning, Proposal
 
 log = logging.getLogger(__name__)
@@ -234,7 +235,7 @@ class Balancer:
             log.warning("balance.auto: hotspot on %s", note)
         self._auto_note = note
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Balance:
         """Return what `status` shows of the plan under way or the last one."""
         return {
             "auto": self.settings.value("balance.auto"),

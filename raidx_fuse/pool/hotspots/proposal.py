@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from raidx_fuse.pool.hotspots.sampler import Sampler
 from raidx_fuse.pool.hotspots.settings import PoolSettings
 from raidx_fuse.pool.monitor import Monitor
 from raidx_fuse.pool.volume_table import ArrayVolumes
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import Proposed
 
 SETTLED = ("clean", "degraded", "failed")
 """States of an array in which nothing is being rebuilt or changed."""
@@ -60,7 +63,7 @@ class Proposal:
             found.append(f"move {volume} from {source} to {target}{later}")
         return found
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Proposed:
         """Return the proposal as JSON values."""
         plan, system = self.plan, self.plan.system
         copied = copied_bytes(plan, self.actions)
@@ -225,7 +228,7 @@ class Planning:
                 and settings.value("balance.target", other.array) == "on"
             ]
             for volume in part.volumes:
-                size = sum(length for _, length in part.describe(volume)["extents"])
+                size = sum(extent.length for extent in part.extents(volume))
                 held += size
                 need = needs[len(volumes)].tolist()
                 stays = volume.uuid in stay or volume.name in stay

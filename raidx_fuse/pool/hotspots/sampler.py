@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import fsum
-from typing import Any
+from typing import TYPE_CHECKING
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.pool.balance.utilisation import (
@@ -29,6 +29,9 @@ from raidx_fuse.pool.hotspots.settings import PoolSettings
 from raidx_fuse.pool.monitor import Monitor, Observation, VolumeCounters
 from raidx_fuse.pool.volume_table import ArrayVolumes
 from raidx_fuse.store.queue import MemberQueue
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import Load, PoolLoads
 
 UNKNOWN = DiskTimes(0.008, 0.0, 1 / 150e6)
 """Of a hard disk; only as long as nothing was measured in the whole pool."""
@@ -130,9 +133,9 @@ class Sampler:
         latency_s = (after.latency_s - before.latency_s) / requests if requests else 0.0
         return _mean(shares) if shares else 0.0, latency_s
 
-    def arrays(self) -> list[dict[str, Any]]:
+    def arrays(self) -> list[Load]:
         """Return the newest observation of each array as JSON values, and whether it is hot."""
-        found = []
+        found: list[Load] = []
         for part in self._pool:
             array, uuid = part.array, part.array.uuid
             history = self._monitor.arrays.get(uuid)
@@ -152,7 +155,7 @@ class Sampler:
             )
         return found
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> PoolLoads:
         """Return the newest observations of arrays and volumes as JSON values."""
         volumes = []
         for part in self._pool:

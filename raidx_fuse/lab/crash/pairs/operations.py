@@ -378,9 +378,9 @@ async def remove(scene: Scene) -> None:
     """Let a member leave."""
     width = scene.array.member_set.config.width
     role = scene.rng.choice((width - 1, scene.rng.randrange(width)))
-    answer = await scene.array.remove_disk(role)
-    if answer.get("job") is not None:
-        await _job_ended(scene, answer["job"])
+    job = (await scene.array.remove_disk(role)).get("job")
+    if job is not None:
+        await _job_ended(scene, job)
 
 
 @_operation("larger", larger=True, suits=lambda layout: not _bundled(layout))
