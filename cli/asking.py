@@ -1,10 +1,12 @@
 """Requests to daemons: to one by its mount point, or to all on this machine, of any user.
 
 Any user can mount a file system that calls itself raidx. Its daemon may answer nothing, endlessly,
-slowly, or with control characters for the terminal. Therefore
+slowly, what is no status, or with control characters for the terminal. Only the caller's own
+daemons are believed. Therefore
 
 - each daemon is asked in a thread of its own, with a limit of time and of answer size;
 - the caller's own daemons are asked first;
+- a status of anybody else's is held against its type;
 - a problem with one daemon is reported beside the answers of the others.
 """
 
@@ -14,13 +16,16 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from raidx_fuse.cli.output import Output
 from raidx_fuse.daemon import control_socket, paths
 from raidx_fuse.daemon.control_socket import ControlError
 from raidx_fuse.errors import AmbiguousError, RaidxError, Reason
 from raidx_fuse.fuse import mountpoint
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import ArrayReport
 
 STATUS_S = 10.0  # for each daemon
 ALL_S = 60.0
@@ -29,10 +34,9 @@ STATUS_BYTES_MAX = 2 << 20  # 255 members with the longest paths
 ITEMS_MAX = 1000
 UUID_CHARS_MIN = 8  # as many as messages show
 TEXT_CHARS_MAX = 8192
-STATUS = {  # the fields that every status has, with their types
-    **{"name": str, "uuid": str, "layout": str, "state": str, "size": int, "chunk_size": int},
-    **{"redundancy_left": int, "members": list, "jobs": list, "volumes": list, "warnings": list},
-}
+
+
+Show = Callable[["ArrayReport"], object]
 
 
 class Found(NamedTuple):
@@ -40,7 +44,7 @@ class Found(NamedTuple):
 
     path: str
     own: bool
-    status: dict[str, Any] | None
+    status: ArrayReport | None
     problem: str | None
 
 
@@ -52,10 +56,10 @@ def ask(out: Output, array: str, command: str, **arguments: Any) -> Any:
     return out.fit(control_socket.call(array, command, **arguments))
 
 
-def ask_all(fits: Callable[[Mapping[str, Any]], object]) -> list[Found]:
+def ask_all(show: Show | None = None) -> list[Found]:
     """Return the status of every mount on this machine.
 
-    *fits* is called with each status and raises if it cannot be shown. The caller's own mounts come
+    *show* is called with each status and raises if it cannot be shown. The caller's own mounts come
     first, then one of each user in turn, so that many mounts of one user do not delay the others.
     """
     turns: Counter[int | None] = Counter()
@@ -66,10 +70,10 @@ def ask_all(fits: Callable[[Mapping[str, Any]], object]) -> list[Found]:
         turns[owner] += 1
     asked.sort()
     if len(asked) < 2:  # no event loop for one mount: it would double the time of `raidx status`
-        return [_ask_one(path, not foreign, fits) for foreign, _, path in asked]
+        return [_ask_one(path, not foreign, show) for foreign, _, path in asked]
     import trio
 
-    return trio.run(_ask_each, [(path, not foreign) for foreign, _, path in asked], fits)
+    return trio.run(_ask_each, [(path, not foreign) for foreign, _, path in asked], show)
 
 
 def array_named(text: str) -> str:
@@ -84,12 +88,13 @@ def array_named(text: str) -> str:
         return text
     place, real = os.path.abspath(text), os.path.realpath(text)
     fits: dict[str, None] = {}
-    for each in ask_all(check_status):
+    for each in ask_all():
         if each.status is None or not each.own:
             continue
         arrays = each.status.get("arrays", [each.status])
         for array in arrays:
-            files = {os.path.realpath(m["path"]) for m in array["members"] if m.get("path")}
+            paths_of = (member["path"] for member in array["members"])
+            files = {os.path.realpath(path) for path in paths_of if path}
             images = {volume.get("path") for volume in array["volumes"]}
             by_uuid = len(text) >= UUID_CHARS_MIN and str(array["uuid"]).startswith(text)
             if text == array["name"] or by_uuid or real in files or place in images:
@@ -105,9 +110,7 @@ def _mounts() -> dict[str, int | None]:
     return {mount.path: mount.owner for mount in kinds}
 
 
-async def _ask_each(
-    mounts: list[tuple[str, bool]], fits: Callable[[Mapping[str, Any]], object]
-) -> list[Found]:
+async def _ask_each(mounts: list[tuple[str, bool]], show: Show | None) -> list[Found]:
     import trio
 
     from raidx_fuse.members.threads import in_thread
@@ -119,7 +122,7 @@ async def _ask_each(
     async def ask_one(path: str, own: bool) -> None:
         async with limit:
             try:
-                ask_it = partial(_ask_one, path, own, fits)
+                ask_it = partial(_ask_one, path, own, show)
                 found[path] = await in_thread(path, ask_it, limit_s=STATUS_S)
             except RaidxError as error:
                 found[path] = Found(path, own, None, str(error))
@@ -132,12 +135,14 @@ async def _ask_each(
     return list(found.values())
 
 
-def _ask_one(path: str, own: bool, fits: Callable[[Mapping[str, Any]], object]) -> Found:
+def _ask_one(path: str, own: bool, show: Show | None) -> Found:
     """Return the status of one mount, or what is wrong with it."""
     try:
         document = _status(path)
-        check_status(document)
-        fits(document)
+        if not own:
+            check_status(document)
+        if show is not None:
+            show(document)
     except RaidxError as error:
         return Found(path, own, None, str(error))
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
@@ -146,7 +151,7 @@ def _ask_one(path: str, own: bool, fits: Callable[[Mapping[str, Any]], object]) 
     return Found(path, own, document, None)
 
 
-def _status(path: str) -> dict[str, Any]:
+def _status(path: str) -> ArrayReport:
     status = control_socket.call(
         path, "status", timeout_s=STATUS_S, answer_bytes_max=STATUS_BYTES_MAX
     )
@@ -154,14 +159,17 @@ def _status(path: str) -> dict[str, Any]:
         raise ControlError(
             f"the daemon of {path} claims another mount point", reason=Reason.BAD_ANSWER
         )
-    return status
+    return cast("ArrayReport", status)
 
 
-def check_status(document: Mapping[str, Any]) -> None:
+def check_status(document: Mapping[str, object]) -> None:
     """Raise ControlError unless *document* has the fields of a status, of reasonable length."""
-    for name, kind in STATUS.items():
-        if not isinstance(document.get(name), kind):
-            raise ControlError(f"its status has no valid {name!r}", reason=Reason.BAD_ANSWER)
+    from raidx_fuse.documents import ArrayBasics  # late: own daemons are believed
+    from raidx_fuse.typed import wrong_key
+
+    name = wrong_key(document, ArrayBasics)
+    if name is not None:
+        raise ControlError(f"its status has no valid {name!r}", reason=Reason.BAD_ANSWER)
     _check_measure(document)
 
 
@@ -182,13 +190,12 @@ def _check_measure(value: Any) -> None:
                 _check_measure(key)
 
 
-def status_of(uuid: str | None) -> dict[str, Any] | None:
+def status_of(uuid: str | None) -> ArrayReport | None:
     """Return the status of the array *uuid* from the mount that has it, None without one."""
     if uuid is None:
         return None
-    for each in ask_all(check_status):
-        for array in (each.status or {}).get("arrays", [each.status]):
-            if array is not None and array["uuid"] == uuid:
-                found: dict[str, Any] = array
-                return found
+    for each in ask_all():
+        for array in [] if each.status is None else each.status.get("arrays", [each.status]):
+            if array["uuid"] == uuid:
+                return array
     return None

@@ -20,8 +20,8 @@ PACKAGE = ROOT / "raidx_fuse"
 # it, annotations included. A name is a package of raidx_fuse, or a module of its top folder.
 LAYERS: tuple[tuple[str, ...], ...] = (
     (
-        *("errors", "laws", "late", "units", "settings", "documents", "tasks", "plugins"),
-        *("cpu_latency", "busy_poll", "acceptor"),
+        *("errors", "laws", "late", "units", "settings", "documents", "typed", "tasks"),
+        *("plugins", "cpu_latency", "busy_poll", "acceptor"),
     ),
     ("layouts",),
     ("members",),

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
-from raidx_fuse.cli.asking import ask_all, check_status
+from raidx_fuse.cli.asking import ask_all
 from raidx_fuse.cli.output import Output, warn
 from raidx_fuse.cli.parameters import PATH
 from raidx_fuse.cli.status_text import state_text
@@ -49,10 +49,9 @@ def scan(out: Output, paths: tuple[str, ...]) -> None:
 def _running() -> dict[str, tuple[str, str]]:
     """Return UUID -> (mount point, state) of the arrays that are mounted."""
     found = {}
-    for each in ask_all(check_status):
-        for array in (each.status or {}).get("arrays", [each.status]):
-            if array is not None:
-                found[str(array["uuid"])] = (each.path, str(array["state"]))
+    for each in ask_all():
+        for array in [] if each.status is None else each.status.get("arrays", [each.status]):
+            found[array["uuid"]] = (each.path, array["state"])
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 import trio
@@ -35,7 +35,7 @@ from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.spec import absolute
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import Cache
+    from raidx_fuse.documents import ArrayReport, Cache
 
 STATUS_TIMEOUT_S = 30.0
 
@@ -148,12 +148,13 @@ def wait(out: Output, array: str, states: tuple[str, ...], timeout: float | None
     )
 
 
-def _collect(arrays: tuple[str, ...]) -> list[dict[str, Any]]:
+def _collect(arrays: tuple[str, ...]) -> list[ArrayReport]:
     """Return the status of the mounts in *arrays*, or of the array whose member paths they are."""
     arrays = tuple(dict.fromkeys(map(_named, arrays)))
     mounts = [mountpoint.split_array(path)[0] for path in arrays]
     if all(mountpoint.find(p) or os.path.isdir(p) or paths.is_served(p) for p in mounts):
-        return [call(path, "status", timeout_s=STATUS_TIMEOUT_S) for path in arrays]
+        asked = [call(path, "status", timeout_s=STATUS_TIMEOUT_S) for path in arrays]
+        return cast("list[ArrayReport]", asked)
     members = [absolute(path) for path in arrays]
     running = status_of(_at_rest("array_in_use", members[0]))
     return [running or _at_rest("status", members)]

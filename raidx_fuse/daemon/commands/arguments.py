@@ -14,6 +14,7 @@ from typing import Any
 from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.layouts.registry import WIDTH_MAX
 from raidx_fuse.members.spec import parse_spec
+from raidx_fuse.typed import fits
 
 Result = Mapping[str, Any]
 """The answer of a command: JSON values."""
@@ -36,7 +37,7 @@ def check_arguments(name: str, handler: Callable[..., Any], arguments: dict[str,
                 raise UsageError(f"{name} needs the argument {key!r}")
             continue
         _within_bounds(name, key, arguments[key])
-        if not _fits(arguments[key], hints[key]):
+        if not fits(arguments[key], hints[key]):
             shown = repr(arguments[key])
             shown = shown if len(shown) <= WORD_CHARS_MAX else f"{shown[:WORD_CHARS_MAX]}..."
             raise UsageError(f"{name}: {key} cannot be {shown}")
@@ -72,16 +73,3 @@ def _within_bounds(name: str, key: str, value: Any) -> None:
         raise UsageError(f"{name}: {key} is longer than {TEXT_CHARS_MAX} characters")
     elif isinstance(value, int | float) and not -NUMBER_MAX <= value <= NUMBER_MAX:
         raise UsageError(f"{name}: {key} is too large a number")
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Return whether a JSON *value* has the type *hint*: a bool is no int, an int is a float."""
-    options = typing.get_args(hint) if typing.get_origin(hint) is not list else ()
-    if options:
-        return any(_fits(value, option) for option in options)
-    if typing.get_origin(hint) is list:
-        (item,) = typing.get_args(hint)
-        return isinstance(value, list) and all(_fits(each, item) for each in value)
-    if isinstance(value, bool):
-        return hint is bool
-    return isinstance(value, (int, float) if hint is float else hint)

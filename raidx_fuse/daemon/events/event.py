@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
+
+from raidx_fuse.typed import fits, hints_of
 
 INFO, WARNING, ERROR = "info", "warning", "error"
 SEVERITIES = (INFO, WARNING, ERROR)
@@ -39,15 +41,13 @@ def from_dict(values: object) -> Event | None:
     """Return the event of `Event.as_dict`, None if *values* are no event."""
     if not isinstance(values, Mapping):
         return None
-    known: dict[str, Any] = {field.name: values.get(field.name) for field in fields(Event)}
-    at_s, action = known["at_s"], known["action"]
-    texts = [known[name] for name in known if name not in ("at_s", "action")]
-    texts.append("" if action is None else action)
-    if not all(isinstance(text, str) and len(text) <= TEXT_CHARS_MAX for text in texts):
+    known: dict[str, Any] = {name: values.get(name) for name in hints_of(Event)}
+    if not all(fits(known[name], hint) for name, hint in hints_of(Event).items()):
         return None
-    if type(at_s) is not int or not 0 <= at_s <= AT_S_MAX or known["severity"] not in SEVERITIES:
+    event = Event(**known)
+    if any(isinstance(value, str) and len(value) > TEXT_CHARS_MAX for value in known.values()):
         return None
-    return Event(**known)
+    return event if 0 <= event.at_s <= AT_S_MAX and event.severity in SEVERITIES else None
 
 
 def unix_s() -> int:
