@@ -15,7 +15,13 @@ from raidx_fuse.cli.output import Output, duration, warn
 from raidx_fuse.cli.parameters import ARRAY, dry_run_option, wait_option
 from raidx_fuse.cli.progress import looks
 from raidx_fuse.errors import UsageError
-from raidx_fuse.pool.balance.steps import example, plan_steps
+from raidx_fuse.pool.balance.steps import (
+    PlanStep,
+    RankedVolume,
+    StepArray,
+    example,
+    plan_steps,
+)
 from raidx_fuse.pool.balance.strategies import make
 
 if TYPE_CHECKING:
@@ -164,7 +170,7 @@ def plan_page(document: dict[str, Any], out: Output) -> Iterator[str]:
             yield from (f"    {line}" for line in _arrays(step["arrays"], out))
 
 
-def _title(step: dict[str, Any], out: Output) -> str:
+def _title(step: PlanStep, out: Output) -> str:
     if step["does"] == "begin":
         return f"overloaded: {', '.join(step['overloaded']) or 'no array'}"
     if step["does"] == "end":
@@ -177,7 +183,7 @@ def _title(step: dict[str, Any], out: Output) -> str:
     return f"{step['does']} {volumes} from {step['source']} to {step['target']}"
 
 
-def _arrays(arrays: list[dict[str, Any]], out: Output) -> Iterator[str]:
+def _arrays(arrays: list[StepArray], out: Output) -> Iterator[str]:
     width = max(len(each["array"]) for each in arrays)
     for each in arrays:
         over = "  overloaded" if each["overloaded"] else ""
@@ -188,11 +194,11 @@ def _arrays(arrays: list[dict[str, Any]], out: Output) -> Iterator[str]:
         )
 
 
-def _order(volumes: list[dict[str, Any]]) -> str:
+def _order(volumes: list[RankedVolume]) -> str:
     return ", ".join(f"{one['volume']} {one['bsr']:.4g}" for one in volumes) or "none may move"
 
 
-def _displace(step: dict[str, Any], out: Output) -> Iterator[str]:
+def _displace(step: PlanStep, out: Output) -> Iterator[str]:
     yield f"    {step['source']}, load per GiB (BSR), highest first: {_order(step['order'])}"
     targets = ", ".join(
         f"{one['array']} {one['spare_bsr']:.4g} ({one['spare']:.4g} to spare, "
@@ -205,7 +211,7 @@ def _displace(step: dict[str, Any], out: Output) -> Iterator[str]:
     yield from _ours(step)
 
 
-def _swap(step: dict[str, Any], out: Output) -> Iterator[str]:
+def _swap(step: PlanStep, out: Output) -> Iterator[str]:
     source, target = step["source"], step["target"]
     yield f"    O, from {source}, highest BSR first: {_order(step['order'])}"
     yield f"    U, from {target}, lowest BSR first: {_order(step['order_back'])}"
@@ -219,12 +225,12 @@ def _swap(step: dict[str, Any], out: Output) -> Iterator[str]:
     yield from _ours(step)
 
 
-def _ours(step: dict[str, Any]) -> Iterator[str]:
+def _ours(step: PlanStep) -> Iterator[str]:
     if step["ours"]:
         yield f"    beyond the paper: {step['ours']}"
 
 
-def _nothing(_step: dict[str, Any], _out: Output) -> Iterator[str]:
+def _nothing(_step: PlanStep, _out: Output) -> Iterator[str]:
     yield from ()
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import trio
@@ -50,7 +50,7 @@ def destroy(
     if not (lose_data or dry_run):
         held = f", mounted on {mount}," if mount else ""
         raise LosesDataError(
-            f"array {array['name']}{held} and everything in it would be lost",
+            f"array {array.name}{held} and everything in it would be lost",
             action="to destroy it, add --lose-data; --dry-run says what that does",
         )
     if mount is not None and not dry_run:
@@ -65,7 +65,7 @@ def destroy(
     would, lines = "would be" if dry_run else "is", []
     if mount is not None:
         lines.append(f"{mount} {would} unmounted")
-    lines.append(f"array {array['name']} {would} gone from {plural(len(found), 'member')}:")
+    lines.append(f"array {array.name} {would} gone from {plural(len(found), 'member')}:")
     lines += [f"  {each['path']}" for each in document["members"]]
     lines += [
         f"not there, so it keeps its superblock: {each['path']} ({each['problem']}); "
@@ -75,8 +75,16 @@ def destroy(
     out.emit(document, "\n".join(lines))
 
 
+class _Array(NamedTuple):
+    """What is destroyed; *given*: the members that were named, None if its mount was."""
+
+    name: str
+    uuid: str
+    given: list[str] | None
+
+
 def _document(
-    array: dict[str, Any] | None,
+    array: _Array | None,
     mount: str | None,
     found: Sequence[DestroyedMember],
     left: Sequence[DestroyedMember],
@@ -84,8 +92,8 @@ def _document(
     dry_run: bool,
 ) -> Destroyed:
     return {
-        "array": None if array is None else array["name"],
-        "uuid": None if array is None else array["uuid"],
+        "array": None if array is None else array.name,
+        "uuid": None if array is None else array.uuid,
         "mountpoint": mount,
         "members": list(found),
         "left": list(left),
@@ -96,7 +104,7 @@ def _document(
 
 def _array_of(
     arrays: Sequence[str], if_exists: bool
-) -> tuple[str | None, list[str], dict[str, Any] | None]:
+) -> tuple[str | None, list[str], _Array | None]:
     """Return (mount point, paths of its members, name and UUID) of what *arrays* name.
 
     The mount point is None at rest; the array, too, if there is none and *if_exists* permits it.
@@ -143,11 +151,11 @@ def _array_of(
         for member in newest["members"]
         if member["member_uuid"] not in {each["member_uuid"] for each in valid}
     ]
-    array = {"name": newest["name"], "uuid": newest["array_uuid"], "given": specs}
+    array = _Array(newest["name"], newest["array_uuid"], specs)
     return None, [*(each["path"] for each in valid), *others], array
 
 
-def _running(mount: str, name: str | None) -> tuple[str, list[str], dict[str, Any]]:
+def _running(mount: str, name: str | None) -> tuple[str, list[str], _Array]:
     here = mountpoint.find(mount)
     if here is not None and here.owner not in (None, os.getuid()):
         raise UsageError(
@@ -165,11 +173,11 @@ def _running(mount: str, name: str | None) -> tuple[str, list[str], dict[str, An
         )
     (one,) = found
     members = [str(member["path"]) for member in one["members"] if member["path"]]
-    return mount, members, {"name": one["name"], "uuid": one["uuid"], "given": None}
+    return mount, members, _Array(one["name"], one["uuid"], None)
 
 
 def _sorted_out(
-    array: dict[str, Any], members: Sequence[str], *, running: bool
+    array: _Array, members: Sequence[str], *, running: bool
 ) -> tuple[list[DestroyedMember], list[DestroyedMember]]:
     """Return what is wiped of *members*, and what is left, each with path, role and problem.
 
@@ -180,15 +188,15 @@ def _sorted_out(
     for path in dict.fromkeys(members):
         looked = _examined(path)
         role, problem = looked.get("role"), looked["problem"]
-        given = array["given"] is None or path in array["given"]
-        if looked.get("valid") and looked["array_uuid"] == array["uuid"] and given:
+        given = array.given is None or path in array.given
+        if looked.get("valid") and looked["array_uuid"] == array.uuid and given:
             found.append({"path": path, "role": role, "problem": None})
         else:
             why = "not given" if looked.get("valid") else problem
             left.append({"path": path, "role": role, "problem": why})
     if not found and not running:
         raise RaidxError(
-            f"no member of {array['name']} is there any more", reason=Reason.MEMBERS_MISSING
+            f"no member of {array.name} is there any more", reason=Reason.MEMBERS_MISSING
         )
     return found, left
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Group, RenderableType
@@ -48,6 +48,10 @@ from raidx_fuse.layouts.registry import (
     make_code,
     make_layout,
 )
+
+if TYPE_CHECKING:
+    from raidx_fuse.cli.reference.answers import DrawnCell, MappedChunk
+    from raidx_fuse.cli.reference.answers import LayoutInfo as LayoutDocument
 
 CHUNK_BYTES = 64 << 10  # any size: no output depends on it
 SHOWN_MAX = 100_000  # cells or chunks in one answer
@@ -186,7 +190,7 @@ def _listed(rows: Sequence[tuple[str, ...]]) -> RenderableType:
     return table
 
 
-def _document(info: LayoutInfo) -> dict[str, Any]:
+def _document(info: LayoutInfo) -> LayoutDocument:
     """Return what is known of a layout as JSON values. Raises LayoutError."""
     widths = allowed_widths(info.name)
     if not widths:
@@ -293,12 +297,14 @@ def _content(plan: Layout, role: int, member_chunk: int) -> Content:
     return cell, plan.logical(stripe, cell) if cell < plan.code.data_count else None
 
 
-def _cell_json(code: Code, content: Content) -> dict[str, Any] | None:
+def _cell_json(code: Code, content: Content) -> DrawnCell | None:
     if content is None:
         return None
     cell, logical = content
-    named: dict[str, Any] = {"cell": cell, "name": code.name_of(cell)}
-    return named if logical is None else {**named, "logical": logical}
+    named: DrawnCell = {"cell": cell, "name": code.name_of(cell)}
+    if logical is not None:
+        named["logical"] = logical
+    return named
 
 
 def chains_with(code: Code, cell: int) -> list[int]:
@@ -444,14 +450,14 @@ def map_chunks(
         document = {"layout": name, "growths": growth.as_json()}
         out.explain(document, Text("\n".join(growth.lines())))
         return
-    rows = []
+    rows: list[MappedChunk] = []
     for chunk in range(chunks):
         stripe, cell = plan.locate(chunk)
         role, member_chunk = plan.place(stripe, cell)
         number = int(role)
         if name == "mcpod":
             number -= role >= disks  # the parity disk is the last one of the first
-        row: dict[str, Any] = {"logical": chunk, "member": number, "chunk": member_chunk}
+        row: MappedChunk = {"logical": chunk, "member": number, "chunk": member_chunk}
         rows.append({**row, "stripe": stripe, "cell": plan.code.name_of(cell)})
     table = table_of("logical", "member", "chunk", "stripe", "cell")
     for row in rows:

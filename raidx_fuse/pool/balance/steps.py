@@ -11,7 +11,7 @@ the numbers are those of the plan's result; what a planner tried and took back i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -40,7 +40,60 @@ def example() -> System:
     return make_system(arrays, volumes)
 
 
-def plan_steps(plan: Plan) -> list[dict[str, Any]]:
+class StepArray(TypedDict):
+    """An array after a step: its load of its bandwidth, *tau* of which is too much."""
+
+    array: str
+    load: float
+    bandwidth: float
+    utilisation: float
+    tau: float
+    free_bytes: int
+    overloaded: bool
+
+
+class RankedVolume(TypedDict):
+    """A volume that may move, and the *need* of a GiB of it (BSR)."""
+
+    volume: str
+    need: float
+    size_bytes: int
+    bsr: float
+
+
+class StepTarget(TypedDict):
+    """An array that a volume may move to, and what each free GiB of it has to *spare*."""
+
+    array: str
+    spare: float
+    free_bytes: int
+    spare_bsr: float
+
+
+class PlanStep(TypedDict, total=False):
+    """A step of a plan as JSON values; see `plan_steps`."""
+
+    step: int
+    does: str
+    overloaded: list[str]
+    solved: bool
+    bytes_moved: int
+    volumes: list[str]
+    back: list[str]
+    source: str
+    target: str
+    ours: str
+    order: list[RankedVolume]
+    order_back: list[RankedVolume]
+    targets: list[StepTarget]
+    refused: list[dict[str, str]]
+    c1: dict[str, float]
+    c2: dict[str, float]
+    c3: dict[str, float]
+    arrays: list[StepArray]
+
+
+def plan_steps(plan: Plan) -> list[PlanStep]:
     """Return the steps of *plan* as JSON values; each has *arrays*, their numbers after it.
 
     *does*: begin, displace, swap or end; of other planners than Dswap move or exchange, in an order
@@ -49,9 +102,11 @@ def plan_steps(plan: Plan) -> list[dict[str, Any]]:
     """
     state = Assignment(plan.system)
     hot = state.overloaded().tolist()
-    found = [_step("begin", state, overloaded=[plan.system.arrays[array] for array in hot])]
+    overloaded = [plan.system.arrays[array] for array in hot]
+    found = [_step(state, {"does": "begin", "overloaded": overloaded})]
     for moves in _groups(plan):
         first = moves[0]
+        told: PlanStep
         if first.reason.step in SWAPS:
             told = _swap(state, moves)
         elif first.reason.step == "displace":
@@ -64,17 +119,20 @@ def plan_steps(plan: Plan) -> list[dict[str, Any]]:
             state.move(move.volume, move.target)
         found.append(
             _step(
-                told.pop("does"),
                 state,
-                volumes=[names[move.volume] for move in out],
-                back=[names[move.volume] for move in moves if move not in out],
-                source=plan.system.arrays[first.source],
-                target=plan.system.arrays[first.target],
-                ours=first.reason.ours,
-                **told,
+                {
+                    "does": told["does"],
+                    "volumes": [names[move.volume] for move in out],
+                    "back": [names[move.volume] for move in moves if move not in out],
+                    "source": plan.system.arrays[first.source],
+                    "target": plan.system.arrays[first.target],
+                    "ours": first.reason.ours,
+                    **told,
+                },
             )
         )
-    found.append(_step("end", state, solved=plan.solved, bytes_moved=plan.cost_bytes))
+    end: PlanStep = {"does": "end", "solved": plan.solved, "bytes_moved": plan.cost_bytes}
+    found.append(_step(state, end))
     return [{"step": number, **step} for number, step in enumerate(found)]
 
 
@@ -102,7 +160,7 @@ def _belongs(move: Move, first: Move, last: Move) -> bool:
     return same and last.reason.step == "swap"
 
 
-def _displace(state: Assignment, move: Move) -> dict[str, Any]:
+def _displace(state: Assignment, move: Move) -> PlanStep:
     system = state.system
     targets = [array for array in by_spare_bsr(state).tolist() if array != move.source]
     spare, space = -state.excess(), state.spare_bytes()
@@ -122,7 +180,7 @@ def _displace(state: Assignment, move: Move) -> dict[str, Any]:
     }
 
 
-def _swap(state: Assignment, moves: Sequence[Move]) -> dict[str, Any]:
+def _swap(state: Assignment, moves: Sequence[Move]) -> PlanStep:
     system, source, target = state.system, moves[0].source, moves[0].target
     out = [move.volume for move in moves if move.source == source]
     back = [move.volume for move in moves if move.source != source]
@@ -149,7 +207,7 @@ def _swap(state: Assignment, moves: Sequence[Move]) -> dict[str, Any]:
     }
 
 
-def _order(state: Assignment, array: int, *, falling: bool) -> list[dict[str, Any]]:
+def _order(state: Assignment, array: int, *, falling: bool) -> list[RankedVolume]:
     """Return the first volumes on *array* that may move, in the order of their BSR."""
     system = state.system
     volumes = by_bsr(state, array)
@@ -167,9 +225,9 @@ def _order(state: Assignment, array: int, *, falling: bool) -> list[dict[str, An
     ]
 
 
-def _step(does: str, state: Assignment, **more: Any) -> dict[str, Any]:
+def _step(state: Assignment, more: PlanStep) -> PlanStep:
     system, space = state.system, state.spare_bytes()
-    arrays = [
+    arrays: list[StepArray] = [
         {
             "array": name,
             "load": float(state.load[number]),
@@ -181,4 +239,4 @@ def _step(does: str, state: Assignment, **more: Any) -> dict[str, Any]:
         }
         for number, name in enumerate(system.arrays)
     ]
-    return {"does": does, **more, "arrays": arrays}
+    return {**more, "arrays": arrays}
