@@ -24,9 +24,9 @@ import trio
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.log_record import ENTRY_BYTES, RecordBody
-from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.store.member_io import MemberIO
+from raidx_fuse.store.overlay import Overlay
 
 CHANGE_BYTES_MAX = 40 << 10  # of one write in a batch: copying larger ones costs more
 BATCH_BYTES_MAX = 320 << 10  # of a batch: one with as much takes no further write

@@ -31,7 +31,6 @@ from raidx_fuse.errors import RaidxError, Reason
 from raidx_fuse.format.log_record import RecordBody
 from raidx_fuse.journal.append import LogWriter
 from raidx_fuse.journal.group_commit import CommitBatch, Deferral, LocksOfStripes
-from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import Tail
 from raidx_fuse.journal.stripe_parity import Part
 from raidx_fuse.laws import Law
@@ -39,6 +38,7 @@ from raidx_fuse.layouts.numbers import Chunk, Stripe, by_role
 from raidx_fuse.store.chunk_table import ChunkTable, Move
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.member_set import MemberSet
+from raidx_fuse.store.overlay import Overlay
 from raidx_fuse.store.page_store import PageStore
 from raidx_fuse.store.table_recovery import Page
 from raidx_fuse.store.written_map import WrittenMap
@@ -348,7 +348,7 @@ class Journal(LogWriter):
             await self.written.save_taken(pages)
             await self.chunk_table.save_as(chunk_table)
             await self._barrier()  # the home places are durable
-            self.overlay.frozen = {}
+            self.overlay.drop_frozen()
             self._begun = None
             self.member_set.note_placed()
             if self.member_set.unreadable:

@@ -38,7 +38,6 @@ from raidx_fuse.format.log_record import (
 )
 from raidx_fuse.format.regions import COUNTER_MAX, SECTOR_BYTES
 from raidx_fuse.journal.journal import Journal
-from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import Tail
 from raidx_fuse.journal.stripe_parity import Bands, Part, Reads, Reconstruct, StripeParity
 from raidx_fuse.layouts.numbers import (
@@ -59,6 +58,7 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.members.prompt_read import read_promptly
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.member_set import MemberSet
+from raidx_fuse.store.overlay import Overlay
 from raidx_fuse.store.page_store import PageStore
 from raidx_fuse.store.written_map import WrittenMap
 
@@ -613,4 +613,4 @@ async def _place(journal: Journal, member_set: MemberSet) -> None:
     await journal.written.save_taken(journal.written.take_unsaved())
     await journal.chunk_table.save_as(journal.chunk_table.take_unsaved())
     await member_set.flush()
-    journal.overlay.frozen = {}
+    journal.overlay.drop_frozen()

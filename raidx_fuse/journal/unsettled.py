@@ -41,7 +41,6 @@ from raidx_fuse.format.log_record import (
     RecordBody,
 )
 from raidx_fuse.format.regions import SECTOR_BYTES
-from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import RecordsInFlight
 from raidx_fuse.journal.stripe_parity import (
     Bands,
@@ -55,6 +54,7 @@ from raidx_fuse.journal.stripe_parity import (
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.store.member_set import MemberSet
+from raidx_fuse.store.overlay import Overlay
 from raidx_fuse.store.written_map import WrittenMap
 
 STRIPES_AT_ONCE = 256

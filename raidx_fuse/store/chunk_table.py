@@ -297,9 +297,3 @@ class ChunkTable:
 
         Before the replay the table is not valid.
         """
-
-    def flush_begins(self) -> None:
-        """Do nothing: `save_as` flushes between the two slots itself."""
-
-    def flush_ends(self) -> None:
-        """Do nothing, see `flush_begins`."""

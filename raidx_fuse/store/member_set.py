@@ -1,7 +1,7 @@
 """The members of a running array by role: which are present, which are lost, and I/O to them.
 
 The newest bytes of a place are what the member holds there, with newer content laid over it: what
-the log has and the home places lack (the overlay, journal/overlay.py). Every read of members by the
+the log has and the home places lack (the overlay, store/overlay.py). Every read of members by the
 engine and by the jobs goes through three methods:
 
 * `try_read` does not suspend, and copies nothing if the overlay knows the whole range;
@@ -61,8 +61,8 @@ from raidx_fuse.store.member_io import (
     MemberIO,
     MemberLostError,
     MemberRead,
-    NewerContent,
 )
+from raidx_fuse.store.overlay import Overlay
 from raidx_fuse.store.queue import (
     CHECK,
     FLUSH,
@@ -90,7 +90,7 @@ class FlushObserver(Protocol):
         """Count the writes noted by `flush_begins` as durable."""
 
 
-class PagesOfMembers(FlushObserver, Protocol):
+class PagesOfMembers(Protocol):
     """Pages that every member holds; *damaged* describes the damaged ones found at the start."""
 
     damaged: list[str]
@@ -124,26 +124,26 @@ class FlushRounds:
         Raises what *flush_members* raised in the round, and ArrayFailedError if the task that ran
         the round was cancelled.
         """
-        current = self._next_round
-        if current is not None:
-            await current.done.wait()
+        joined = self._next_round
+        if joined is not None:
+            await joined.done.wait()
         else:
-            current = self._next_round = _Round()
+            joined = self._next_round = _Round()
             try:
                 async with self._running:
                     self._next_round = None  # later callers' writes may miss this round
                     await self._flush_members()
             except Exception as error:
-                current.error = error
+                joined.error = error
             except BaseException:
-                current.error = ArrayFailedError("the array stopped during a flush")
+                joined.error = ArrayFailedError("the array stopped during a flush")
                 raise
             finally:
-                if self._next_round is current:
+                if self._next_round is joined:
                     self._next_round = None
-                current.done.set()
-        if current.error is not None:
-            raise current.error
+                joined.done.set()
+        if joined.error is not None:
+            raise joined.error
 
 
 class MemberSet:
@@ -165,7 +165,7 @@ class MemberSet:
         members: dict[Role, Member],
         spares: dict[str, Member],
         nursery: Starter,
-        overlay: NewerContent,
+        overlay: Overlay,
         *,
         read_only: bool = False,
     ) -> None:

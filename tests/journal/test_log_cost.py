@@ -14,9 +14,9 @@ from raidx_fuse.format.log_record import (
     decode_record,
     encode_record,
 )
-from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.store.overlay import Overlay
 from tests.support.spy import FLUSH, WRITE, SpyRig, noise, spying
 
 CHUNK = 16384

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.crash.mutants.mutant import GROWTH, LOGGED, REMOUNTS, RESTRIPE, STREAMS, UNLOGGED, Mutant
 
-OVERLAY = "raidx_fuse/journal/overlay.py"
+OVERLAY = "raidx_fuse/store/overlay.py"
 REPLAY = "raidx_fuse/journal/recovery.py"
 FOLLOWING = "raidx_fuse/journal/recovery.py"
 RECORDS = "raidx_fuse/format/log_record.py"
@@ -105,8 +105,8 @@ REPLAYING = (
     Mutant(
         "replay-ends-before-its-places-are-durable",
         REPLAY,
-        "    await member_set.flush()\n    journal.overlay.frozen = {}",
-        "    journal.overlay.frozen = {}",
+        "    await member_set.flush()\n    journal.overlay.drop_frozen()",
+        "    journal.overlay.drop_frozen()",
         "the new epoch may be durable before what the old one's records stood for",
         LOGGED,
         MOMENTS,
@@ -241,7 +241,7 @@ BESIDE = (
         "raidx_fuse/journal/journal.py",
         "            if self._begun is None:\n",
         "            if self._begun is not None:\n"
-        "                self.overlay.frozen = {}\n"
+        "                self.overlay.drop_frozen()\n"
         "            if True:\n",
         "what a placement that failed was to place is not seen any more",
         LOGGED,

@@ -261,6 +261,10 @@ class Overlay:
         self.frozen, self.current = self.current, {}
         self.held_bytes = 0
 
+    def drop_frozen(self) -> None:
+        """Forget the frozen layer: all of it is at its home places."""
+        self.frozen = {}
+
     def frozen_writes(self, roles: Collection[Role]) -> Iterator[dict[Role, list[Placed]]]:
         """Yield the writes of the frozen layer by role, in rounds with one portion of each role.
 
