@@ -8,7 +8,17 @@ All changes go through the write-ahead log. A move is a record. Once the record 
 checkpoint writes the table pages of the cell's old and new place: first slot 0 of each page, then
 a flush, then slot 1. Between checkpoints both slots are therefore valid and have the same content.
 
-table_recovery.py combines the shares of all members when the array starts.
+When an array starts, the shares are read (`TableScan`) and compared with each other
+(`TableRecovery`). Exactly one place must claim each cell:
+
+* the page of one member claims it: it lies there, wherever the greedy allocation put it;
+* a replayed log record moves it: the record is right, pages may be older or newer;
+* no page claims it and a member is absent: it is on that member, and its content is computed from
+  the other cells of its bundle;
+* two pages claim it, or none although all members are present: an error, never a guess.
+
+If both slots of a page of a member are damaged, the member counts as lost if the layout tolerates
+that. Otherwise the array does not start.
 """
 
 from __future__ import annotations
@@ -20,23 +30,338 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from raidx_fuse.errors import MemberError, no_space
-from raidx_fuse.format.pages import encode_page, erase_region
+from raidx_fuse.errors import AssemblyError, MemberError, Reason, no_space
+from raidx_fuse.format.assemble import Assembly
+from raidx_fuse.format.pages import LoadedPages, encode_page, erase_region, load_pages
 from raidx_fuse.format.regions import PAGE_SLOTS, PageRegion
 from raidx_fuse.format.table_page import (
+    ENTRY_DTYPE,
     KIND,
     PAGE_ENTRIES,
+    decode_entries,
     encode_entries,
     share_pages,
     shares_of,
 )
 from raidx_fuse.laws import Law
-from raidx_fuse.layouts.numbers import MemberChunk, Role
-from raidx_fuse.layouts.placements.bundled import NOWHERE, BundleLayout
+from raidx_fuse.layouts.numbers import MemberChunk, Role, Stripe, by_role, role_range
+from raidx_fuse.layouts.placements.bundled import NOBODY, NOWHERE, BundleLayout
+from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.member_set import MemberSet
-from raidx_fuse.store.table_recovery import Page, Place, TableRecovery, TableScan
+
+# The scan reads the members' shares before any of their content is trusted.
+#
+# A page has an entry for each of its chunks. A page that was never written stands for the greedy
+# allocation. Entries that name bundles beyond the array's last one are left over from a growth that
+# a crash interrupted: those chunks are free.
+
+Page = tuple[Role, int]  # role, page of its share
+
+
+class TableScan:
+    """The shares of the present members as read, before any of their content is trusted.
+
+    Attributes: *pages* (role -> page -> entries, for every page that was ever written);
+    *generations* (of these pages); *worn* (pages that must be written again: a slot is damaged, or
+    they name cells that do not exist); *lost* (role -> why its share cannot be used); *damaged*
+    (one text for each damaged slot).
+    """
+
+    def __init__(self) -> None:
+        self.pages: dict[Role, dict[int, NDArray[np.void]]] = {}
+        self.generations: dict[Page, int] = {}
+        self.worn: set[Page] = set()
+        self.lost: dict[Role, str] = {}
+        self.damaged: list[str] = []
+
+    async def read(
+        self, role: Role, member: Member, region: PageRegion, layout: BundleLayout, array_uuid: str
+    ) -> None:
+        """Read the share of *member*, which has *role*."""
+        self.pages[role] = {}
+        try:
+            found = await load_pages(member, region, array_uuid)
+        except MemberError as error:
+            self.lost[role] = error.message
+            return
+        self._note_damage(role, member, found)
+        for page in found.present():
+            first = page * PAGE_ENTRIES
+            count = min(PAGE_ENTRIES, layout.counts[role] - first)
+            entries = decode_entries(found.payload[page].tobytes(), count)
+            beyond = entries["cell"] > layout.cells
+            if beyond.any():
+                entries = np.where(beyond, _free_entry(role), entries)
+                self.worn.add((role, page))
+            used = entries["cell"] != 0
+            if (entries["role"] != role).any():
+                self.lost[role] = f"page {page} is impossible"
+            elif len(np.unique(entries["cell"][used])) != np.count_nonzero(used):
+                self.lost[role] = f"page {page} names a chunk twice"
+            self.pages[role][page] = entries
+            self.generations[role, page] = int(found.generations[page])
+
+    def _note_damage(self, role: Role, member: Member, found: LoadedPages) -> None:
+        damaged = {(page, slot) for page, slot, _generation in found.damaged}
+        for page, slot in sorted(damaged):
+            self.worn.add((role, page))
+            self.damaged.append(f"{member.path}: table: page {page}, slot {slot} is damaged")
+            if (page, 1 - slot) in damaged:
+                self.lost[role] = f"both copies of page {page} are damaged"
+
+    def leave_out(self, role: Role) -> None:
+        """Remove the share of *role* from the scan: its member is not used."""
+        self.pages.pop(role, None)
+        self.worn = {page for page in self.worn if page[0] != role}
+        self.generations = {p: g for p, g in self.generations.items() if p[0] != role}
+
+
+def _free_entry(role: Role) -> NDArray[np.void]:
+    entry = np.zeros((), ENTRY_DTYPE)
+    entry["role"] = role
+    return entry
+
+
+async def scan_table(assembly: Assembly, layout: Layout) -> TableScan:
+    """Read the table shares of the members of *assembly*; return an empty scan without a table.
+
+    Members whose share is lost are removed from *assembly*. Raises AssemblyError if the layout does
+    not tolerate that.
+    """
+    config, by_role = assembly.config, assembly.by_role
+    scan = TableScan()
+    if not isinstance(layout, BundleLayout):
+        return scan
+    shares = shares_of(config)
+    for role, member in by_role.items():
+        await scan.read(role, member, shares[role], layout, config.array_uuid)
+    rebuilding = config.roles_in("rebuilding") & by_role.keys()
+    for role, what in sorted(scan.lost.items()):
+        gone = frozenset(config.roles()) - by_role.keys() | rebuilding | {role}
+        text = f"{by_role[role].path}: its share of the look-up table is lost: {what}"
+        if not layout.tolerates(gone):
+            raise AssemblyError(
+                text,
+                action="without this member the array cannot give its data back",
+                reason=Reason.MEMBERS_MISSING,
+            )
+        assembly.warnings.append(f"{text}; the array starts without this member")
+        assembly.missing_roles[:] = sorted({*assembly.missing_roles, role})
+        scan.leave_out(role)
+        del by_role[role]
+    return scan
+
+
+Place = tuple[Role, MemberChunk]  # a role, a chunk of its member
+
+
+class TableRecovery:
+    """Assigns the cells of *layout* the places given by *scan* and the replayed moves *redone*.
+
+    *redone* maps cells to places; *paths* has each role's member path, "" if it is absent.
+    """
+
+    def __init__(
+        self,
+        layout: BundleLayout,
+        scan: TableScan,
+        redone: Mapping[int, Place],
+        paths: Sequence[str],
+    ) -> None:
+        self.layout = layout
+        self.scan = scan
+        self._redone = redone
+        self._paths = paths
+        self._unsaved: set[Page] = set()
+
+    def is_needed(self) -> bool:
+        """Return whether any cell may lie elsewhere than the greedy allocation put it."""
+        if self._redone or any(self.scan.pages.values()):
+            return True
+        return bool((self.layout.disk == NOBODY).any())
+
+    def recover(self) -> set[Page]:
+        """Build the table in the layout; return the pages that may have to be written again.
+
+        Raises AssemblyError if shares or moves contradict each other.
+        """
+        layout, scan = self.layout, self.scan
+        for cell, (role, chunk) in self._redone.items():
+            if cell >= layout.cells or role >= layout.width or chunk >= layout.counts[role]:
+                raise AssemblyError(
+                    f"the journal moves chunk {cell}, which the array does not have"
+                )
+        self._take_access_times()
+        displaced = self._take_later_places()
+        moved, gone = self._differences()
+        gone |= displaced
+        first_disk = layout.disk
+        for cell, (role, _chunk) in moved.items():
+            home = Role(int(first_disk[cell]))
+            if home != NOBODY:  # an absent member's share must not claim the cell any more
+                self._unsaved.add((home, int(layout.offset[cell]) // PAGE_ENTRIES))
+            if home in scan.pages and cell not in gone and cell not in self._redone:
+                raise self._contradiction(cell, home, role)
+        homeless = (gone - moved.keys()) | self._displaced(moved)
+        changes = [(cell, role, chunk) for cell, (role, chunk) in moved.items()]
+        for _cell, role, _chunk in changes:
+            layout.cells_of(role)  # builds the index that `move` and `problem` use
+        layout.move(changes)
+        self._unsaved.update((role, chunk // PAGE_ENTRIES) for _cell, role, chunk in changes)
+        self._place_homeless(sorted(homeless))
+        self._place_later_ones()
+        problem = layout.problem([*moved, *homeless]) or layout.problem_beyond_founding()
+        if problem is not None:
+            raise AssemblyError(
+                f"the members' shares of the look-up table contradict each other: {problem}",
+                action="attach all members; `raidx check` looks at each",
+            )
+        return self._unsaved
+
+    def _take_access_times(self) -> None:
+        """Take last accesses and intervals from the pages: hints that need no agreement."""
+        layout = self.layout
+        for pages in self.scan.pages.values():
+            for entries in pages.values():
+                held = entries[entries["cell"] != 0]
+                cells = held["cell"].astype(np.int64) - 1
+                layout.last[cells] = held["last"]
+                layout.interval[cells] = held["interval"]
+
+    def _take_later_places(self) -> set[int]:
+        """Assign the claimed places of cells that the greedy allocation gave none, in bulk.
+
+        These are the cells of bundles that growth added. Returns the cells that the greedy
+        allocation had put at those places, and that have left them. If two pages claim a cell, it
+        has a place when the second page is read; `_differences` reports that.
+        """
+        layout = self.layout
+        redone = np.fromiter(self._redone, np.int64, len(self._redone))
+        left: set[int] = set()
+        for role, pages in self.scan.pages.items():
+            index = layout.cells_of(role) if pages else None
+            for page, entries in pages.items():
+                chunks = np.flatnonzero(entries["cell"])
+                cells = entries["cell"][chunks].astype(np.int64) - 1
+                new = layout.disk[cells] == NOBODY
+                if len(redone):
+                    new &= ~np.isin(cells, redone)
+                if index is not None and new.any():
+                    places = page * PAGE_ENTRIES + chunks[new]
+                    before = index[places]
+                    left.update(before[before != NOWHERE].tolist())
+                    layout.assign(cells[new], role, places)
+        return left
+
+    def _place_later_ones(self) -> None:
+        """Assign cells that still have no place, and that no page claims, to absent members."""
+        layout = self.layout
+        cells = np.flatnonzero(layout.disk == NOBODY)
+        absent = [r for r, n in by_role(layout.counts) if n and r not in self.scan.pages]
+        if len(absent) != 1:
+            self._place_homeless(cells.tolist())
+            return
+        (role,) = absent  # no choice: all cells go there, in bulk
+        free = layout.free_chunks(role)[: len(cells)]
+        if len(free) < len(cells):
+            raise self._nobody_says(int(cells[len(free)]))
+        layout.assign(cells, role, free)
+        self._unsaved.update((role, int(page)) for page in np.unique(free // PAGE_ENTRIES))
+
+    def _differences(self) -> tuple[dict[int, Place], set[int]]:
+        """Compare the pages with the greedy allocation.
+
+        Returns the places of the cells that lie elsewhere, and the cells that left their first
+        place. A replayed move overrides every page. Raises AssemblyError for a cell that two pages
+        claim.
+        """
+        layout = self.layout
+        redone = self._redone
+        moved: dict[int, Place] = {}
+        gone: set[int] = set()
+        for role, pages in self.scan.pages.items():
+            if not pages:
+                continue
+            index = layout.cells_of(role)
+            for page, entries in pages.items():
+                first = page * PAGE_ENTRIES
+                homes = index[first : first + len(entries)]
+                cells = entries["cell"].astype(np.int64) - 1
+                differing = np.flatnonzero(homes != cells)
+                gone.update(cell for cell in homes[differing].tolist() if cell != NOWHERE)
+                for at, cell in zip(differing.tolist(), cells[differing].tolist(), strict=True):
+                    if cell == NOWHERE:
+                        continue
+                    if cell in redone:
+                        self._unsaved.add((role, page))
+                        continue
+                    if cell in moved:
+                        raise self._contradiction(cell, moved[cell][0], role)
+                    moved[cell] = (role, MemberChunk(first + at))
+        for cell, place in redone.items():
+            home = Role(int(layout.disk[cell])), int(layout.offset[cell])
+            if home[0] != NOBODY:
+                self._unsaved.add((home[0], home[1] // PAGE_ENTRIES))
+            moved[cell] = place
+        return moved, gone
+
+    def _displaced(self, moved: Mapping[int, Place]) -> set[int]:
+        """Return the cells of absent members whose first place another cell took.
+
+        Each of them had moved on the same member, and only that member's share has its new place.
+        """
+        layout = self.layout
+        taken: set[int] = set()
+        for role, chunk in moved.values():
+            if role not in self.scan.pages:
+                taken.add(int(layout.cells_of(role)[chunk]))
+        return taken - {NOWHERE} - moved.keys()
+
+    def _contradiction(self, cell: int, one: int, other: int) -> AssemblyError:
+        bundle = cell // self.layout.length
+        paths = [self._paths[role] or f"role {role}" for role in (one, other)]
+        return AssemblyError(
+            f"{paths[0]} and {paths[1]} both claim chunk {cell % self.layout.length} of bundle "
+            f"{bundle}: one share of the look-up table is wrong",
+            action="start without one of them",
+        )
+
+    def _place_homeless(self, cells: Sequence[int]) -> None:
+        """Assign *cells* that no present member claims to free chunks of absent members.
+
+        Any free chunk will do: its content is lost with the member, and a rebuild of the role
+        computes it from the bundles. Raises AssemblyError if there is no free chunk.
+        """
+        layout = self.layout
+        if not cells:
+            return
+        free = {
+            role: layout.free_chunks(role).tolist()
+            for role in role_range(0, layout.width)
+            if role not in self.scan.pages
+        }
+        for cell in cells:
+            bundle, column = divmod(cell, layout.length)
+            there = [r for c, r in enumerate(layout.roles(Stripe(bundle))) if c != column]
+            roles = [role for role, chunks in free.items() if chunks and role not in there]
+            if not roles:
+                raise self._nobody_says(cell)
+            role = max(roles, key=lambda r: len(free[r]))
+            chunk = free[role].pop()
+            layout.move([(cell, role, chunk)])
+            self._unsaved.add((role, chunk // PAGE_ENTRIES))
+
+    def _nobody_says(self, cell: int) -> AssemblyError:
+        bundle, column = divmod(cell, self.layout.length)
+        return AssemblyError(
+            f"no member's share of the look-up table says where chunk {column} of bundle "
+            f"{bundle} lies",
+            action="attach all members",
+            reason=Reason.MEMBERS_MISSING,
+        )
+
 
 log = logging.getLogger(__name__)
 

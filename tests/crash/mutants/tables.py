@@ -6,7 +6,6 @@ from tests.crash.mutants.mutant import GROWTH, MEMBERS, MOVES, Mutant
 
 MEMBERSHIP = "raidx_fuse/array/membership.py"
 SHARES = "raidx_fuse/store/chunk_table.py"
-SETTLEMENT = "raidx_fuse/store/table_recovery.py"
 MOVER = "raidx_fuse/engine/move_chunks.py"
 RESHAPE = "raidx_fuse/jobs/rebundle/operation.py"
 JOURNAL = "raidx_fuse/journal/journal.py"
@@ -43,6 +42,7 @@ TABLES = (
     Mutant(
         "old-place-stays-in-the-table",
         SHARES,
+        "            home = Role(int(layout.disk[cell]))\n"
         "            self._unsaved.add((home, int(layout.offset[cell]) // PAGE_ENTRIES))\n",
         "",
         "two places claim a chunk after a remount",
@@ -52,8 +52,8 @@ TABLES = (
     Mutant(
         "new-place-not-in-the-table",
         SHARES,
-        "            self._unsaved.add((role, chunk // PAGE_ENTRIES))",
-        "            pass",
+        "            self._unsaved.add((role, chunk // PAGE_ENTRIES))\n        self._written",
+        "            pass\n        self._written",
         "no place claims a chunk after a remount",
         MOVES,
         SHARE_TESTS,
@@ -78,7 +78,7 @@ TABLES = (
     ),
     Mutant(
         "page-that-a-replay-overruled-stays",
-        SETTLEMENT,
+        SHARES,
         "                        self._unsaved.add((role, page))\n",
         "",
         "once the record is gone two places claim the chunk",
@@ -87,7 +87,7 @@ TABLES = (
     ),
     Mutant(
         "contradiction-not-reported",
-        SETTLEMENT,
+        SHARES,
         "                    if cell in moved:",
         "                    if False:",
         "of two places that claim a chunk one is guessed",
