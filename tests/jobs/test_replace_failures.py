@@ -11,11 +11,11 @@ import trio
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.configuration.progress import REPLACE
+from raidx_fuse.jobs.replace import Twin
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.members.twin import Twin
 from tests.jobs.test_replace import CHUNK, begin, consistent, finish
 from tests.support.hanging import prepare, refused, running
 from tests.support.spy import SpyRig, fill, noise, spying, state_of

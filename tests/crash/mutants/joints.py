@@ -30,7 +30,7 @@ MEND = "raidx_fuse/engine/write/mend.py"
 QUEUE = "raidx_fuse/store/queue.py"
 REBUILD = "raidx_fuse/jobs/rebuild.py"
 SMALL = "raidx_fuse/engine/write/small.py"
-TWIN = "raidx_fuse/members/twin.py"
+TWIN = "raidx_fuse/jobs/replace.py"
 UNSETTLED = "raidx_fuse/journal/unsettled.py"
 WRITER = "raidx_fuse/engine/write/write.py"
 
@@ -402,7 +402,7 @@ MUTANTS = (
         "        done = True\n        if False:\n            self._copies += 1",
         "what was discarded still lies on the new member, which is relied on to read as zero",
         ("raid5:partial:pairs:replace:discard", "raid5:partial:pairs:replace:trim", *REPLACES),
-        ("tests/members/test_twin_holes.py",),
+        ("tests/jobs/test_twin_holes.py",),
     ),
     Mutant(
         "late-write-copied-to-the-successor",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.crash.mutants.mutant import REPLACES, Mutant
 
 REPLACE = "raidx_fuse/jobs/replace.py"
-TWIN = "raidx_fuse/members/twin.py"
+TWIN = "raidx_fuse/jobs/replace.py"
 TESTS = ("tests/jobs/test_replace.py",)
 
 MUTANTS = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from raidx_fuse.jobs.replace import Twin
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.members.twin import Twin
 
 SIZE_BYTES, OWN_BYTES = 1 << 16, 4096
 
