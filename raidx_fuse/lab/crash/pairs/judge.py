@@ -13,12 +13,10 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 
 import trio
 
-from raidx_fuse.array.array import Array
 from raidx_fuse.errors import ungrouped
 from raidx_fuse.lab.crash.disks import POISON, SectorDisk
 from raidx_fuse.lab.crash.history import ZEROS
@@ -32,7 +30,6 @@ from raidx_fuse.lab.crash.pairs.play import (
 )
 from raidx_fuse.lab.crash.pairs.scene import read_volume, since
 from raidx_fuse.lab.crash.state import Cut, ViolationError, as_violations
-from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image
@@ -223,10 +220,8 @@ class _Judge:
                 if (disk := disks.get(path)) is None:
                     continue
                 with trio.fail_after(LIMIT_S):
-                    role = _role_of(array, path)  # roles move up when a member has left
-                    if role is not None:
-                        await returns(partial(array.replace_disk, role, disk))
-                        await wait_for_jobs(pool)
+                    await returns(array, disk)
+                    await wait_for_jobs(pool)
         self._check_same(found, await self._volumes(pool), "after the return of members")
         await check_parity(pool, given_up=any(self.exempt.values()))
 
@@ -240,18 +235,12 @@ class _Judge:
         for role in self.rng.sample(roles, max(0, spare)):
             queue = member_set.queues[role]
             assert queue is not None
-            gone.append((role, disks[queue.member.path]))
+            gone.append(disks[queue.member.path])
             await array.fail_disk(role)
         self._check_same(found, await self._volumes(pool), "without members")
-        for role, disk in gone:
+        for disk in gone:
             with trio.fail_after(LIMIT_S):
-                await returns(partial(array.replace_disk, role, disk))
+                await returns(array, disk)
                 await wait_for_jobs(pool)
         self._check_same(found, await self._volumes(pool), "after the return of members")
         await check_parity(pool, given_up=any(self.exempt.values()))
-
-
-def _role_of(array: Array, path: str) -> Role | None:
-    """Return the role that the member at *path* had and that is lost, if it is there still."""
-    record = array.member_set.config.record
-    return next((role for role in array.member_set.lost if record(role).path_hint == path), None)

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 import trio
 
+from raidx_fuse.array.array import Array
 from raidx_fuse.errors import BusyError, RaidxError, UsageError, ungrouped
 from raidx_fuse.lab.crash.history import History, Span
 from raidx_fuse.lab.crash.oracle import waits
@@ -36,6 +36,7 @@ from raidx_fuse.lab.crash.pairs.operations import (
 )
 from raidx_fuse.lab.crash.pairs.scene import Events, Scene, Weakness
 from raidx_fuse.lab.crash.state import Cell, ViolationError, as_violations
+from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image
 from raidx_fuse.members.simulated.virtual_time import run, sleep, waiting_places
@@ -270,7 +271,7 @@ class _Pair:
                 for disk in self.scene.disks:
                     if disk.fault == disks.DRAGS:
                         disk.revive()
-            trigger.release()
+            self._let_go()
             with trio.move_on_after(FAULT_S):
                 for event in (first, second, given):
                     await event.wait()
@@ -303,6 +304,14 @@ class _Pair:
             array = self.scene.events.array_of[self.scene.disks.index(holder)]
             self.scene.weaken(array)
             holder.may_lose_cache(self.scene.spares(array))
+
+    def _let_go(self) -> None:
+        """Let the held operation go on; a flush loses no cache that has the only copy by now."""
+        holder = self.trigger.holder
+        if holder is not None and holder.loses_cache:
+            array = self.scene.events.array_of[self.scene.disks.index(holder)]
+            holder.may_lose_cache(self.scene.spares(array))
+        self.trigger.release()
 
     async def _run(self, operation: Operation, done: trio.Event) -> None:
         scene = self.scene
@@ -361,9 +370,9 @@ class _Pair:
         scene = self.scene
         for number, volumes in enumerate(scene.pool.arrays):
             array = volumes.array
-            for role in sorted(array.member_set.lost):
-                disk = scene.disk_of(number, role)
-                await returns(partial(array.replace_disk, role, disk))
+            gone = [scene.disk_of(number, role) for role in sorted(array.member_set.lost)]
+            for disk in gone:
+                await returns(array, disk)
         await self._rest()
         lost = [sorted(v.array.member_set.lost) for v in scene.pool.arrays]
         if scene.overburdened():
@@ -393,22 +402,32 @@ class _Pair:
         if rng.random() < 0.5:
             await scene.write("u", rng.randrange(8), rng.randint(1, 8))
         for role in roles:
-            await returns(partial(array.replace_disk, role, scene.disk_of(0, role)))
+            await returns(array, scene.disk_of(0, role))
             await self._rest()
         weak.heal(scene.event)
         await scene.compare("after the return of members")
         await check_parity(scene.pool)
 
 
-async def returns(take_back: Callable[[], Awaitable[object]]) -> None:
-    """Call *take_back*; again while a write to the member is overdue, or a job runs."""
-    for _ in range(RETRIES):
-        try:
-            await take_back()
+async def returns(array: Array, disk: Member) -> None:
+    """Take *disk* back; again while a write to it is overdue, or a job runs.
+
+    The role that it had may have another number by then, or be gone.
+    """
+    member_set = array.member_set
+    for left in reversed(range(RETRIES + 1)):
+        record = member_set.config.record
+        roles = [role for role in member_set.lost if record(role).path_hint == disk.path]
+        if not roles:
             return
+        try:
+            await array.replace_disk(roles[0], disk)
         except BusyError:
+            if not left:
+                raise
             await sleep(RETRY_S)
-    await take_back()
+        else:
+            return
 
 
 async def _either(one: trio.Event, other: trio.Event) -> None:
