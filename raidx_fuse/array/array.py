@@ -378,10 +378,6 @@ class Array:
     def _resync(self, context: ArrayContext, job_id: int = 0) -> Resync:
         return Resync(context, job_id, self.lost_list.save)
 
-    async def _finish_torn(self, stripe: Stripe) -> None:
-        """Resync one stripe, whose lock is held, before the resync job reaches it."""
-        await finish(self._resync(self.context), [stripe])
-
     async def start(self, head: PageStore, start_degraded: bool) -> None:
         """Recover the log, mark the array as running in the superblocks, resume unfinished jobs.
 
@@ -436,7 +432,10 @@ class Array:
             self.nursery.start_soon(self.self_heal.run)
         if self.context.dirty_bitmap.pending_regions():
             self.jobs.start(self._resync)
-            self.context.dirty_bitmap.guard(self._finish_torn)
+            # a stripe, whose lock is held, is finished before the resync job reaches it
+            self.context.dirty_bitmap.guard(
+                lambda stripe: finish(self._resync(self.context), [stripe])
+            )
         await take_back(self, self.stale)
         await self.replacement.resume(self.spares_behind)
         self.membership.resume_rebuilds()

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.configuration.config import ArrayConfig
-from raidx_fuse.format.configuration.health import health_of, short_uuid, with_health
+from raidx_fuse.format.configuration.remembered import (
+    KeptHealth,
+    KeptScrub,
+    ScrubbedMember,
+    ScrubbedPlace,
+    health_of,
+    short_uuid,
+    with_health,
+)
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.layouts.numbers import Role
@@ -31,23 +38,24 @@ class Health:
         self.member_set = member_set
         self.unix_s = unix_s
         kept = health_of(member_set.config)
-        self.scrub: dict[str, Any] | None = kept["scrub"]
-        self._members: dict[str, list[int]] = kept["members"]  # without those of present queues
+        self.scrub = kept.scrub
+        # without those of present queues
+        self._members = {uuid: list(pair) for uuid, pair in kept.members.items()}
         self._ended: MemberQueue | None = None  # its errors are counted in *_members*
         self._saved = self.present()
 
-    def present(self) -> dict[str, Any]:
-        """Return the present state in the form of `health_of`."""
+    def present(self) -> KeptHealth:
+        """Return the present state."""
         members = {uuid: list(pair) for uuid, pair in self._members.items()}
         for record in self.member_set.config.members:
             queue = self.member_set.queues[record.role] if record.role >= 0 else None
             if queue is not None and queue is not self._ended and queue.errors:
                 members.setdefault(short_uuid(record.member_uuid), [0, 0])[0] += queue.errors
-        return {"scrub": self.scrub, "members": members}
+        return KeptHealth({uuid: (pair[0], pair[1]) for uuid, pair in members.items()}, self.scrub)
 
     def keep(self, config: ArrayConfig) -> ArrayConfig:
         """Return *config* with the present state, for the superblocks."""
-        return with_health(config, **self.present())
+        return with_health(config, self.present())
 
     def note_failed(self, role: Role) -> None:
         """Take over the errors of a member whose queue ends now."""
@@ -69,25 +77,25 @@ class Health:
             self._of(Role(row["role"]))[1] += row["repaired"]
         found = job.detail()
         left = [each for each in found["findings"] if not each["repaired"]]
-        self.scrub = {
-            "ended_s": self.unix_s(),
-            "seconds": round(job.context.member_set.clock() - job.started_s),
-            "state": job.state,
-            "repair": job.repair,
-            "mismatches": found["mismatches"],
-            "repaired": found["repaired"],
-            "left": found["uncorrected"],
-            "unchecked_stripes": found["unchecked_stripes"],
-            "members": [list(row.values()) for row in found["members"]],
-            "places": [
-                [
+        self.scrub = KeptScrub(
+            state=job.state,
+            repair=job.repair,
+            ended_s=self.unix_s(),
+            seconds=round(job.context.member_set.clock() - job.started_s),
+            mismatches=found["mismatches"],
+            repaired=found["repaired"],
+            left=found["uncorrected"],
+            unchecked_stripes=found["unchecked_stripes"],
+            members=tuple(ScrubbedMember(*row.values()) for row in found["members"]),
+            places=tuple(
+                ScrubbedPlace(
                     int(each["stripe"]),
                     min(each["image_offsets"], default=None),
-                    [int(member["role"]) for member in each["members"]],
-                ]
+                    tuple(int(member["role"]) for member in each["members"]),
+                )
                 for each in left
-            ],
-        }
+            ),
+        )
 
     async def run(self) -> None:
         """Save what has changed, now and then (a background task)."""

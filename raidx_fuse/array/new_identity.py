@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import AssemblyError, Reason, UsageError
 from raidx_fuse.format.assemble import Assembly, assemble
+from raidx_fuse.format.configuration.codec import encode
 from raidx_fuse.format.configuration.config import (
     FAILED,
     MISSING,
@@ -32,7 +33,12 @@ from raidx_fuse.format.configuration.config import (
     decode_config,
     encode_config,
 )
-from raidx_fuse.format.configuration.health import health_of, short_uuid, with_health
+from raidx_fuse.format.configuration.remembered import (
+    KeptHealth,
+    health_of,
+    short_uuid,
+    with_health,
+)
 from raidx_fuse.format.configuration.renamed import RENAMED, Renamed, renamed
 from raidx_fuse.format.create import UuidSource, new_uuid
 from raidx_fuse.format.log_record import holder_of
@@ -128,14 +134,14 @@ def with_new_identity(config: ArrayConfig, uuid_source: UuidSource = new_uuid) -
     health = health_of(config)
     counts = {short_uuid(new[r.member_uuid]): r.member_uuid for r in config.members}
     kept = {
-        short: health["members"][short_uuid(old)]
+        short: health.members[short_uuid(old)]
         for short, old in counts.items()
-        if short_uuid(old) in health["members"]
+        if short_uuid(old) in health.members
     }
-    made = with_health(made, health["scrub"], kept)
+    made = with_health(made, KeptHealth(kept, health.scrub))
     members = {record.member_uuid: new[record.member_uuid] for record in config.members}
     note = Renamed(config.array_uuid, config.events, members)
-    return made.with_job(RENAMED, note.as_dict())
+    return made.with_job(RENAMED, encode(note))
 
 
 def former_uuid(new: ArrayConfig) -> str:

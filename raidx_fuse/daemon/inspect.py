@@ -13,7 +13,7 @@ from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.errors import AssemblyError, BusyError, InUseError, RaidxError, reason_of, single
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.configuration.config import ArrayConfig
-from raidx_fuse.format.configuration.health import health_of, shown_member, shown_scrub
+from raidx_fuse.format.configuration.remembered import health_of, shown_member, shown_scrub
 from raidx_fuse.format.examine import examine as examine_member
 from raidx_fuse.format.shapes import MIGRATED, RESTRIPE, layout_of
 from raidx_fuse.members.spec import is_local

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from raidx_fuse.errors import RaidxError, Reason, UsageError
-from raidx_fuse.format.configuration.companions import Companion, companions_of, with_companions
+from raidx_fuse.format.configuration.remembered import Companion, companions_of, with_companions
 from raidx_fuse.format.configuration.volumes import TARGET
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume_table import ArrayVolumes

@@ -32,8 +32,8 @@ from raidx_fuse.errors import (
     UsageError,
 )
 from raidx_fuse.format.assemble import assemble
-from raidx_fuse.format.configuration.companions import Companion
 from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.format.configuration.remembered import Companion
 from raidx_fuse.format.configuration.renamed import refuse_half_renamed
 from raidx_fuse.format.configuration.volumes import SOURCE, TARGET, MoveMark, VolumeRecord
 from raidx_fuse.format.superblock import newest, read_slots

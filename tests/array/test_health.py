@@ -21,7 +21,15 @@ from raidx_fuse.daemon.inspect import describe
 from raidx_fuse.format.assemble import assemble
 from raidx_fuse.format.configuration.config import ArrayConfig, encode_config
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
-from raidx_fuse.format.configuration.health import KEY, health_of, with_health
+from raidx_fuse.format.configuration.remembered import (
+    HEALTH,
+    KeptHealth,
+    KeptScrub,
+    ScrubbedMember,
+    ScrubbedPlace,
+    health_of,
+    with_health,
+)
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.superblock import BODY_BYTES_MAX
 from raidx_fuse.members.ram import RamMember
@@ -177,7 +185,7 @@ def test_a_read_only_array_and_an_untouched_one_save_nothing() -> None:
         members = await made("raid5", 4)
         async with opened(members) as array:
             await array.write(0, b"x")
-        assert KEY not in (await assemble(members)).config.jobs
+        assert HEALTH not in (await assemble(members)).config.jobs
         before = await contents(members)
         async with opened(members, read_only=True) as array:
             await scrub(array)
@@ -206,7 +214,7 @@ def test_what_cannot_be_read_counts_as_none(value: object) -> None:
     async def main() -> None:
         members = await made("raid5", 4)
         async with opened(members) as array:
-            await array.member_set.update(lambda c: replace(c, jobs={**c.jobs, KEY: value}))
+            await array.member_set.update(lambda c: replace(c, jobs={**c.jobs, HEALTH: value}))
         assert (await at_rest(members))["last_scrub"] is None
         async with opened(members) as array:
             assert array.status()["last_scrub"] is None
@@ -223,19 +231,19 @@ def test_it_is_bounded_and_gives_way_first(monkeypatch: pytest.MonkeyPatch) -> N
         found.append((await assemble(await made("raid5", 4))).config)
 
     run(main)
-    scrubbed = {
-        **{"ended_s": BEGAN_S, "seconds": 10**6, "state": "cancelled", "repair": True},
-        **{"mismatches": 10**9, "repaired": 0, "left": 10**9, "unchecked_stripes": 10**9},
-        "members": [[role, 10**9, 10**9] for role in range(255)],
-        "places": [[10**9, 10**15, list(range(255))] for _ in range(1000)],
-    }
-    counts = {f"{n:08x}": [n + 1, 10**9] for n in range(1000)}
-    full = with_health(found[0], scrubbed, counts)
+    scrubbed = KeptScrub(
+        *("cancelled", True, BEGAN_S, 10**6, 10**9, 0, 10**9, 10**9),
+        members=tuple(ScrubbedMember(role, 10**9, 10**9) for role in range(255)),
+        places=(ScrubbedPlace(10**9, 10**15, tuple(range(255))),) * 1000,
+    )
+    counts = {f"{n:08x}": (n + 1, 10**9) for n in range(1000)}
+    full = with_health(found[0], KeptHealth(counts, scrubbed))
     assert len(encode_config(full)) - len(encode_config(found[0])) < 6 << 10
     kept = health_of(full)
-    assert (len(kept["members"]), len(kept["scrub"]["places"])) == (64, 16)
-    assert kept["members"]["000003e7"] == [1000, 10**9]
+    assert kept.scrub is not None
+    assert (len(kept.members), len(kept.scrub.places)) == (64, 16)
+    assert kept.members["000003e7"] == (1000, 10**9)
     room = BODY_BYTES_MAX - RESERVE_BYTES - len(encode_config(full))
     for more, keeps in ((100, False), (-100, True)):
         filled = replace(full, settings={"balance.stay": "x" * (room + more)})
-        assert (KEY in fitted(filled, RESERVE_BYTES).jobs) is keeps
+        assert (HEALTH in fitted(filled, RESERVE_BYTES).jobs) is keeps

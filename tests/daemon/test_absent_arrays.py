@@ -11,9 +11,9 @@ import pytest
 import trio
 
 from raidx_fuse.errors import ReadOnlyError, Reason, UsageError
-from raidx_fuse.format.configuration.companions import (
-    KEY,
+from raidx_fuse.format.configuration.remembered import (
     NAMES_BYTES_MAX,
+    POOL,
     Companion,
     companions_of,
     with_companions,
@@ -106,6 +106,6 @@ def test_what_is_remembered_is_bounded_and_may_be_anything() -> None:
             assert with_companions(many, [Companion("a", "b", names, 100)]) is many
             bads: list[Any] = [{}, 7, [[1, 2, 3, 4]], [["a", "b", ["\x1b"], 1]]]
             for bad in (*bads, [["a", "b", [], -1]]):
-                assert companions_of(replace(config, jobs={KEY: bad})) == []
+                assert companions_of(replace(config, jobs={POOL: bad})) == []
 
     play(scene)

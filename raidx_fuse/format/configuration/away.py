@@ -12,16 +12,15 @@ changed than did, never less. It is void, and a returning member is rebuilt whol
 
 from __future__ import annotations
 
-import binascii
 import hashlib
 import json
 import zlib
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from raidx_fuse.format.configuration.codec import encode
 from raidx_fuse.format.configuration.config import (
     FAILED,
     MISSING,
@@ -64,6 +63,17 @@ class Away:
         self.left = {uuid: events for uuid, events in self.left.items() if uuid in waiting}
 
 
+@dataclass(frozen=True, slots=True)
+class AwayRecord:
+    """The map as a superblock has it, for the layout *shape* and the start *starts*."""
+
+    left: dict[str, tuple[int, int]]
+    regions: str
+    shape: str
+    starts: int
+    stripes: int
+
+
 def shape_of(config: ArrayConfig) -> str:
     """Return a short hash of everything that decides which stripe lies where."""
     shape = [config.layout, config.params, config.width, config.chunk_bytes]
@@ -78,11 +88,10 @@ def catches_up(config: ArrayConfig, record: MemberRecord) -> bool:
     """
     if record.state != REBUILDING:
         return False
-    progress, values = config.jobs.get(f"{REBUILD}{record.role}"), config.jobs.get(KEY)
-    if not isinstance(progress, dict) or not isinstance(values, dict):
+    progress, kept = config.jobs.get(f"{REBUILD}{record.role}"), config.job(KEY, AwayRecord)
+    if not isinstance(progress, dict) or kept is None:
         return False
-    left = values.get("left")
-    return progress.get(CHANGED) is True and isinstance(left, dict) and record.member_uuid in left
+    return progress.get(CHANGED) is True and record.member_uuid in kept.left
 
 
 def with_away(config: ArrayConfig, away: Away) -> ArrayConfig:
@@ -91,26 +100,19 @@ def with_away(config: ArrayConfig, away: Away) -> ArrayConfig:
         away.coarsen()
     while len(text := _packed(away.regions)) > TEXT_BYTES_MAX:
         away.coarsen()
-    values = {
-        "left": {uuid: list(events) for uuid, events in sorted(away.left.items())},
-        "regions": text,
-        "shape": shape_of(config),
-        "starts": config.starts,
-        "stripes": away.stripes,
-    }
-    return config.with_job(KEY, values)
+    kept = AwayRecord(away.left, text, shape_of(config), config.starts, away.stripes)
+    return config.with_job(KEY, encode(kept))
 
 
 def tended(config: ArrayConfig) -> ArrayConfig:
     """Return *config* without members that no longer wait, and without a map that is void."""
-    values = config.jobs.get(KEY)
-    if values is None:
+    if KEY not in config.jobs:
         return config
-    left = values.get("left") if isinstance(values, dict) else None
+    kept = config.job(KEY, AwayRecord)
     if (
-        not isinstance(left, dict)
-        or values.get("starts") != config.starts
-        or values.get("shape") != shape_of(config)
+        kept is None
+        or kept.starts != config.starts
+        or kept.shape != shape_of(config)
         or any(key in config.jobs for key in _MOVING)
     ):
         return config.without_job(KEY)
@@ -120,35 +122,21 @@ def tended(config: ArrayConfig) -> ArrayConfig:
         if record.role != NO_ROLE
         and (record.state in (FAILED, MISSING) or catches_up(config, record))
     }
-    if left.keys() <= waiting:
-        return config if left else config.without_job(KEY)
-    left = {uuid: events for uuid, events in left.items() if uuid in waiting}
+    left = {uuid: events for uuid, events in kept.left.items() if uuid in waiting}
     if not left:
         return config.without_job(KEY)
-    return config.with_job(KEY, {**values, "left": left})
+    return config if left == kept.left else config.with_job(KEY, encode(replace(kept, left=left)))
 
 
 def away_of(config: ArrayConfig) -> Away | None:
     """Return the map of *config*; None if there is none, or none that can be used."""
-    values = tended(config).jobs.get(KEY)
-    if values is None:
+    kept = tended(config).job(KEY, AwayRecord)
+    if kept is None or kept.stripes < 1:
         return None
     try:
-        stripes = values["stripes"]
-        if type(stripes) is not int or stripes < 1:
-            raise ValueError("an impossible size of the regions")
-        return Away(stripes, _unpacked(values["regions"]), _left(values["left"]))
-    except (ValueError, KeyError, TypeError, binascii.Error, zlib.error):
+        return Away(kept.stripes, _unpacked(kept.regions), kept.left)
+    except (ValueError, zlib.error):
         return None  # like no map: a member that returns is rebuilt whole
-
-
-def _left(values: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    left = {}
-    for uuid, (low, high) in values.items():
-        if type(low) is not int or type(high) is not int:
-            raise ValueError("no event counter")
-        left[uuid] = low, high
-    return left
 
 
 def _packed(regions: set[int]) -> str:

@@ -90,7 +90,8 @@ def _codec_of(hint: Any) -> _Codec:
     if isinstance(hint, NewType):
         return _codec_of(hint.__supertype__)
     if origin is Annotated:
-        return _converted(_codec_of(arguments[0]), arguments[1])
+        plain, convert = _codec_of(arguments[0]), arguments[1]
+        return _Codec(lambda value, name: convert(plain.read(value, name)), plain.write)
     if origin is UnionType:
         (inner,) = (_codec_of(each) for each in arguments if each is not type(None))
         return _Codec(
@@ -124,10 +125,6 @@ def _scalar(kind: type) -> _Codec:
         return value
 
     return _Codec(read, lambda value: read(value, "a value"))
-
-
-def _converted(inner: _Codec, convert: Callable[[Any], object]) -> _Codec:
-    return _Codec(lambda value, name: convert(inner.read(value, name)), inner.write)
 
 
 def _many(inner: _Codec) -> _Codec:

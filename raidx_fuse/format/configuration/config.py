@@ -14,7 +14,7 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from raidx_fuse.errors import FormatError, OtherVersionError
 from raidx_fuse.format.configuration.codec import Stored, decode, encode
@@ -45,6 +45,7 @@ ROLES_MAX = WIDTH_MAX + 1  # one more during a growth with a surrogate
 NAME_SHOWN = 80  # characters of an invalid name that an error shows
 
 _HISTORY = "history"  # always []: 79fb2b4 reads no configuration without it, and has nothing in it
+T = TypeVar("T")
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 _encoded: tuple[ArrayConfig, bytes] | None = None  # the last one: each round encodes it again
@@ -173,6 +174,13 @@ class ArrayConfig:
     def roles_in(self, *states: str) -> frozenset[Role]:
         """Return the roles whose member is in one of *states*."""
         return frozenset(r.role for r in self.members if r.role >= 0 and r.state in states)
+
+    def job(self, key: str, kind: type[T]) -> T | None:
+        """Return the job *key*; None if there is none, or something that is not of *kind*."""
+        try:
+            return decode(kind, self.jobs.get(key))
+        except (ValueError, KeyError):
+            return None
 
     def problem(self) -> str | None:
         """Return in words why this configuration is impossible, or None."""

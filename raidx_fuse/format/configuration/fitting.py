@@ -3,9 +3,8 @@
 A change that a user requests is refused if it does not fit or leaves less than a reserve. The
 reserve is for changes that cannot be refused: members fail, counters rise, chunks are lost. If the
 space is not enough even for these, path hints are shortened first, because they are for messages
-only; then what the array remembers of itself (health.py) and of its pool (companions.py) is left
-out, then what changed while members were away (away.py); then the list of lost chunks is rounded up
-(lost_chunks.py).
+only; then what the array remembers for people (remembered.py) is left out, then what changed while
+members were away (away.py); then the list of lost chunks is rounded up (lost_chunks.py).
 """
 
 from __future__ import annotations
@@ -14,9 +13,7 @@ from dataclasses import replace
 
 from raidx_fuse.errors import FormatError, Reason
 from raidx_fuse.format.configuration.away import KEY as AWAY_KEY
-from raidx_fuse.format.configuration.companions import KEY as POOL_KEY
 from raidx_fuse.format.configuration.config import ArrayConfig, encode_config
-from raidx_fuse.format.configuration.health import KEY as HEALTH_KEY
 from raidx_fuse.format.configuration.lost_chunks import (
     FRAME_BYTES,
     KEY,
@@ -24,6 +21,7 @@ from raidx_fuse.format.configuration.lost_chunks import (
     encode_chunks,
 )
 from raidx_fuse.format.configuration.names import cleaned
+from raidx_fuse.format.configuration.remembered import HEALTH, POOL
 from raidx_fuse.format.superblock import BODY_BYTES_MAX
 
 RESERVE_BYTES = 4 << 10
@@ -43,8 +41,8 @@ def fitted(config: ArrayConfig, reserve_bytes: int = 0) -> ArrayConfig:
         size = len(encode_config(config))
         if size <= room:
             return config
-    if config.jobs.keys() & {HEALTH_KEY, POOL_KEY}:
-        config = config.without_job(HEALTH_KEY).without_job(POOL_KEY)
+    if config.jobs.keys() & {HEALTH, POOL}:
+        config = config.without_job(HEALTH).without_job(POOL)
         size = len(encode_config(config))
     if AWAY_KEY in config.jobs and size > room:
         config = config.without_job(AWAY_KEY)

@@ -7,7 +7,6 @@ stands for.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from raidx_fuse.errors import FormatError
 from raidx_fuse.format.configuration.codec import require_known
@@ -57,7 +56,7 @@ def without_retired(config: ArrayConfig) -> ArrayConfig:
     return config if jobs.keys() == config.jobs.keys() else replace(config, jobs=jobs)
 
 
-def _is_possible(config: ArrayConfig, key: str, values: Any, stripes: int) -> bool:
+def _is_possible(config: ArrayConfig, key: str, values: object, stripes: int) -> bool:
     if key.startswith(REBUILD):
         rebuilt = {f"{REBUILD}{r.role}" for r in config.members if r.state == "rebuilding"}
         return key not in rebuilt or _is_count(_of(values, "next_stripe"), stripes)
@@ -70,19 +69,19 @@ def _is_possible(config: ArrayConfig, key: str, values: Any, stripes: int) -> bo
         case "grow" | "restripe":
             return isinstance(_of(values, "back", False), bool) and _MOVES[key] in config.params
         case "reshape":
-            kind, role = _of(values, "kind"), _of(values, "role")
+            kind, leaving = _of(values, "kind"), _of(values, "role")
             if _MOVES[key] not in config.params:
                 return False
-            return kind == "grow" or (kind == "evacuate" and _is_count(role, config.width - 1))
+            return kind == "grow" or (kind == "evacuate" and _is_count(leaving, config.width - 1))
         case "tuner":
             since_s = _of(values, "since_scrub_s", 0.0)
-            return type(since_s) in (int, float) and since_s >= 0
+            return isinstance(since_s, int | float) and type(since_s) is not bool and since_s >= 0
     return True
 
 
-def _of(values: Any, name: str, default: Any = None) -> Any:
+def _of(values: object, name: str, default: object = None) -> object:
     return values.get(name, default) if isinstance(values, dict) else None
 
 
-def _is_count(value: Any, most: int) -> bool:
-    return type(value) is int and 0 <= value <= most
+def _is_count(value: object, most: int) -> bool:
+    return isinstance(value, int) and type(value) is int and 0 <= value <= most

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 from raidx_fuse.errors import AssemblyError, Reason
+from raidx_fuse.format.configuration.codec import Stored
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.names import is_uuid
 
@@ -24,24 +25,15 @@ RENAMED = "renamed"
 class Renamed:
     """The former *array_uuid*, event counter *events*, and the *members*, old UUID to new."""
 
-    array_uuid: str
+    array_uuid: Annotated[str, Stored(key="array")]
     events: int
     members: dict[str, str]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {"array": self.array_uuid, "events": self.events, "members": self.members}
 
 
 def renamed(config: ArrayConfig) -> Renamed | None:
     """Return what *config* was made from, None if that does not matter any more."""
-    values = config.jobs.get(RENAMED)
-    if not isinstance(values, dict):
-        return None
-    array, events, members = (values.get(key) for key in ("array", "events", "members"))
-    if not is_uuid(array) or type(events) is not int or not isinstance(members, dict):
-        return None
-    return Renamed(str(array), events, {str(old): str(new) for old, new in members.items()})
+    made = config.job(RENAMED, Renamed)
+    return made if made is not None and is_uuid(made.array_uuid) else None
 
 
 def refuse_half_renamed(configs: Sequence[ArrayConfig]) -> None:
