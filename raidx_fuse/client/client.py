@@ -14,7 +14,17 @@ from raidx_fuse.errors import TimedOutError
 from raidx_fuse.members.spec import absolute
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import Event, Job, Plan, Started, Stats, Status
+    from raidx_fuse.documents import (
+        Advice,
+        Event,
+        Failing,
+        Heat,
+        Job,
+        Plan,
+        Started,
+        Stats,
+        Status,
+    )
 
 POLL_S = 0.2
 Ref = int | str  # a member: its role, or its path or UUID
@@ -42,19 +52,19 @@ class Client:
 
     def status(self) -> Status:
         """Return the status of the mount and of each of its arrays."""
-        return cast("Status", document([self.call("status")]))
+        return document([self.call("status")])
 
     def stats(self, interval_s: float | None = None) -> Stats:
         """Return the counters since the mount, or those of the next *interval_s* seconds."""
         return cast("Stats", self.call("stats", interval_s=interval_s))
 
-    def heat(self) -> dict[str, Any]:
+    def heat(self) -> Heat:
         """Return the places of the image that are used most (`raidx stats --hot`)."""
-        return self.call("heat")
+        return cast("Heat", self.call("heat"))
 
-    def advise(self) -> dict[str, Any]:
+    def advise(self) -> Advice:
         """Return what a raidx layout, or tuning, would gain for the load seen."""
-        return self.call("advise")
+        return cast("Advice", self.call("advise"))
 
     def jobs(self) -> list[Job]:
         """Return the jobs that run, and those that ended lately."""
@@ -68,11 +78,7 @@ class Client:
         """Return what happened to the arrays of the mount, from *since_s* on (Unix time)."""
         uuids = {each["uuid"] for each in self.status()["arrays"]}
         kept = EventStore(state_directory()).read()
-        return [
-            cast("Event", each.as_dict())
-            for each in kept
-            if each.uuid in uuids and each.at_s >= since_s
-        ]
+        return [each.as_dict() for each in kept if each.uuid in uuids and each.at_s >= since_s]
 
     # -- wait --
 
@@ -100,9 +106,10 @@ class Client:
         """Change a setting, as `raidx set` takes it; return the value in force."""
         return dict(self.call("set", key=key, value=str(value))["settings"])
 
-    def fail_disk(self, member: Ref, *, lose_data: bool = False) -> dict[str, Any]:
+    def fail_disk(self, member: Ref, *, lose_data: bool = False) -> Failing:
         """Take a member out as if it had failed."""
-        return self.call("fail-disk", member=_named(member), lose_data=lose_data)
+        answer = self.call("fail-disk", member=_named(member), lose_data=lose_data)
+        return cast("Failing", answer)
 
     def replace_disk(
         self,

@@ -7,7 +7,10 @@ stand at the top as well.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import ArrayStatus, Status
 
 # Counters and states of the implementation. They may change or go without a new output_version.
 INTERNAL = (
@@ -16,16 +19,17 @@ INTERNAL = (
 )
 
 
-def public(status: Mapping[str, Any]) -> dict[str, Any]:
+def public(status: Mapping[str, Any]) -> ArrayStatus:
     """Return *status*, of one array or one mount, with its internal values below ``internal``."""
     shown = {key: value for key, value in status.items() if key not in INTERNAL}
-    return shown | {"internal": {key: status[key] for key in INTERNAL if key in status}}
+    internal = {key: status[key] for key in INTERNAL if key in status}
+    return cast("ArrayStatus", {**shown, "internal": internal})
 
 
 def document(
     found: Sequence[Mapping[str, Any]], problems: Sequence[Mapping[str, Any]] = ()
-) -> dict[str, Any]:
+) -> Status:
     """Return the document about the mounts or arrays *found*, and *problems* with other mounts."""
     arrays = [public(array) for each in found for array in each.get("arrays", [each])]
-    top = public(found[0]) if len(found) == 1 else {}
-    return {**top, "arrays": arrays, "problems": list(problems)}
+    top: Mapping[str, Any] = public(found[0]) if len(found) == 1 else {}
+    return cast("Status", {**top, "arrays": arrays, "problems": list(problems)})

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -34,6 +34,9 @@ from raidx_fuse.members.simulated.lab_member import LabMember
 from raidx_fuse.members.simulated.model import ModelMember
 from raidx_fuse.members.simulated.service import PRESETS, ServiceModel
 from raidx_fuse.pool.volume import Volume
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import Event as EventDocument
 
 CHUNK_BYTES = 4096
 STRIPES = 24
@@ -168,7 +171,7 @@ class DemoArray:
         (result,) = await self.ask([(command, arguments)])
         return result
 
-    async def events(self, uuid: str) -> list[dict[str, Any]]:
+    async def events(self, uuid: str) -> list[EventDocument]:
         """Return what has happened, oldest first; times are seconds since the start."""
         return [event.as_dict() for event in self._told]
 

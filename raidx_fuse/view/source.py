@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
@@ -17,6 +17,9 @@ from raidx_fuse.daemon.control_socket import ControlError
 from raidx_fuse.daemon.events.store import EventStore, state_directory
 from raidx_fuse.errors import RaidxError, Reason, UsageError
 from raidx_fuse.members.threads import in_thread
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import Event
 
 ASK_S = 5.0
 ACT_S = 60.0
@@ -41,7 +44,7 @@ class Source(Protocol):
         """Carry out a command that changes something, which may take long. Raises RaidxError."""
         ...
 
-    async def events(self, uuid: str) -> list[Result]:
+    async def events(self, uuid: str) -> list[Event]:
         """Return the newest events of the array *uuid*, oldest first."""
         ...
 
@@ -60,7 +63,7 @@ class MountSource:
         self._turn = trio.Lock()  # one thread at a time, even if the daemon hangs
         self._store = EventStore(state_directory())
         self._stamp: object = None
-        self._kept: list[Result] = []
+        self._kept: list[Event] = []
 
     async def ask(self, questions: Sequence[Question]) -> list[Result]:
         """Ask on one connection, in a thread."""
@@ -81,7 +84,7 @@ class MountSource:
         (result,) = await in_thread(self.where, call, limit_s=2 * ACT_S)
         return result
 
-    async def events(self, uuid: str) -> list[Result]:
+    async def events(self, uuid: str) -> list[Event]:
         """Read them from this machine's files, if they have changed."""
         with suppress(OSError, RaidxError):
             await in_thread("events", partial(self._read, uuid))

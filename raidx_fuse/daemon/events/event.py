@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from raidx_fuse.typed import fits, hints_of
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import Event as EventDocument
 
 INFO, WARNING, ERROR = "info", "warning", "error"
 SEVERITIES = (INFO, WARNING, ERROR)
@@ -33,8 +36,8 @@ class Event:
     message: str
     action: str | None
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    def as_dict(self) -> EventDocument:
+        return cast("EventDocument", asdict(self))
 
 
 def from_dict(values: object) -> Event | None:
