@@ -32,8 +32,7 @@ from raidx_fuse.format.regions import (
     PageRegion,
     Regions,
 )
-from raidx_fuse.members.base import Member, ReadBuffer
-from raidx_fuse.members.prompt_read import read_promptly
+from raidx_fuse.members.base import Member, ReadBuffer, read_promptly
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,8 +16,7 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.format.superblock import read_superblock
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.base import Member
-from raidx_fuse.members.simulated.powercut import CutRecord, PowerCutMember
-from raidx_fuse.members.simulated.sparse import Image
+from raidx_fuse.members.simulated.powercut import CutRecord, Image, PowerCutMember
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.pool import by_array
 from raidx_fuse.pool.volume_table import open_volumes

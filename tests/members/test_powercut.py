@@ -15,12 +15,12 @@ from raidx_fuse.members.simulated.powercut import (
     Event,
     OpenWrite,
     PowerCutMember,
+    SparseImage,
     choices,
     count_cuts,
     enumerate_cuts,
     keep_last,
 )
-from raidx_fuse.members.simulated.sparse import SparseImage
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.member_contract import read, write
 

@@ -15,8 +15,7 @@ import pytest
 from raidx_fuse.array.open import open_array
 from raidx_fuse.format.configuration.volumes import VolumeTable
 from raidx_fuse.format.create import create_array
-from raidx_fuse.members.simulated.powercut import CutRecord, PowerCutMember
-from raidx_fuse.members.simulated.sparse import Image, SparseImage
+from raidx_fuse.members.simulated.powercut import CutRecord, Image, PowerCutMember, SparseImage
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.allocate import free_ranges
 from raidx_fuse.pool.volume import Volume

@@ -17,8 +17,7 @@ from raidx_fuse.lab.crash.oracle import Left, judge
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import Cut, State, ViolationError
-from raidx_fuse.members.simulated.powercut import CutRecord, DiskState
-from raidx_fuse.members.simulated.sparse import Image
+from raidx_fuse.members.simulated.powercut import CutRecord, DiskState, Image
 
 DECISIONS = ("d", "k", "s1", "s2")
 ALL_LOSSES = int(os.environ.get("RAIDX_CRASH_STATES", "5000")) > 5000

@@ -16,8 +16,7 @@ from raidx_fuse.lab.crash.pairs.play import PairRecording, is_pair, record_pair
 from raidx_fuse.lab.crash.recording import TEMPTING, Recording
 from raidx_fuse.lab.crash.state import DROPPED, KEPT, Cell, Cut, State, ViolationError
 from raidx_fuse.lab.crash.workload import record_workload
-from raidx_fuse.members.simulated.powercut import CutRecord, DiskState, count_cuts
-from raidx_fuse.members.simulated.sparse import Image
+from raidx_fuse.members.simulated.powercut import CutRecord, DiskState, Image, count_cuts
 from raidx_fuse.members.simulated.virtual_time import run
 
 ENUMERATED_MAX = 4  # up to so many combinations of whole writes, all are tried

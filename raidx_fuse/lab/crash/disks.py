@@ -12,8 +12,7 @@ from raidx_fuse.errors import MemberError
 from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS, SUPERBLOCK_SLOT_BYTES, Region
 from raidx_fuse.format.superblock import MAGIC
 from raidx_fuse.members.base import SECTOR_BYTES, Member, ReadBuffer, WrapperMember, WriteBuffer
-from raidx_fuse.members.simulated.powercut import CutRecord, PowerCutMember
-from raidx_fuse.members.simulated.sparse import Image
+from raidx_fuse.members.simulated.powercut import CutRecord, Image, PowerCutMember
 from raidx_fuse.members.simulated.virtual_time import sleep
 
 PACES = ("inline", "cached", "queued", "uneven")

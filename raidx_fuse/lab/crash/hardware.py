@@ -22,8 +22,7 @@ from raidx_fuse.layouts.placements.bundled import bundle_code
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.registry import allowed_widths, code_for, find_layout
 from raidx_fuse.members.base import SECTOR_BYTES
-from raidx_fuse.members.simulated.powercut import CutRecord
-from raidx_fuse.members.simulated.sparse import Image, SparseImage
+from raidx_fuse.members.simulated.powercut import CutRecord, Image, SparseImage
 from raidx_fuse.store.dirty_bitmap import REGION_BYTES, REGIONS_MIN, DirtyBitmap
 
 CHUNK_BYTES = 4096

@@ -40,8 +40,7 @@ from raidx_fuse.layouts.numbers import Chunk, Role, Stripe, cell_range
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.simulated.powercut import CutRecord
-from raidx_fuse.members.simulated.sparse import Image
+from raidx_fuse.members.simulated.powercut import CutRecord, Image
 from raidx_fuse.members.simulated.virtual_time import begin_anew, run, sleep
 from raidx_fuse.pool.allocate import free_ranges
 from raidx_fuse.pool.pool import Pool

@@ -43,8 +43,7 @@ from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.members.base import SECTOR_BYTES, Member
-from raidx_fuse.members.simulated.powercut import CutRecord
-from raidx_fuse.members.simulated.sparse import Image
+from raidx_fuse.members.simulated.powercut import CutRecord, Image
 from raidx_fuse.pool.allocate import EXTENTS_MAX, unit_bytes
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume import Volume

@@ -14,8 +14,7 @@ from raidx_fuse.lab.crash.parts import Parts
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.simulated.powercut import CutRecord
-from raidx_fuse.members.simulated.sparse import Image
+from raidx_fuse.members.simulated.powercut import CutRecord, Image
 
 PROMISED = 4  # weight of a moment at which a flush has just returned; other moments have 1
 MOVING = 4  # of a moment at which a volume moves

@@ -31,8 +31,7 @@ from raidx_fuse.lab.crash.pairs.play import (
 from raidx_fuse.lab.crash.pairs.scene import read_volume, since
 from raidx_fuse.lab.crash.state import Cut, ViolationError, as_violations
 from raidx_fuse.members.base import SECTOR_BYTES, Member
-from raidx_fuse.members.simulated.powercut import CutRecord
-from raidx_fuse.members.simulated.sparse import Image
+from raidx_fuse.members.simulated.powercut import CutRecord, Image
 from raidx_fuse.members.simulated.virtual_time import begin_anew
 from raidx_fuse.pool.pool import Pool
 

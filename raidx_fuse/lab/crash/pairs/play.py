@@ -37,8 +37,7 @@ from raidx_fuse.lab.crash.pairs.operations import (
 from raidx_fuse.lab.crash.pairs.scene import Events, Scene, Weakness
 from raidx_fuse.lab.crash.state import Cell, ViolationError, as_violations
 from raidx_fuse.members.base import Member
-from raidx_fuse.members.simulated.powercut import CutRecord
-from raidx_fuse.members.simulated.sparse import Image
+from raidx_fuse.members.simulated.powercut import CutRecord, Image
 from raidx_fuse.members.simulated.virtual_time import run, sleep, waiting_places
 from raidx_fuse.pool.pool import Pool
 

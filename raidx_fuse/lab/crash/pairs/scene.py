@@ -35,8 +35,7 @@ from raidx_fuse.lab.crash.state import Cell, ViolationError
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe, cell_range
 from raidx_fuse.layouts.registry import allowed_widths
 from raidx_fuse.members.base import SECTOR_BYTES
-from raidx_fuse.members.simulated.powercut import CutRecord
-from raidx_fuse.members.simulated.sparse import Image
+from raidx_fuse.members.simulated.powercut import CutRecord, Image
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.allocate import unit_bytes
 from raidx_fuse.pool.pool import Pool
