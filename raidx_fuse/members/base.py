@@ -39,7 +39,8 @@ import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from operator import attrgetter
+from typing import TypeVar, cast
 
 import trio
 
@@ -55,6 +56,7 @@ Identity = tuple[int, int]
 SECTOR_BYTES = 512  # the unit that a disk writes atomically
 PROMPTLY_S = 30.0  # as long as an operation of a running array may take
 
+Method = TypeVar("Method", bound=Callable[..., object])
 Buffers = TypeVar("Buffers", Sequence[ReadBuffer], Sequence[WriteBuffer])
 
 
@@ -292,6 +294,11 @@ async def read_promptly(member: Member, offset_bytes: int, buffers: Sequence[Wri
     raise MemberError(member.path, "read", offset_bytes, errno.ETIMEDOUT, detail)
 
 
+def _of_inner(method: Method) -> Method:
+    """Return what finds *method* of the wrapped member, which is then called."""
+    return cast(Method, property(attrgetter(f"inner.{method.__name__}")))
+
+
 class WrapperMember(Member):
     """The base of members that wrap another one; they stack: faults over a model over RAM.
 
@@ -311,50 +318,26 @@ class WrapperMember(Member):
         self.identity = inner.identity
         self.rotates = inner.rotates
 
+    # Written out for the data path: what finds them would take 60 ns more.
     def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
         return self.inner.try_readv(offset_bytes, buffers)
 
     def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
         return self.inner.try_writev(offset_bytes, buffers)
 
-    def try_check_whole(self) -> bool:
-        return self.inner.try_check_whole()
-
-    async def check_whole(self) -> None:
-        await self.inner.check_whole()
-
-    async def path_problem(self) -> str | None:
-        return await self.inner.path_problem()
-
-    async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
-        await self.inner.readv(offset_bytes, buffers)
-
-    async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
-        await self.inner.writev(offset_bytes, buffers)
-
-    async def flush(self) -> None:
-        await self.inner.flush()
-
-    async def punch(self, offset_bytes: int, length_bytes: int) -> bool:
-        return await self.inner.punch(offset_bytes, length_bytes)
-
-    def reserve(self, offset_bytes: int, length_bytes: int) -> None:
-        self.inner.reserve(offset_bytes, length_bytes)
-
-    def host_space(self) -> HostSpace | None:
-        return self.inner.host_space()
-
-    def data_extents(self, offset_bytes: int, length_bytes: int) -> Iterator[tuple[int, int]]:
-        return self.inner.data_extents(offset_bytes, length_bytes)
-
-    def view(self, offset_bytes: int, length_bytes: int) -> memoryview | None:
-        return self.inner.view(offset_bytes, length_bytes)
-
-    def note_watched(self) -> None:
-        self.inner.note_watched()
+    try_check_whole = _of_inner(Member.try_check_whole)
+    check_whole = _of_inner(Member.check_whole)
+    path_problem = _of_inner(Member.path_problem)
+    readv = _of_inner(Member.readv)
+    writev = _of_inner(Member.writev)
+    flush = _of_inner(Member.flush)
+    punch = _of_inner(Member.punch)
+    reserve = _of_inner(Member.reserve)
+    host_space = _of_inner(Member.host_space)
+    data_extents = _of_inner(Member.data_extents)
+    view = _of_inner(Member.view)
+    note_watched = _of_inner(Member.note_watched)
+    close = _of_inner(Member.close)
 
     def is_settled(self) -> bool:
         return not self.overdue and self.inner.is_settled()
-
-    def close(self) -> None:
-        self.inner.close()

@@ -13,7 +13,7 @@ import trio
 from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
 from raidx_fuse.journal.ring import HEAD_BYTES
-from raidx_fuse.members.base import ReadBuffer, WrapperMember
+from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.gated import Gate, gated
 
@@ -170,7 +170,7 @@ def test_pages_reach_every_member_in_the_order_of_their_generations(seed: int) -
                     generation = int.from_bytes(b"".join(buffers)[8:16], "little")
                     assert generation > newest[number]
                     newest[number] = generation
-                await WrapperMember.writev(members[number], offset, buffers)
+                await members[number].inner.writev(offset, buffers)
 
             for number, member in enumerate(members):
                 monkey = functools.partial(late, number)
