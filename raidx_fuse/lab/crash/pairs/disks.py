@@ -1,22 +1,27 @@
 """The disks of pairs: they count their operations, hold one of them back, and fail in several ways.
 
-The operations of all disks are counted together, from a moment on (`Trigger.arm`). In virtual time,
+The operations of all disks are counted together while the trigger is armed. In virtual time,
 with a seeded scheduler, the k-th one is the same in every run: a pair is replayed exactly.
 """
 
 from __future__ import annotations
 
 import errno
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 import trio
 
 from raidx_fuse.errors import MemberError
 from raidx_fuse.lab.crash.disks import SectorDisk
 from raidx_fuse.lab.crash.durable import SLOTS_BYTES
-from raidx_fuse.members.base import ReadBuffer, WrapperMember, WriteBuffer
+from raidx_fuse.members.base import ReadBuffer, WriteBuffer
+from raidx_fuse.members.simulated.powercut import CutRecord, Image
 from raidx_fuse.members.simulated.virtual_time import sleep
+
+T = TypeVar("T")
 
 DEPTH = 8  # a held operation leaves room for the others
 SLOW_S, DRAG_S = 2.0, 0.3
@@ -31,7 +36,7 @@ DRAGS = "drags"  # every write takes DRAG_S
 
 
 class Trigger:
-    """Counts the operations of all disks, and holds number *at* (None: none) until `release`.
+    """Counts the operations of all disks, and holds number *at* (None: none) until `released`.
 
     *after*: the operation takes effect first and its answer is held. *breaks*: it ends in an error
     when it is released, and its disk is dead from then on; with *errors*, so many tries of it fail
@@ -51,18 +56,6 @@ class Trigger:
         self.released = trio.Event()
         self.holder: PairDisk | None = None
 
-    def arm(self) -> None:
-        """Count from now on."""
-        self.armed = True
-
-    def disarm(self) -> None:
-        """Count no longer."""
-        self.armed = False
-
-    def is_next(self) -> bool:
-        """Return whether the next operation will be held."""
-        return self.armed and self.count + 1 == self.at
-
     def note(self) -> bool:
         """Count one operation; return whether it is to be held."""
         if not self.armed:
@@ -70,22 +63,27 @@ class Trigger:
         self.count += 1
         return self.count == self.at
 
-    def hold(self, disk: PairDisk) -> None:
-        """Note that *disk* holds the operation now."""
-        self.holder = disk
-        self.reached.set()
 
-    def release(self) -> None:
-        """Let the held operation go on."""
-        self.released.set()
+class PairDisk(SectorDisk):
+    """A disk behind a *trigger*; *fault* says how it fails, None: not at all.
 
+    *loses_cache*: a flush that fails loses what it should cover.
+    """
 
-class PairDisk(WrapperMember):
-    """*disk* behind a *trigger*; *fault* says how it fails, None: not at all."""
-
-    def __init__(self, disk: SectorDisk, trigger: Trigger) -> None:
-        super().__init__(disk)
-        self.disk = disk
+    def __init__(
+        self,
+        image: Image,
+        generator: random.Random,
+        trigger: Trigger,
+        *,
+        name: str,
+        record: CutRecord,
+        pace: str,
+        under: dict[int, bytes] | None,
+    ) -> None:
+        super().__init__(
+            *(image, generator), name=name, record=record, pace=pace, reads_zero=True, under=under
+        )
         self.depth = DEPTH
         self.fault: str | None = None
         self.loses_cache = False
@@ -99,10 +97,6 @@ class PairDisk(WrapperMember):
         self.fault = fault
         self.loses_cache = loses_cache
 
-    def may_lose_cache(self, loses_cache: bool) -> None:
-        """Note whether a flush that fails loses what it should cover."""
-        self.loses_cache = loses_cache
-
     def revive(self) -> None:
         """Work again; what hangs goes on."""
         self.fault = None
@@ -111,71 +105,57 @@ class PairDisk(WrapperMember):
         self._revived = trio.Event()
 
     def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
-        if not self._at_once("read", offset_bytes):
-            return False
-        done = self.disk.try_readv(offset_bytes, buffers)
-        if done:
-            self._trigger.note()
-        return done
+        done = self._at_once("read", offset_bytes) and super().try_readv(offset_bytes, buffers)
+        return done and not self._trigger.note()  # never the one that is held
 
     def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
-        if not self._at_once("write", offset_bytes):
-            return False
-        done = self.disk.try_writev(offset_bytes, buffers)
-        if done:
-            self._trigger.note()
-        return done
+        done = self._at_once("write", offset_bytes) and super().try_writev(offset_bytes, buffers)
+        return done and not self._trigger.note()
 
     async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
-        await self._do("read", offset_bytes, partial(self.disk.readv, offset_bytes, buffers))
+        await self._do("read", offset_bytes, partial(super().readv, offset_bytes, buffers))
 
     async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
-        await self._do("write", offset_bytes, partial(self.disk.writev, offset_bytes, buffers))
+        await self._do("write", offset_bytes, partial(super().writev, offset_bytes, buffers))
 
     async def flush(self) -> None:
-        await self._do("flush", -1, self.disk.flush)
+        await self._do("flush", -1, super().flush)
 
     async def punch(self, offset_bytes: int, length_bytes: int) -> bool:
-        punched = False
-
-        async def punch() -> None:
-            nonlocal punched
-            punched = await self.disk.punch(offset_bytes, length_bytes)
-
-        await self._do("write", offset_bytes, punch)
-        return punched
+        punch = partial(super().punch, offset_bytes, length_bytes)
+        return await self._do("write", offset_bytes, punch)
 
     def _at_once(self, operation: str, offset_bytes: int) -> bool:
         """Return whether a synchronous try may be made. Raises MemberError."""
-        if self.fault in (HANGS, SLOW) or self._trigger.is_next():
+        trigger = self._trigger
+        is_next = trigger.armed and trigger.count + 1 == trigger.at
+        if is_next or self.fault in (HANGS, SLOW):
             return False
         if self.fault == DRAGS and operation == "write":
             return False
         self._check(operation, offset_bytes)
         return True
 
-    async def _do(
-        self, operation: str, offset_bytes: int, effect: Callable[[], Awaitable[None]]
-    ) -> None:
+    async def _do(self, operation: str, offset_bytes: int, effect: Callable[[], Awaitable[T]]) -> T:
         trigger = self._trigger
         if trigger.note():
-            if trigger.after:
-                await effect()
-            trigger.hold(self)
+            done = [await effect()] if trigger.after else []
+            trigger.holder = self
+            trigger.reached.set()
             await trigger.released.wait()
             if trigger.breaks:
                 loses_cache = operation == "flush" and self.loses_cache
                 if not trigger.errors:
-                    self.fail(DEAD, loses_cache=self.loses_cache)
+                    self.fault = DEAD
                 elif operation == "flush":
                     self.fail(UNFLUSHED)
                 else:
                     self._failing, self._errors = (operation, offset_bytes), trigger.errors - 1
                 if loses_cache:
-                    self.disk.pull()
+                    self.pull()
                 raise MemberError(self.path, operation, offset_bytes, errno.EIO)
-            if trigger.after:
-                return
+            if done:
+                return done[0]
         if self.fault == HANGS:
             await self._revived.wait()
         elif self.fault == SLOW:
@@ -183,7 +163,7 @@ class PairDisk(WrapperMember):
         elif self.fault == DRAGS and operation == "write":
             await sleep(DRAG_S)
         self._check(operation, offset_bytes)
-        await effect()
+        return await effect()
 
     def _check(self, operation: str, offset_bytes: int) -> None:
         """Raise MemberError if the disk's fault lets *operation* fail."""
@@ -197,6 +177,6 @@ class PairDisk(WrapperMember):
         unflushed = self.fault == UNFLUSHED and operation == "flush"
         if unflushed and self.loses_cache:
             self.loses_cache = False
-            self.disk.pull()
+            self.pull()
         if self.fault == DEAD or deaf or unflushed:
             raise MemberError(self.path, operation, offset_bytes, errno.EIO)

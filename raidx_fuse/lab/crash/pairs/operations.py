@@ -88,10 +88,6 @@ def _redundant(layout: str) -> bool:
     return find_layout(layout).tolerance(3) > 0
 
 
-def _redundant_twice(layout: str) -> bool:
-    return find_layout(layout).tolerance(6) > 1
-
-
 def _bundled(layout: str) -> bool:
     return find_layout(layout).bundled
 
@@ -408,7 +404,7 @@ async def _without_a_member(scene: Scene) -> None:
     role = scene.rng.randrange(scene.array.member_set.config.width)
     scene.weaken(0)
     await scene.array.fail_disk(role)
-    scene.disk_of(0, role).disk.pull()
+    scene.disk_of(0, role).pull()
     await part(scene)
     await stripe(scene)
     await scene.flush("v")
@@ -479,7 +475,7 @@ async def _poison(scene: Scene, lost: frozenset[Role]) -> None:
         scene.lose_sectors(stripe, gone)
     disk = scene.disk_of(0, role)
     at = start + scene.rng.randrange(PAGE) * SECTOR_BYTES
-    content = await disk.disk.poison(at)
+    content = await disk.poison(at)
     scene.poisoned.setdefault(scene.disks.index(disk), {})[at] = content
 
 

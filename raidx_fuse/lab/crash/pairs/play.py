@@ -251,7 +251,7 @@ class _Pair:
         first, second, given = trio.Event(), trio.Event(), trio.Event()
         stuck: list[str] = []
         async with trio.open_nursery() as nursery:
-            trigger.arm()
+            trigger.armed = True
             nursery.start_soon(self._run, self.first, first)
             if self.meeting.at != 0:
                 nursery.start_soon(self._note_first, first)
@@ -289,28 +289,28 @@ class _Pair:
 
     async def _note_first(self, first: trio.Event) -> None:
         await first.wait()
-        self.trigger.disarm()
+        self.trigger.armed = False
         self.recording.note_steps(self.trigger.count)
 
     def _note_held(self) -> None:
         holder = self.trigger.holder
         if self.fate == DRAGS:
-            self.trigger.release()
+            self.trigger.released.set()
             for disk, array in zip(self.scene.disks, self.scene.events.array_of, strict=True):
                 if array == 0:
                     disk.fail(disks.DRAGS)
         if holder is not None and self.fate in (BREAKS, ERRS, LATE):
             array = self.scene.events.array_of[self.scene.disks.index(holder)]
             self.scene.weaken(array)
-            holder.may_lose_cache(self.scene.spares(array))
+            holder.loses_cache = self.scene.spares(array)
 
     def _let_go(self) -> None:
         """Let the held operation go on; a flush loses no cache that has the only copy by now."""
         holder = self.trigger.holder
         if holder is not None and holder.loses_cache:
             array = self.scene.events.array_of[self.scene.disks.index(holder)]
-            holder.may_lose_cache(self.scene.spares(array))
-        self.trigger.release()
+            holder.loses_cache = self.scene.spares(array)
+        self.trigger.released.set()
 
     async def _run(self, operation: Operation, done: trio.Event) -> None:
         scene = self.scene

@@ -323,19 +323,16 @@ class Scene:
         """Make one more disk for *array*, as large as its first one unless it has *image*."""
         if image is None:
             image = bytearray(self.disks[self.events.array_of.index(array)].size_bytes)
-        disk = SectorDisk(
-            image,
-            self.rng,
+        disk = PairDisk(
+            *(image, self.rng, self.trigger),
             name=f"disk{len(self.disks)}",
             record=self.record,
             pace=self.pace,
-            reads_zero=True,
             under={} if self.latent else None,
         )
-        pair_disk = PairDisk(disk, self.trigger)
-        self.disks.append(pair_disk)
+        self.disks.append(disk)
         self.events.array_of.append(array)
-        return pair_disk
+        return disk
 
     def disk_of(self, array: int, role: int) -> PairDisk:
         """Return the disk that has *role*, or had it last."""
@@ -354,7 +351,7 @@ class Scene:
         async with mounted(arrays) as self.pool:
             laws = DiskLaws(volumes.array for volumes in self.pool.arrays)
             for disk in self.disks:
-                disk.disk.obey(laws.judge)
+                disk.obey(laws.judge)
             for volumes in self.pool.arrays:
                 volumes.attach(self.front_end)
             yield
