@@ -11,8 +11,7 @@ from typing import Protocol
 from raidx_fuse.lab.crash.disks import is_member
 from raidx_fuse.lab.crash.hardware import POOL
 from raidx_fuse.lab.crash.oracle import Left
-from raidx_fuse.lab.crash.pairs.judge import PairLeft
-from raidx_fuse.lab.crash.pairs.play import PairRecording, is_pair, record_pair
+from raidx_fuse.lab.crash.pairs.play import is_pair, record_pair
 from raidx_fuse.lab.crash.recording import TEMPTING, Recording
 from raidx_fuse.lab.crash.state import DROPPED, KEPT, Cell, Cut, State, ViolationError
 from raidx_fuse.lab.crash.workload import record_workload
@@ -30,10 +29,6 @@ AGAIN_MOMENTS, AGAIN_LATER = 8, 2  # how many moments of a recovery; of those: a
 LEVELS_MAX, THIRD_SHARE = 2, 0.04  # recoveries in a row that are cut
 POOL_STATES_MAX = 24  # of one workload on a pool
 LAST_KEPT = "l1"  # where a theme tempts: all but the last record is dropped, and recovery is cut
-
-
-Recorded = Recording | PairRecording
-Remains = Left | PairLeft
 
 
 class Counts(Protocol):
@@ -65,7 +60,7 @@ def crash_one(
 
 
 def crash_recorded(
-    recorded: Recorded,
+    recorded: Recording,
     budget: int,
     generator: random.Random,
     counts: Counts,
@@ -87,7 +82,7 @@ def replay_one(state: State) -> tuple[str, str | None]:
     return verb, f"the workload has no moment {state.cut.moment}: the code has changed"
 
 
-def recorded_or_failure(cell: Cell, seed: int) -> Recorded | str:
+def recorded_or_failure(cell: Cell, seed: int) -> Recording | str:
     """Return the workload of *seed*, or how it fails without a power cut: a violation, too."""
     try:
         return record_pair(cell, seed) if is_pair(cell) else record_workload(cell, seed)
@@ -96,7 +91,7 @@ def recorded_or_failure(cell: Cell, seed: int) -> Recorded | str:
 
 
 async def _crash_at_moments(
-    recorded: Recorded,
+    recorded: Recording,
     budget: int,
     generator: random.Random,
     counts: Counts,
@@ -149,7 +144,7 @@ def _decisions(disks: Sequence[DiskState], generator: random.Random) -> list[str
 
 
 def _images(
-    recorded: Recorded, disks: Sequence[DiskState], cut: Cut, numbers: Sequence[int]
+    recorded: Recording, disks: Sequence[DiskState], cut: Cut, numbers: Sequence[int]
 ) -> dict[int, Image]:
     """Return what *cut* leaves of *disks*, by number; lost disks and non-members are left out.
 
@@ -165,14 +160,12 @@ def _images(
     return images
 
 
-def _left(recorded: Recorded, disks: Sequence[DiskState], cut: Cut) -> Remains:
+def _left(recorded: Recording, disks: Sequence[DiskState], cut: Cut) -> Left:
     images = _images(recorded, disks, cut, range(len(disks)))
-    if isinstance(recorded, PairRecording):
-        return PairLeft(recorded, cut.moment, images, recorded.by_array(cut.lost))
     return Left(recorded, cut.moment, images, frozenset(cut.lost), cut.unread)
 
 
-async def _what_breaks(recorded: Recorded, disks: Sequence[DiskState], state: State) -> str | None:
+async def _what_breaks(recorded: Recording, disks: Sequence[DiskState], state: State) -> str | None:
     """Return the promise that *state* breaks, or None."""
     left = _left(recorded, disks, state.cut)
     try:
@@ -191,7 +184,7 @@ async def _what_breaks(recorded: Recorded, disks: Sequence[DiskState], state: St
     return None
 
 
-async def _record_recovery(left: Remains, state: State) -> CutRecord:
+async def _record_recovery(left: Left, state: State) -> CutRecord:
     """Recover from *left*, which *state* has led to; return the record."""
     record = CutRecord()
     await left.judge(state.generator("recovery"), record)
@@ -199,13 +192,13 @@ async def _record_recovery(left: Remains, state: State) -> CutRecord:
 
 
 def _left_again(
-    recorded: Recorded,
+    recorded: Recording,
     disks: Sequence[DiskState],
-    left: Remains,
+    left: Left,
     again: Sequence[DiskState],
     before: State,
     cut: Cut,
-) -> Remains:
+) -> Left:
     """Return what *cut* left of *again*, the disks of *left* during the recovery from *before*.
 
     *disks* are those at the moment of the first cut.
@@ -220,9 +213,9 @@ def _left_again(
 
 
 async def _crash_recovery(
-    recorded: Recorded,
+    recorded: Recording,
     disks: Sequence[DiskState],
-    left: Remains,
+    left: Left,
     state: State,
     generator: random.Random,
     counts: Counts,
@@ -271,7 +264,7 @@ def _moments_of(record: CutRecord, generator: random.Random) -> set[int]:
 
 
 def _draw_again(
-    recorded: Recorded,
+    recorded: Recording,
     state: State,
     index: int,
     disks: Sequence[DiskState],

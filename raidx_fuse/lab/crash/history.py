@@ -234,8 +234,10 @@ class Timeline:
         verb = next((span.verb for span in running if span.is_job), "")
         return verb or (running[-1].verb if running else "idle")
 
-    def name(self, content: bytes) -> str:
-        """Return a text that says which write *content* comes from."""
+    def name(self, content: bytes | None) -> str:
+        """Return a text that says which write *content* comes from; None: it cannot be read."""
+        if content is None:
+            return "nothing that can be read"
         if content == ZEROS:
             return "zeros"
         return self.known.get(content, f"content that nobody wrote ({content[:8].hex()}...)")
@@ -483,13 +485,14 @@ class History:
 
     # -- texts ---------------------------------------------------------------------------------
 
-    def name(self, content: bytes) -> str:
-        """Return a text that says which write *content* comes from."""
-        return self.timeline.name(content)
+    def describe(self, sector: int, content: bytes | None, allowed: Iterable[bytes] = ()) -> str:
+        """Return a text that says what *sector* holds, and what it may hold.
 
-    def describe(self, sector: int, content: bytes, allowed: Iterable[bytes] = ()) -> str:
-        """Return a text that says what *sector* holds, and what it may hold."""
-        names = sorted({self.name(one) for one in allowed})
+        Without *content* it cannot be read.
+        """
         volume = f"volume {self.volume}, " if self.volume else ""
-        text = f"{volume}sector {sector} holds {self.name(content)}"
+        if content is None:
+            return f"{volume}sector {sector} cannot be read"
+        names = sorted({self.timeline.name(one) for one in allowed})
+        text = f"{volume}sector {sector} holds {self.timeline.name(content)}"
         return f"{text}, allowed: {', '.join(names[:_SHOWN])}" if names else text

@@ -20,20 +20,31 @@ in the end no table names a move. On a share of the states
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.documents import JobDetail
 from raidx_fuse.errors import ungrouped
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.lab.crash.disks import POISON, SectorDisk
-from raidx_fuse.lab.crash.history import Expectation
-from raidx_fuse.lab.crash.mounting import mounted, moves_of
-from raidx_fuse.lab.crash.parts import Parts, Readable, read_sectors
+from raidx_fuse.lab.crash.history import Expectation, History
+from raidx_fuse.lab.crash.mounting import (
+    POLL_S,
+    check_parity,
+    mounted,
+    moves_of,
+    take_back,
+    wait_for_jobs,
+    waits,
+)
+from raidx_fuse.lab.crash.pairs.play import LIMIT_S
+from raidx_fuse.lab.crash.pairs.scene import READ_BYTES as PAIR_READ_BYTES
+from raidx_fuse.lab.crash.pairs.scene import PairRecording, since
+from raidx_fuse.lab.crash.parts import Parts, read_all, read_volume
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import Cut, ViolationError, as_violations
 from raidx_fuse.layouts.numbers import Chunk, Role, Stripe, cell_range
@@ -44,8 +55,10 @@ from raidx_fuse.members.simulated.powercut import CutRecord, Image
 from raidx_fuse.members.simulated.virtual_time import begin_anew, run, sleep
 from raidx_fuse.pool.allocate import free_ranges
 from raidx_fuse.pool.pool import Pool
+from raidx_fuse.pool.volume import Volume
 
 Sectors = list[bytes | None]  # None: it cannot be read
+Found = dict[str, Sectors]  # by the name of the volume
 
 # What each journal mode promises after a cut, and where it promises less.
 #
@@ -114,9 +127,9 @@ def lost_matters(journal: str) -> bool:
 
 
 MOUNT_LIMIT_S = 3600.0  # of virtual time: a mount that takes longer counts as hanging
-POLL_S = 0.25
 
 READ_BYTES = (1 << 20, 4096, 16384)
+LOSE_SHARE = 0.25  # of the pairs: as many members as can be spared are lost after the mount
 ALONE_SHARE = 0.25  # of the states: each array of a pool is mounted alone before both are together
 CANCEL_SHARE = 0.25
 USED_SHARE = 0.3  # volumes are written while the moves go on
@@ -150,13 +163,20 @@ class Left:
         return [roles.away(self.lost, self.moment) for roles in self.recording.arrays]
 
     async def judge(self, generator: random.Random, record: CutRecord | None = None) -> None:
-        """Check the promises: `judge` below. Raises ViolationError.
+        """Check the promises; *generator* draws the additional checks. Raises ViolationError.
 
-        With *record*, sectors that this recovery could not recover are exempt from now on.
+        With *record* the disks record their writes (in the order of their numbers), so that the
+        recovery itself can be cut; the additional checks are left out then, and sectors that this
+        recovery could not recover are exempt from now on.
         """
-        exempt = await judge_inside(self, generator, record)
+        kind: type[_Oracle] = _PoolOracle if self.recording.is_pool else _ArrayOracle
+        if isinstance(self.recording, PairRecording):
+            kind = _PairOracle
+        look = kind(self, generator, record)
+        with as_violations("the jobs that the mount started never end"), ungrouped():
+            await begin_anew(look.look, seed=generator.getrandbits(32))
         if record is not None:
-            self.exempt = exempt
+            self.exempt = look.exempt
 
     def again(self, images: Mapping[int, Image], cut: Cut) -> Left:
         """Return what *cut* of the recovery left: *images*."""
@@ -164,141 +184,25 @@ class Left:
 
 
 def judge(left: Left, generator: random.Random, record: CutRecord | None = None) -> frozenset[int]:
-    """Check what a cut left; return the sectors for which nothing is promised.
-
-    Raises ViolationError if the array breaks a promise. *generator* draws the additional checks.
-    With *record* the disks record their writes (in the order of their numbers), so that the
-    recovery itself can be cut; the additional checks are left out then.
-    """
-    return run(judge_inside, left, generator, record)
-
-
-async def judge_inside(
-    left: Left, generator: random.Random, record: CutRecord | None = None
-) -> frozenset[int]:
-    """`judge` as a coroutine: one trio run checks many states, one after the other."""
-    look = _Oracle(left, generator, record)
-    with as_violations("the jobs that the mount started never end"), ungrouped():
-        await begin_anew(look.look, seed=generator.getrandbits(32))
-    return look.exempt
+    """Check what a cut *left*; return the sectors for which nothing is promised: `Left.judge`."""
+    run(left.judge, generator, record)
+    return left.exempt
 
 
 class _Oracle:
+    """What all looks have in common: the disks, the comparison of sectors, waiting, parity."""
+
     def __init__(self, left: Left, generator: random.Random, record: CutRecord | None) -> None:
         self.left = left
         self.recording = left.recording
         self.rng = generator
         self.record = record
-        self.parts = left.recording.parts
-        self.read_bytes = READ_BYTES[0] if self.recording.is_pool else generator.choice(READ_BYTES)
-        self.degraded_ok = lost_matters(left.recording.cell.journal)
-        roles = left.recording.arrays
-        self.damaged = any(one.is_damaged(left.moment) for one in roles)
+        self.damaged = any(one.is_damaged(left.moment) for one in self.recording.arrays)
         self.exempt = left.exempt
 
     async def look(self) -> None:
         """Mount the members and run all checks. Raises ViolationError."""
-        if self.recording.is_pool:
-            await self._look_at_pool(self._members())
-        else:
-            await self._look_at_array(self._members()[0])
-
-    async def _look_at_array(self, members: list[Member]) -> None:
-        roles = self.recording.roles
-        draw = self.rng.random()
-        if self.record is None and draw < 0.06:
-            await self._look_only(members)
-        absent = self._hold_back(members) if self.record is None and 0.3 < draw < 0.4 else None
-        async with open_array(members, start_degraded=self.degraded_ok) as array:
-            for shaper in (array.grow_operation, array.restripe_operation):
-                shaper.on_release.append(members.remove)  # a growth was undone: the disk is free
-            if self.record is not None:
-                self.record.note("mounted")
-            first = await self._check_mounted(array)
-            await self._wait_for_jobs(array)
-            await self._check_parity(array)
-            self._check_same(first, await self._read_all(array), "after the mount's own work")
-            whole = not array.member_set.lost
-            if self.record is None and 0.06 <= draw < 0.14 and not whole:
-                await self._replace_lost(array)
-                self._check_same(first, await self._read_all(array), "after a rebuild")
-            elif self.record is None and draw > 0.9 and not whole:
-                await self._check_degraded_writes(array)
-            if absent is not None:
-                await self._check_degraded_writes(array)
-        if absent is not None:
-            await self._check_return(members, absent)
-        may_lose = roles.tolerance(self.left.moment) and not self.damaged
-        if self.record is None and 0.14 <= draw < 0.22 and whole and may_lose:
-            absent = members.pop(self.rng.randrange(len(members)))
-            async with open_array(members) as array:
-                again = await self._read_all(array)
-                self._check_same(first, again, "without a member, after a clean end")
-                await self._check_degraded_writes(array)
-            await self._check_return(members, absent)
-
-    async def _look_at_pool(self, arrays: list[list[Member]]) -> None:
-        if self.record is None and self.rng.random() < ALONE_SHARE:
-            await self._each_alone(arrays)
-        async with mounted(arrays) as pool:
-            slow = self.record is None and self.rng.random() < USED_SHARE
-            for job in moves_of(pool):
-                job.limit(0, self.rng.choice(SLOW_BYTES) if slow else 0)
-            first = await self._check_pool(pool)
-            if self.rng.random() < CANCEL_SHARE:
-                for job in moves_of(pool):
-                    job.cancel()
-            if slow:
-                await self._use(pool, first)
-            for job in moves_of(pool):
-                job.limit(0, 0)
-            for volumes in pool.arrays:
-                await self._wait_for_jobs(volumes.array)
-            with trio.fail_after(MOUNT_LIMIT_S):
-                for volumes in pool.arrays:
-                    await volumes.wiped()
-            await self._check_pool_same(first, pool, "after the mount's own work")
-            await self._check_tidy(pool)
-            if self.record is None:
-                for volumes in pool.arrays:
-                    await self._check_parity(volumes.array)
-        async with mounted(arrays) as pool:
-            await self._check_pool_same(first, pool, "after a clean end")
-
-    def _hold_back(self, members: list[Member]) -> Member | None:
-        """Take one member that is whole from *members*, if the array can do without it."""
-        left, roles = self.left, self.recording.roles
-        (away,) = left.away
-        if self.damaged or len(away) + len(left.unread) >= roles.tolerance(left.moment):
-            return None
-        paths = {member.path: member for member in members}
-        role = self.rng.choice([role for role in roles.present(left.moment) if role not in away])
-        disk = roles.holder(role, left.moment)
-        absent = paths.get(f"disk{disk}")
-        if absent is not None:
-            members.remove(absent)
-            self.left = replace(left, lost=left.lost | {disk})
-        return absent
-
-    async def _check_return(self, members: list[Member], absent: Member) -> None:
-        """Mount *members*, which were written without *absent*, with it: it is caught up."""
-        async with open_array(members, start_degraded=True) as array:
-            before = await self._read_all(array)
-        async with open_array([*members, absent]) as array:
-            await self._wait_for_jobs(array)
-            await self._check_parity(array)
-            self._check_same(before, await self._read_all(array), "after a member came back")
-
-    async def _each_alone(self, arrays: list[list[Member]]) -> None:
-        """Mount each array of a pool without the other one."""
-        seen: set[str] = set()
-        for number in self.rng.sample((0, 1), 2):
-            async with mounted([arrays[number]]) as pool:
-                found = (await self._read_pool(pool)).keys()
-                if both := seen & found:
-                    raise ViolationError(f"each array alone shows {', '.join(both)}")
-                seen |= found
-                await self._check_free(pool)
+        raise NotImplementedError
 
     def _members(self) -> list[list[Member]]:
         """Return the members of each array."""
@@ -337,150 +241,59 @@ class _Oracle:
 
     # -- checks --------------------------------------------------------------------------------
 
-    async def _look_only(self, members: list[Member]) -> None:
-        """Mount read-only: the content is as promised, and no byte of a member changes."""
-        before = [_content(member) for member in members]
-        async with open_array(members, read_only=True, start_degraded=self.degraded_ok) as array:
-            await self._check_mounted(array)
-        if before != [_content(member) for member in members]:
-            raise ViolationError("a read-only mount wrote to a member")
+    def _is_excused(self, history: History, sector: int, content: bytes | None) -> bool:
+        """Return whether *sector* may be *content*, whatever was written."""
+        return sector in self.exempt
 
-    async def _check_mounted(self, array: Array) -> Sectors:
-        """Check the roles in use and every sector; return the sectors (None: EIO)."""
-        member_set = array.member_set
-        unexpected = member_set.lost - self.left.away[0]
-        if unexpected:
-            raise ViolationError(
-                f"roles {sorted(unexpected)} were left out though nothing happened to them: "
-                f"{'; '.join(array.warnings)}"
-            )
-        (expected,) = self.left.expected
-        bad = self._bad_roles()
-        self.exempt |= exempt_sectors(
-            self.recording.cell.journal,
-            member_set.layout,  # the present layout: chunks of bundles may have moved
-            self.parts,
-            expected,
-            lambda stripe: member_set.lost_at(stripe) | bad,
-        )
-        found = await self._read_all(array)
-        if found == expected.plainest:
-            return found
-        self._check_sectors(found, expected, 0)
-        return found
+    def _excuses_parity(self, layout: Layout) -> Callable[[int], bool]:
+        """Return which stripes of *layout* may have wrong parity."""
+        return lambda stripe: False
 
-    def _check_sectors(self, found: Sectors, expected: Expectation, volume: int) -> None:
+    def _check_members(self, arrays: Iterable[Array]) -> None:
+        """Check the roles in use. Raises ViolationError."""
+        for number, (array, roles) in enumerate(zip(arrays, self.recording.arrays, strict=True)):
+            lost = self.recording.of_array(number, self.left.lost)
+            unexpected = roles.unexpected(array.member_set.lost, lost, self.left.moment)
+            if unexpected:
+                raise ViolationError(
+                    f"roles {sorted(unexpected)} were left out though nothing happened to them: "
+                    f"{'; '.join(array.warnings)}"
+                )
+
+    def _poisoned(self) -> list[int]:
+        """Return the disks that have sectors that cannot be read."""
+        if not self.recording.has_poison:
+            return []
+        return [n for n, image in self.left.images.items() if POISON in image]
+
+    def _check_sectors(self, found: Sectors, history: History) -> None:
         """Check what was *found* in a volume. Raises ViolationError."""
+        expected = history.at(self.left.moment)
+        if found == expected.plainest[: len(found)]:
+            return
         wrong = []
         for sector, content in enumerate(found):
-            if content in expected.allowed[sector] or sector in self.exempt:
+            allowed = expected.allowed[sector]
+            if content in allowed or self._is_excused(history, sector, content):
                 continue
-            if content is None:
-                wrong.append(f"sector {sector} cannot be read")
-            else:
-                history = self.recording.volumes[volume]
-                wrong.append(history.describe(sector, content, expected.allowed[sector]))
+            wrong.append(history.describe(sector, content, allowed))
         if wrong:
             more = f" (and {len(wrong) - 3} more sectors)" if len(wrong) > 3 else ""
             raise ViolationError("; ".join(wrong[:3]) + more)
 
-    def _bad_roles(self) -> frozenset[Role]:
-        """Return the roles whose disks have sectors that cannot be read."""
-        if not self.recording.has_poison:
-            return frozenset()
-        numbers = [n for n, image in self.left.images.items() if POISON in image]
-        return frozenset(map(Role, self.recording.roles.of(tuple(numbers), self.left.moment)))
-
-    async def _read_all(self, store: Readable, parts: Parts | None = None) -> Sectors:
-        """Return every sector; None where a read fails."""
-        sectors: Sectors = []
-        for at, length in (parts or self.parts).ranges(self.read_bytes):
-            sectors += await read_sectors(store, at, length)
-        return sectors
-
-    def _check_same(self, before: Sectors, after: Sectors, when: str) -> None:
+    def _check_same(self, before: Found, after: Found, when: str) -> None:
+        """Check that all volumes are as *before*. Raises ViolationError."""
         if before == after:
             return
-        name = self.recording.timeline.name
-        for sector, (old, new) in enumerate(zip(before, after, strict=True)):
-            if old != new and sector not in self.exempt:
-                was, now = (name(c) if c is not None else "EIO" for c in (old, new))
-                raise ViolationError(f"sector {sector} changed from {was} to {now} {when}")
-
-    # -- checks of a pool ----------------------------------------------------------------------
-
-    async def _read_pool(self, pool: Pool) -> dict[str, Sectors]:
-        """Return the sectors of each volume that is shown, by name. Raises ViolationError."""
-        found: dict[str, Sectors] = {}
-        for volumes in pool.arrays:
-            for volume in volumes.volumes:
-                if volume.name in found:
-                    raise ViolationError(f"volume {volume.name} is shown twice")
-                parts = Parts([(0, volume.size_bytes // SECTOR_BYTES)])
-                found[volume.name] = await self._read_all(volume, parts)
-        moment = self.left.moment
-        known = {history.volume: history for history in self.recording.volumes}
-        for name in found:
-            if name not in known or not any(known[name].at(moment).sizes):
-                raise ViolationError(f"volume {name} is there, though it should not be")
-        return found
-
-    async def _check_pool(self, pool: Pool) -> dict[str, Sectors]:
-        """Check the roles in use and every volume; return the sectors of each by name."""
-        for volumes, away in zip(pool.arrays, self.left.away, strict=True):
-            if unexpected := volumes.array.member_set.lost - away:
-                raise ViolationError(f"roles {sorted(unexpected)} were left out for no reason")
-        found = await self._read_pool(pool)
-        for number, history in enumerate(self.recording.volumes):
-            content, expected = found.get(history.volume), history.at(self.left.moment)
-            size = 0 if content is None else len(content) * SECTOR_BYTES
-            if size not in expected.sizes:
-                has = f"has {size} bytes" if size else "is lost"
-                allowed = f"allowed: {sorted(set(expected.sizes))}"
-                raise ViolationError(f"volume {history.volume} {has}, {allowed}")
-            if content is not None:
-                self._check_sectors(content, expected, number)
-        await self._check_free(pool)
-        return found
-
-    async def _check_pool_same(self, before: dict[str, Sectors], pool: Pool, when: str) -> None:
-        after = await self._read_pool(pool)
         if before.keys() != after.keys():
             raise ViolationError(f"volumes {sorted(before)} became {sorted(after)} {when}")
-        for name, sectors in before.items():
-            self._check_same(sectors, after[name], when)
-
-    async def _check_free(self, pool: Pool) -> None:
-        for volumes in pool.arrays:
-            array = volumes.array
-            for extent in free_ranges(volumes.table().taken(), array.size_bytes):
-                if any(await array.read(extent.offset, extent.length)):
-                    raise ViolationError(f"array {array.name}: a free byte is not zero")
-
-    async def _use(self, pool: Pool, content: dict[str, Sectors]) -> None:
-        """Write some sectors while the moves go on; *content* has them then."""
-        for _ in range(self.rng.randint(1, 8)):
-            shown = [volume for volumes in pool.arrays for volume in volumes.volumes]
-            if not shown:
-                return
-            volume = self.rng.choice(shown)
-            sector = self.rng.randrange(volume.size_bytes // SECTOR_BYTES)
-            data = self.rng.randbytes(SECTOR_BYTES)
-            await volume.write(sector * SECTOR_BYTES, data)
-            content[volume.name][sector] = data
-            await trio.sleep(self.rng.choice((0.0, 0.1, 1.0)))
-
-    async def _check_tidy(self, pool: Pool) -> None:
-        """Check that no move is left. Raises ViolationError."""
-        await self._check_free(pool)
-        for volumes in pool.arrays:
-            table = volumes.table()
-            if table.arrived or any(record.move is not None for record in table.volumes):
-                raise ViolationError(f"array {volumes.array.name} still names a move: {table}")
-        if pool.unshown:
-            raise ViolationError(pool.unshown[0].text)
-
-    # -- checks of an array --------------------------------------------------------------------
+        for history in self.recording.volumes:
+            found = before.get(history.volume, []), after.get(history.volume, [])
+            for sector, (old, new) in enumerate(zip(*found, strict=True)):
+                read = None if old is None or new is None else new
+                if old != new and not self._is_excused(history, sector, read):
+                    was, now = (history.describe(sector, one) for one in (old, new))
+                    raise ViolationError(f"{was}, then {now}, {when}")
 
     async def _wait_for_jobs(self, array: Array) -> None:
         with trio.fail_after(MOUNT_LIMIT_S):
@@ -498,21 +311,114 @@ class _Oracle:
                 raise ViolationError(f"{job['kind']} ended as {job['state']}: {job['error']}")
 
     async def _check_parity(self, array: Array) -> None:
-        if array.member_set.lost or self.damaged:
-            return
-        with trio.fail_after(MOUNT_LIMIT_S):
-            result = await array.jobs.wait(await array.start_scrub(repair=False))
-        if result["state"] != "done":
-            raise ViolationError(f"scrub ended as {result['state']}: {result['error']}")
-        layout = array.context.layout
+        if not self.damaged:
+            with trio.fail_after(MOUNT_LIMIT_S):
+                await check_parity(array, self._excuses_parity(array.context.layout))
+
+
+class _ArrayOracle(_Oracle):
+    """Looks at one array without volumes: it is the only volume, without a name."""
+
+    def __init__(self, left: Left, generator: random.Random, record: CutRecord | None) -> None:
+        super().__init__(left, generator, record)
+        self.parts = self.recording.parts
+        self.read_bytes = generator.choice(READ_BYTES)
+        self.degraded_ok = lost_matters(self.recording.cell.journal)
+
+    async def look(self) -> None:
+        (members,) = self._members()
+        roles = self.recording.roles
+        draw = self.rng.random()
+        if self.record is None and draw < 0.06:
+            await self._look_only(members)
+        absent = self._hold_back(members) if self.record is None and 0.3 < draw < 0.4 else None
+        async with open_array(members, start_degraded=self.degraded_ok) as array:
+            for shaper in (array.grow_operation, array.restripe_operation):
+                shaper.on_release.append(members.remove)  # a growth was undone: the disk is free
+            if self.record is not None:
+                self.record.note("mounted")
+            first = await self._check_mounted(array)
+            await self._wait_for_jobs(array)
+            await self._check_parity(array)
+            self._check_same(first, await self._read(array), "after the mount's own work")
+            whole = not array.member_set.lost
+            if self.record is None and 0.06 <= draw < 0.14 and not whole:
+                await self._replace_lost(array)
+                self._check_same(first, await self._read(array), "after a rebuild")
+            elif self.record is None and draw > 0.9 and not whole:
+                await self._check_degraded_writes(array)
+            if absent is not None:
+                await self._check_degraded_writes(array)
+        if absent is not None:
+            await self._check_return(members, absent)
+        may_lose = roles.tolerance(self.left.moment) and not self.damaged
+        if self.record is None and 0.14 <= draw < 0.22 and whole and may_lose:
+            absent = members.pop(self.rng.randrange(len(members)))
+            async with open_array(members) as array:
+                again = await self._read(array)
+                self._check_same(first, again, "without a member, after a clean end")
+                await self._check_degraded_writes(array)
+            await self._check_return(members, absent)
+
+    def _hold_back(self, members: list[Member]) -> Member | None:
+        """Take one member that is whole from *members*, if the array can do without it."""
+        left, roles = self.left, self.recording.roles
+        away = roles.away(left.lost, left.moment)
+        if self.damaged or len(away) + len(left.unread) >= roles.tolerance(left.moment):
+            return None
+        paths = {member.path: member for member in members}
+        role = self.rng.choice([role for role in roles.present(left.moment) if role not in away])
+        disk = roles.holder(role, left.moment)
+        absent = paths.get(f"disk{disk}")
+        if absent is not None:
+            members.remove(absent)
+            self.left = replace(left, lost=left.lost | {disk})
+        return absent
+
+    async def _check_return(self, members: list[Member], absent: Member) -> None:
+        """Mount *members*, which were written without *absent*, with it: it is caught up."""
+        async with open_array(members, start_degraded=True) as array:
+            before = await self._read(array)
+        async with open_array([*members, absent]) as array:
+            await self._wait_for_jobs(array)
+            await self._check_parity(array)
+            self._check_same(before, await self._read(array), "after a member came back")
+
+    async def _look_only(self, members: list[Member]) -> None:
+        """Mount read-only: the content is as promised, and no byte of a member changes."""
+        before = [_content(member) for member in members]
+        async with open_array(members, read_only=True, start_degraded=self.degraded_ok) as array:
+            await self._check_mounted(array)
+        if before != [_content(member) for member in members]:
+            raise ViolationError("a read-only mount wrote to a member")
+
+    async def _check_mounted(self, array: Array) -> Found:
+        """Check the roles in use and every sector; return the sectors."""
+        self._check_members([array])
+        member_set = array.member_set
+        (expected,) = self.left.expected
+        poisoned = self.recording.roles.of(tuple(self._poisoned()), self.left.moment)
+        bad = frozenset(map(Role, poisoned))
+        self.exempt |= exempt_sectors(
+            self.recording.cell.journal,
+            member_set.layout,  # the present layout: chunks of bundles may have moved
+            self.parts,
+            expected,
+            lambda stripe: member_set.lost_at(stripe) | bad,
+        )
+        found = await self._read(array)
+        self._check_sectors(found[""], self.recording.history)
+        return found
+
+    async def _read(self, array: Array) -> Found:
+        return {"": await read_all(array, self.parts.ranges(self.read_bytes))}
+
+    def _excuses_parity(self, layout: Layout) -> Callable[[int], bool]:
         if not layout.contiguous:
             layout = self.recording.roles.layout
         stripe_bytes = layout.code.data_count * layout.chunk_bytes
         exempt = (self.parts.in_image(sector) * SECTOR_BYTES for sector in self.exempt)
-        given_up = {at // stripe_bytes for at in exempt}
-        wrong = [found for found in result["findings"] if found["stripe"] not in given_up]
-        if wrong:
-            raise ViolationError(f"parity is not consistent: {wrong[:2]}")
+        return {at // stripe_bytes for at in exempt}.__contains__
 
     async def _replace_lost(self, array: Array) -> None:
         """Give every lost role a new member, rebuild it, and check the parity."""
@@ -546,7 +452,7 @@ class _Oracle:
             written += length
         await array.flush()
         context = array.context
-        for number, sector in enumerate(await self._read_all(array)):
+        for number, sector in enumerate((await self._read(array))[""]):
             wanted = content[number * SECTOR_BYTES : (number + 1) * SECTOR_BYTES]
             at = self.parts.in_image(number) * SECTOR_BYTES
             # A lost chunk that the parts do not cover whole stays lost.
@@ -554,9 +460,242 @@ class _Oracle:
                 raise ViolationError("a write after the recovery reads back wrong")
 
 
-def waits(job: JobDetail) -> bool:
-    """Return whether *job*, a growth, waits for a lost member."""
-    return job.get("waits_for_role") is not None
+class _PoolOracle(_Oracle):
+    """Looks at the volumes of several arrays."""
+
+    read_bytes = READ_BYTES[0]
+
+    async def look(self) -> None:
+        arrays = self._members()
+        if self.record is None and self.rng.random() < ALONE_SHARE:
+            await self._each_alone(arrays)
+        async with mounted(arrays) as pool:
+            slow = self.record is None and self.rng.random() < USED_SHARE
+            for job in moves_of(pool):
+                job.limit(0, self.rng.choice(SLOW_BYTES) if slow else 0)
+            first = await self._check_volumes(pool)
+            if self.rng.random() < CANCEL_SHARE:
+                for job in moves_of(pool):
+                    job.cancel()
+            if slow:
+                await self._use(pool, first)
+            for job in moves_of(pool):
+                job.limit(0, 0)
+            for volumes in pool.arrays:
+                await self._wait_for_jobs(volumes.array)
+            with trio.fail_after(MOUNT_LIMIT_S):
+                for volumes in pool.arrays:
+                    await volumes.wiped()
+            self._check_same(first, await self._read_pool(pool), "after the mount's own work")
+            await self._check_tidy(pool)
+            if self.record is None:
+                for volumes in pool.arrays:
+                    await self._check_parity(volumes.array)
+        async with mounted(arrays) as pool:
+            self._check_same(first, await self._read_pool(pool), "after a clean end")
+
+    async def _each_alone(self, arrays: list[list[Member]]) -> None:
+        """Mount each array of a pool without the other one."""
+        seen: set[str] = set()
+        for number in self.rng.sample((0, 1), 2):
+            async with mounted([arrays[number]]) as pool:
+                found = (await self._read_pool(pool)).keys()
+                if both := seen & found:
+                    raise ViolationError(f"each array alone shows {', '.join(both)}")
+                seen |= found
+                await self._check_free(pool)
+
+    def _shown(self, pool: Pool) -> Iterator[Volume]:
+        """Yield the volumes that are to be checked."""
+        for volumes in pool.arrays:
+            yield from volumes.volumes
+
+    def _histories(self) -> list[History]:
+        """Return the histories of the volumes that are to be checked."""
+        return self.recording.volumes
+
+    def _check_known(self, found: Found) -> None:
+        """Check that each volume found may be there. Raises ViolationError."""
+        known = {history.volume: history for history in self._histories()}
+        for name in found:
+            if name not in known or not any(known[name].at(self.left.moment).sizes):
+                raise ViolationError(f"volume {name} is there, though it should not be")
+
+    async def _read_pool(self, pool: Pool) -> Found:
+        """Return the sectors of each volume that is shown. Raises ViolationError."""
+        found: Found = {}
+        for volume in self._shown(pool):
+            if volume.name in found:
+                raise ViolationError(f"volume {volume.name} is shown twice")
+            found[volume.name] = await read_volume(volume, self.read_bytes)
+        self._check_known(found)
+        return found
+
+    async def _check_volumes(self, pool: Pool) -> Found:
+        """Check the roles in use and every volume; return the sectors of each."""
+        self._check_members(volumes.array for volumes in pool.arrays)
+        found = await self._read_pool(pool)
+        for history in self._histories():
+            content, expected = found.get(history.volume), history.at(self.left.moment)
+            size = 0 if content is None else len(content) * SECTOR_BYTES
+            if size not in expected.sizes:
+                has = f"has {size} bytes" if size else "is lost"
+                allowed = f"allowed: {sorted(set(expected.sizes))}"
+                raise ViolationError(f"volume {history.volume} {has}, {allowed}")
+            if content is not None:
+                self._check_sectors(content, history)
+        await self._check_free(pool)
+        return found
+
+    async def _check_free(self, pool: Pool) -> None:
+        for volumes in pool.arrays:
+            array = volumes.array
+            for extent in free_ranges(volumes.table().taken(), array.size_bytes):
+                if any(await array.read(extent.offset, extent.length)):
+                    raise ViolationError(f"array {array.name}: a free byte is not zero")
+
+    async def _use(self, pool: Pool, content: Found) -> None:
+        """Write some sectors while the moves go on; *content* has them then."""
+        for _ in range(self.rng.randint(1, 8)):
+            shown = [volume for volumes in pool.arrays for volume in volumes.volumes]
+            if not shown:
+                return
+            volume = self.rng.choice(shown)
+            sector = self.rng.randrange(volume.size_bytes // SECTOR_BYTES)
+            data = self.rng.randbytes(SECTOR_BYTES)
+            await volume.write(sector * SECTOR_BYTES, data)
+            content[volume.name][sector] = data
+            await trio.sleep(self.rng.choice((0.0, 0.1, 1.0)))
+
+    async def _check_tidy(self, pool: Pool) -> None:
+        """Check that no move is left. Raises ViolationError."""
+        await self._check_free(pool)
+        for volumes in pool.arrays:
+            table = volumes.table()
+            if table.arrived or any(record.move is not None for record in table.volumes):
+                raise ViolationError(f"array {volumes.array.name} still names a move: {table}")
+        if pool.unshown:
+            raise ViolationError(pool.unshown[0].text)
+
+
+class _PairOracle(_PoolOracle):
+    """Looks at the volumes of a pair: without as many members as can be spared, and with them.
+
+    Where members are lost, what a write past the log may have torn is excepted: the sectors of a
+    stripe that was written whole, and, without a log, of every stripe that was written.
+    """
+
+    recording: PairRecording
+    read_bytes = PAIR_READ_BYTES
+
+    def __init__(self, left: Left, generator: random.Random, record: CutRecord | None) -> None:
+        super().__init__(left, generator, record)
+        assert isinstance(left.recording, PairRecording)
+        self.recording, moment = left.recording, left.moment
+        self.torn: dict[int, set[int]] = {}  # by the number of the volume
+        self.unreadable: dict[int, set[int]] = {}
+        mode = self.recording.weakest_mode(moment)
+        lacking = left.lost or any(one.lacking(moment) for one in self.recording.arrays)
+        for history in self._histories():
+            number = history.number
+            self.torn.setdefault(number, set()).update(since(self.recording.unsure, number, moment))
+            self.unreadable[number] = since(self.recording.unreadable, number, moment)
+        for history in self.recording.volumes if lacking and mode != "full" else ():
+            expected = history.at(moment)
+            for token in expected.in_flight if mode == "none" else expected.full_in_flight:
+                for number, sectors in self.recording.torn[token].items():
+                    self.torn.setdefault(number, set()).update(sectors)
+
+    async def look(self) -> None:
+        arrays = self._members()
+        disks = {disk.path: disk for members in arrays for disk in members}
+        async with mounted(arrays, start_degraded=True) as pool:
+            if self.record is not None:
+                self.record.note("mounted")
+            found = await self._check_volumes(pool)
+            if self.record is None and any(pool.transfers):
+                await self._write_lost(pool, found)  # what a second cut leaves is judged without it
+            await self._settled(pool, found, "after the mount's own work")
+            if self.record is not None or self.recording.burdened:
+                return
+            await self._take_back(pool, found, disks)
+            if self.rng.random() < LOSE_SHARE and not self._poisoned():
+                await self._lose(pool, found, disks)
+
+    def _shown(self, pool: Pool) -> Iterator[Volume]:
+        return (volume for volume in super()._shown(pool) if volume.name != "filler")
+
+    def _histories(self) -> list[History]:
+        return [one for one in self.recording.volumes if one.volume in self.recording.uuids]
+
+    def _check_known(self, found: Found) -> None:
+        strange = found.keys() - self.recording.uuids.keys()
+        if len(strange) > len(self.recording.volumes) - len(self._histories()):  # being created
+            raise ViolationError(f"volumes {sorted(strange)} are there, though they should not be")
+
+    async def _check_free(self, pool: Pool) -> None:
+        """Check nothing: that free bytes are zeros is looked at in the theme "pool"."""
+
+    def _is_excused(self, history: History, sector: int, content: bytes | None) -> bool:
+        unreadable = content is None and sector in self.unreadable.get(history.number, ())
+        return unreadable or sector in self.torn.get(history.number, ())
+
+    def _excuses_parity(self, layout: Layout) -> Callable[[int], bool]:
+        is_torn = any(self.torn[history.number] for history in self._histories())
+        return lambda stripe: is_torn
+
+    async def _settled(self, pool: Pool, found: Found, when: str) -> None:
+        """Wait for all jobs; check that all is as it was *found*, and parity is right."""
+        with trio.fail_after(LIMIT_S):
+            await wait_for_jobs(pool)
+        await self._check_again(pool, found, when)
+
+    async def _check_again(self, pool: Pool, found: Found, when: str) -> None:
+        self._check_same(found, await self._read_pool(pool), when)
+        for volumes in pool.arrays:
+            await self._check_parity(volumes.array)
+
+    async def _write_lost(self, pool: Pool, found: Found) -> None:
+        """Write over what cannot be read: a move of it that is paused goes on then."""
+        uuids = {volume.name: volume.uuid for volume in self._shown(pool)}
+        for name, content in found.items():
+            sector = 0
+            for lost, several in groupby(content, lambda what: what is None):
+                count = len(list(several))
+                if lost:  # at once: a part of a lost chunk gives the rest no content
+                    _, volume = pool.find(uuids[name])
+                    await volume.write(sector * SECTOR_BYTES, bytes(SECTOR_BYTES * count))
+                sector += count
+
+    async def _take_back(self, pool: Pool, found: Found, disks: Mapping[str, Member]) -> None:
+        """Take back the members that were out before the cut: they are caught up."""
+        if not any(volumes.array.member_set.lost for volumes in pool.arrays):
+            return
+        for volumes in pool.arrays:
+            member_set = volumes.array.member_set
+            record = member_set.config.record
+            paths = sorted(record(role).path_hint for role in member_set.lost)
+            for disk in [disks[path] for path in paths if path in disks]:
+                with trio.fail_after(LIMIT_S):
+                    await take_back(volumes.array, disk)
+                    await wait_for_jobs(pool)
+        await self._check_again(pool, found, "after the return of members")
+
+    async def _lose(self, pool: Pool, found: Found, disks: Mapping[str, Member]) -> None:
+        """Lose as many members as the array under test can spare; then take them back."""
+        array = pool.arrays[0].array
+        queues = array.member_set.queues
+        spare = array.context.code.tolerance - len(array.member_set.lost)
+        paths = {role: queue.member.path for role, queue in enumerate(queues) if queue is not None}
+        gone = self.rng.sample(list(paths), max(0, spare))
+        for role in gone:
+            await array.fail_disk(role)
+        self._check_same(found, await self._read_pool(pool), "without members")
+        for role in gone:
+            with trio.fail_after(LIMIT_S):
+                await take_back(array, disks[paths[role]])
+                await wait_for_jobs(pool)
+        await self._check_again(pool, found, "after the return of members")
 
 
 def _content(member: Member) -> Image:

@@ -11,12 +11,13 @@ page: only then is a torn page worse than an old one.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Protocol
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.members.base import SECTOR_BYTES
+from raidx_fuse.pool.volume import Volume
 
 
 class Readable(Protocol):
@@ -85,6 +86,20 @@ async def read_sectors(store: Readable, offset: int, length: int) -> list[bytes 
             *await read_sectors(store, offset + half, length - half),
         ]
     return [content[at : at + SECTOR_BYTES] for at in range(0, length, SECTOR_BYTES)]
+
+
+async def read_all(store: Readable, ranges: Iterable[tuple[int, int]]) -> list[bytes | None]:
+    """Return the sectors of all *ranges*, one after the other, None for an unreadable one."""
+    sectors: list[bytes | None] = []
+    for at, length in ranges:
+        sectors += await read_sectors(store, at, length)
+    return sectors
+
+
+async def read_volume(volume: Volume, most_bytes: int) -> list[bytes | None]:
+    """Return the sectors of *volume*, read at most *most_bytes* at a time."""
+    sectors = Parts([(0, volume.size_bytes // SECTOR_BYTES)])
+    return await read_all(volume, sectors.ranges(most_bytes))
 
 
 def in_sectors(offset: int, length: int) -> tuple[int, int]:

@@ -34,7 +34,7 @@ from raidx_fuse.lab.crash.hardware import (
 from raidx_fuse.lab.crash.history import History, Span, Timeline, WriteSpan
 from raidx_fuse.lab.crash.laws import DiskLaws, acknowledged, arrays_of, writer_of
 from raidx_fuse.lab.crash.mounting import mounted
-from raidx_fuse.lab.crash.parts import Parts, in_sectors, read_sectors
+from raidx_fuse.lab.crash.parts import Parts, in_sectors, read_all, read_sectors
 from raidx_fuse.lab.crash.recording import Recording, Roles
 from raidx_fuse.lab.crash.state import Cell, ViolationError
 from raidx_fuse.lab.crash.steps import Steps
@@ -174,17 +174,15 @@ class Player(Steps):
 
     async def _play_pool(self, script: Script) -> Recording:
         created = await self.hardware.create_pool()
-        self.parts = Parts([(0, 0)])
-        self.recording = Recording(
-            *(self.cell, self.seed, self.record, self.timeline, [], [], self.parts)
-        )
+        roles: list[Roles] = []
+        self.recording = Recording(self.cell, self.seed, self.record, self.timeline, [], roles)
         if self.is_scattered:
             arrays = [[self.hardware.disk(i, 0, None) for i in images] for *_, images in created]
             async with mounted(arrays) as self.pool:
                 await self._scatter()
         for number, (layout, regions, images) in enumerate(created):
             holders = [(0, role, len(self.disks) + role) for role in range(len(images))]
-            self.recording.arrays.append(Roles(layout, regions, holders))
+            roles.append(Roles(layout, regions, holders))
             for image in images:
                 disk = self.hardware.disk(image, len(self.disks), self.record)
                 self.disks.append(disk)
@@ -377,12 +375,10 @@ class Player(Steps):
                 if bytes(await volume.read(0, volume.size_bytes)) != history.content():
                     raise ViolationError(f"before any cut: volume {history.volume} is wrong")
             return
-        content: list[bytes | None] = []
         if self._changes is not None:
             await self._changes.pause()
-        for at, length in self.parts.ranges(self.sectors * SECTOR_BYTES):
-            content += await read_sectors(self.array, at, length)
-        for sector, got in enumerate(content):
+        ranges = self.parts.ranges(self.sectors * SECTOR_BYTES)
+        for sector, got in enumerate(await read_all(self.array, ranges)):
             if got != self.history.newest(sector):
                 self._check(sector, got)
         if self._changes is not None:

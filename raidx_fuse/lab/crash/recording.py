@@ -12,6 +12,7 @@ from raidx_fuse.lab.crash.durable import changes, whole_since
 from raidx_fuse.lab.crash.history import History, Timeline
 from raidx_fuse.lab.crash.parts import Parts
 from raidx_fuse.lab.crash.state import Cell
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.powercut import CutRecord, Image
@@ -96,6 +97,13 @@ class Roles:
             if begin <= moment < end and role in roles
         }
 
+    def unexpected(
+        self, roles: frozenset[Role], lost: Iterable[int], moment: int
+    ) -> frozenset[Role]:
+        """Return those of *roles* that should have a member at *moment*: the array's disks *lost*
+        are not theirs."""
+        return roles - self.away(frozenset(lost), moment)
+
     def losses(
         self, moment: int, generator: random.Random, least: int, disks: Iterable[int]
     ) -> frozenset[int]:
@@ -134,8 +142,8 @@ class Recording:
     record: CutRecord
     timeline: Timeline
     volumes: list[History]
-    arrays: list[Roles]
-    parts: Parts
+    arrays: Sequence[Roles]
+    parts: Parts = field(default_factory=lambda: Parts([(0, 0)]))
     array_of: list[int] = field(default_factory=list)
     filling: list[tuple[int, float]] = field(default_factory=list)
     zeroed: bool = False
@@ -197,8 +205,9 @@ class Recording:
         ]
         return dict(poisoned)
 
-    def _disks_of(self, array: int, disks: range) -> Sequence[int]:
-        return [d for d in disks if self.array_of[d] == array] if self.is_pool else disks
+    def of_array(self, array: int, disks: Iterable[int]) -> list[int]:
+        """Return those of *disks* that *array* has."""
+        return [disk for disk in disks if not self.is_pool or self.array_of[disk] == array]
 
     def losses(self, moment: int, generator: random.Random) -> tuple[int, ...]:
         """Draw the disks to lose at *moment*: of each array at most as many as its code allows."""
@@ -206,7 +215,7 @@ class Recording:
             return ()
         disks = range(len(self.record.starts))
         lost = (
-            roles.losses(moment, generator, not self.is_pool, self._disks_of(number, disks))
+            roles.losses(moment, generator, not self.is_pool, self.of_array(number, disks))
             for number, roles in enumerate(self.arrays)
         )
         return tuple(sorted(frozenset[int]().union(*lost)))

@@ -17,7 +17,8 @@ from raidx_fuse.lab.crash.crashing import (
     recorded_or_failure,
     replay_one,
 )
-from raidx_fuse.lab.crash.pairs.play import Meeting, PairRecording, is_pair
+from raidx_fuse.lab.crash.pairs.play import Meeting, is_pair
+from raidx_fuse.lab.crash.pairs.scene import PairRecording
 from raidx_fuse.lab.crash.state import KEPT, Cell, Cut, State, Violation
 
 STATES_MAX = 5  # of one meeting

@@ -21,7 +21,7 @@ from raidx_fuse.errors import (
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
 from raidx_fuse.lab.crash.history import WriteSpan
-from raidx_fuse.lab.crash.oracle import waits
+from raidx_fuse.lab.crash.mounting import Attendant, waits
 from raidx_fuse.lab.crash.pairs import disks
 from raidx_fuse.lab.crash.pairs.scene import MODES, Scene
 from raidx_fuse.lab.crash.state import ViolationError
@@ -31,12 +31,10 @@ from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.registry import find_layout, grows_in_place
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.pool.move import MoveVolumes, start_move, start_swap
-from raidx_fuse.pool.pool import Pool
 
 REFUSALS = (BusyError, NoSpaceError, UsageError, ArrayFailedError)
 UNDONE = (BusyError, NoSpaceError, UsageError)  # what a change of a table is refused with
 RESUMED_S = 10.0
-PATIENCE_S = 120.0  # more than what fails for a while
 PAGE = CHUNK_BYTES // SECTOR_BYTES
 
 Act = Callable[[Scene], Awaitable[None]]
@@ -294,29 +292,6 @@ async def _moved(scene: Scene) -> None:
 # -- the layout and the members ------------------------------------------------------------------
 
 
-class Attendant:
-    """Does what a user would with jobs of *pool* that an error has paused.
-
-    They are resumed; where content is lost, one that stays paused for PATIENCE_S is cancelled.
-    """
-
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
-        self._paused_s: dict[Job, float] = {}
-
-    def attend(self, job: Job) -> None:
-        """Resume or cancel *job*, if it is paused."""
-        if job.state != "paused":
-            return
-        now = trio.current_time()
-        arrays = [volumes.array for volumes in self.pool.arrays]
-        lost = any(a.member_set.unreadable or a.context.bad_chunks for a in arrays)
-        if lost and now - self._paused_s.setdefault(job, now) > PATIENCE_S:
-            job.cancel()
-        else:
-            job.resume()
-
-
 async def ended(scene: Scene, job: Job) -> None:
     """Return when *job* has ended. Raises ViolationError if it failed.
 
@@ -329,7 +304,7 @@ async def ended(scene: Scene, job: Job) -> None:
         with trio.move_on_after(RESUMED_S):
             await job.finished.wait()
         attendant.attend(job)
-    if job.state not in ("done", "cancelled") and not scene.events.weaknesses:
+    if job.state not in ("done", "cancelled") and not scene.is_weak:
         raise ViolationError(f"{job.kind} ended as {job.state}: {job.error}")
 
 
@@ -355,8 +330,8 @@ async def restripe(scene: Scene) -> None:
     name, added = scene.rng.choice(restripes_of(scene.cell.layout))
     width = scene.array.member_set.config.width + added
     tolerance = find_layout(name).tolerance(width)
-    limits = scene.events.tolerances[0]
-    before = limits[-1][1]
+    limits = scene.roles.limits
+    before = scene.roles.tolerance(scene.event)
     limits.append((scene.event, min(before, tolerance)))
     answer = await scene.array.restripe([scene.add_disk(0) for _ in range(added)], name, {})
     await _job_ended(scene, answer["job"])
@@ -396,7 +371,7 @@ async def replace(scene: Scene) -> None:
     answer = await scene.array.replace_disk(role, scene.add_disk(0))
     await _job_ended(scene, answer["job"])
     if weak is not None:
-        weak.heal(scene.event)
+        weak.end = scene.event
 
 
 async def _without_a_member(scene: Scene) -> None:
@@ -473,10 +448,10 @@ async def _poison(scene: Scene, lost: frozenset[Role]) -> None:
         gone = [c for c in cells if context.position(stripe, c)[0] in lost]
         scene.lose_sectors(stripe, [cell])
         scene.lose_sectors(stripe, gone)
-    disk = scene.disk_of(0, role)
+    disk, event = scene.disk_of(0, role), scene.event
     at = start + scene.rng.randrange(PAGE) * SECTOR_BYTES
     content = await disk.poison(at)
-    scene.poisoned.setdefault(scene.disks.index(disk), {})[at] = content
+    scene.recording.poisoned.append((event, scene.disks.index(disk), at, content))
 
 
 @_operation("mend", prepare=_unreadable, suits=_redundant, latent=True, away=1)
@@ -494,7 +469,7 @@ async def _unreadable_without_a_member(scene: Scene) -> None:
 async def give_up(scene: Scene) -> None:
     """Write over what cannot be read or recovered."""
     await scene.read("v")
-    for _, number, sectors in scene.events.unreadable[:1]:
+    for _, number, sectors in scene.recording.unreadable[:1]:
         assert scene.volumes[number].volume == "v"
         await scene.write("v", min(sectors), len(sectors))
 
@@ -534,7 +509,7 @@ async def tune(scene: Scene) -> None:
 async def mode(scene: Scene) -> None:
     """Change the journal mode, and back."""
     other = scene.rng.choice([one for one in MODES if one != scene.cell.journal])
-    scene.events.modes.append((scene.event, other))
+    scene.recording.modes.append((scene.event, other))
     await scene.array.set("journal", other)
     await scene.array.set("journal", scene.cell.journal)
 

@@ -13,33 +13,25 @@
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import trio
 
-from raidx_fuse.array.array import Array
-from raidx_fuse.errors import BusyError, RaidxError, UsageError, ungrouped
-from raidx_fuse.lab.crash.history import History, Span
-from raidx_fuse.lab.crash.oracle import waits
+from raidx_fuse.errors import RaidxError, UsageError, ungrouped
+from raidx_fuse.lab.crash.history import Span
+from raidx_fuse.lab.crash.mounting import check_parity, take_back, wait_for_jobs
 from raidx_fuse.lab.crash.pairs import disks
 from raidx_fuse.lab.crash.pairs.disks import Trigger
 from raidx_fuse.lab.crash.pairs.operations import (
     OPERATIONS,
     REFUSALS,
-    Attendant,
     Operation,
     create_volume,
 )
-from raidx_fuse.lab.crash.pairs.scene import Events, Scene, Weakness
+from raidx_fuse.lab.crash.pairs.scene import PairRecording, Scene, Weakness
 from raidx_fuse.lab.crash.state import Cell, ViolationError, as_violations
-from raidx_fuse.members.base import Member
-from raidx_fuse.members.simulated.powercut import CutRecord, Image
 from raidx_fuse.members.simulated.virtual_time import run, sleep, waiting_places
-from raidx_fuse.pool.pool import Pool
 
 PAIRS = "pairs"
 HOLD_S = 8.0  # less than io.timeout_s and what a twin is given: the held operation costs no member
@@ -52,9 +44,6 @@ ERRS = "errs"
 ERRS_SHARE = 0.3  # of the pairs: only the held operation fails
 ERRORS = (1, 2, 2, 4)  # tries of it: one error may be transient
 LOSE_SHARE = 0.4
-MET = 6  # weight of the moments at which the operations meet; other moments have 1
-UNLIMITED = 0
-POLL_S, RETRY_S, RETRIES = 0.25, 2.0, 40
 
 
 def is_pair(cell: Cell) -> bool:
@@ -98,89 +87,6 @@ class Meeting(NamedTuple):
         return meeting
 
 
-@dataclass
-class PairRecording:
-    """One pair that was run: the *record* of its disks, its volumes and what happened when.
-
-    *steps*: how many disk operations the first operation took; *void*: the pair cannot be had;
-    *met*: the events at which the operations met; *arrays*: how many there are; *burdened*: more
-    members failed at once than the array can spare; *poisoned*: by disk, what its unreadable
-    sectors held.
-    """
-
-    cell: Cell
-    seed: int
-    record: CutRecord
-    volumes: list[History]
-    uuids: dict[str, str]
-    events: Events
-    spans: list[Span]
-    arrays: int
-    steps: int = 0
-    void: bool = False
-    burdened: bool = False
-    has_poison: bool = False
-    poisoned: dict[int, dict[int, bytes]] = field(default_factory=dict)
-    met: tuple[int, int] = (0, 0)
-    memory: dict[int, Image] = field(default_factory=dict)
-    is_pool: bool = True
-
-    def verb_at(self, moment: int) -> str:
-        """Return the operations that run at *moment*."""
-        running = [span.verb for span in self.spans if span.runs(moment)]
-        return "+".join(running) or "idle"
-
-    def note_void(self) -> PairRecording:
-        """Note that the pair cannot be had; return it."""
-        self.void = True
-        return self
-
-    def note_burdened(self) -> None:
-        """Note that more members failed at once than the array can spare."""
-        self.burdened = True
-
-    def note_met(self, begin: int, end: int) -> None:
-        """Note that the operations met from event *begin* to *end*."""
-        self.met = begin, end
-
-    def note_steps(self, steps: int) -> None:
-        """Note how many disk operations the first operation took."""
-        self.steps = steps
-
-    def by_array(self, disks: Sequence[int]) -> tuple[int, ...]:
-        """Return how many of *disks* each array has."""
-        of = self.events.array_of
-        return tuple(sum(of[disk] == array for disk in disks) for array in range(self.arrays))
-
-    def under(self, disk: int) -> dict[int, bytes] | None:
-        """Return what the unreadable sectors of *disk* hold, as `SectorDisk` wants it."""
-        return dict(self.poisoned.get(disk, {})) if self.has_poison else None
-
-    def weights(self) -> list[int]:
-        """Return for each moment how much likelier than others it is to be tried."""
-        low, high = self.met
-        moments = range(len(self.record.events) + 1)
-        return [self._mounts(m) * (MET if low <= m <= high else 1) for m in moments]
-
-    def _mounts(self, moment: int) -> bool:
-        """Return whether the arrays must mount: no more members are out than they can spare.
-
-        A layout without redundancy never takes a member out.
-        """
-        limits = [self.events.tolerance(array, moment) for array in range(self.arrays)]
-        lacking = [self.events.lacking(a, moment, pages=False) for a in range(self.arrays)]
-        return all(not most or out <= most for most, out in zip(limits, lacking, strict=True))
-
-    def losses(self, moment: int, generator: random.Random) -> tuple[int, ...]:
-        """Draw the disks to lose at *moment*: of each array at most what its code tolerates."""
-        lost: list[int] = []
-        for array in range(self.arrays):
-            present = [disk for disk, of in enumerate(self.events.array_of) if of == array]
-            spare = self.events.tolerance(array, moment) - self.events.lacking(array, moment)
-            lost += generator.sample(present, generator.randint(0, max(0, spare)))
-        return tuple(sorted(lost))
-
-
 class _Pair:
     def __init__(self, cell: Cell, seed: int) -> None:
         self.cell = cell
@@ -211,12 +117,8 @@ class _Pair:
             larger=any(operation.larger for operation in operations),
         )
         scene = self.scene
-        self.recording = PairRecording(
-            *(cell, seed, scene.record, scene.volumes, scene.uuids, scene.events, []),
-            arrays=len(scene.events.tolerances),
-            has_poison=scene.latent,
-            poisoned=scene.poisoned,
-        )
+        self.recording = scene.recording
+        self.recording.cell = cell
         self._held: Weakness | None = None
 
     async def play(self) -> PairRecording:
@@ -225,22 +127,22 @@ class _Pair:
         suits = [operation.suits(self.cell.layout) for operation in (self.first, self.second)]
         lacking = self.first.away + self.second.away
         if not all(suits) or (lacking > 1 and self.first.prepare and self.second.prepare):
-            return recording.note_void()
+            recording.void = True
+            return recording
         with ungrouped():
             async with scene.mounted():
                 for operation in (self.first, self.second):
                     if operation.prepare is not None:
                         try:
                             await operation.prepare(scene)
-                        except REFUSALS:
-                            return recording.note_void()
-                        except RaidxError:
-                            if not scene.events.weaknesses:
+                        except RaidxError as error:
+                            if not isinstance(error, REFUSALS) and not scene.is_weak:
                                 raise
-                            return recording.note_void()
+                            recording.void = True
+                            return recording
                 begin = scene.event
                 await self._meet()
-                recording.note_met(begin, scene.event)
+                recording.met = begin, scene.event
                 await self._settle()
         return recording
 
@@ -290,17 +192,17 @@ class _Pair:
     async def _note_first(self, first: trio.Event) -> None:
         await first.wait()
         self.trigger.armed = False
-        self.recording.note_steps(self.trigger.count)
+        self.recording.steps = self.trigger.count
 
     def _note_held(self) -> None:
         holder = self.trigger.holder
         if self.fate == DRAGS:
             self.trigger.released.set()
-            for disk, array in zip(self.scene.disks, self.scene.events.array_of, strict=True):
+            for disk, array in zip(self.scene.disks, self.recording.array_of, strict=True):
                 if array == 0:
                     disk.fail(disks.DRAGS)
         if holder is not None and self.fate in (BREAKS, ERRS, LATE):
-            array = self.scene.events.array_of[self.scene.disks.index(holder)]
+            array = self.recording.array_of[self.scene.disks.index(holder)]
             self.scene.weaken(array)
             holder.loses_cache = self.scene.spares(array)
 
@@ -308,7 +210,7 @@ class _Pair:
         """Let the held operation go on; a flush loses no cache that has the only copy by now."""
         holder = self.trigger.holder
         if holder is not None and holder.loses_cache:
-            array = self.scene.events.array_of[self.scene.disks.index(holder)]
+            array = self.recording.array_of[self.scene.disks.index(holder)]
             holder.loses_cache = self.scene.spares(array)
         self.trigger.released.set()
 
@@ -318,10 +220,8 @@ class _Pair:
         self.recording.spans.append(span)
         try:
             await operation.act(scene)
-        except REFUSALS:
-            pass
-        except RaidxError:
-            if not scene.events.weaknesses:  # of users' requests Scene is stricter
+        except RaidxError as error:  # of users' requests Scene is stricter
+            if not isinstance(error, REFUSALS) and not scene.is_weak:
                 raise
         span.end(scene.event, 0)
         done.set()
@@ -347,7 +247,8 @@ class _Pair:
         await scene.compare("after both")
         await self._take_back()
         if not recording.burdened:
-            await check_parity(scene.pool)
+            for volumes in scene.pool.arrays:
+                await check_parity(volumes.array)
             if self.lose:
                 await self._lose()
         for history in scene.volumes:
@@ -371,17 +272,17 @@ class _Pair:
             array = volumes.array
             gone = [scene.disk_of(number, role) for role in sorted(array.member_set.lost)]
             for disk in gone:
-                await returns(array, disk)
+                await take_back(array, disk)
         await self._rest()
         lost = [sorted(v.array.member_set.lost) for v in scene.pool.arrays]
         if scene.overburdened():
-            self.recording.note_burdened()
+            self.recording.burdened = True
         elif not any(lost):
             for volumes in scene.pool.arrays:  # else a cut makes mended pages unreadable again
                 await volumes.array.flush()
-            for weak in scene.events.weaknesses:
-                if weak.end == math.inf:
-                    weak.heal(scene.event)
+            for roles in self.recording.arrays:
+                for weak in roles.weaknesses:
+                    weak.end = min(weak.end, scene.event)
         else:
             raise ViolationError(f"roles {lost} are lost after their members are back")
         await scene.compare("after the return")
@@ -401,32 +302,12 @@ class _Pair:
         if rng.random() < 0.5:
             await scene.write("u", rng.randrange(8), rng.randint(1, 8))
         for role in roles:
-            await returns(array, scene.disk_of(0, role))
+            await take_back(array, scene.disk_of(0, role))
             await self._rest()
-        weak.heal(scene.event)
+        weak.end = scene.event
         await scene.compare("after the return of members")
-        await check_parity(scene.pool)
-
-
-async def returns(array: Array, disk: Member) -> None:
-    """Take *disk* back; again while a write to it is overdue, or a job runs.
-
-    The role that it had may have another number by then, or be gone.
-    """
-    member_set = array.member_set
-    for left in reversed(range(RETRIES + 1)):
-        record = member_set.config.record
-        roles = [role for role in member_set.lost if record(role).path_hint == disk.path]
-        if not roles:
-            return
-        try:
-            await array.replace_disk(roles[0], disk)
-        except BusyError:
-            if not left:
-                raise
-            await sleep(RETRY_S)
-        else:
-            return
+        for volumes in scene.pool.arrays:
+            await check_parity(volumes.array)
 
 
 async def _either(one: trio.Event, other: trio.Event) -> None:
@@ -439,43 +320,6 @@ async def _either(one: trio.Event, other: trio.Event) -> None:
 
         nursery.start_soon(wait, one)
         nursery.start_soon(wait, other)
-
-
-async def wait_for_jobs(pool: Pool) -> None:
-    """Wait until all jobs of *pool* have ended or wait for a member, and nothing is to be wiped.
-
-    A rebuild that superblocks have ended begins again by itself.
-    """
-    idle, attendant = 0, Attendant(pool)
-    while idle < 2:  # the end of a job may start the next one, in another task
-        running = [
-            job
-            for volumes in pool.arrays
-            for job in volumes.array.jobs.running()
-            if not waits(job.status())
-        ]
-        halted = any(volumes.array.member_set.watermarks for volumes in pool.arrays)
-        if any(volumes.table().wiping for volumes in pool.arrays) or running or halted:
-            idle = 0
-        else:
-            idle += 1
-        for job in running:
-            attendant.attend(job)
-            job.limit(UNLIMITED, UNLIMITED)
-        await sleep(POLL_S)
-
-
-async def check_parity(pool: Pool, given_up: bool = False) -> None:
-    """Scrub the arrays that lack no member. Raises ViolationError if parity is wrong."""
-    for volumes in pool.arrays:
-        array = volumes.array
-        if array.member_set.lost:
-            continue
-        result = await array.jobs.wait(await array.start_scrub(repair=False))
-        if result["state"] != "done":
-            raise ViolationError(f"scrub ended as {result['state']}: {result['error']}")
-        if result["findings"] and not given_up:
-            raise ViolationError(f"parity is not consistent: {result['findings'][:2]}")
 
 
 def record_pair(cell: Cell, seed: int) -> PairRecording:

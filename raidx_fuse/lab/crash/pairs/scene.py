@@ -23,16 +23,19 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.configuration.volumes import Extent
 from raidx_fuse.format.create import create_array
+from raidx_fuse.format.regions import Regions
 from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.lab.crash.disks import PACES, SectorDisk
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, MEMBER_BYTES_MIN, MEMBER_UNIT_BYTES, WIDTHS
-from raidx_fuse.lab.crash.history import History, Timeline, WriteSpan
+from raidx_fuse.lab.crash.history import History, Span, Timeline, WriteSpan
 from raidx_fuse.lab.crash.laws import DiskLaws, acknowledged, arrays_of, writer_of
 from raidx_fuse.lab.crash.mounting import mounted
 from raidx_fuse.lab.crash.pairs.disks import PairDisk, Trigger
-from raidx_fuse.lab.crash.parts import read_sectors
+from raidx_fuse.lab.crash.parts import read_volume
+from raidx_fuse.lab.crash.recording import Recording, Roles
 from raidx_fuse.lab.crash.state import Cell, ViolationError
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe, cell_range
+from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.registry import allowed_widths
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.powercut import CutRecord, Image
@@ -49,14 +52,14 @@ MEMBER_BYTES_MAX = 16 << 20
 SEED = 77  # of the first content: the same for all pairs
 READ_BYTES = 32 << 10
 MODES = ("none", "partial", "full")  # the weakest one first
+MET = 6  # weight of the moments at which the operations meet; other moments have 1
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The first content of all disks, by array, and the (UUID, history) of the volumes."""
+    """Layout, regions and first images of each array; the (UUID, history) of the volumes."""
 
-    images: tuple[tuple[Image, ...], ...]
-    tolerances: tuple[int, ...]
+    arrays: tuple[tuple[Layout, Regions, tuple[Image, ...]], ...]
     volumes: tuple[tuple[str, History], ...]
     extent_bytes: int
 
@@ -120,9 +123,13 @@ async def _prepare(layout: str, journal: str, width: int, killed: bool) -> Prepa
         if killed:
             await _write_again(v, filled[0][1], stripe_bytes)
             left = [tuple(disk.cut.state.image.copy() for disk in several) for several in disks]
-        tolerances = tuple(volumes.array.context.code.tolerance for volumes in pool.arrays)
+        shapes = [
+            (volumes.array.context.layout, volumes.array.member_set.config.regions)
+            for volumes in pool.arrays
+        ]
     left = left or [tuple(disk.cut.state.image for disk in several) for several in disks]
-    return Prepared(tuple(left), tolerances, tuple(filled), size)
+    arrays = tuple((*shape, images) for shape, images in zip(shapes, left, strict=True))
+    return Prepared(arrays, tuple(filled), size)
 
 
 async def _write_again(volume: Volume, history: History, stripe_bytes: int) -> None:
@@ -158,16 +165,6 @@ async def _create(name: str, layout: str, numbers: range) -> list[SectorDisk]:
 Sectors = tuple[int, int, frozenset[int]]  # event, number of the volume, sectors
 
 
-def since(several: Sequence[Sectors], number: int, moment: int) -> set[int]:
-    """Return the sectors of volume *number* that *several* name before *moment*."""
-    return {
-        sector
-        for begin, of, sectors in several
-        if of == number and begin < moment
-        for sector in sectors
-    }
-
-
 @dataclass(slots=True)
 class Weakness:
     """From event *begin* to *end* an array may lack the members of *count* roles.
@@ -175,36 +172,77 @@ class Weakness:
     *page*: it lacks no more than a page of one.
     """
 
-    array: int
     begin: int
     count: int = 1
     page: bool = False
     end: float = math.inf
 
-    def heal(self, event: int) -> None:
-        """Note that all members are whole from *event* on."""
-        self.end = event
+
+@dataclass
+class PairRoles(Roles):
+    """Of how many roles an array may lack the members: an operation decides of which ones."""
+
+    weaknesses: list[Weakness] = field(default_factory=list)
+
+    def lacking(self, moment: int, *, pages: bool = True) -> int:
+        """Return how many roles may lack a whole member at *moment*.
+
+        *pages*: those that lack a page count as well.
+        """
+        return sum(
+            weak.count
+            for weak in self.weaknesses
+            if weak.begin < moment < weak.end and (pages or not weak.page)
+        )
+
+    def spare(self, moment: int, *, pages: bool = True) -> int:
+        """Return how many more members may be lost at *moment*; below 0: too many are."""
+        return self.tolerance(moment) - self.lacking(moment, pages=pages)
+
+    def unexpected(
+        self, roles: frozenset[Role], lost: Iterable[int], moment: int
+    ) -> frozenset[Role]:
+        allowed = len(list(lost)) + self.lacking(moment)
+        return roles if len(roles) > allowed else frozenset()
+
+    def losses(
+        self, moment: int, generator: random.Random, least: int, disks: Iterable[int]
+    ) -> frozenset[int]:
+        count = generator.randint(0, max(0, self.spare(moment)))
+        return frozenset(generator.sample(list(disks), count))
 
 
 @dataclass
-class Events:
-    """What happened to the arrays of one pair, by events of the disks' record.
+class PairRecording(Recording):
+    """One pair that was run.
 
-    *array_of*: the array of each disk; *tolerances*: (event, most members that may be lost), by
-    array; *weaknesses*; *torn*: by token, the sectors of each volume that lie in a stripe which a
-    write past the log may have torn (tokens are the *stripes* of the histories); *unsure*: (event,
-    volume, sectors) that a refused write may have changed or made unreadable; *unreadable*: the
-    same for sectors that nothing gives back, which may be what they should, or unreadable; *modes*:
-    (event, journal mode) of the array under test.
+    - *uuids*: of the volumes, by name, once they are there;
+    - *torn*: by token, the sectors of each volume that lie in a stripe which a write past the log
+      may have torn (tokens are the *stripes* of the histories);
+    - *unsure*: sectors that a refused write may have changed or made unreadable; *unreadable*:
+      those that nothing gives back, which may be what they should, or unreadable;
+    - *modes*: (event, journal mode) of the array under test;
+    - *spans*: the two operations; *met*: the events at which they met; *steps*: how many disk
+      operations the first one took;
+    - *void*: the pair cannot be had; *burdened*: more members failed at once than the array can
+      spare.
     """
 
-    array_of: list[int] = field(default_factory=list)
-    tolerances: list[list[tuple[int, int]]] = field(default_factory=list)
-    weaknesses: list[Weakness] = field(default_factory=list)
+    arrays: list[PairRoles]
+    uuids: dict[str, str] = field(default_factory=dict)
     torn: dict[int, dict[int, frozenset[int]]] = field(default_factory=dict)
     unsure: list[Sectors] = field(default_factory=list)
     unreadable: list[Sectors] = field(default_factory=list)
     modes: list[tuple[int, str]] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    met: tuple[int, int] = (0, 0)
+    steps: int = 0
+    void: bool = False
+    burdened: bool = False
+
+    @property
+    def is_pool(self) -> bool:
+        return True
 
     def weakest_mode(self, moment: int) -> str:
         """Return the weakest journal mode until *moment*.
@@ -213,21 +251,32 @@ class Events:
         """
         return min((mode for event, mode in self.modes if event <= moment), key=MODES.index)
 
-    def lacking(self, array: int, moment: int, *, pages: bool = True) -> int:
-        """Return how many roles of *array* may lack a whole member at *moment*.
+    def verb_at(self, moment: int) -> str:
+        """Return the operations that run at *moment*."""
+        return "+".join(span.verb for span in self.spans if span.runs(moment)) or "idle"
 
-        *pages*: those that lack a page count as well.
+    def weights(self) -> list[int]:
+        low, high = self.met
+        moments = range(len(self.record.events) + 1)
+        return [self._mounts(m) * (MET if low <= m <= high else 1) for m in moments]
+
+    def _mounts(self, moment: int) -> bool:
+        """Return whether the arrays must mount: no more members are out than they can spare.
+
+        A layout without redundancy never takes a member out.
         """
-        return sum(
-            weak.count
-            for weak in self.weaknesses
-            if weak.array == array and weak.begin < moment < weak.end and (pages or not weak.page)
-        )
+        redundant = [one for one in self.arrays if one.tolerance(moment)]
+        return all(one.spare(moment, pages=False) >= 0 for one in redundant)
 
-    def tolerance(self, array: int, moment: int) -> int:
-        """Return how many members of *array* may be lost at *moment*, those that it lacks too."""
-        limits = [most for event, most in self.tolerances[array] if event <= moment]
-        return limits[-1]
+
+def since(several: Sequence[Sectors], number: int, moment: int) -> set[int]:
+    """Return the sectors of volume *number* that *several* name before *moment*."""
+    return {
+        sector
+        for begin, of, sectors in several
+        if of == number and begin < moment
+        for sector in sectors
+    }
 
 
 class Shown:
@@ -262,31 +311,34 @@ class Scene:
         self.cell = cell
         self.rng = random.Random(f"{cell} {seed}")
         self.trigger = trigger
-        self.latent = latent
-        self.poisoned: dict[int, dict[int, bytes]] = {}
         self.bad_stripes: list[Stripe] = []  # with sectors that became unreadable
         self.record = CutRecord()
-        self.events = Events(modes=[(-1, cell.journal)])
         self.disks: list[PairDisk] = []
         self.pace = self.rng.choice(PACES)
         width = self.rng.choice(widths_of(cell.layout))
-        self.prepared = prepared(cell.layout, cell.journal, width, killed)
-        self.extent_bytes = self.prepared.extent_bytes
-        count = 2 if with_there else 1
-        first = self.prepared.volumes[0][1]
+        before = prepared(cell.layout, cell.journal, width, killed)
+        self.extent_bytes = before.extent_bytes
+        first = before.volumes[0][1]
         self.timeline = Timeline(first.timeline.known)
         self.uuids: dict[str, str] = {}
         self.volumes: list[History] = []
-        for uuid, history in self.prepared.volumes:
+        self.recording = PairRecording(
+            *(cell, seed, self.record, self.timeline, self.volumes, []),
+            zeroed=True,
+            has_poison=latent,
+            uuids=self.uuids,
+            modes=[(-1, cell.journal)],
+        )
+        for uuid, history in before.volumes:
             if with_there or history.volume != "x":
                 self.uuids[history.volume] = uuid
                 self.volumes.append(history.after(0, self.timeline))
         if killed and cell.journal == "none":  # the write hole: whoever fails before the resync
             for history in self.volumes:
                 everything = frozenset(range(history.sectors))
-                self.events.unreadable.append((-1, history.number, everything))
-        for array, images in enumerate(self.prepared.images[:count]):
-            self.events.tolerances.append([(-1, self.prepared.tolerances[array])])
+                self.recording.unreadable.append((-1, history.number, everything))
+        for array, (layout, regions, images) in enumerate(before.arrays[: 1 + with_there]):
+            self.recording.arrays.append(PairRoles(layout, regions))
             for image in images:
                 behind = len(image) // 2 if larger and not array else 0
                 noise = random.Random(seed).randbytes(behind)
@@ -315,23 +367,23 @@ class Scene:
         return self.here.array
 
     @property
-    def tolerance(self) -> int:
-        """How many members the array under test may lose now."""
-        return self.events.tolerance(0, self.event)
+    def roles(self) -> PairRoles:
+        """What the array under test may lack."""
+        return self.recording.arrays[0]
 
     def add_disk(self, array: int, image: Image | None = None) -> PairDisk:
         """Make one more disk for *array*, as large as its first one unless it has *image*."""
         if image is None:
-            image = bytearray(self.disks[self.events.array_of.index(array)].size_bytes)
+            image = bytearray(self.disks[self.recording.array_of.index(array)].size_bytes)
         disk = PairDisk(
             *(image, self.rng, self.trigger),
             name=f"disk{len(self.disks)}",
             record=self.record,
             pace=self.pace,
-            under={} if self.latent else None,
+            under={} if self.recording.has_poison else None,
         )
         self.disks.append(disk)
-        self.events.array_of.append(array)
+        self.recording.array_of.append(array)
         return disk
 
     def disk_of(self, array: int, role: int) -> PairDisk:
@@ -345,8 +397,8 @@ class Scene:
     @asynccontextmanager
     async def mounted(self) -> AsyncIterator[None]:
         """Mount the arrays; unmount them cleanly: all is durable then."""
-        arrays: list[list[PairDisk]] = [[] for _ in self.events.tolerances]
-        for disk, array in zip(self.disks, self.events.array_of, strict=True):
+        arrays: list[list[PairDisk]] = [[] for _ in self.recording.arrays]
+        for disk, array in zip(self.disks, self.recording.array_of, strict=True):
             arrays[array].append(disk)
         async with mounted(arrays) as self.pool:
             laws = DiskLaws(volumes.array for volumes in self.pool.arrays)
@@ -361,34 +413,34 @@ class Scene:
 
     def weaken(self, array: int, count: int = 1, *, page: bool = False) -> Weakness:
         """Note that *array* may lack the members of *count* more roles, or a *page*."""
-        weak = Weakness(array, self.event, count, page)
-        self.events.weaknesses.append(weak)
-        lacking = self.events.lacking(array, self.event + 1)
-        if array == 0 and not page and lacking > self.tolerance:
+        weak = Weakness(self.event, count, page)
+        self.recording.arrays[array].weaknesses.append(weak)
+        if array == 0 and not page and not self.spares(0):
             for stripe in self.bad_stripes:  # a page that is one loss too many for its stripe
                 self.lose_sectors(stripe, cell_range(0, self.array.context.code.data_count))
         return weak
 
+    @property
+    def is_weak(self) -> bool:
+        """Whether an array has lacked a member or a page."""
+        return any(roles.weaknesses for roles in self.recording.arrays)
+
     def overburdened(self) -> bool:
         """Return whether an array may lack more members than it can spare."""
-        now = self.event + 1
-        arrays = range(len(self.events.tolerances))
-        events = self.events
-        return any(events.lacking(a, now, pages=False) > events.tolerance(a, now) for a in arrays)
+        return any(one.spare(self.event + 1, pages=False) < 0 for one in self.recording.arrays)
 
     def spares(self, array: int) -> bool:
         """Return whether *array* can do without all members that it may lack now."""
-        now = self.event + 1
-        return self.events.lacking(array, now) <= self.events.tolerance(array, now)
+        return self.recording.arrays[array].spare(self.event + 1) >= 0
 
     def excused(self) -> bool:
         """Return whether requests may end in errors."""
-        return self.overburdened() or bool(self.events.unreadable)
+        return self.overburdened() or bool(self.recording.unreadable)
 
     def lose_sectors(self, stripe: Stripe, cells: Iterable[CellIndex]) -> None:
         """Note that what *cells* of *stripe* of the array under test hold may be unreadable."""
         for number, sectors in self._sectors_of(self.here, stripe, cells).items():
-            self.events.unreadable.append((self.event, number, sectors))
+            self.recording.unreadable.append((self.event, number, sectors))
 
     # -- volumes -------------------------------------------------------------------------------
 
@@ -450,11 +502,11 @@ class Scene:
     def _refuse(self, history: History, span: WriteSpan, stripes: frozenset[int]) -> None:
         """Note that a write ended in an error: what its stripes hold on lost members is gone."""
         history.refuse(span, self.event, frozenset())
-        if self.events.weakest_mode(self.event) == "full":
+        if self.recording.weakest_mode(self.event) == "full":
             return
         for token in stripes:
-            for number, sectors in self.events.torn[token].items():
-                self.events.unsure.append((span.begin_event, number, sectors))
+            for number, sectors in self.recording.torn[token].items():
+                self.recording.unsure.append((span.begin_event, number, sectors))
 
     def _tokens(
         self, writer: History, at: int, length: int
@@ -478,8 +530,8 @@ class Scene:
                 stripes[stripe] = stripes.get(stripe, False) or torn
         every, full = set(), set()
         for stripe, torn in stripes.items():
-            token = len(self.events.torn)
-            self.events.torn[token] = self._sectors_in(volumes, stripe, writer, at, length)
+            token = len(self.recording.torn)
+            self.recording.torn[token] = self._sectors_in(volumes, stripe, writer, at, length)
             every.add(token)
             if torn:
                 full.add(token)
@@ -564,10 +616,10 @@ class Scene:
 
     async def _wrong(self, history: History, volume: Volume) -> list[str]:
         """Return what is wrong in *volume*, as text."""
-        unsure = since(self.events.unsure, history.number, self.event + 1)
-        unreadable = since(self.events.unreadable, history.number, self.event + 1)
+        unsure = since(self.recording.unsure, history.number, self.event + 1)
+        unreadable = since(self.recording.unreadable, history.number, self.event + 1)
         wrong: list[str] = []
-        for sector, content in enumerate(await read_volume(volume)):
+        for sector, content in enumerate(await read_volume(volume, READ_BYTES)):
             if content == history.newest(sector) or sector in unsure:
                 continue
             if content is None:
@@ -588,11 +640,3 @@ def _inside(extents: Sequence[Extent], offset: int) -> Iterator[int]:
         if extent.offset <= offset < extent.end:
             yield begin + offset - extent.offset
         begin += extent.length
-
-
-async def read_volume(volume: Volume) -> list[bytes | None]:
-    """Return the sectors of *volume*, None for one that cannot be read."""
-    sectors: list[bytes | None] = []
-    for at in range(0, volume.size_bytes, READ_BYTES):
-        sectors += await read_sectors(volume, at, min(READ_BYTES, volume.size_bytes - at))
-    return sectors
