@@ -377,6 +377,16 @@ class History:
             self.timeline.known[content] = f"write {span.version} of sector {sector}{volume}"
         return data
 
+    def add_bytes(self, span: WriteSpan, offset: int, length: int, *, zeros: bool = False) -> bytes:
+        """Let *span* write *length* bytes at *offset*; return them, as of `add_sector`."""
+        parts = []
+        end = offset + length
+        for sector in range(offset // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
+            low = max(offset - sector * SECTOR_BYTES, 0)
+            high = min(end - sector * SECTOR_BYTES, SECTOR_BYTES)
+            parts.append(self.add_sector(span, sector, low, high, zeros=zeros))
+        return b"".join(parts)
+
     def end(self, span: Span, event: int) -> None:
         """Note that *span* ended before event number *event*."""
         self.timeline.end(span, event)

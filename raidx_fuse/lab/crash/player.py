@@ -32,12 +32,13 @@ from raidx_fuse.lab.crash.hardware import (
     Shape,
 )
 from raidx_fuse.lab.crash.history import History, Span, Timeline, WriteSpan
-from raidx_fuse.lab.crash.laws import DiskLaws, acknowledged, arrays_of, writer_of
+from raidx_fuse.lab.crash.laws import DiskLaws, acknowledged
 from raidx_fuse.lab.crash.mounting import mounted
 from raidx_fuse.lab.crash.parts import Parts, in_sectors, read_all, read_sectors
 from raidx_fuse.lab.crash.recording import Recording, Roles
 from raidx_fuse.lab.crash.state import Cell, ViolationError
 from raidx_fuse.lab.crash.steps import Steps
+from raidx_fuse.lab.crash.volumes import VolumePlayer
 from raidx_fuse.layouts.numbers import Stripe, cell_range, stripe_range
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
@@ -45,8 +46,6 @@ from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.simulated.powercut import CutRecord, Image
 from raidx_fuse.pool.allocate import EXTENTS_MAX, unit_bytes
-from raidx_fuse.pool.pool import Pool
-from raidx_fuse.pool.volume import Volume
 from raidx_fuse.pool.volume_table import ArrayVolumes
 
 CACHE_BYTES = (0, 8 << 10, 256 << 10)  # no chunk cache, a small one, one for everything; in turn
@@ -61,7 +60,7 @@ REGION_THEMES = {
 DOOR_SHARE = 0.35  # of the workloads: some of their small writes share commit batches
 
 
-class Player(Steps):
+class Player(Steps, VolumePlayer):
     """One workload while it runs; its steps are public, so that scripts can call them.
 
     *at_changes*: it also writes when the configuration changes (at_changes.py). With the theme
@@ -108,7 +107,7 @@ class Player(Steps):
         self.record = CutRecord()
         self.timeline = Timeline()
         self.disks: list[SectorDisk] = []
-        self.uuids: dict[int, str] = {}  # of the volumes, by their histories' numbers
+        self.uuids = {}
         self._stack = AsyncExitStack()
         self._fronts = Fronts()
         self._changes: ChangeWriter | None = None
@@ -116,7 +115,6 @@ class Player(Steps):
         self.whole_sectors = False  # what is in a sector may be unknown: none is written in part
         self.hanging = False  # whether a refused write may still be under way
         self.array: Array
-        self.pool: Pool
         self.history: History
         self.recording: Recording
 
@@ -199,13 +197,13 @@ class Player(Steps):
         volumes = self.rng.choice(self.pool.arrays)
         layout = volumes.array.context.layout
         unit = unit_bytes(layout.code.data_count * layout.chunk_bytes)
-        histories = [await self.create_volume(volumes, unit) for _ in range(2)]
+        histories = [await self.new_volume(volumes, unit) for _ in range(2)]
         for number in range(2, self.rng.randint(2, EXTENTS_MAX) + 1):
             for history in histories:
                 await self.resize_volume(history, number * unit)
         for history in histories:
             await self.write_volume(history, 0, history.size)
-            await self.flush(history)
+            await self.flush_volume(history)
 
     @property
     def roles(self) -> Roles:
@@ -326,9 +324,7 @@ class Player(Steps):
             disk.give_fault(None)
             arrays[number].append(disk)
         self.pool = await self._stack.enter_async_context(mounted(arrays))
-        laws = DiskLaws(volumes.array for volumes in self.pool.arrays)
-        for disk in self.disks:
-            disk.obey(laws.judge)
+        self.hold_to_laws(self.disks)
         for volumes in self.pool.arrays:
             if self.cell.broken:
                 break_order(volumes.array, "")
@@ -360,9 +356,7 @@ class Player(Steps):
         self.whole_sectors = True
         self.history.doubt(event)
 
-    def _begin_flush(self, verb: str, history: History | None = None) -> Span:
-        if history is not None:
-            return history.begin_flush(verb, self.event)
+    def _begin_flush(self, verb: str) -> Span:
         if not self.array.context.dirty_bitmap.pending_regions():
             self.history.resync_ended(self.event)
         return self.history.begin_flush(verb, self.event)
@@ -405,25 +399,18 @@ class Player(Steps):
         """Return the histories of the volumes of the pool that are there."""
         return [history for history in self.recording.volumes if history.size]
 
-    def volume(self, history: History) -> Volume:
-        """Return the volume of the pool that *history* is about."""
-        return self.pool.find(self.uuids[history.number])[1]
-
-    async def flush(self, history: History | None = None) -> None:
-        """Flush the array or the volume of *history*, and note it there."""
-        span = self._begin_flush("flush", history)
-        store = self.array if history is None else self.volume(history)
-        history = history or self.history
-        arrays = [self.array] if isinstance(store, Array) else arrays_of(self.pool, store)
+    async def flush(self) -> None:
+        """Flush the array, and note it in the history."""
+        span = self._begin_flush("flush")
         try:
-            with acknowledged(arrays):
-                await store.flush()
+            with acknowledged([self.array]):
+                await self.array.flush()
         except RaidxError:
             if not self.refusals:
                 raise
-            history.fail_flush(span, self.event)
+            self.history.fail_flush(span, self.event)
             return
-        history.end(span, self.event)
+        self.history.end(span, self.event)
 
     async def jobs_end(self) -> None:
         """Wait until the running jobs have ended."""
@@ -462,49 +449,17 @@ class Player(Steps):
         sectors = self.stripe_bytes // SECTOR_BYTES
         return Stripe(self.parts.in_image(stripe * sectors) // sectors)
 
-    async def create_volume(self, volumes: ArrayVolumes, size: int) -> History:
-        """Create a volume of *size* bytes, and note it. Raises BusyError, NoSpaceError."""
+    async def new_volume(self, volumes: ArrayVolumes, size: int) -> History:
+        """Create a volume of *size* bytes. Raises BusyError, NoSpaceError."""
         number = len(self.recording.volumes)
         history = History(self.seed, 0, self.timeline, number=number, name=f"v{number}")
-        span = history.begin_size("create", self.event, size)
         self.recording.volumes.append(history)
         try:
-            self.uuids[number] = (await volumes.create(history.volume, size)).uuid
+            await self.create_volume(history, volumes, size)
         except RaidxError:
             self.recording.volumes.remove(history)
             raise
-        finally:
-            history.end(span, self.event)
         return history
-
-    async def resize_volume(self, history: History, size: int) -> None:
-        """Give a volume another size in bytes, 0: delete it. Raises UsageError if it is busy."""
-        volumes, volume = self.pool.find(self.uuids[history.number])
-        span = history.begin_size("resize" if size else "delete", self.event, size)
-        try:
-            if size:
-                await volumes.resize(volume, size, lose_data=True)
-            else:
-                await volumes.delete(volume, lose_data=True)
-        except RaidxError:
-            history.forget(span, self.event)
-            raise
-        history.end(span, self.event)
-
-    async def write_volume(
-        self, history: History, offset: int, length: int, *, discard: bool = False
-    ) -> None:
-        """Write or *discard* *length* bytes at *offset* of a volume of the pool, and note that."""
-        verb = "discard" if discard else "write"
-        span = history.begin_write(verb, self.event, frozenset(), frozenset())
-        data = _content(history, span, offset, length, zeros=discard)
-        volume = self.volume(history)
-        with acknowledged(writer_of(self.pool, volume)):
-            if discard:
-                await volume.discard(offset, length)
-            else:
-                await volume.write(offset, data)
-        history.end(span, self.event)
 
     async def write(self, offset: int, length: int, *, discard: bool = False) -> None:
         """Write *length* bytes at *offset*, fewer where a part ends, and note the write.
@@ -555,23 +510,10 @@ class Player(Steps):
             verb = "discard"
         span: WriteSpan = self.history.begin_write(verb, self.event, stripes, full)
         span.complete(closes)
-        return span, _content(self.history, span, offset, length, zeros=discard)
+        return span, self.history.add_bytes(span, offset, length, zeros=discard)
 
 
 Script = Callable[[Player], Awaitable[None]]
-
-
-def _content(
-    history: History, span: WriteSpan, offset: int, length: int, *, zeros: bool = False
-) -> bytes:
-    """Let *span* write *length* bytes at *offset*; return them: unique content, or *zeros*."""
-    parts = []
-    end = offset + length
-    for sector in range(offset // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
-        low = max(offset - sector * SECTOR_BYTES, 0)
-        high = min(end - sector * SECTOR_BYTES, SECTOR_BYTES)
-        parts.append(history.add_sector(span, sector, low, high, zeros=zeros))
-    return b"".join(parts)
 
 
 def _touched_stripes(

@@ -20,12 +20,12 @@ from raidx_fuse.errors import (
 )
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
-from raidx_fuse.lab.crash.history import WriteSpan
 from raidx_fuse.lab.crash.mounting import Attendant, waits
 from raidx_fuse.lab.crash.pairs import disks
 from raidx_fuse.lab.crash.pairs.scene import MODES, Scene
 from raidx_fuse.lab.crash.state import ViolationError
 from raidx_fuse.lab.crash.themes.restripe import restripes_of
+from raidx_fuse.lab.crash.volumes import UNDONE
 from raidx_fuse.layouts.numbers import Chunk, MemberChunk, Role, cell_range
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.registry import find_layout, grows_in_place
@@ -33,7 +33,6 @@ from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.pool.move import MoveVolumes, start_move, start_swap
 
 REFUSALS = (BusyError, NoSpaceError, UsageError, ArrayFailedError)
-UNDONE = (BusyError, NoSpaceError, UsageError)  # what a change of a table is refused with
 RESUMED_S = 10.0
 PAGE = CHUNK_BYTES // SECTOR_BYTES
 
@@ -200,19 +199,12 @@ async def create(scene: Scene) -> None:
 async def create_volume(scene: Scene, name: str, size: int) -> None:
     """Create volume *name* on the array under test, write all of it and flush it."""
     history = scene.track(name)
-    span = history.begin_size("create", scene.event, size)
     try:
-        volume = await scene.here.create(name, size)
+        await scene.create_volume(history, scene.here, size)
     except RaidxError as error:
-        if isinstance(error, UNDONE):
-            history.forget(span, scene.event)
-        else:
-            history.refuse(span, scene.event, frozenset())
-            if not scene.overburdened():
-                raise
+        if not isinstance(error, UNDONE) and not scene.overburdened():
+            raise
         return
-    scene.uuids[name] = volume.uuid
-    history.end(span, scene.event)
     await scene.write(name, 0, size // SECTOR_BYTES)
     await scene.flush(name)
 
@@ -230,36 +222,18 @@ async def enlarge(scene: Scene) -> None:
 
 
 async def _resize(scene: Scene, size: int) -> None:
-    volumes, volume = scene.pool.find(scene.uuids["v"])
+    volumes, _ = scene.pool.find(scene.uuids["v"])
     history = scene.find("v")
     before = history.size
-    span = history.begin_size("resize", scene.event, size)
-    await _changed(scene, span, volumes.resize(volume, size, lose_data=True))
-    if size < before:
+    await scene.resize_volume(history, size)
+    if not size or size < before:
         await volumes.wiped()
-
-
-async def _changed(scene: Scene, span: WriteSpan, change: Awaitable[None]) -> None:
-    """Await a *change* of the size of v, and note how it ends."""
-    history = scene.find("v")
-    try:
-        await change
-    except UNDONE:
-        history.forget(span, scene.event)
-        raise
-    except RaidxError:
-        history.refuse(span, scene.event, frozenset())
-        raise
-    history.end(span, scene.event)
 
 
 @_operation("delete")
 async def delete(scene: Scene) -> None:
     """Delete v: its places are wiped and free then."""
-    volumes, volume = scene.pool.find(scene.uuids["v"])
-    span = scene.find("v").begin_size("delete", scene.event, 0)
-    await _changed(scene, span, volumes.delete(volume, lose_data=True))
-    await volumes.wiped()
+    await _resize(scene, 0)
 
 
 @_operation("move", pool=True)

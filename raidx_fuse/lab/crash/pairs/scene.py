@@ -28,12 +28,12 @@ from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.lab.crash.disks import PACES, SectorDisk
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, MEMBER_BYTES_MIN, MEMBER_UNIT_BYTES, WIDTHS
 from raidx_fuse.lab.crash.history import History, Span, Timeline, WriteSpan
-from raidx_fuse.lab.crash.laws import DiskLaws, acknowledged, arrays_of, writer_of
 from raidx_fuse.lab.crash.mounting import mounted
 from raidx_fuse.lab.crash.pairs.disks import PairDisk, Trigger
 from raidx_fuse.lab.crash.parts import read_volume
 from raidx_fuse.lab.crash.recording import Recording, Roles
 from raidx_fuse.lab.crash.state import Cell, ViolationError
+from raidx_fuse.lab.crash.volumes import Stripes, VolumePlayer
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe, cell_range
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.registry import allowed_widths
@@ -41,7 +41,6 @@ from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.powercut import CutRecord, Image
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.allocate import unit_bytes
-from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume import Volume, parts_of
 from raidx_fuse.pool.volume_table import ArrayVolumes
 
@@ -112,8 +111,7 @@ async def _prepare(layout: str, journal: str, width: int, killed: bool) -> Prepa
             history = History(SEED, sectors, timeline, number=number, name=volume.name)
             span = history.begin_write("fill", -1, frozenset(), frozenset())
             written = sectors - size * (volume is v) // SECTOR_BYTES
-            data = [history.add_sector(span, s, 0, SECTOR_BYTES) for s in range(written)]
-            await volume.write(0, b"".join(data))
+            await volume.write(0, history.add_bytes(span, 0, written * SECTOR_BYTES))
             history.end(span, -1)
             flush = history.begin_flush("fill", -1)
             await volume.flush()
@@ -137,9 +135,7 @@ async def _write_again(volume: Volume, history: History, stripe_bytes: int) -> N
     for stripe in (0, 1):
         at = stripe * volume.size_bytes // 2 // stripe_bytes * stripe_bytes
         span = history.begin_write("fill", -1, frozenset(), frozenset())
-        sectors = range(at // SECTOR_BYTES, (at + stripe_bytes) // SECTOR_BYTES)
-        data = [history.add_sector(span, sector, 0, SECTOR_BYTES) for sector in sectors]
-        await volume.write(at, b"".join(data))
+        await volume.write(at, history.add_bytes(span, at, stripe_bytes))
         history.end(span, -1)
     history.end(history.begin_flush("fill", -1), -1)
 
@@ -294,7 +290,7 @@ class Shown:
         self.hidden.add(volume)
 
 
-class Scene:
+class Scene(VolumePlayer):
     """The mounted arrays of one pair on *cell*, drawn from *seed*."""
 
     def __init__(
@@ -320,7 +316,7 @@ class Scene:
         self.extent_bytes = before.extent_bytes
         first = before.volumes[0][1]
         self.timeline = Timeline(first.timeline.known)
-        self.uuids: dict[str, str] = {}
+        self.uuids = {}
         self.volumes: list[History] = []
         self.recording = PairRecording(
             *(cell, seed, self.record, self.timeline, self.volumes, []),
@@ -343,16 +339,10 @@ class Scene:
                 behind = len(image) // 2 if larger and not array else 0
                 noise = random.Random(seed).randbytes(behind)
                 self.add_disk(array, bytearray(bytes(image) + noise))
-        self.pool: Pool
         self.front_end = Shown()
         extents = first.size // self.extent_bytes
         self.hot = self.rng.randrange(extents - 1)  # where both operations like to be
         self.extents = extents
-
-    @property
-    def event(self) -> int:
-        """Number of the next event of the record."""
-        return len(self.record.events)
 
     # -- arrays and disks ----------------------------------------------------------------------
 
@@ -401,9 +391,7 @@ class Scene:
         for disk, array in zip(self.disks, self.recording.array_of, strict=True):
             arrays[array].append(disk)
         async with mounted(arrays) as self.pool:
-            laws = DiskLaws(volumes.array for volumes in self.pool.arrays)
-            for disk in self.disks:
-                disk.obey(laws.judge)
+            self.hold_to_laws(self.disks)
             for volumes in self.pool.arrays:
                 volumes.attach(self.front_end)
             yield
@@ -448,13 +436,9 @@ class Scene:
         """Return the history of the volume of that name."""
         return next(history for history in self.volumes if history.volume == name)
 
-    def volume(self, name: str) -> Volume:
-        """Return the mounted volume. Raises UsageError if it is not there."""
-        return self.pool.find(self.uuids[name])[1]
-
     def _opened(self, name: str) -> Volume:
         """Open a volume. Raises UsageError if it is not shown."""
-        volume = self.volume(name)
+        volume = self.volume(self.find(name))
         if volume in self.front_end.hidden:
             raise UsageError(f"volume {name} is not shown")
         volume.note_opened()
@@ -476,41 +460,22 @@ class Scene:
 
     async def change(self, name: str, first: int, count: int, *, discard: bool = False) -> None:
         """Write or discard sectors, fewer where the volume ends, and note it."""
-        history, volume = self.find(name), self.volume(name)
-        count = min(count, volume.size_bytes // SECTOR_BYTES - first)
-        if count <= 0:
-            return
-        at, length = first * SECTOR_BYTES, count * SECTOR_BYTES
-        stripes, full = self._tokens(history, at, length)
-        span = history.begin_write("discard" if discard else "write", self.event, stripes, full)
-        sectors = range(first, first + count)
-        data = [history.add_sector(span, s, 0, SECTOR_BYTES, zeros=discard) for s in sectors]
-        before = history.size
-        try:
-            with acknowledged(writer_of(self.pool, volume)):
-                if discard:
-                    await volume.discard(at, length)
-                else:
-                    await volume.write(at, b"".join(data))
-        except RaidxError:
-            if not self.excused() and history.size >= before:
-                raise
-            self._refuse(history, span, stripes)
-            return
-        history.end(span, self.event)
+        history = self.find(name)
+        count = min(count, self.volume(history).size_bytes // SECTOR_BYTES - first)
+        if count > 0:
+            where = first * SECTOR_BYTES, count * SECTOR_BYTES
+            await self.write_volume(history, *where, discard=discard)
 
-    def _refuse(self, history: History, span: WriteSpan, stripes: frozenset[int]) -> None:
+    def refuse(self, history: History, span: WriteSpan) -> None:
         """Note that a write ended in an error: what its stripes hold on lost members is gone."""
-        history.refuse(span, self.event, frozenset())
+        super().refuse(history, span)
         if self.recording.weakest_mode(self.event) == "full":
             return
-        for token in stripes:
+        for token in span.stripes:
             for number, sectors in self.recording.torn[token].items():
                 self.recording.unsure.append((span.begin_event, number, sectors))
 
-    def _tokens(
-        self, writer: History, at: int, length: int
-    ) -> tuple[frozenset[int], frozenset[int]]:
+    def stripes_of(self, writer: History, at: int, length: int) -> tuple[Stripes, Stripes]:
         """Return numbers for the stripes of a write, and for those that it may tear past the log.
 
         A full stripe may be torn, and so may one whose end is written: earlier requests may have
@@ -569,18 +534,7 @@ class Scene:
 
     async def flush(self, name: str) -> None:
         """Flush a volume, and note it."""
-        history = self.find(name)
-        flush = history.begin_flush("flush", self.event)
-        try:
-            volume = self.volume(name)
-            with acknowledged(arrays_of(self.pool, volume)):
-                await volume.flush()
-        except RaidxError:
-            if not self.excused() and history.size:
-                raise
-            history.fail_flush(flush, self.event)
-            return
-        history.end(flush, self.event)
+        await self.flush_volume(self.find(name))
 
     async def read(self, name: str) -> None:
         """Read a volume as a user does, without a look at its content: writes may be under way."""

@@ -94,14 +94,14 @@ class _PoolSteps:
             if free:  # else the first volume fills the array
                 pages = free[-1].length // PAGE - self._rng.randint(1, FREE_PAGES_MAX)
                 await self.create(max(1, pages) * PAGE, volumes)
-        await self._start("swap", start_swap(pool, uuids[0], uuids[1]))
+        await self._start("swap", start_swap(pool, uuids["v0"], uuids["v1"]))
 
     async def create(self, size: int = 0, volumes: ArrayVolumes | None = None) -> None:
         """Create a volume of *size*, 0: any, on an array, and write most of it."""
         player, rng = self._player, self._rng
         size = size or rng.randint(1, PAGES_MAX) * PAGE
         try:
-            history = await player.create_volume(volumes or rng.choice(player.pool.arrays), size)
+            history = await player.new_volume(volumes or rng.choice(player.pool.arrays), size)
         except (BusyError, NoSpaceError):
             return
         if rng.random() < 0.8:
@@ -160,7 +160,7 @@ class _PoolSteps:
 
     async def flush(self, history: History) -> None:
         """Flush a volume: what was written is sure then."""
-        await self._player.flush(history)
+        await self._player.flush_volume(history)
         self._end_filling(history)
 
     def _end_filling(self, history: History) -> None:
@@ -183,7 +183,7 @@ class _PoolSteps:
 
     async def move(self, history: History) -> None:
         """Start to move a volume to the other array."""
-        pool, uuid = self._player.pool, self._player.uuids[history.number]
+        pool, uuid = self._player.pool, self._player.uuids[history.volume]
         volumes, _ = pool.find(uuid)
         other = next(one for one in pool.arrays if one is not volumes)
         await self._start("move", start_move(pool, uuid, other.array.name))
@@ -191,7 +191,7 @@ class _PoolSteps:
     async def swap(self, history: History) -> None:
         """Start to swap a volume for another one."""
         other = self._rng.choice(self._player.present())
-        uuids = (self._player.uuids[one.number] for one in (history, other))
+        uuids = (self._player.uuids[one.volume] for one in (history, other))
         await self._start("swap", start_swap(self._player.pool, *uuids))
 
     async def _start(self, verb: str, starting: Awaitable[int]) -> None:
