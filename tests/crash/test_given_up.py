@@ -55,7 +55,7 @@ def given_up(journal: str, by: str, what: int, at: int = STRIPE) -> tuple[Record
         player.roles.out.append((LOST, player.event, 1 << 60))
         await player.array.fail_disk(LOST)
         await player.disks[role].poison(position)
-        player.note_hanging(True)  # what is lost reads as an error
+        player.hanging = True  # what is lost reads as an error
         events.append(player.event)
         if by == "write":
             needed = whole[0] if cell >= context.data_count else cell

@@ -118,14 +118,6 @@ class Player(Steps, VolumePlayer):
         self.history: History
         self.recording: Recording
 
-    def expect_refusals(self, expected: bool = True) -> None:
-        """Let writes and flushes end in errors from now on, or not any more."""
-        self.refusals = expected
-
-    def note_hanging(self, hanging: bool) -> None:
-        """Note whether a refused write may still be under way."""
-        self.hanging = hanging
-
     # -- the whole workload --------------------------------------------------------------------
 
     async def play(self, script: Script, writes: int, had_power_cut: bool) -> Recording:
@@ -350,6 +342,11 @@ class Player(Steps, VolumePlayer):
         else:  # the log was lost before: the next mount continues with what was flushed
             self.history.fail_flush(span, self.event)
             self.doubt(self.event)
+
+    async def remount(self) -> None:
+        """End cleanly and mount again."""
+        await self.close()
+        await self.open()
 
     def doubt(self, event: int) -> None:
         """Note that what no flush has covered at *event* may be lost, whatever is flushed later."""

@@ -60,6 +60,10 @@ class Roles:
         if disk is not None:
             self.holders.append((event, role, disk))
 
+    def repair(self, event: int) -> None:
+        """Note that parity is right again from *event* on."""
+        self.damaged[-1] = (self.damaged[-1][0], event)
+
     # -- what a cut may meet -------------------------------------------------------------------
 
     def tolerance(self, moment: int) -> int:

@@ -167,8 +167,7 @@ async def theme_discards(player: Player) -> None:
             await player.flush()
         await player.step()
         if rng.random() < 0.15:
-            await player.close()
-            await player.open()
+            await player.remount()
     if player.tolerance and rng.random() < 0.4:
         role = rng.randrange(player.width)
         await lose_and_rebuild(player, role, spare=False, fail_first=rng.random() < 0.7)
@@ -325,8 +324,7 @@ async def theme_remounts(player: Player) -> None:
     for _ in range(2):
         for _ in range(player.rng.randint(1, 3)):
             await player.step()
-        await player.close()
-        await player.open()
+        await player.remount()
     await player.step()
 
 
@@ -344,8 +342,7 @@ async def theme_scrub(player: Player) -> None:
     if not status["repaired"]:  # a write replaced the bad parity first, and is not durable yet
         await player.flush()
     if player.roles.damaged:
-        begin, _ = player.roles.damaged.pop()
-        player.roles.damaged.append((begin, player.event))
+        player.roles.repair(player.event)
     await player.step()
 
 

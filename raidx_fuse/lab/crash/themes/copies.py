@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import NO_DISK
@@ -26,36 +24,32 @@ async def _add_copies(player: Player) -> None:
     width = player.array.member_set.config.width
     added = rng.randint(1, 2)
     disks = [player.new_disk() for _ in range(added)]
-    first, begin = len(roles.out), player.event
-    for role, disk in enumerate(disks, width):
-        roles.out.append((role, begin, math.inf))
-        roles.holders.append((begin, role, disk))
-    span = player.history.begin("add copies", begin)
-    await player.array.grow([player.disks[disk] for disk in disks])
-    for job in player.array.jobs.running():
-        job.limit(None, 8192)
-        if isinstance(job, Rebuild):
-            job.set_window(2)  # several windows, not one
-    for _ in range(rng.randint(0, 3)):
-        await player.step()
-    if rng.random() < 0.4:
-        await player.close()
-        await player.open()
-    for job in player.array.jobs.running():
-        job.limit(None, 0)
-    await player.jobs_end()
-    player.history.end(span, player.event)
-    for number, disk in enumerate(disks):
-        player.recording.is_whole(first + number, disk, begin)
+    begin = player.event
+    out = [roles.take_out(role, begin) for role in range(width, width + added)]
+    roles.holders.extend((begin, role, disk) for role, disk in enumerate(disks, width))
+    with player.doing("add copies"):
+        await player.array.grow([player.disks[disk] for disk in disks])
+        for job in player.array.jobs.running():
+            job.limit(None, 8192)
+            if isinstance(job, Rebuild):
+                job.set_window(2)  # several windows, not one
+        for _ in range(rng.randint(0, 3)):
+            await player.step()
+        if rng.random() < 0.4:
+            await player.remount()
+        for job in player.array.jobs.running():
+            job.limit(None, 0)
+        await player.jobs_end()
+    for number, disk in zip(out, disks, strict=True):
+        player.recording.is_whole(number, disk, begin)
     since = max(event for event, _, disk in roles.holders if disk in disks)
     roles.limits.append((since, width + added - 1))
 
 
 async def _remove_copy(player: Player) -> None:
-    span = player.history.begin("remove copy", player.event)
-    role = player.array.member_set.config.width - 1
-    player.roles.out.append((role, player.event, math.inf))
-    player.roles.limits.append((player.event, role - 1))
-    await player.array.remove_disk(role)
-    player.roles.holders.append((player.event, role, NO_DISK))
-    player.history.end(span, player.event)
+    with player.doing("remove copy"):
+        role = player.array.member_set.config.width - 1
+        player.roles.take_out(role, player.event)
+        player.roles.limits.append((player.event, role - 1))
+        await player.array.remove_disk(role)
+        player.roles.holders.append((player.event, role, NO_DISK))

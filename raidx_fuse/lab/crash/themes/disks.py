@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 
 import trio
@@ -61,29 +60,26 @@ async def lose_and_rebuild(
     if not spare and not fail_first:
         await replace_in_use(player, role)
         return
-    out = len(player.roles.out)
     disk = await join_spare(player, role) if spare else None
-    player.roles.out.append((role, player.event, math.inf))
+    out = player.roles.take_out(role, player.event)
     if disk is not None or fail_first:
-        span = player.history.begin("fail", player.event)
-        await player.unless_data_would_be_lost(partial(player.array.fail_disk, role))
-        player.history.end(span, player.event)
+        with player.doing("fail"):
+            await player.unless_data_would_be_lost(partial(player.array.fail_disk, role))
         if look:
             await player.compare()
         if disk is None:
             for _ in range(player.rng.randint(0, 2)):
                 await player.step()
             if remount:
-                await player.close()
-                await player.open()
-    span = player.history.begin("rebuild", player.event)
-    if disk is None:
-        disk = player.new_disk()
-        new = player.disks[disk]
-        await player.unless_data_would_be_lost(partial(player.array.replace_disk, role, new))
-    await rebuild_under_writes(player, role)
-    player.history.end(span, player.event)
-    player.recording.is_whole(out, disk, span.begin_event)
+                await player.remount()
+    begin = player.event
+    with player.doing("rebuild"):
+        if disk is None:
+            disk = player.new_disk()
+            new = player.disks[disk]
+            await player.unless_data_would_be_lost(partial(player.array.replace_disk, role, new))
+        await rebuild_under_writes(player, role)
+    player.recording.is_whole(out, disk, begin)
 
 
 async def replace_in_use(player: Player, role: int) -> None:
@@ -91,14 +87,12 @@ async def replace_in_use(player: Player, role: int) -> None:
     present = player.roles.holder(role, player.event)
     # As large as the present one: a raidx array rebuilds the role onto a larger one instead.
     disk = player.new_disk(player.disks[present].size_bytes if player.bundled else 0)
-    span = player.history.begin("replace", player.event)
-    await player.array.replace_disk(role, player.disks[disk])
-    if player.rng.random() < 0.3:
-        await player.step()
-        await player.close()
-        await player.open()
-    await rebuild_under_writes(player, role)
-    player.history.end(span, player.event)
+    with player.doing("replace"):
+        await player.array.replace_disk(role, player.disks[disk])
+        if player.rng.random() < 0.3:
+            await player.step()
+            await player.remount()
+        await rebuild_under_writes(player, role)
     player.roles.holders.append((player.event, role, disk))
 
 
@@ -111,9 +105,8 @@ async def join_spare(player: Player, role: int) -> int:
     if (rebundle := player.array.rebundle) is not None and player.rng.random() < 0.6:
         size = rebundle.needed_bytes(Role(role))
     disk = player.new_disk(size)
-    span = player.history.begin("add spare", player.event)
-    await player.array.add_spare(player.disks[disk])
-    player.history.end(span, player.event)
+    with player.doing("add spare"):
+        await player.array.add_spare(player.disks[disk])
     return disk
 
 

@@ -16,7 +16,6 @@ moves of volumes (themes/pool.py), and in pairs inside every job (pairs/).
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable
 from functools import partial
@@ -39,12 +38,12 @@ APART_S = (0.0, 0.0, 0.002, 0.01, 1.5)  # between writes that are refused; a che
 async def theme_hangs(player: Player) -> None:
     """Let single writes hang while the same ranges are written again."""
     rng = player.rng
-    player.expect_refusals()
+    player.refusals = True
     await player.fill()
     await player.flush()
     if player.tolerance and rng.random() < 0.5:  # then the array may need every other member
         role = rng.randrange(player.width)
-        player.roles.out.append((role, player.event, math.inf))
+        player.roles.take_out(role, player.event)
         await player.unless_data_would_be_lost(partial(player.array.fail_disk, role))
     for _ in range(rng.randint(1, 3)):
         await _write_while_one_hangs(player)
@@ -54,13 +53,11 @@ async def _write_while_one_hangs(player: Player) -> None:
     rng = player.rng
     role = rng.choice([r for r, q in by_role(player.array.member_set.queues) if q is not None])
     member_set = player.array.member_set
-    out, begin = len(player.roles.out), player.event
     spared = member_set.layout.tolerates(member_set.lost | {role})
-    if spared:  # the member may be given up from here on
-        player.roles.out.append((role, begin, math.inf))
+    out = player.roles.take_out(role, player.event) if spared else None  # it may be given up
     disk = player.disks[role]
     disk.hang(rng.choice(HANGS_S))
-    player.note_hanging(True)
+    player.hanging = True
     where = player.place("sectors")
     ranges: list[tuple[int, int]] = []
     async with trio.open_nursery() as nursery:
@@ -74,10 +71,10 @@ async def _write_while_one_hangs(player: Player) -> None:
         await player.observe_met(ranges)
     disk.hang(0.0)  # in case that no write has reached this disk
     await trio.sleep(max(0.0, disk.late_until_s + 1.0 - trio.current_time()))
-    player.note_hanging(False)
+    player.hanging = False
     await player.observe_met(ranges)
-    if spared and member_set.queues[role] is not None:  # the member was not given up
-        player.roles.out[out] = (role, begin, player.event)
+    if out is not None and member_set.queues[role] is not None:  # the member was not given up
+        player.roles.take_in(out, player.event)
 
 
 async def theme_refusals(player: Player) -> None:
@@ -86,7 +83,7 @@ async def theme_refusals(player: Player) -> None:
     await player.fill()
     await player.flush()
     for role in rng.sample(range(player.width), player.tolerance):  # then no member can be spared
-        player.roles.out.append((role, player.event, math.inf))
+        player.roles.take_out(role, player.event)
         await player.unless_data_would_be_lost(partial(player.array.fail_disk, role))
     for _ in range(rng.randint(1, 3)):
         await _write_while_records_are_refused(player)
@@ -96,7 +93,7 @@ async def _write_while_records_are_refused(player: Player) -> None:
     rng = player.rng
     queues = player.array.member_set.queues
     disks = [player.disks[role] for role, queue in by_role(queues) if queue is not None]
-    player.expect_refusals(True)
+    player.refusals = True
     for disk in disks:
         disk.refuse(player.regions.log)
     where = player.place("sectors")
@@ -114,7 +111,7 @@ async def _write_while_records_are_refused(player: Player) -> None:
     await player.observe_met(ranges)
     for disk in disks:
         disk.refuse(None)
-    player.expect_refusals(False)  # from now on nothing fails
+    player.refusals = False  # from now on nothing fails
     await player.write(*in_sectors(*player.place("sectors")))
     if rng.random() < 0.7:
         await player.flush()
@@ -138,9 +135,8 @@ async def theme_errors(player: Player) -> None:
             await player.step()
         draw = rng.random()
         if draw < 0.2 or not player.tolerance:
-            await player.close()
-            await player.open()
-            player.expect_refusals(False)
+            await player.remount()
+            player.refusals = False
         elif draw < 0.4:
             await player.array.context.journal.place()
         elif draw < 0.5:
@@ -151,8 +147,7 @@ async def theme_errors(player: Player) -> None:
     for disk in player.disks:
         disk.give_fault(None)
     if rng.random() < 0.5:
-        await player.close()
-        await player.open()
+        await player.remount()
         await player.step()
 
 
@@ -160,7 +155,7 @@ def _give_one_fault(player: Player) -> None:
     """Let operations of a member fail from a drawn one on, if it can be spared or none can."""
 
     def doubt(event: int) -> None:
-        player.expect_refusals()
+        player.refusals = True
         player.doubt(event)
 
     give_fault(player, player.array, player.roles, None if player.tolerance else doubt)

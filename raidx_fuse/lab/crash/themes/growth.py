@@ -124,9 +124,8 @@ async def let_go(player: Player) -> None:
     """Remove, in most cases, the member that held the parity before the surrogate."""
     spares = [record for record in player.array.member_set.config.members if record.role < 0]
     if spares and player.rng.random() < 0.7:
-        span = player.history.begin("remove", player.event)
-        await player.array.remove_disk(spares[0].member_uuid)
-        player.history.end(span, player.event)
+        with player.doing("remove"):
+            await player.array.remove_disk(spares[0].member_uuid)
 
 
 def growth_of(player: Player) -> Grow | None:
@@ -137,8 +136,7 @@ def growth_of(player: Player) -> Grow | None:
 
 async def remount(player: Player, _job: Grow) -> None:
     """Close the array cleanly and mount it again."""
-    await player.close()
-    await player.open()
+    await player.remount()
 
 
 async def cancel(_player: Player, job: Grow) -> None:
@@ -148,11 +146,10 @@ async def cancel(_player: Player, job: Grow) -> None:
 
 async def lose(player: Player, _job: Job) -> None:
     """Lose a member, old or new, and give its role another disk while writes go on."""
-    out = len(player.roles.out)
     role = player.rng.randrange(player.array.member_set.config.width)
     if not player.tolerance or player.array.member_set.spares:
         return
-    player.roles.out.append((role, player.event, math.inf))
+    out = player.roles.take_out(role, player.event)
     await player.array.fail_disk(role)
     for _ in range(player.rng.randint(0, 2)):
         await player.step()
@@ -220,7 +217,6 @@ async def shrink(player: Player) -> None:
     layout = player.array.context.layout
     if not isinstance(layout, ElasticLayout) or len(layout.history) < 2:
         return  # the growth was cancelled
-    span = player.history.begin("shrink", player.event)
-    await player.array.remove_disk(layout.history[-1] - 1)
-    await live_through(player, ("", "remount", "lose"))
-    player.history.end(span, player.event)
+    with player.doing("shrink"):
+        await player.array.remove_disk(layout.history[-1] - 1)
+        await live_through(player, ("", "remount", "lose"))

@@ -27,8 +27,7 @@ async def theme_latent(player: Player) -> None:
         for _ in range(rng.randint(0, 3)):
             await player.step()
         if rng.random() < 0.3:
-            await player.close()
-            await player.open()
+            await player.remount()
         await mend(player)
         await player.step()
 
@@ -68,5 +67,4 @@ async def mend(player: Player) -> None:
     player.history.end(span, player.event)
     await player.flush()
     assert not player.array.member_set.lost, "one sector does not cost a member"
-    begin, _ = player.roles.damaged.pop()
-    player.roles.damaged.append((begin, player.event))
+    player.roles.repair(player.event)

@@ -11,7 +11,6 @@ vacated places are written as well.
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 
 import trio
@@ -64,8 +63,7 @@ async def _through(player: Player) -> None:
             await player.step()
         elif remount:
             remount = False
-            await player.close()
-            await player.open()
+            await player.remount()
         await trio.sleep(player.rng.choice((0.05, 0.5)))
 
 
@@ -81,68 +79,55 @@ async def add(player: Player) -> None:
     _counts, roles = _rebundle(player).capacity.counts_with(sizes)
     for role, disk in zip(roles, disks, strict=True):
         player.roles.holders.append((player.event, role, disk))
-    span = player.history.begin("grow", player.event)
-    await player.array.grow([player.disks[disk] for disk in disks])
-    await _through(player)
-    player.history.end(span, player.event)
+    with player.doing("grow"):
+        await player.array.grow([player.disks[disk] for disk in disks])
+        await _through(player)
 
 
 async def remove(player: Player) -> None:
     """Evacuate a member and remove it, if the others have enough free space."""
-    array = player.array
-    role = player.rng.choice(array.member_set.config.roles())
-    out = len(player.roles.out)
-    player.roles.out.append((role, player.event, math.inf))
-    begin = player.event
-    span = player.history.begin("evacuate", player.event)
-    with suppress(RaidxError):  # no room
-        await array.remove_disk(role)
+    role = player.rng.choice(player.array.member_set.config.roles())
+    out = player.roles.take_out(role, player.event)
+    await _remove(player, role, "evacuate")
+    is_there = role in player.array.member_set.config.roles()
+    player.roles.take_in(out, player.event, None if is_there else NO_DISK)
+
+
+async def _remove(player: Player, role: int, verb: str) -> None:
+    with player.doing(verb), suppress(RaidxError):  # no room
+        await player.array.remove_disk(role)
         await _through(player)
-    player.history.end(span, player.event)
-    left = role not in player.array.member_set.config.roles()
-    player.roles.out[out] = (role, begin, player.event)
-    if left:
-        player.roles.holders.append((player.event, role, NO_DISK))
+
+
+async def _rebuild(player: Player, role: int, disk: int) -> None:
+    with player.doing("rebuild"):
+        await player.array.replace_disk(role, player.disks[disk])
+        await _through(player)
 
 
 async def restore(player: Player) -> None:
     """Lose a member; restore its chunks onto the others, or onto a new disk if they are full."""
-    array = player.array
-    role = player.rng.choice(array.member_set.config.roles())
-    out, begin = len(player.roles.out), player.event
-    player.roles.out.append((role, begin, math.inf))
-    await array.fail_disk(role)
+    role = player.rng.choice(player.array.member_set.config.roles())
+    out = player.roles.take_out(role, player.event)
+    await player.array.fail_disk(role)
     for _ in range(player.rng.randint(0, 2)):
         await player.step()
-    span = player.history.begin("restore", player.event)
-    with suppress(RaidxError):  # no room
-        await array.remove_disk(role)
-        await _through(player)
-    player.history.end(span, player.event)
+    await _remove(player, role, "restore")
     disk = NO_DISK
     if role in player.array.member_set.config.roles():
         disk = player.new_disk()
-        span = player.history.begin("rebuild", player.event)
-        await player.array.replace_disk(role, player.disks[disk])
-        await _through(player)
-        player.history.end(span, player.event)
-    player.roles.out[out] = (role, begin, player.event)
-    player.roles.holders.append((player.event, role, disk))
+        await _rebuild(player, role, disk)
+    player.roles.take_in(out, player.event, disk)
 
 
 async def enlarge(player: Player) -> None:
     """Give a role a larger disk; its additional space becomes usable."""
     role = player.rng.choice(player.array.member_set.config.roles())
-    out, begin = len(player.roles.out), player.event
-    player.roles.out.append((role, begin, math.inf))
+    out = player.roles.take_out(role, player.event)
     largest = max(disk.size_bytes for disk in player.disks)
     disk = player.new_disk(largest + player.rng.randint(1, 12) * CHUNK_BYTES)
-    span = player.history.begin("rebuild", player.event)
-    await player.array.replace_disk(role, player.disks[disk])
-    await _through(player)
-    player.history.end(span, player.event)
-    player.roles.out[out] = (role, begin, player.event)
-    player.roles.holders.append((player.event, role, disk))
+    await _rebuild(player, role, disk)
+    player.roles.take_in(out, player.event, disk)
 
 
 _TURNS = (add, remove, restore, enlarge)

@@ -111,8 +111,7 @@ async def live_through(player: Player, turns: Sequence[str]) -> None:
             if turn == "cancel":
                 job.cancel()
             elif turn == "remount":
-                await player.close()
-                await player.open()
+                await player.remount()
             else:
                 job.pause()  # until roles have other numbers
                 await lose(player, job)

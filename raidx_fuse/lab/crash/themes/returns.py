@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 
 from raidx_fuse.jobs.rebuild import Rebuild
@@ -28,17 +27,15 @@ async def _leave_and_return(player: Player) -> None:
     role = rng.randrange(player.width)
     disk = player.roles.holder(role, player.event)
     await player.jobs_end()  # a resync after an earlier cut
-    out, begin = len(player.roles.out), player.event
-    player.roles.out.append((role, begin, math.inf))
+    out = player.roles.take_out(role, player.event)
     absent = rng.random() < 0.4
-    span = player.history.begin("leave", begin)
-    if absent:
-        await player.close()
-        await player.open(without=disk)
-    else:
-        await player.unless_data_would_be_lost(partial(player.array.fail_disk, role))
-        player.disks[disk].pull()
-    player.history.end(span, player.event)
+    with player.doing("leave"):
+        if absent:
+            await player.close()
+            await player.open(without=disk)
+        else:
+            await player.unless_data_would_be_lost(partial(player.array.fail_disk, role))
+            player.disks[disk].pull()
     for _ in range(rng.randint(0, 3)):
         await player.step()
     if rng.random() < 0.25:
@@ -54,8 +51,7 @@ async def _return(player: Player, role: int, disk: int, absent: bool) -> None:
     rng = player.rng
     span = player.history.begin("rebuild", player.event)
     if absent:
-        await player.close()
-        await player.open()
+        await player.remount()
     record = player.array.member_set.config.record(Role(role))
     if record.state in ("failed", "missing"):  # its chunks have moved: it does not return by itself
         await player.unless_data_would_be_lost(
@@ -69,8 +65,7 @@ async def _return(player: Player, role: int, disk: int, absent: bool) -> None:
     for _ in range(steps):
         await player.step()
     if rng.random() < 0.2:
-        await player.close()
-        await player.open()
+        await player.remount()
     for job in player.array.jobs.running():
         job.limit(None, 0)
     await player.jobs_end()
