@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -62,6 +62,11 @@ WIDTHS = {
 }
 
 
+def widths_of(layout: str) -> Sequence[int]:
+    """Return the numbers of members that arrays of *layout* have here."""
+    return WIDTHS.get(layout) or allowed_widths(layout)[:2]
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """*width* members with at least *stripes* stripes, on disks of *pace* (disks.py).
@@ -82,7 +87,7 @@ class Shape:
     def drawn(cell: Cell, theme: str, rng: random.Random) -> Shape:
         """Return a random shape that *cell* can have for *theme*."""
         huge = theme == "huge"
-        width = rng.choice(WIDTHS.get(cell.layout) or allowed_widths(cell.layout)[:2])
+        width = rng.choice(widths_of(cell.layout))
         return Shape(
             width + (theme == "leave"),
             rng.randint(6, 12),
@@ -226,7 +231,7 @@ class Hardware:
     async def _create_of_pool(
         self, number: int, layout: str
     ) -> tuple[Layout, Regions, list[Image]]:
-        width = self.rng.choice(WIDTHS.get(layout) or allowed_widths(layout)[:2])
+        width = self.rng.choice(widths_of(layout))
         images: list[Image] = []
 
         async def create(size: int) -> ArrayConfig:

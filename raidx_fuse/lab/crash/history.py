@@ -119,23 +119,6 @@ class WriteSpan(Span):
             return False
         return self.end_order <= flushed or (self.size is not None and self.ended(moment))
 
-    def give_size(self, size: int) -> None:
-        """Note that the write gives the volume another size, in bytes."""
-        self.size = size
-
-    def refuse(self, given_up: frozenset[int] = frozenset()) -> None:
-        """Note that the write ended in an error, and may have given up the sectors *given_up*."""
-        self.refused = True
-        self.given_up = given_up
-
-    def through_log(self) -> None:
-        """Note that all of the write went through the log: no stripe of it can be torn."""
-        self.full = self.closes = frozenset()
-
-    def complete(self, sectors: frozenset[int]) -> None:
-        """Note that the write completes stripes, whose *sectors* an earlier write began."""
-        self.closes = sectors
-
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
@@ -341,7 +324,7 @@ class History:
         The volume loses the sectors behind its new end: where it grows again, they read as zeros.
         """
         span = self.begin_write(verb, event, frozenset(), frozenset())
-        span.give_size(size)
+        span.size = size
         self._sizes.append(span)
         count = size // SECTOR_BYTES
         self._by_sector += [_first_writes(s, (ZEROS,)) for s in range(self.sectors, count)]
@@ -391,12 +374,12 @@ class History:
         """Note that *span* ended before event number *event*."""
         self.timeline.end(span, event)
 
-    def refuse(self, span: WriteSpan, event: int, given_up: frozenset[int]) -> None:
+    def refuse(self, span: WriteSpan, event: int, given_up: frozenset[int] = frozenset()) -> None:
         """Note that *span* ended in an error: it promises only that later writes are kept.
 
         *given_up*: the sectors that the array may have given up because of it.
         """
-        span.refuse(given_up)
+        span.refused, span.given_up = True, given_up
         self.end(span, event)
 
     def doubt(self, event: int) -> None:
@@ -406,8 +389,8 @@ class History:
         """
         flushed = max((f.begin_order for f in self.flushes if f.ended(event)), default=-math.inf)
         lost = [w for w in self.writes if w.begun(event) and not w.covered(event, flushed)]
-        for write in lost:
-            write.refuse(write.given_up)
+        for span in lost:
+            span.refused = True
         for sector, known in self._later.items():  # what came before such a write may be back
             self._later[sector] = {pair for pair in known if pair[0] not in lost}
         self._cached = None

@@ -7,7 +7,7 @@ only on its options, so a campaign checks the same states on any number of proce
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from raidx_fuse.lab.crash.state import Cell
@@ -71,16 +71,11 @@ def run_task(task: Task) -> Tally:
     )
 
 
-def run_tasks(tasks: Iterable[Task]) -> Iterator[Tally]:
-    """Run *tasks* one after the other; yield the counts of each."""
-    yield from map(run_task, tasks)
-
-
 def run_cells(cells: Sequence[Cell], states: int, seed: int) -> Tally:
     """Run a whole campaign in this process; return its counts."""
     tally = Tally()
-    for part in run_tasks(tasks_of(cells, states, seed)):
-        tally.add(part)
+    for task in tasks_of(cells, states, seed):
+        tally.add(run_task(task))
     return tally
 
 

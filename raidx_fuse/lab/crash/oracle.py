@@ -121,11 +121,6 @@ def _stripes_uncovered(
     return frozenset(layout.locate(Chunk(chunk))[0] for chunk in chunks)
 
 
-def lost_matters(journal: str) -> bool:
-    """Return whether a degraded, unclean array needs `start_degraded` to mount."""
-    return journal == "none"
-
-
 MOUNT_LIMIT_S = 3600.0  # of virtual time: a mount that takes longer counts as hanging
 
 READ_BYTES = (1 << 20, 4096, 16384)
@@ -323,7 +318,8 @@ class _ArrayOracle(_Oracle):
         super().__init__(left, generator, record)
         self.parts = self.recording.parts
         self.read_bytes = generator.choice(READ_BYTES)
-        self.degraded_ok = lost_matters(self.recording.cell.journal)
+        # Without a log an array that is degraded and unclean does not mount else.
+        self.degraded_ok = self.recording.cell.journal == "none"
 
     async def look(self) -> None:
         (members,) = self._members()

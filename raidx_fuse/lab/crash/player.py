@@ -151,7 +151,8 @@ class Player(Steps, VolumePlayer):
                 has_poison=self.theme == "latent",
             )
             await self.open()
-            await self._observe_undecided()
+            for sector in self.history.undecided():  # the recovery had a choice of contents
+                await self.observe(sector)
             if nursery is not None:
                 self._begin_changes(nursery)
             await script(self)
@@ -263,11 +264,6 @@ class Player(Steps, VolumePlayer):
         self.history = self.history.after(moment)
         self.timeline = self.history.timeline
         self._record_from(images)
-
-    async def _observe_undecided(self) -> None:
-        """Read the sectors for which the recovery had a choice of contents."""
-        for sector in self.history.undecided():
-            await self.observe(sector)
 
     @property
     def event(self) -> int:
@@ -483,10 +479,9 @@ class Player(Steps, VolumePlayer):
             given_up = _sectors_on_lost(self.array.context, self.parts, torn)
             self.history.refuse(span, self.event, given_up)
             return
-        if unlogged.count == before and discard:
-            span.through_log()
-        elif unlogged.count == before:
-            span.complete(frozenset())  # all of it went through the log
+        if unlogged.count == before:  # all of it went through the log
+            span.closes = frozenset()
+            span.full = frozenset() if discard else span.full
         self.history.end(span, self.event)
 
     def _begin_write(
@@ -506,7 +501,7 @@ class Player(Steps, VolumePlayer):
         if discard:
             verb = "discard"
         span: WriteSpan = self.history.begin_write(verb, self.event, stripes, full)
-        span.complete(closes)
+        span.closes = closes
         return span, self.history.add_bytes(span, offset, length, zeros=discard)
 
 

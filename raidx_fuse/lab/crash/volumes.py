@@ -65,7 +65,7 @@ class VolumePlayer:
             history.forget(span, self.event)
             raise
         except RaidxError:
-            history.refuse(span, self.event, frozenset())
+            history.refuse(span, self.event)
             raise
         history.end(span, self.event)
 
@@ -79,7 +79,7 @@ class VolumePlayer:
 
     def refuse(self, history: History, span: WriteSpan) -> None:
         """Note that a write ended in an error."""
-        history.refuse(span, self.event, frozenset())
+        history.refuse(span, self.event)
 
     async def write_volume(
         self, history: History, offset: int, length: int, *, discard: bool = False

@@ -81,10 +81,6 @@ class Tally:
         """How many states were run."""
         return sum(self.states.values())
 
-    def count_workload(self) -> None:
-        """Count one workload."""
-        self.workloads += 1
-
     def count(self, state: State, verb: str, what: str | None) -> None:
         """Count *state*; *what* is the promise that it breaks, or None."""
         lost = any(cut.lost or cut.unread for cut in (state.cut, *state.again))
@@ -132,7 +128,7 @@ def crash_workloads(
             if (focus or is_pair(cell)) and turn == len(seeds):
                 return tally
             budget = min(states - tally.total, each)
-            tally.count_workload()
+            tally.workloads += 1
             generator = random.Random(f"{cell} {seed} {turn // len(seeds)} cuts{focus}")
             if is_pair(cell):
                 crash_pair(cell, seed, budget, generator, tally, every=every_place)

@@ -6,7 +6,8 @@ An operation raises what it may be refused with (`REFUSALS`): then nothing has h
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 
 import trio
 
@@ -40,11 +41,11 @@ Act = Callable[[Scene], Awaitable[None]]
 OPERATIONS: dict[str, Operation] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Operation:
-    """What can meet another one.
+    """What can meet another one: it is the decorator of its *act*.
 
-    - *act*: the operation; *prepare*: what must be done before the two meet;
+    - *prepare*: what must be done before the two meet;
     - *suits*: whether a layout can have it;
     - *pool*: it needs a second array; *latent*: disks with sectors that cannot be read; *killed*: a
       mount that was killed before; *larger*: disks with space behind the data;
@@ -52,7 +53,8 @@ class Operation:
     """
 
     name: str
-    act: Act
+    act: Act = field(init=False)
+    _: KW_ONLY
     prepare: Act | None = None
     suits: Callable[[str], bool] = lambda layout: True
     pool: bool = False
@@ -61,24 +63,10 @@ class Operation:
     larger: bool = False
     away: int = 0
 
-
-def _operation(
-    name: str,
-    *,
-    prepare: Act | None = None,
-    suits: Callable[[str], bool] = lambda layout: True,
-    pool: bool = False,
-    latent: bool = False,
-    killed: bool = False,
-    larger: bool = False,
-    away: int = 0,
-) -> Callable[[Act], Act]:
-    def add(act: Act) -> Act:
-        needs = pool, latent, killed, larger, away
-        OPERATIONS[name] = Operation(name, act, prepare, suits, *needs)
+    def __call__(self, act: Act) -> Act:
+        self.act = act
+        OPERATIONS[self.name] = self
         return act
-
-    return add
 
 
 def _redundant(layout: str) -> bool:
@@ -108,26 +96,26 @@ def _hot(scene: Scene) -> int:
     return extent * scene.extent_bytes // SECTOR_BYTES
 
 
-@_operation("small")
+@Operation("small")
 async def small(scene: Scene) -> None:
     """Write some sectors of one chunk."""
     first = _hot(scene) + scene.rng.randrange(2) * PAGE
     await scene.write("v", first + scene.rng.randrange(4), scene.rng.randint(1, 4))
 
 
-@_operation("part")
+@Operation("part")
 async def part(scene: Scene) -> None:
     """Write across the border of two chunks."""
     await scene.write("v", _hot(scene) + scene.rng.randint(3, 7), scene.rng.randint(6, 10))
 
 
-@_operation("most")
+@Operation("most")
 async def most(scene: Scene) -> None:
     """Write a stripe but for a sector: its parity goes into the log with it."""
     await scene.write("v", _hot(scene) + 1, _stripe_sectors(scene) - 1)
 
 
-@_operation("stripe")
+@Operation("stripe")
 async def stripe(scene: Scene) -> None:
     """Write a whole stripe, past the log."""
     sectors = _stripe_sectors(scene)
@@ -135,7 +123,7 @@ async def stripe(scene: Scene) -> None:
     await scene.write("v", _hot(scene) + scene.rng.randrange(stripes) * sectors, sectors)
 
 
-@_operation("end")
+@Operation("end")
 async def end(scene: Scene) -> None:
     """Write a stripe from its front to its end, in several requests."""
     first, sectors = _hot(scene), _stripe_sectors(scene)
@@ -145,27 +133,27 @@ async def end(scene: Scene) -> None:
         await scene.write("v", first + half, sectors - half)
 
 
-@_operation("first")
+@Operation("first")
 async def first_write(scene: Scene) -> None:
     """Write what was never written."""
     first = (scene.extents - 1) * scene.extent_bytes // SECTOR_BYTES
     await scene.write("v", first + scene.rng.randrange(PAGE), scene.rng.randint(1, 2 * PAGE))
 
 
-@_operation("many")
+@Operation("many")
 async def many(scene: Scene) -> None:
     """Write all extents in one request."""
     sectors = scene.find("v").size // SECTOR_BYTES
     await scene.write("v", scene.rng.randrange(PAGE), sectors - PAGE)
 
 
-@_operation("read")
+@Operation("read")
 async def read(scene: Scene) -> None:
     """Read all."""
     await scene.read("v")
 
 
-@_operation("flush")
+@Operation("flush")
 async def flush(scene: Scene) -> None:
     """Flush what one small write has left."""
     await scene.write("u", 0, 2)
@@ -173,14 +161,14 @@ async def flush(scene: Scene) -> None:
     await scene.flush("u")
 
 
-@_operation("discard")
+@Operation("discard")
 async def discard(scene: Scene) -> None:
     """Discard two extents, as an open file."""
     size = scene.extent_bytes // SECTOR_BYTES
     await scene.write("v", _hot(scene), scene.rng.randint(size // 2, 2 * size), discard=True)
 
 
-@_operation("trim")
+@Operation("trim")
 async def trim(scene: Scene) -> None:
     """Discard all and flush, as the command does: no file is open."""
     await scene.change("v", 0, scene.find("v").size // SECTOR_BYTES, discard=True)
@@ -190,7 +178,7 @@ async def trim(scene: Scene) -> None:
 # -- volumes -------------------------------------------------------------------------------------
 
 
-@_operation("create")
+@Operation("create")
 async def create(scene: Scene) -> None:
     """Create a volume, write to it and flush it."""
     await create_volume(scene, f"w{len(scene.volumes)}", scene.extent_bytes)
@@ -209,13 +197,13 @@ async def create_volume(scene: Scene, name: str, size: int) -> None:
     await scene.flush(name)
 
 
-@_operation("shrink")
+@Operation("shrink")
 async def shrink(scene: Scene) -> None:
     """Make v smaller: what it gives up is wiped and free then."""
     await _resize(scene, scene.extents // 2 * scene.extent_bytes)
 
 
-@_operation("enlarge")
+@Operation("enlarge")
 async def enlarge(scene: Scene) -> None:
     """Make v larger."""
     await _resize(scene, (scene.extents + 1) * scene.extent_bytes)
@@ -230,13 +218,13 @@ async def _resize(scene: Scene, size: int) -> None:
         await volumes.wiped()
 
 
-@_operation("delete")
+@Operation("delete")
 async def delete(scene: Scene) -> None:
     """Delete v: its places are wiped and free then."""
     await _resize(scene, 0)
 
 
-@_operation("move", pool=True)
+@Operation("move", pool=True)
 async def move(scene: Scene) -> None:
     """Move v to the other array."""
     source, _ = scene.pool.find(scene.uuids["v"])
@@ -246,7 +234,7 @@ async def move(scene: Scene) -> None:
     await source.wiped()
 
 
-@_operation("swap", pool=True)
+@Operation("swap", pool=True)
 async def swap(scene: Scene) -> None:
     """Let v and x change places."""
     source, _ = scene.pool.find(scene.uuids["v"])
@@ -291,14 +279,14 @@ async def _job_ended(scene: Scene, job_id: int) -> None:
             await ended(scene, job)
 
 
-@_operation("grow", suits=lambda layout: grows_in_place(layout) or _bundled(layout))
+@Operation("grow", suits=lambda layout: grows_in_place(layout) or _bundled(layout))
 async def grow(scene: Scene) -> None:
     """Let a member join."""
     answer = await scene.array.grow([scene.add_disk(0)])
     await _job_ended(scene, answer["job"])
 
 
-@_operation("restripe", suits=lambda layout: bool(restripes_of(layout)))
+@Operation("restripe", suits=lambda layout: bool(restripes_of(layout)))
 async def restripe(scene: Scene) -> None:
     """Rewrite all content in another layout."""
     name, added = scene.rng.choice(restripes_of(scene.cell.layout))
@@ -314,11 +302,7 @@ async def restripe(scene: Scene) -> None:
         limits.append((scene.event, tolerance))
 
 
-async def _grown(scene: Scene) -> None:
-    await grow(scene)
-
-
-@_operation("remove", prepare=_grown, suits=lambda layout: grows_in_place(layout))
+@Operation("remove", prepare=grow, suits=lambda layout: grows_in_place(layout))
 async def remove(scene: Scene) -> None:
     """Let a member leave."""
     width = scene.array.member_set.config.width
@@ -328,7 +312,7 @@ async def remove(scene: Scene) -> None:
         await _job_ended(scene, job)
 
 
-@_operation("larger", larger=True, suits=lambda layout: not _bundled(layout))
+@Operation("larger", larger=True, suits=lambda layout: not _bundled(layout))
 async def larger(scene: Scene) -> None:
     """Use what all members have behind the data, and write there."""
     await scene.array.larger_members.use()
@@ -337,7 +321,7 @@ async def larger(scene: Scene) -> None:
     await create_volume(scene, f"w{len(scene.volumes)}", min(free, scene.extents * unit))
 
 
-@_operation("replace", suits=_redundant)
+@Operation("replace", suits=_redundant)
 async def replace(scene: Scene) -> None:
     """Copy a member to another disk."""
     role = scene.rng.randrange(scene.array.member_set.config.width)
@@ -349,7 +333,7 @@ async def replace(scene: Scene) -> None:
 
 
 async def _without_a_member(scene: Scene) -> None:
-    """Let a member leave, and write without it."""
+    """Take a member out, and write without it."""
     role = scene.rng.randrange(scene.array.member_set.config.width)
     scene.weaken(0)
     await scene.array.fail_disk(role)
@@ -363,14 +347,14 @@ def _lost_role(scene: Scene) -> int:
     return min(scene.array.member_set.lost, default=0)
 
 
-@_operation("rebuild", prepare=_without_a_member, suits=_redundant, away=1)
+@Operation("rebuild", prepare=_without_a_member, suits=_redundant, away=1)
 async def rebuild(scene: Scene) -> None:
     """Rebuild a role onto a new disk."""
     answer = await scene.array.replace_disk(_lost_role(scene), scene.add_disk(0))
     await _job_ended(scene, answer["job"])
 
 
-@_operation("return", prepare=_without_a_member, suits=_redundant, away=1)
+@Operation("return", prepare=_without_a_member, suits=_redundant, away=1)
 async def come_back(scene: Scene) -> None:
     """Take a member back: it is caught up."""
     role = _lost_role(scene)
@@ -378,20 +362,17 @@ async def come_back(scene: Scene) -> None:
     await _job_ended(scene, answer["job"])
 
 
-@_operation("leave", suits=_redundant, away=1)
-async def leave(scene: Scene) -> None:
-    """Take a member out, and write without it."""
-    await _without_a_member(scene)
+Operation("leave", suits=_redundant, away=1)(_without_a_member)
 
 
-@_operation("scrub")
+@Operation("scrub")
 async def scrub(scene: Scene) -> None:
     """Compare parity with data."""
     job_id = await scene.array.start_scrub(repair=scene.rng.random() < 0.5)
     await _job_ended(scene, job_id)
 
 
-@_operation("resync", killed=True, suits=_redundant)
+@Operation("resync", killed=True, suits=_redundant)
 async def resync(scene: Scene) -> None:
     """Make parity and data agree after a crash; the job has begun with the mount."""
     for job in scene.array.jobs.running():
@@ -400,11 +381,7 @@ async def resync(scene: Scene) -> None:
 
 async def _unreadable(scene: Scene) -> None:
     """Let a sector of v become unreadable."""
-    await _poison(scene, scene.array.member_set.lost)
-
-
-async def _poison(scene: Scene, lost: frozenset[Role]) -> None:
-    context = scene.array.context
+    context, lost = scene.array.context, scene.array.member_set.lost
     await context.journal.drain()
     volumes, volume = scene.pool.find(scene.uuids["v"])
     others = [extent for extent in range(scene.extents - 1) if extent != scene.hot]
@@ -428,7 +405,7 @@ async def _poison(scene: Scene, lost: frozenset[Role]) -> None:
     scene.recording.poisoned.append((event, scene.disks.index(disk), at, content))
 
 
-@_operation("mend", prepare=_unreadable, suits=_redundant, latent=True, away=1)
+@Operation("mend", prepare=_unreadable, suits=_redundant, latent=True, away=1)
 async def mend(scene: Scene) -> None:
     """Read what cannot be read: it is mended."""
     await scene.read("v")
@@ -436,10 +413,10 @@ async def mend(scene: Scene) -> None:
 
 async def _unreadable_without_a_member(scene: Scene) -> None:
     await _without_a_member(scene)
-    await _poison(scene, scene.array.member_set.lost)
+    await _unreadable(scene)
 
 
-@_operation("give-up", prepare=_unreadable_without_a_member, suits=_redundant, latent=True, away=2)
+@Operation("give-up", prepare=_unreadable_without_a_member, suits=_redundant, latent=True, away=2)
 async def give_up(scene: Scene) -> None:
     """Write over what cannot be read or recovered."""
     await scene.read("v")
@@ -448,7 +425,7 @@ async def give_up(scene: Scene) -> None:
         await scene.write("v", min(sectors), len(sectors))
 
 
-@_operation("checkpoint")
+@Operation("checkpoint")
 async def checkpoint(scene: Scene) -> None:
     """Place what the log holds."""
     await part(scene)
@@ -456,14 +433,14 @@ async def checkpoint(scene: Scene) -> None:
     await scene.array.context.journal.place()
 
 
-@_operation("clean")
+@Operation("clean")
 async def clean(scene: Scene) -> None:
     """Clear the marks of regions that have had no write for a while."""
     await stripe(scene)
     await scene.array.context.dirty_bitmap.clean_quiet(all_regions=True)
 
 
-@_operation("tune", suits=_bundled)
+@Operation("tune", suits=_bundled)
 async def tune(scene: Scene) -> None:
     """Move some chunks of bundles."""
     layout = scene.array.context.layout
@@ -479,7 +456,7 @@ async def tune(scene: Scene) -> None:
             await mover.move(moves)
 
 
-@_operation("mode")
+@Operation("mode")
 async def mode(scene: Scene) -> None:
     """Change the journal mode, and back."""
     other = scene.rng.choice([one for one in MODES if one != scene.cell.journal])
@@ -488,7 +465,7 @@ async def mode(scene: Scene) -> None:
     await scene.array.set("journal", scene.cell.journal)
 
 
-@_operation("settings")
+@Operation("settings")
 async def settings(scene: Scene) -> None:
     """Change settings that are kept in the superblocks."""
     await scene.array.set("cache.size", scene.rng.choice(("0", "65536", "1048576")))
@@ -499,9 +476,10 @@ async def settings(scene: Scene) -> None:
 
 
 async def _under(
-    scene: Scene, fault: str, *, loses_cache: bool = False, every: bool = False
+    fault: str, scene: Scene, *, loses_cache: bool = False, may_be_all: bool = False
 ) -> None:
     """Let a disk, or every one, have *fault*, and go on to write and flush."""
+    every = may_be_all and scene.rng.random() < 0.5
     width = scene.array.member_set.config.width
     roles = range(width) if every else [scene.rng.randrange(width)]
     scene.weaken(0, len(roles))
@@ -513,19 +491,11 @@ async def _under(
     await scene.flush("v")
 
 
-@_operation("fails", suits=_redundant, away=1)
-async def fails(scene: Scene) -> None:
-    """A disk fails."""
-    await _under(scene, disks.DEAD)
+Operation("fails", suits=_redundant, away=1)(partial(_under, disks.DEAD))
+Operation("hangs", suits=_redundant, away=1)(partial(_under, disks.HANGS))
 
 
-@_operation("hangs", suits=_redundant, away=1)
-async def hangs(scene: Scene) -> None:
-    """A disk does not answer any more."""
-    await _under(scene, disks.HANGS)
-
-
-@_operation("late")
+@Operation("late")
 async def late(scene: Scene) -> None:
     """A disk answers late, though not too late."""
     scene.disk_of(0, scene.rng.randrange(scene.array.member_set.config.width)).fail(disks.SLOW)
@@ -533,19 +503,8 @@ async def late(scene: Scene) -> None:
     await scene.flush("v")
 
 
-@_operation("full", away=1)
-async def full(scene: Scene) -> None:
-    """The host of a disk, or of all, is full."""
-    await _under(scene, disks.FULL, every=scene.rng.random() < 0.5)
-
-
-@_operation("deaf", away=1)
-async def deaf(scene: Scene) -> None:
-    """A disk, or every one, refuses its superblocks."""
-    await _under(scene, disks.DEAF, every=scene.rng.random() < 0.5)
-
-
-@_operation("unflushed", away=1)
-async def unflushed(scene: Scene) -> None:
-    """A disk's flush fails, and what it should have covered is lost."""
-    await _under(scene, disks.UNFLUSHED, loses_cache=True)
+# The host of a disk, or of all, is full; or a disk, or every one, refuses its superblocks.
+Operation("full", away=1)(partial(_under, disks.FULL, may_be_all=True))
+Operation("deaf", away=1)(partial(_under, disks.DEAF, may_be_all=True))
+# A flush fails, and what it should have covered is lost.
+Operation("unflushed", away=1)(partial(_under, disks.UNFLUSHED, loses_cache=True))

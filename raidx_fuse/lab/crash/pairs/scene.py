@@ -26,7 +26,12 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import Regions
 from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.lab.crash.disks import PACES, SectorDisk
-from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, MEMBER_BYTES_MIN, MEMBER_UNIT_BYTES, WIDTHS
+from raidx_fuse.lab.crash.hardware import (
+    CHUNK_BYTES,
+    MEMBER_BYTES_MIN,
+    MEMBER_UNIT_BYTES,
+    widths_of,
+)
 from raidx_fuse.lab.crash.history import History, Span, Timeline, WriteSpan
 from raidx_fuse.lab.crash.mounting import mounted
 from raidx_fuse.lab.crash.pairs.disks import PairDisk, Trigger
@@ -36,7 +41,6 @@ from raidx_fuse.lab.crash.state import Cell, ViolationError
 from raidx_fuse.lab.crash.volumes import Stripes, VolumePlayer
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe, cell_range
 from raidx_fuse.layouts.placements.layout import Layout
-from raidx_fuse.layouts.registry import allowed_widths
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.powercut import CutRecord, Image
 from raidx_fuse.members.simulated.virtual_time import run
@@ -70,11 +74,6 @@ def prepared(layout: str, journal: str, width: int, killed: bool) -> Prepared:
     *killed*: the mount before was killed while stripes were written past the log.
     """
     return run(_prepare, layout, journal, width, killed)
-
-
-def widths_of(layout: str) -> Sequence[int]:
-    """Return the numbers of members that arrays of *layout* have here."""
-    return (WIDTHS.get(layout) or allowed_widths(layout)[:2])[:2]
 
 
 async def _prepare(layout: str, journal: str, width: int, killed: bool) -> Prepared:
