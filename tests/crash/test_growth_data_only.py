@@ -12,11 +12,12 @@ import pytest
 import trio
 
 from raidx_fuse.engine.growth_position import GrowthPosition
+from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import Cell
-from raidx_fuse.lab.crash.themes.growth import growth_of
+from raidx_fuse.lab.crash.themes.growth import change_of
 from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.simulated.virtual_time import run
@@ -51,7 +52,7 @@ class Growing:
         span = player.history.begin("grow live", player.event)
         await array.grow([player.disks[disk]], "live")
         seen = -1
-        while (job := growth_of(player)) is not None:
+        while isinstance(job := change_of(player), Grow):
             job.set_window(1)
             job.limit(None, SLOW_BYTES)
             migrated = job.layout.migrated
@@ -128,7 +129,7 @@ def narrowed() -> tuple[Recording, int]:
         player.roles.holders.append((player.event, array.member_set.config.width, disk))
         span = player.history.begin("grow live", player.event)
         await array.grow([player.disks[disk]], "live")
-        job = growth_of(player)
+        job = change_of(player)
         assert job is not None
         job.cancel()
         journal = array.context.journal

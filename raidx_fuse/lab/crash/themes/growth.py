@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import trio
 
 from raidx_fuse.engine.growth_position import LIVE, PIGGYBACK, SURROGATE
 from raidx_fuse.errors import BusyError, UsageError
 from raidx_fuse.jobs.grow.job import Grow
-from raidx_fuse.jobs.job import Job
+from raidx_fuse.jobs.restripe.job import Restripe
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
 from raidx_fuse.lab.crash.history import Span
 from raidx_fuse.lab.crash.player import Player
@@ -33,7 +32,10 @@ from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.members.base import SECTOR_BYTES
 
 SLOW_BYTES = 8192  # a second: a growth lasts for several steps
-GROWTH_LIMIT_S = 900.0
+SLOW_RESTRIPE_BYTES = 16384
+LIMIT_S = 900.0
+GROWN_STRIPES = range(1, 5)  # of a window
+RESTRIPED_BYTES = tuple(chunks * CHUNK_BYTES for chunks in (1, 2, 4, 8, 16))
 
 
 async def theme_growth(player: Player) -> None:
@@ -90,22 +92,39 @@ async def grow(player: Player) -> None:
 
 
 async def live_through(player: Player, turns: Sequence[str]) -> None:
-    """Do random steps, and one of *turns* of events, until the growth under way has ended."""
+    """Do random steps, and one of *turns*, until the growth or restripe under way has ended."""
     turn = player.rng.choice(turns)
     steps = player.rng.randint(1, 4)
     started_s = trio.current_time()
-    while (job := growth_of(player)) is not None:
+    while (job := change_of(player)) is not None:
         # A remount opens and closes nurseries, so it cannot run inside a cancel scope.
-        assert trio.current_time() < started_s + GROWTH_LIMIT_S, job.status()
-        job.set_window(player.rng.randint(1, 4))
-        job.limit(None, SLOW_BYTES if steps else 0)
+        assert trio.current_time() < started_s + LIMIT_S, job.status()
+        restripes = isinstance(job, Restripe)
+        job.set_window(player.rng.choice(RESTRIPED_BYTES if restripes else GROWN_STRIPES))
+        slow_bytes = SLOW_RESTRIPE_BYTES if restripes else SLOW_BYTES
+        job.limit(None, slow_bytes if steps else 0)
         if steps:
             steps -= 1
             await player.step()
         elif turn:
-            await _TURNS[turn](player, job)
+            if turn == "cancel":  # it moves everything back
+                job.cancel()
+            elif turn == "remount":
+                await player.remount()
+            elif restripes:
+                job.pause()  # until roles have other numbers
+                await lose(player)
+                job.resume()
+            else:
+                await lose(player)
             turn, steps = "", player.rng.randint(0, 2)
         await trio.sleep(player.rng.choice((0.05, 0.5)))
+
+
+def change_of(player: Player) -> Grow | Restripe | None:
+    """Return the job of the growth or restripe under way, if there is one."""
+    running = player.array.jobs.running()
+    return next((job for job in running if isinstance(job, Grow | Restripe)), None)
 
 
 def inherit(player: Player) -> None:
@@ -128,23 +147,7 @@ async def let_go(player: Player) -> None:
             await player.array.remove_disk(spares[0].member_uuid)
 
 
-def growth_of(player: Player) -> Grow | None:
-    """Return the job of the growth under way, if there is one."""
-    running = player.array.jobs.running()
-    return next((job for job in running if isinstance(job, Grow)), None)
-
-
-async def remount(player: Player, _job: Grow) -> None:
-    """Close the array cleanly and mount it again."""
-    await player.remount()
-
-
-async def cancel(_player: Player, job: Grow) -> None:
-    """Cancel the growth: it moves everything back."""
-    job.cancel()
-
-
-async def lose(player: Player, _job: Job) -> None:
+async def lose(player: Player) -> None:
     """Lose a member, old or new, and give its role another disk while writes go on."""
     role = player.rng.randrange(player.array.member_set.config.width)
     if not player.tolerance or player.array.member_set.spares:
@@ -191,9 +194,6 @@ async def write_beyond(player: Player) -> None:
             player.history.end(span, player.event)
         if player.rng.random() < 0.3:
             await player.flush()
-
-
-_TURNS: dict[str, Any] = {"remount": remount, "cancel": cancel, "lose": lose}
 
 
 async def theme_shrink(player: Player) -> None:

@@ -12,23 +12,16 @@ The checked content must not change.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import suppress
 
-import trio
-
 from raidx_fuse.errors import UsageError
-from raidx_fuse.jobs.restripe.job import Restripe
 from raidx_fuse.lab.crash.durable import shaped_since
-from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import NO_DISK
-from raidx_fuse.lab.crash.themes.growth import grow, lose, write_beyond
+from raidx_fuse.lab.crash.themes.growth import grow, live_through, write_beyond
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.registry import LAYOUTS
 
-SLOW_BYTES = 16384  # a second: a restripe lasts for several steps
-LIMIT_S = 900.0
 # layout -> (new layout, number of members that join)
 TARGETS: dict[str, tuple[tuple[str, int], ...]] = {
     "raid0": (("raid0", 1), ("raid0", 2), ("raid4", 1), ("raid5", 1), ("raid5", 2)),
@@ -78,13 +71,12 @@ async def restripe(player: Player, name: str, added: int) -> None:
         roles.holders.append((begin, width + number, disk))
     before, then = roles.tolerance(begin), LAYOUTS[name].tolerance(width + added)
     roles.limits.append((begin, min(before, then)))
-    span = player.history.begin("restripe", player.event)
-    await player.array.restripe([player.disks[disk] for disk in disks], name, {})
-    turns = ["", "", "remount", "cancel"]
-    if min(before, then):
-        turns += ["lose", "lose"]
-    await live_through(player, turns)
-    player.history.end(span, player.event)
+    with player.doing("restripe"):
+        await player.array.restripe([player.disks[disk] for disk in disks], name, {})
+        turns = ["", "", "remount", "cancel"]
+        if min(before, then):
+            turns += ["lose", "lose"]
+        await live_through(player, turns)
     config = player.array.member_set.config
     if (config.layout, config.width) == (name, width + added):
         since = shaped_since(player.record, name, width + added, begin)
@@ -92,37 +84,6 @@ async def restripe(player: Player, name: str, added: int) -> None:
     else:  # cancelled
         roles.limits.append((player.event, before))
     await write_beyond(player)
-
-
-async def live_through(player: Player, turns: Sequence[str]) -> None:
-    """Do random steps, and one of *turns* of events, until the restripe under way has ended."""
-    turn = player.rng.choice(turns)
-    steps = player.rng.randint(1, 4)
-    started_s = trio.current_time()
-    while (job := _restripe_of(player)) is not None:
-        # A remount opens and closes nurseries, so it cannot run inside a cancel scope.
-        assert trio.current_time() < started_s + LIMIT_S, job.status()
-        job.set_window(player.rng.choice((1, 2, 4, 8, 16)) * CHUNK_BYTES)
-        job.limit(None, SLOW_BYTES if steps else 0)
-        if steps:
-            steps -= 1
-            await player.step()
-        elif turn:
-            if turn == "cancel":
-                job.cancel()
-            elif turn == "remount":
-                await player.remount()
-            else:
-                job.pause()  # until roles have other numbers
-                await lose(player, job)
-                job.resume()
-            turn, steps = "", player.rng.randint(0, 2)
-        await trio.sleep(player.rng.choice((0.05, 0.5)))
-
-
-def _restripe_of(player: Player) -> Restripe | None:
-    running = player.array.jobs.running()
-    return next((job for job in running if isinstance(job, Restripe)), None)
 
 
 async def theme_leave(player: Player) -> None:
@@ -152,26 +113,24 @@ async def leave(player: Player) -> None:
         return  # the growth would be undone: that is the theme "shrink"
     turns = ["", "", "remount", "cancel", *(["lose", "lose"] if player.tolerance else [])]
     lost = player.tolerance > 0 and rng.random() < 0.3
-    out = len(roles.out)
+    out = roles.take_out(role, player.event) if lost else None
     if lost:
         turns = ["", "remount"]
-        roles.out.append((role, player.event, math.inf))
         await player.array.fail_disk(role)
     first, begin = len(roles.successors), player.event
     for behind in range(role + 1, width):  # it moves up when the removal ends
         roles.successors.append((begin, math.inf, behind, behind - 1))
-    span = player.history.begin("leave", begin)
-    await player.array.remove_disk(role)
-    await live_through(player, turns)
+    with player.doing("leave"):
+        await player.array.remove_disk(role)
+        await live_through(player, turns)
     now = player.event
-    player.history.end(span, now)
     for number in range(first, len(roles.successors)):
         _, _, behind, up = roles.successors[number]
         roles.successors[number] = (begin, now, behind, up)
     if player.array.member_set.config.width == width:
         return  # cancelled
-    if lost:
-        roles.out[out] = (role, roles.out[out][1], now)
+    if out is not None:
+        roles.take_in(out, now)
     holders = [roles.holder(r, now) for r in range(width)]
     for behind in range(role + 1, width):
         roles.holders.append((now, behind - 1, holders[behind]))
