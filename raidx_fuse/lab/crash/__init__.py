@@ -5,10 +5,11 @@ the same instant.
 
     workload.py  runs a random workload in virtual time over recorded disks
     themes/      what a workload does beside reading and writing: growth, restripe, volumes, ...
-    steps.py     which ranges are written, and which requests overlap in time
     at_changes.py, held_handlers.py  requests that overlap a change, or share a commit batch
-    player.py    the running workload: arrays, disks, histories, and what is noted of each request
-    mounting.py  two arrays as a pool, as the daemon mounts them
+    player.py    the running workload: arrays, disks, histories, and what is noted of each request;
+                 which ranges are written, and which requests overlap in time
+    volumes.py   requests to the volumes of a pool, of the theme "pool" and of pairs
+    mounting.py  two arrays as a pool, as the daemon mounts them; what jobs and parity owe
     hardware.py  how many members, how large, their first content, their pace
     disks.py     the simulated disks
     parts.py     the parts of an image that a workload uses
@@ -16,7 +17,7 @@ the same instant.
     recording.py the record of one workload, and when which roles had no member
     durable.py   from when on all superblocks call a member whole, or have another layout
     oracle.py    mounts the disks as a cut left them, and compares; knows what each mode promises
-    pairs/       lets every two operations meet, at every place: a player and oracle of their own
+    pairs/       lets every two operations meet, at every place
     crashing.py  visits the boundaries of one workload, and crashes the recoveries as well
     walk.py      crashes many workloads, counts their states, and replays one
     state.py     names one crashed state, so that a printed line replays it exactly

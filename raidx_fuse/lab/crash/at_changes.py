@@ -9,13 +9,13 @@ has sectors of its own, so that the order of the workload's writes stays known.
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 
 import trio
 
 from raidx_fuse.format.regions import Regions
 from raidx_fuse.journal.ring import HEAD_BYTES
 from raidx_fuse.lab.crash.durable import SLOTS_BYTES
-from raidx_fuse.lab.crash.steps import Steps
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.powercut import Event
 
@@ -25,10 +25,18 @@ SECTORS_MAX = 3
 
 
 class ChangeWriter:
-    """Writes to *sectors* of *player*'s image while it may; *regions* says what lies where."""
+    """Writes to *sectors* while it may; *regions* says what lies where."""
 
-    def __init__(self, player: Steps, rng: random.Random, sectors: range, regions: Regions) -> None:
-        self._player = player
+    def __init__(
+        self,
+        write: Callable[[int, int], Awaitable[None]],
+        flush: Callable[[], Awaitable[None]],
+        rng: random.Random,
+        sectors: range,
+        regions: Regions,
+    ) -> None:
+        self._write = write
+        self._flush = flush
         self._rng = rng
         self._sectors = sectors
         self._head = range(regions.log.offset, regions.log.offset + HEAD_BYTES)
@@ -68,8 +76,8 @@ class ChangeWriter:
             try:
                 count = rng.randint(1, SECTORS_MAX)
                 first = rng.choice(self._sectors[: len(self._sectors) - count + 1])
-                await self._player.write(first * SECTOR_BYTES, count * SECTOR_BYTES)
+                await self._write(first * SECTOR_BYTES, count * SECTOR_BYTES)
                 if rng.random() < 0.8:
-                    await self._player.flush()
+                    await self._flush()
             finally:
                 self._idle.set()

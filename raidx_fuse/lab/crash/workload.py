@@ -30,7 +30,7 @@ Only on request by name:
                alone, and recovery is cut as well
     hangs      writes that hang and reach the disk late (themes/faults.py)
     refusals   records that members refuse which cannot be spared (themes/faults.py)
-    discards   ranges are discarded and written again (steps.py); many workloads of the
+    discards   ranges are discarded and written again (player.py); many workloads of the
                other themes have some of that, too
     pool       volumes of two arrays (themes/pool.py)
     pairs      every two operations that can meet (pairs/); pairs:trim:shrink is one pair

@@ -4,7 +4,6 @@
     scene.py       the arrays and volumes on which they meet, and a history of each volume
     disks.py       disks that count their operations, hold one of them, and fail
     play.py        one meeting: the first operation is held at its k-th disk I/O, the second runs
-    judge.py       what a cut has left: mounted, compared, without members and with them again
 
 A state is named ``raid5:partial:pairs:trim:shrink:25/w8/m0/k/-``: layout, journal mode, the first
 operation, the second one, the disk I/O of the first at which they meet, the seed, and a cut as in
