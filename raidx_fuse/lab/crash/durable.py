@@ -7,13 +7,12 @@ member whole, so any other one may go. What the running array has in memory prom
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from raidx_fuse.errors import FormatError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
 from raidx_fuse.format.superblock import Superblock, decode_superblock
-from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.simulated.powercut import CutRecord
 
 SLOTS_BYTES = SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS
@@ -80,25 +79,10 @@ def changes(record: CutRecord) -> Iterator[int]:
         before = now
 
 
-def whole_since(record: CutRecord, role: int, disk: int, begin: int) -> int:
-    """Return the first event from *begin* on at which *disk* durably counts as whole in *role*.
+def durable_since(record: CutRecord, begin: int, holds: Callable[[ArrayConfig], bool]) -> int:
+    """Return the first event from *begin* on at which a configuration that *holds* is durable.
 
     Returns the number of events if there is none: the next one, at the earliest.
     """
-    for event, config in settled(record, begin):
-        if role < config.width:
-            member = config.record(Role(role))
-            if member.state == "active" and member.path_hint == f"disk{disk}":
-                return event
-    return len(record.events)
-
-
-def shaped_since(record: CutRecord, layout: str, width: int, begin: int) -> int:
-    """Return the first event from *begin* on at which the array durably has this shape alone.
-
-    Returns the number of events if there is none.
-    """
-    for event, config in settled(record, begin):
-        if (config.layout, config.width) == (layout, width) and "restripe" not in config.jobs:
-            return event
-    return len(record.events)
+    found = (event for event, config in settled(record, begin) if holds(config))
+    return next(found, len(record.events))

@@ -44,10 +44,10 @@ from raidx_fuse.lab.crash.mounting import (
 from raidx_fuse.lab.crash.pairs.play import LIMIT_S
 from raidx_fuse.lab.crash.pairs.scene import READ_BYTES as PAIR_READ_BYTES
 from raidx_fuse.lab.crash.pairs.scene import PairRecording, since
-from raidx_fuse.lab.crash.parts import Parts, read_all, read_volume
+from raidx_fuse.lab.crash.parts import Parts, read_all, read_volume, sectors_on_lost
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import Cut, ViolationError, as_violations
-from raidx_fuse.layouts.numbers import Chunk, Role, Stripe, cell_range
+from raidx_fuse.layouts.numbers import Chunk, Role, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.ram import RamMember
@@ -92,20 +92,13 @@ def exempt_sectors(
     if journal == "none":
         stripes = expected.in_flight | _stripes_uncovered(layout, parts, expected.allowed)
     per_chunk = layout.chunk_bytes // SECTOR_BYTES
-    exempt = set(expected.given_up)
-    for stripe in map(Stripe, stripes):
-        if not (lost := lost_at(stripe)):
-            continue
-        for cell in cell_range(0, layout.code.data_count):
-            if layout.place(stripe, cell)[0] in lost:
-                first = layout.logical(stripe, cell) * per_chunk
-                exempt.update(parts.sectors_of(first, per_chunk))
+    exempt = expected.given_up | sectors_on_lost(layout, parts, stripes, lost_at)
     if journal == "partial" and layout.contiguous:
         for sector in expected.loose:
             stripe, cell = layout.locate(parts.in_image(sector) // per_chunk)
             if layout.place(stripe, cell)[0] in lost_at(stripe):
-                exempt.add(sector)
-    return frozenset(exempt)
+                exempt |= {sector}
+    return exempt
 
 
 def _stripes_uncovered(

@@ -11,11 +11,13 @@ page: only then is a torn page worse than an old one.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Protocol
 
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.layouts.numbers import Role, Stripe, cell_range
+from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.pool.volume import Volume
 
@@ -71,6 +73,25 @@ class Parts:
 
     def _part(self, sector: int) -> tuple[int, int, int]:
         return next(part for part in self._parts if sector < part[1])
+
+
+def sectors_on_lost(
+    layout: Layout,
+    parts: Parts,
+    stripes: Iterable[int],
+    lost_at: Callable[[Stripe], frozenset[Role]],
+) -> frozenset[int]:
+    """Return the sectors of *stripes* on lost members; *lost_at* says which are in a stripe."""
+    per_chunk = layout.chunk_bytes // SECTOR_BYTES
+    sectors: set[int] = set()
+    for stripe in map(Stripe, stripes):
+        if not (lost := lost_at(stripe)):
+            continue
+        for cell in cell_range(0, layout.code.data_count):
+            if layout.place(stripe, cell)[0] in lost:
+                first = layout.logical(stripe, cell) * per_chunk
+                sectors.update(parts.sectors_of(first, per_chunk))
+    return frozenset(sectors)
 
 
 async def read_sectors(store: Readable, offset: int, length: int) -> list[bytes | None]:

@@ -24,7 +24,7 @@ The steps that every workload is made of: which ranges are written, and what ove
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -34,7 +34,6 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import ArrayFailedError, RaidxError
 from raidx_fuse.lab.crash.at_changes import ChangeWriter
@@ -53,11 +52,11 @@ from raidx_fuse.lab.crash.held_handlers import Handler, through_door
 from raidx_fuse.lab.crash.history import History, Span, Timeline, WriteSpan
 from raidx_fuse.lab.crash.laws import DiskLaws, acknowledged
 from raidx_fuse.lab.crash.mounting import mounted
-from raidx_fuse.lab.crash.parts import Parts, in_sectors, read_all, read_sectors
+from raidx_fuse.lab.crash.parts import Parts, in_sectors, read_all, read_sectors, sectors_on_lost
 from raidx_fuse.lab.crash.recording import Recording, Roles
 from raidx_fuse.lab.crash.state import Cell, ViolationError
 from raidx_fuse.lab.crash.volumes import VolumePlayer
-from raidx_fuse.layouts.numbers import MemberChunk, Role, Stripe, cell_range, stripe_range
+from raidx_fuse.layouts.numbers import MemberChunk, Role, Stripe, stripe_range
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
@@ -514,7 +513,10 @@ class Player(VolumePlayer):
             if not self.refusals:
                 raise
             torn = {"none": span.stripes, "partial": span.full, "full": ()}[self.cell.journal]
-            given_up = _sectors_on_lost(self.array.context, self.parts, torn)
+            context = self.array.context
+            # What their chains would solve is lost for ever, also where the chunk of a bundle comes
+            # to another member later.
+            given_up = sectors_on_lost(context.layout, self.parts, torn, context.member_set.lost_at)
             self.history.refuse(span, self.event, given_up)
             return
         if unlogged.count == before:  # all of it went through the log
@@ -784,20 +786,3 @@ def _touched_stripes(
         )
     full = (s for s in stripes if offset <= s * stripe_bytes and (s + 1) * stripe_bytes <= end)
     return stripes, frozenset(full), closes
-
-
-def _sectors_on_lost(context: ArrayContext, parts: Parts, stripes: Iterable[int]) -> frozenset[int]:
-    """Return the sectors of *stripes* that lie on lost members.
-
-    Past the log a refused write may leave these stripes torn: what their chains would solve is lost
-    for ever, also where the chunk of a bundle comes to another member later.
-    """
-    layout, lost_at = context.layout, context.member_set.lost_at
-    per_chunk = CHUNK_BYTES // SECTOR_BYTES
-    sectors: set[int] = set()
-    for stripe in map(Stripe, stripes):
-        for cell in cell_range(0, layout.code.data_count):
-            if layout.place(stripe, cell)[0] in lost_at(stripe):
-                first = layout.logical(stripe, cell) * per_chunk
-                sectors.update(parts.sectors_of(first, per_chunk))
-    return frozenset(sectors)

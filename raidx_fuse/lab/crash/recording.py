@@ -7,8 +7,9 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.regions import Regions
-from raidx_fuse.lab.crash.durable import changes, whole_since
+from raidx_fuse.lab.crash.durable import changes, durable_since
 from raidx_fuse.lab.crash.history import History, Timeline
 from raidx_fuse.lab.crash.parts import Parts
 from raidx_fuse.lab.crash.state import Cell
@@ -197,8 +198,15 @@ class Recording:
 
         That is so as soon as the superblocks are durable: then any other member may be lost.
         """
-        role = self.roles.out[out][0]
-        self.roles.take_in(out, whole_since(self.record, role, disk, begin), disk)
+        role = Role(self.roles.out[out][0])
+
+        def is_whole(config: ArrayConfig) -> bool:
+            if role >= config.width:
+                return False
+            member = config.record(role)
+            return member.state == "active" and member.path_hint == f"disk{disk}"
+
+        self.roles.take_in(out, durable_since(self.record, begin, is_whole), disk)
 
     def under(self, disk: int, moment: int) -> dict[int, bytes] | None:
         """Return what the unreadable sectors of *disk* held at *moment*, as `SectorDisk` wants."""

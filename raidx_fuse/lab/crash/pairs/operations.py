@@ -21,7 +21,7 @@ from raidx_fuse.errors import (
 )
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
-from raidx_fuse.lab.crash.mounting import Attendant, waits
+from raidx_fuse.lab.crash.mounting import Attendant, moves_of, waits
 from raidx_fuse.lab.crash.pairs import disks
 from raidx_fuse.lab.crash.pairs.scene import MODES, Scene
 from raidx_fuse.lab.crash.state import ViolationError
@@ -31,7 +31,7 @@ from raidx_fuse.layouts.numbers import Chunk, MemberChunk, Role, cell_range
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.registry import find_layout, grows_in_place
 from raidx_fuse.members.base import SECTOR_BYTES
-from raidx_fuse.pool.move import MoveVolumes, start_move, start_swap
+from raidx_fuse.pool.move import start_move, start_swap
 
 REFUSALS = (BusyError, NoSpaceError, UsageError, ArrayFailedError)
 RESUMED_S = 10.0
@@ -229,26 +229,22 @@ async def move(scene: Scene) -> None:
     """Move v to the other array."""
     source, _ = scene.pool.find(scene.uuids["v"])
     target = next(one for one in scene.pool.arrays if one is not source)
-    await start_move(scene.pool, scene.uuids["v"], target.array.name)
-    await _moved(scene)
-    await source.wiped()
+    await _moved(scene, partial(start_move, scene.pool, scene.uuids["v"], target.array.name))
 
 
 @Operation("swap", pool=True)
 async def swap(scene: Scene) -> None:
     """Let v and x change places."""
+    await _moved(scene, partial(start_swap, scene.pool, scene.uuids["v"], scene.uuids["x"]))
+
+
+async def _moved(scene: Scene, start: Callable[[], Awaitable[int]]) -> None:
     source, _ = scene.pool.find(scene.uuids["v"])
-    await start_swap(scene.pool, scene.uuids["v"], scene.uuids["x"])
-    await _moved(scene)
+    await start()
+    for job in moves_of(scene.pool):
+        job.set_window(scene.rng.choice((1, 1 << 14)))
+        await ended(scene, job)
     await source.wiped()
-
-
-async def _moved(scene: Scene) -> None:
-    jobs = [job for volumes in scene.pool.arrays for job in volumes.array.jobs.running()]
-    for job in jobs:
-        if isinstance(job, MoveVolumes):
-            job.set_window(scene.rng.choice((1, 1 << 14)))
-            await ended(scene, job)
 
 
 # -- the layout and the members ------------------------------------------------------------------

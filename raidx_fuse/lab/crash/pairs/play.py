@@ -151,7 +151,7 @@ class _Pair:
     async def _meet(self) -> None:
         trigger = self.trigger
         first, second, given = trio.Event(), trio.Event(), trio.Event()
-        stuck: list[str] = []
+        stuck: ViolationError | None = None
         async with trio.open_nursery() as nursery:
             trigger.armed = True
             nursery.start_soon(self._run, self.first, first)
@@ -182,12 +182,10 @@ class _Pair:
                 for event in (first, second, given):
                     await event.wait()
             if limit.cancelled_caught:
-                root = trio.lowlevel.current_root_task()
-                assert root is not None
-                stuck = waiting_places(root)
+                stuck = _stuck("the operations")
                 nursery.cancel_scope.cancel()
-        if stuck:
-            raise ViolationError("the operations never end:\n" + "\n".join(stuck))
+        if stuck is not None:
+            raise stuck
 
     async def _note_first(self, first: trio.Event) -> None:
         await first.wait()
@@ -261,9 +259,7 @@ class _Pair:
         with trio.move_on_after(LIMIT_S) as limit:
             await wait_for_jobs(self.scene.pool)
         if limit.cancelled_caught:
-            root = trio.lowlevel.current_root_task()
-            assert root is not None
-            raise ViolationError("jobs never end:\n" + "\n".join(waiting_places(root)))
+            raise _stuck("jobs")
 
     async def _take_back(self) -> None:
         """Take the members back that are lost; they are caught up."""
@@ -308,6 +304,12 @@ class _Pair:
         await scene.compare("after the return of members")
         for volumes in scene.pool.arrays:
             await check_parity(volumes.array)
+
+
+def _stuck(what: str) -> ViolationError:
+    root = trio.lowlevel.current_root_task()
+    assert root is not None
+    return ViolationError(f"{what} never end:\n" + "\n".join(waiting_places(root)))
 
 
 async def _either(one: trio.Event, other: trio.Event) -> None:

@@ -15,7 +15,7 @@ import math
 from contextlib import suppress
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.lab.crash.durable import shaped_since
+from raidx_fuse.lab.crash.durable import durable_since
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import NO_DISK
 from raidx_fuse.lab.crash.themes.growth import grow, live_through, write_beyond
@@ -79,7 +79,11 @@ async def restripe(player: Player, name: str, added: int) -> None:
         await live_through(player, turns)
     config = player.array.member_set.config
     if (config.layout, config.width) == (name, width + added):
-        since = shaped_since(player.record, name, width + added, begin)
+        shape = name, width + added
+        since = durable_since(
+            *(player.record, begin),
+            lambda c: (c.layout, c.width) == shape and "restripe" not in c.jobs,
+        )
         roles.limits.append((since, then))
     else:  # cancelled
         roles.limits.append((player.event, before))
