@@ -404,10 +404,6 @@ class History:
         """Return the newest content of *sector*; meaningless while several writes run."""
         return self._newest_write(sector).sectors[sector]
 
-    def content(self) -> bytes:
-        """Return the newest content of the volume; meaningless while several writes run."""
-        return b"".join(self.newest(sector) for sector in range(self.size // SECTOR_BYTES))
-
     def _newest_write(self, sector: int) -> WriteSpan:
         writes = self._by_sector[sector]
         ranks = self._later.get(sector, set())
@@ -433,11 +429,11 @@ class History:
         known.update((winner, w) for w in writes if w is not winner and not w.refused)
         self._cached = None
 
-    def check(self, sector: int, content: bytes) -> None:
+    def check(self, sector: int, content: bytes | None, when: str = "before any cut") -> None:
         """Raise ViolationError unless *sector* may read as *content*; no write is under way."""
         allowed = [write.sectors[sector] for write in self._rivals(sector)]
         if content not in allowed:
-            raise ViolationError(f"before any cut: {self.describe(sector, content, allowed)}")
+            raise ViolationError(f"{when}: {self.describe(sector, content, allowed)}")
 
     def _rivals(self, sector: int) -> list[WriteSpan]:
         """Return the writes of *sector* that may have been the last one."""

@@ -9,6 +9,9 @@ from raidx_fuse.errors import BusyError, NoSpaceError, RaidxError, UsageError
 from raidx_fuse.lab.crash.disks import SectorDisk
 from raidx_fuse.lab.crash.history import History, WriteSpan
 from raidx_fuse.lab.crash.laws import DiskLaws, acknowledged, arrays_of, writer_of
+from raidx_fuse.lab.crash.parts import read_volume
+from raidx_fuse.lab.crash.recording import Recording
+from raidx_fuse.lab.crash.state import ViolationError
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume import Volume
@@ -22,8 +25,10 @@ class VolumePlayer:
     """Sends requests to the volumes of *pool*, whose UUIDs are known by name."""
 
     pool: Pool
+    recording: Recording
     record: CutRecord
     uuids: dict[str, str]
+    most_bytes = 1 << 20  # of one read
 
     @property
     def event(self) -> int:
@@ -80,6 +85,29 @@ class VolumePlayer:
     def refuse(self, history: History, span: WriteSpan) -> None:
         """Note that a write ended in an error."""
         history.refuse(span, self.event)
+
+    def is_excused(self, history: History, sector: int, content: bytes | None) -> bool:
+        """Return whether *sector* may read as *content*, whatever was written."""
+        return False
+
+    async def compare_volumes(self, when: str) -> None:
+        """Read all volumes, and compare them with what was written; nothing may be under way."""
+        shown = {one.uuid: one for volumes in self.pool.arrays for one in volumes.volumes}
+        for history in self.recording.volumes:
+            if history.volume not in self.uuids:
+                continue  # it could not be created
+            volume = shown.get(self.uuids[history.volume])
+            size = volume.size_bytes if volume is not None else 0
+            sizes = history.at(self.event + 1).sizes
+            if size not in sizes:
+                raise ViolationError(
+                    f"{when}: volume {history.volume} has {size} bytes, allowed: {sizes}"
+                )
+            found = [] if volume is None else await read_volume(volume, self.most_bytes)
+            for sector, content in enumerate(found):
+                newest = history.newest(sector)
+                if content != newest and not self.is_excused(history, sector, content):
+                    history.check(sector, content, when)
 
     async def write_volume(
         self, history: History, offset: int, length: int, *, discard: bool = False

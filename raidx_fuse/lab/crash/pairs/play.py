@@ -242,7 +242,7 @@ class _Pair:
             disk.revive()
         await sleep(1.0)  # what hung reaches the disks
         await self._rest()
-        await scene.compare("after both")
+        await scene.compare_volumes("after both")
         await self._take_back()
         if not recording.burdened:
             for volumes in scene.pool.arrays:
@@ -252,7 +252,7 @@ class _Pair:
         for history in scene.volumes:
             if history.size and history.volume in scene.uuids:
                 await scene.flush(history.volume)
-        await scene.compare("at the end")
+        await scene.compare_volumes("at the end")
 
     async def _rest(self) -> None:
         """Wait until all jobs have ended and nothing is left to wipe."""
@@ -281,7 +281,7 @@ class _Pair:
                     weak.end = min(weak.end, scene.event)
         else:
             raise ViolationError(f"roles {lost} are lost after their members are back")
-        await scene.compare("after the return")
+        await scene.compare_volumes("after the return")
 
     async def _lose(self) -> None:
         """Lose as many members as the array tolerates; take them back."""
@@ -294,14 +294,14 @@ class _Pair:
         weak = scene.weaken(0, len(roles))
         for role in roles:
             await array.fail_disk(role)
-        await scene.compare("without members")
+        await scene.compare_volumes("without members")
         if rng.random() < 0.5:
             await scene.write("u", rng.randrange(8), rng.randint(1, 8))
         for role in roles:
             await take_back(array, scene.disk_of(0, role))
             await self._rest()
         weak.end = scene.event
-        await scene.compare("after the return of members")
+        await scene.compare_volumes("after the return of members")
         for volumes in scene.pool.arrays:
             await check_parity(volumes.array)
 
