@@ -42,7 +42,10 @@ def state_text(state: str) -> Text:
 
 def status_page(status: Status, out: Output) -> RenderableType:
     """Return the whole page: state, next step, members, jobs, volumes, protections."""
-    parts: list[RenderableType] = [_head(status, out), Text(), _members(status, out)]
+    head = _grid(right_first=True)
+    for word, line in head_rows(status, out):
+        head.add_row(f"{word}:", line)
+    parts: list[RenderableType] = [head, Text(), _members(status, out)]
     if status.get("jobs"):
         parts += [Text("jobs", style="bold"), *(job_line(job, out) for job in status["jobs"])]
         parts.append(Text())
@@ -100,34 +103,34 @@ def _layout(status: Status, in_role: int) -> str:
     return f"{old['layout']} on {old['width']} members, becoming {new['layout']} on {new['width']}"
 
 
-def _head(status: Status, out: Output) -> Table:
-    grid = _grid(right_first=True)
+def head_rows(status: Status, out: Output) -> list[tuple[str, Text]]:
+    """Return what the page says of the array as a whole: the word before each line, the line."""
     in_role = sum(member["role"] >= 0 for member in status["members"])
     chunk = out.size(status["chunk_size"])
-    grid.add_row("array:", Text(f"{status['name']}  ({status['uuid']})"))
-    grid.add_row("layout:", f"{_layout(status, in_role)}, chunk {chunk}")
-    grid.add_row("size:", out.size(status["size"]))
-    grid.add_row("state:", state_text(status["state"]) + Text(f", {_redundancy(status)}"))
+    rows = [
+        ("array", Text(f"{status['name']}  ({status['uuid']})")),
+        ("layout", Text(f"{_layout(status, in_role)}, chunk {chunk}")),
+        ("size", Text(out.size(status["size"]))),
+        ("state", state_text(status["state"]) + Text(f", {_redundancy(status)}")),
+    ]
     if "last_scrub" in status:  # older daemons do not tell
-        grid.add_row("scan:", Text(scan_text(status)))
+        rows.append(("scan", Text(scan_text(status))))
     for host in status.get("hosts", ()):
         if host["full"]:
             line = f"no space for new writes: {', '.join(host['members'])}"
-            grid.add_row("host:", Text(line, style="bold red"))
+            rows.append(("host", Text(line, style="bold red")))
     if status.get("action"):
-        grid.add_row("action:", Text(status["action"], style="yellow"))
+        rows.append(("action", Text(status["action"], style="yellow")))
     tuner = status.get("tuner")
     if tuner:
         moved = plural(tuner["chunks_moved"], "chunk")
-        grid.add_row("tuner:", f"{tuner['state']}: {tuner['why']}; {moved} moved")
+        rows.append(("tuner", Text(f"{tuner['state']}: {tuner['why']}; {moved} moved")))
     if status.get("mountpoint"):
         mode = " (read-only)" if status.get("read_only") else ""
-        grid.add_row("mounted:", Text(status["mountpoint"] + mode))
+        rows.append(("mounted", Text(status["mountpoint"] + mode)))
     if status.get("lab"):
-        grid.add_row("lab:", Text(_faults(status["lab"]), style="yellow"))
-    for warning in status.get("warnings", ()):
-        grid.add_row("warning:", Text(warning, style="yellow"))
-    return grid
+        rows.append(("lab", Text(_faults(status["lab"]), style="yellow")))
+    return rows + [("warning", Text(each, style="yellow")) for each in status.get("warnings", ())]
 
 
 def _faults(lab: Sequence[Mapping[str, Any]]) -> str:
@@ -175,13 +178,18 @@ def _members(status: Status, out: Output) -> Table:
         right = name in ("role", "size", "errors", "repaired")
         table.add_column(name, justify="right" if right else "left", no_wrap=True)
     for member in status["members"]:
-        role = str(member["role"]) if member["role"] >= 0 else "-"
+        role, state, path = member_cells(member)
         size = out.size(member["size"]) if member.get("size") else "-"
-        path = Text(member.get("path") or "(not here)", overflow="fold")
         errors = str(member.get("errors_ever", member.get("errors")) or 0)
         repaired = str(member.get("repairs_ever") or 0)
-        table.add_row(role, state_text(member["state"]), size, errors, repaired, path)
+        table.add_row(role, state, size, errors, repaired, Text(path, overflow="fold"))
     return table
+
+
+def member_cells(member: Mapping[str, Any]) -> tuple[str, Text, str]:
+    """Return role, state and path of a member."""
+    role = str(member["role"]) if member["role"] >= 0 else "-"
+    return role, state_text(member["state"]), str(member.get("path") or "(not here)")
 
 
 def _volumes(status: Status, out: Output) -> Table:
@@ -228,13 +236,13 @@ def job_amount(job: Mapping[str, Any], out: Output) -> str:
     return f"{text}, {duration(eta)}{' to go' if eta is not None else ''}"
 
 
-def job_line(job: Mapping[str, Any], out: Output) -> Text:
-    """Return one job as a line with a bar of 30 columns."""
+def job_line(job: Mapping[str, Any], out: Output, *, columns: int = 30, marks: str = "━━") -> Text:
+    """Return one job as a line with a bar of *columns*; *marks*: one done, one to do."""
     share = percent(job["done"], job["total"])
-    filled = int(share * 30 / 100)
+    filled = min(max(0, int(share * columns / 100)), columns)  # any daemon may claim anything
     line = Text(f"  {job.get('id', '')} {job['kind']:8} ")
-    line.append("━" * filled, style="green")
-    line.append("━" * (30 - filled), style="bright_black")
+    line.append(marks[0] * filled, style="green")
+    line.append(marks[1] * (columns - filled), style="bright_black")
     line.append(f" {share:5.1f} %  {job_amount(job, out)}")
     if job.get("error"):
         line.append(f"\n      {job['error']}", style="red")
@@ -266,7 +274,7 @@ def brief(status: Status) -> str:
 
 def _mdstat_job(job: Mapping[str, Any]) -> str:
     share = percent(job["done"], job["total"])
-    cells = int(share / 5)
+    cells = max(0, int(share / 5))
     bar = "=" * cells + ">" + "." * (20 - cells) if cells < 20 else "=" * 20
     minutes = (job.get("eta_seconds") or 0) / 60
     verb = MDSTAT_VERBS.get(job["kind"], job["kind"])

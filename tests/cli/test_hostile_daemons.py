@@ -24,7 +24,7 @@ from raidx_fuse.daemon import control_socket
 from raidx_fuse.daemon import paths as runtime
 from raidx_fuse.daemon.control_socket import ControlError
 from raidx_fuse.fuse import mountpoint
-from tests.support.documents import status
+from tests.support.documents import job, status
 
 LIMIT_S = 0.6
 EVIL = "\x1b[2J\x1b]0;owned\x07\r\x9b31m\u202ex\u200by\udcff[red]z[/red][/nothing]"
@@ -227,6 +227,14 @@ def test_nothing_of_a_status_reaches_the_terminal_as_it_is(
     assert_clean(done.stdout + done.stderr)
     assert "[red]z[/red]" in done.stdout
     assert not any(line.startswith("fake") for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("done", [10**15, -(10**15)])
+def test_a_job_that_claims_any_share_has_a_bar_as_every_other(machine: Bench, done: int) -> None:
+    shown = machine({AT: says(good(jobs=[job(done=done, total=1)]))})
+    assert shown.exit_code == 0, shown.output
+    assert not shown.stderr
+    assert shown.stdout.count("━") == 30
 
 
 def test_who_answers_must_be_who_mounted(machine: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
