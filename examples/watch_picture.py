@@ -14,7 +14,7 @@ import re
 import sys
 import threading
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -22,9 +22,7 @@ from raidx_fuse.array import statistics
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.cli.screen.app import WatchApp
-from raidx_fuse.cli.screen.frame import Style
-from raidx_fuse.cli.screen.orders import Said
-from raidx_fuse.cli.screen.snapshot import Snapshot, snapshot
+from raidx_fuse.cli.screen.frame import Feed, Frame
 from raidx_fuse.daemon.control_socket import ControlError
 from raidx_fuse.engine.chunk_map import ChunkMap
 from raidx_fuse.format.create import create_array
@@ -32,6 +30,9 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.model import model_member
 from raidx_fuse.members.simulated.virtual_time import run
+
+if TYPE_CHECKING:
+    from raidx_fuse.cli.reference.answers import Watched
 
 MIB = 1 << 20
 COLUMNS, LINES = 80, 24
@@ -57,11 +58,11 @@ async def load(array: Array) -> None:
         await trio.sleep(0.002 * (1 + number // 400 % 4))
 
 
-async def looks() -> list[Snapshot]:
+async def looks() -> list[Watched]:
     """Return what is seen of an array while one of its members is rebuilt."""
     members = [disk(number) for number in range(4)]
     await create_array(members, "raid5", chunk_bytes=65536, name="lecture", now_s=0)
-    found: list[Snapshot] = []
+    found: list[Watched] = []
     async with open_array(members) as array:
         for at in range(0, 90 * MIB, MIB):
             await array.write(at, random.Random(at).randbytes(MIB))
@@ -76,45 +77,46 @@ async def looks() -> list[Snapshot]:
             for _ in range(LOOKS):
                 before = statistics.snapshot(array)
                 await trio.sleep(INTERVAL_S)
-                stats = statistics.difference(before, statistics.snapshot(array))
-                found.append(snapshot(array.status(), stats, await chunk_map.chunk_map(PARTS)))
+                found.append(
+                    {
+                        "status": array.status(),
+                        "stats": statistics.difference(before, statistics.snapshot(array)),
+                        "chunk_map": await chunk_map.chunk_map(PARTS),
+                    }
+                )
             nursery.cancel_scope.cancel()
         array.jobs.cancel(job)
     return found
 
 
-class Recorded:
-    """The looks of the array, one after the other."""
+class Recorded(Feed):
+    """The looks of the array, one after the other; *has_ended* after the last one."""
 
-    interval_s = INTERVAL_S
-
-    def __init__(self, found: list[Snapshot]) -> None:
+    def __init__(self, found: list[Watched]) -> None:
+        super().__init__("/mnt", INTERVAL_S)
         self._found = list(found)
-        self._stopped = threading.Event()
+        self._end = threading.Event()
+        self.has_ended = False
 
-    def look(self, _parts: int) -> Snapshot:
+    def look(self, _parts: int) -> Watched:
         """Return the next look; after the last one, nothing more comes."""
         if not self._found:
-            self._stopped.wait()
+            self.has_ended = True
+            self._end.wait()
             raise ControlError("the screen has ended")
         return self._found.pop(0)
 
     def stop(self) -> None:
         """End the wait."""
-        self._stopped.set()
+        self._end.set()
 
 
-def no_command(_words: Any) -> Said:
-    """Run nothing: no key is pressed."""
-    return Said(0, ())
-
-
-async def draw(found: list[Snapshot]) -> str:
+async def draw(found: list[Watched]) -> str:
     """Return the screen after the last of the looks as SVG."""
-    last = found[-1]
-    app = WatchApp("/mnt", Recorded(found), Style(), no_command)
+    feed = Recorded(found)
+    app = WatchApp(feed, Frame())
     async with app.run_test(size=(COLUMNS, LINES)) as pilot:
-        while app.model.look is not last:
+        while not feed.has_ended:
             await pilot.pause()
         await pilot.pause()
         picture = app.export_screenshot(title="raidx watch /mnt")

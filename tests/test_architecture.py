@@ -81,7 +81,8 @@ SYSTEM_MODULES = {
     *("select", "selectors", "shutil", "signal", "socket", "subprocess", "tempfile", "threading"),
     *("_thread", "resource", "pty", "sched"),
 }
-MAY_START_THREADS = {"members.threads", "lab.workers"}
+# Textual, which draws the screen, runs on asyncio: there a look, which blocks, needs a thread.
+MAY_START_THREADS = {"members.threads", "lab.workers", "cli.screen.app"}
 # fusermount3, and hooks, while the loop goes on
 MAY_START_PROCESSES = {"daemon.mount", "daemon.events.programs"}
 THREAD_MODULES = {"threading", "_thread", "concurrent", "multiprocessing", "asyncio"}

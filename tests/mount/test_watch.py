@@ -21,8 +21,7 @@ from typing import Any
 import pytest
 
 from raidx_fuse.cli.screen.app import FrameView, WatchApp
-from raidx_fuse.cli.screen.feed import Feed
-from raidx_fuse.cli.screen.frame import Style
+from raidx_fuse.cli.screen.frame import Feed, Frame
 from tests.mount.real_array import RAIDX, RealArray
 
 pytestmark = [pytest.mark.mount]
@@ -45,7 +44,7 @@ def raid5(array: RealArray) -> RealArray:
 async def watch_a_rebuild(array: RealArray) -> None:
     """Fail and replace a member with the keys; compare the screen with what `status` says."""
     feed = Feed(str(array.mnt), 0.1)
-    app = WatchApp(str(array.mnt), feed, Style())
+    app = WatchApp(feed, Frame())
     async with app.run_test(size=(100, 30)) as pilot:
         view = app.query_one(FrameView)
         loop = asyncio.get_running_loop()
@@ -67,9 +66,9 @@ async def watch_a_rebuild(array: RealArray) -> None:
                 await pilot.pause(0.02)
 
         await until(lambda: "█" in map_of(1) and "x" not in map_of(1))
-        full = map_of(1).count("█")
         await pilot.press("down", "f")
         await until(lambda: "would do: excludes role 1" in _dialog(app))
+        full = map_of(1).count("█")  # the first look knew neither members nor size
         assert array.status()["state"] == "clean", "the dry run has changed nothing"
         await pilot.press("y")
         await until(lambda: "role 1 is failed now" in lines()[-2])
@@ -86,8 +85,10 @@ async def watch_a_rebuild(array: RealArray) -> None:
         await until(lambda: "x" in map_of(1) and "█" in map_of(1))
         await pilot.press("p")
         await until(lambda: ", paused" in lines()[-2])  # until the command ends, keys are refused
+        await until(lambda: any(", paused" in line for line in lines()[:-2]))  # p means resume now
         await until(lambda: _agrees(lines(), array.ask("status", "ARRAY"), map_of(1)))
         await pilot.press("p")
+        await until(lambda: "rebuild" in lines()[-2] and ", paused" not in lines()[-2])
         array.raidx("set", "ARRAY", "speed_max=0")
         await until(lambda: "clean, 1 more loss tolerated" in lines()[0])
         await until(lambda: map_of(1).count("█") == full and "x" not in map_of(1))
@@ -111,13 +112,14 @@ def _dialog(app: WatchApp) -> str:
 def _agrees(lines: list[str], status: dict[str, Any], parts: str) -> bool:
     """Return whether the screen shows what *status* says; *parts* is the map of role 1."""
     (job,) = status["jobs"]
-    (shown,) = [line for line in lines if line.startswith(f"job {job['id']} rebuild")]
+    lines = lines[:-2]  # the rest is what the last command said, and the keys
+    (shown,) = [line for line in lines if line.startswith(f"  {job['id']} rebuild")]
     share = 100 * job["done"] / job["total"]
     done = parts.index("x") / (parts.rindex("x") + 1)  # of what is written
     states = {
         int(match[1]): match[2]
-        for line in lines[:-2]  # the rest is what the last command said, and the keys
-        if (match := re.match(r"[> ] {0,2}(\d+) ([a-z]+) ", line))
+        for line in lines
+        if line != shown and (match := re.match(r"[> ] {0,2}(\d+) ([a-z]+) ", line))
     }
     return (
         f" {share:.1f} %  " in shown

@@ -12,11 +12,10 @@ from rich.console import Group
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.parameters import array_argument
-from raidx_fuse.cli.screen.feed import Feed, ending
-from raidx_fuse.cli.screen.frame import COLUMNS_MIN, Style, page, parts_wanted
-from raidx_fuse.cli.screen.model import Model
-from raidx_fuse.cli.screen.snapshot import snapshot
+from raidx_fuse.cli.screen.frame import COLUMNS_MIN, Feed, Frame
+from raidx_fuse.daemon.control_socket import ControlError
 from raidx_fuse.errors import NotInstalledError
+from raidx_fuse.fuse import mountpoint
 
 INTERVAL_S = 0.5
 INTERVAL_S_MIN, INTERVAL_S_MAX = 0.1, 3600.0
@@ -45,11 +44,22 @@ def watch(out: Output, array: str, interval: float, once: bool, ascii_only: bool
     The live screen needs the extra: pip install 'raidx-fuse[watch]'.
     """
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
-    style = Style(ascii_only or not encoding.startswith("utf"), "NO_COLOR" not in os.environ)
-    if once or out.json or not _is_terminal():
-        _print_once(out, array, interval, style)
-        return 0
-    return _live(array, interval, style)
+    frame = Frame(
+        ascii_only=ascii_only or not encoding.startswith("utf"),
+        colour="NO_COLOR" not in os.environ and sys.stdout.isatty(),
+    )
+    feed = Feed(array, interval)
+    try:
+        if not (once or out.json) and _is_terminal():
+            return _live(feed, frame)
+        columns = max(COLUMNS_MIN, shutil.get_terminal_size((COLUMNS_MIN, 1)).columns)
+        found = feed.look(frame.parts_wanted(columns, 1))
+    finally:
+        feed.close()
+    if not out.json:
+        frame.take(found)
+    out.emit(found, None if out.json else Group(*frame.page(columns)))
+    return 0
 
 
 def _is_terminal() -> bool:
@@ -59,26 +69,7 @@ def _is_terminal() -> bool:
     return known and all(stream is not None and stream.isatty() for stream in streams)
 
 
-def _print_once(out: Output, array: str, interval_s: float, style: Style) -> None:
-    columns = max(COLUMNS_MIN, shutil.get_terminal_size((COLUMNS_MIN, 1)).columns)
-    feed = Feed(array, interval_s)
-    try:
-        found = feed.documents(parts_wanted(None, columns, 1))
-    finally:
-        feed.close()
-    if out.json:
-        out.emit(found)
-        return
-    model = Model()
-    fit = {name: out.fit(each) for name, each in found.items()}
-    model.take(snapshot(fit["status"], fit["stats"], fit["chunk_map"]))
-    view = model.view()
-    assert view is not None
-    no_colours = Style(style.ascii_only, style.colour and sys.stdout.isatty())
-    out.emit({}, Group(*page(view, columns, no_colours)))
-
-
-def _live(array: str, interval_s: float, style: Style) -> int:
+def _live(feed: Feed, frame: Frame) -> int:
     try:
         from raidx_fuse.cli.screen.app import WatchApp  # late: no other command needs Textual
     except ModuleNotFoundError as error:
@@ -88,15 +79,19 @@ def _live(array: str, interval_s: float, style: Style) -> int:
             "the live screen needs Textual, which is not installed",
             action=f"{EXTRA}, or add --once for one frame",
         ) from None
-    feed = Feed(array, interval_s)
-    app = WatchApp(array, feed, style)
-    try:
-        feed.open()  # an array that cannot be watched is refused before the screen is cleared
-        reason = app.run()
-    finally:
-        feed.close()
+    feed.open()  # an array that cannot be watched is refused before the screen is cleared
+    app = WatchApp(feed, frame)
+    reason = app.run()
     if reason is not None:
-        raise ending(array, reason)
+        mount, _ = mountpoint.split_array(feed.array)
+        if mountpoint.find(mount) is None:  # a daemon that unmounts may still answer for a moment
+            raise ControlError(f"watching {feed.array} ended: it is not mounted any more")
+        raise ControlError(
+            f"watching {feed.array} ended: {reason.message}",
+            action=reason.action,
+            kind=reason.kind,
+            reason=reason.reason,
+        )
     if app.return_code == 130:
         raise KeyboardInterrupt
     return app.return_code or 0

@@ -6,40 +6,46 @@ import asyncio
 import queue
 import signal
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.text import Text
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from raidx_fuse.cli.screen.app import Confirm, FrameView, Prompt, WatchApp
-from raidx_fuse.cli.screen.frame import Style, screen
-from raidx_fuse.cli.screen.orders import Said
-from raidx_fuse.cli.screen.snapshot import Snapshot, snapshot
+from raidx_fuse.cli.screen import app
+from raidx_fuse.cli.screen.app import Dialog, FrameView, WatchApp
+from raidx_fuse.cli.screen.frame import Feed, Frame
 from raidx_fuse.daemon.control_socket import ControlError
 from tests.support.documents import chunk_map, job, stats, status
+
+if TYPE_CHECKING:
+    from raidx_fuse.cli.reference.answers import Watched
 
 WAIT_S = 60.0
 ENDED = ControlError("the daemon of /mnt is gone", action="clear the mount point")
 
 
-def look(parts: int = 75, **changes: Any) -> Snapshot:
-    return snapshot(status(**changes), stats(0, 1, 2, 3), chunk_map(0, 1, 2, 3, parts=parts))
+def look(parts: int = 75, **changes: Any) -> Watched:
+    return {
+        "status": status(**changes),
+        "stats": stats(0, 1, 2, 3),
+        "chunk_map": chunk_map(0, 1, 2, 3, parts=parts),
+    }
 
 
-class ScriptedLooks:
+class ScriptedFeed(Feed):
     """Gives the looks that the test puts into it; *asked* are the parts that were asked for."""
 
     def __init__(self) -> None:
-        self.interval_s = 1e9  # however slow the machine is, the daemon is not taken for silent
-        self._next: queue.Queue[Snapshot | ControlError] = queue.Queue()
+        super().__init__("/mnt", 1e9)  # however slow the machine is, it is not taken for silent
+        self._next: queue.Queue[Watched | ControlError] = queue.Queue()
         self.asked: list[int] = []
 
-    def put(self, item: Snapshot | ControlError) -> None:
+    def put(self, item: Watched | ControlError) -> None:
         self._next.put(item)
 
-    def look(self, parts: int) -> Snapshot:
+    def look(self, parts: int) -> Watched:
         self.asked.append(parts)
         item = self._next.get(timeout=WAIT_S)
         if isinstance(item, ControlError):
@@ -54,15 +60,16 @@ class Stage:
     """The app, its looks, and the command lines that it ran."""
 
     def __init__(self) -> None:
-        self.looks = ScriptedLooks()
+        self.looks = ScriptedFeed()
         self.ran: list[str] = []
-        self.says: dict[str, Said] = {}
-        self.app = WatchApp("/mnt", self.looks, Style(), self._carry_out)
+        self.says: dict[str, tuple[int, list[str]]] = {}
+        self.app = WatchApp(self.looks, Frame())
         self.pilot: Pilot[ControlError] | None = None
 
-    def _carry_out(self, words: Sequence[str]) -> Said:
+    def carry_out(self, words: Sequence[str]) -> tuple[int, list[str]]:
+        """Stand for the function of this name."""
         self.ran.append(" ".join(words))
-        return self.says.get(words[0], Said(0, (f"done: {words[0]}",)))
+        return self.says.get(words[0], (0, [f"done: {words[0]}"]))
 
     def text(self) -> str:
         """Return what is on the screen."""
@@ -84,6 +91,10 @@ class Stage:
         """Wait until *words* are on the screen."""
         await self.until(lambda: words in self.text())
 
+    async def asked(self) -> None:
+        """Wait until a line is asked for."""
+        await self.until(lambda: bool(self.app.screen.query(Input)))
+
     async def press(self, *keys: str) -> None:
         assert self.pilot is not None
         await self.pilot.press(*keys)
@@ -99,19 +110,19 @@ def play(
         async with stage.app.run_test(size=size) as pilot:
             stage.pilot = pilot
             stage.looks.put(look(**changes))
-            await stage.until(lambda: stage.app.model.look is not None)
+            await stage.until(lambda: bool(stage.app.frame.members))
             await scene(stage)
 
-    asyncio.run(whole())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(app, "carry_out", stage.carry_out)
+        asyncio.run(whole())
     return stage
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 def test_the_screen_is_the_frame_and_follows_the_looks(size: tuple[int, int]) -> None:
     async def scene(stage: Stage) -> None:
-        view = stage.app.model.view()
-        assert view is not None
-        expected = [line.plain.ljust(size[0]) for line in screen(view, *size, Style())]
+        expected = [line.plain.ljust(size[0]) for line in stage.app.frame.screen(*size)]
         await stage.until(lambda: stage.text() == "\n".join(expected))
         stage.looks.put(look(state="degraded", redundancy_left=0))
         await stage.see("disk  degraded, no further loss tolerated")
@@ -148,12 +159,14 @@ def test_only_lines_that_changed_are_drawn_again(monkeypatch: pytest.MonkeyPatch
         await stage.see("disk  clean")
         monkeypatch.setattr(view, "refresh", note)
         lines = [Text(str(number)) for number in range(24)]
-        view.show(lines)
+        monkeypatch.setattr(stage.app.frame, "screen", lambda *_size: lines)
+        view.draw()
         assert drawn == list(range(24))
         drawn.clear()
-        view.show([*lines[:7], Text("7", "bold"), *lines[8:]])
+        lines = [*lines[:7], Text("7", "bold"), *lines[8:]]
+        view.draw()
         assert drawn == [7]
-        view.show([*lines[:7], Text("7", "bold"), *lines[8:]])
+        view.draw()
         assert drawn == [7]
 
     play(scene)
@@ -183,7 +196,7 @@ def test_a_daemon_that_ends_ends_the_screen_with_the_reason() -> None:
 
 def test_fail_shows_its_dry_run_and_only_y_does_it() -> None:
     async def scene(stage: Stage) -> None:
-        stage.says["fail-disk"] = Said(0, ("would do: excludes role 1", "moves: nothing"))
+        stage.says["fail-disk"] = (0, ["would do: excludes role 1", "moves: nothing"])
         await stage.press("down", "f")
         await stage.see("raidx fail-disk /mnt 1 --dry-run\n\nwould do: excludes role 1\nmoves")
         for key in ("n", "escape", "enter", "q"):
@@ -201,12 +214,12 @@ def test_fail_shows_its_dry_run_and_only_y_does_it() -> None:
 
 def test_what_the_dry_run_refuses_cannot_be_confirmed() -> None:
     async def scene(stage: Stage) -> None:
-        stage.says["fail-disk"] = Said(1, ("raidx: role 0 cannot be spared",))
+        stage.says["fail-disk"] = (1, ["raidx: role 0 cannot be spared"])
         await stage.press("f")
         await stage.see("raidx: role 0 cannot be spared")
         assert "y:" not in stage.text()
         await stage.press("y")
-        assert isinstance(stage.app.screen, Confirm)
+        assert isinstance(stage.app.screen, Dialog)
         await stage.press("n")
         await stage.see("nothing was changed")
         assert stage.ran == ["fail-disk /mnt 0 --dry-run"]
@@ -218,15 +231,20 @@ def test_replace_asks_for_the_new_member_as_in_a_shell() -> None:
     async def scene(stage: Stage) -> None:
         await stage.press("j", "j", "k", "r")
         await stage.see("raidx replace-disk /mnt 1 ...")
-        assert isinstance(stage.app.screen, Prompt)
+        await stage.asked()
         await stage.press("escape")
         await stage.see("disk  clean")
         await stage.press("r")
-        await stage.until(lambda: isinstance(stage.app.screen, Prompt))
+        await stage.asked()
         await stage.press("enter")
         await stage.see("name the new member")
         await stage.press("r")
-        await stage.until(lambda: isinstance(stage.app.screen, Prompt))
+        await stage.asked()
+        stage.app.screen.query_one(Input).value = "'a"
+        await stage.press("enter")
+        await stage.see('"\'a": no closing quotation')
+        await stage.press("r")
+        await stage.asked()
         stage.app.screen.query_one(Input).value = "'a b.img' --create"
         await stage.press("enter")
         await stage.see("raidx replace-disk /mnt 1 'a b.img' --create --dry-run")
@@ -243,7 +261,7 @@ def test_replace_asks_for_the_new_member_as_in_a_shell() -> None:
 def test_tune_shows_its_plan_first() -> None:
     async def scene(stage: Stage) -> None:
         await stage.press("t")
-        await stage.see("raidx tune /mnt --dry-run")
+        await stage.see("raidx tune /mnt --now --dry-run")
         await stage.press("y")
         await stage.until(lambda: "tune /mnt --now" in stage.ran)
 
@@ -256,21 +274,27 @@ def test_pause_pauses_and_resumes_and_asks_which_of_several_jobs() -> None:
         await stage.see("no job is running")
         for paused, verb in ((False, "pause"), (True, "resume")):
             stage.looks.put(look(jobs=[job(paused=paused)]))
-            await stage.until(lambda: bool(stage.app.model.look and stage.app.model.look.jobs))
+            await stage.until(lambda: bool(stage.app.frame.jobs))
             await stage.see("paused" if paused else "00:00:08 to go")
             await stage.press("p")
             await stage.see("done: job")
             assert stage.ran[-1] == f"job /mnt {verb} 1"
-            stage.app.model.message = ""
+            stage.app.frame.message = ""
         stage.looks.put(look(jobs=[job(), job(id=2, kind="scrub", paused=True)]))
-        await stage.see("job 2 scrub")
+        await stage.see("  2 scrub")
         await stage.press("p")
         await stage.see("1: rebuild\n2: scrub, paused")
-        await stage.press("9", "enter")
-        await stage.see("there is no job '9': 1, 2")
+        for typed in ("9", "-7", "x", "²", ""):
+            stage.app.screen.query_one(Input).value = typed
+            await stage.press("enter")
+            await stage.see(f"there is no job {typed!r}: 1, 2")
+            await stage.press("p")
+            await stage.asked()
+        await stage.press("escape")
+        await stage.see("there is no job ''")
         await stage.press("p")
-        await stage.until(lambda: isinstance(stage.app.screen, Prompt))
-        await stage.press("2", "enter")
+        await stage.asked()
+        await stage.press("space", "2", "enter")
         await stage.until(lambda: stage.ran[-1] == "job /mnt resume 2")
 
     play(scene)

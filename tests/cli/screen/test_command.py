@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from raidx_fuse.cli.commands.teach import watch as command
 from raidx_fuse.cli.main import main
-from raidx_fuse.cli.screen.feed import Feed
+from raidx_fuse.cli.screen.frame import Feed
 from raidx_fuse.daemon.control_socket import DaemonEndedError
 from raidx_fuse.errors import UsageError
 from tests.support.documents import chunk_map, member, stats, status
@@ -152,5 +152,5 @@ def test_a_connection_that_was_closed_for_another_client_is_made_again(daemon: D
         feed.look(8)
     feed = Feed(daemon.mountpoint, 0.5)
     feed.open().interrupt()
-    assert feed.look(8).name == "disk"
+    assert feed.look(8)["status"]["name"] == "disk"
     feed.close()

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
-from raidx_fuse.cli.output import Output
-from raidx_fuse.cli.screen.frame import (
-    COLOURS,
-    Style,
-    map_lines,
-    page,
-    parts_wanted,
-    screen,
-    shared,
-)
-from raidx_fuse.cli.screen.model import Model, View
-from raidx_fuse.cli.screen.snapshot import Part, Snapshot, snapshot
+from raidx_fuse.cli.screen.frame import COLOURS, PARTS_MAX, Frame, Part
 from raidx_fuse.daemon.control_socket import ControlError
 from tests.support.documents import chunk_map, job, member, stats, status
+
+if TYPE_CHECKING:
+    from raidx_fuse.cli.reference.answers import Watched
 
 REBUILDING = status(
     state="rebuilding",
@@ -31,21 +24,25 @@ REBUILDING = status(
     jobs=[job()],
     action="wait for the rebuild",
 )
-PLAIN = Style(ascii_only=True, colour=False)
-COLOURED = Style()
 
 
-def look(document: dict[str, Any], parts: int = 75) -> Snapshot:
+def look(document: dict[str, Any], parts: int = 75) -> Watched:
     roles = [each["role"] for each in document["members"] if each["role"] >= 0]
-    return snapshot(document, stats(*roles), chunk_map(*roles, parts=parts))
+    return {
+        "status": document,
+        "stats": stats(*roles),
+        "chunk_map": chunk_map(*roles, parts=parts),
+    }
 
 
-def view_of(document: dict[str, Any], parts: int = 75) -> View:
-    model = Model()
-    model.take(look(document, parts))
-    view = model.view()
-    assert view is not None
-    return view
+def plain() -> Frame:
+    return Frame(ascii_only=True, colour=False)
+
+
+def frame_of(document: dict[str, Any], parts: int = 75) -> Frame:
+    frame = plain()
+    frame.take(look(document, parts))
+    return frame
 
 
 def text_of(lines: list[Text]) -> list[str]:
@@ -53,7 +50,7 @@ def text_of(lines: list[Text]) -> list[str]:
 
 
 def test_the_screen_of_a_rebuild_line_by_line() -> None:
-    lines = text_of(screen(view_of(REBUILDING), 80, 24, PLAIN))
+    lines = text_of(frame_of(REBUILDING).screen(80, 24))
     full, empty = "#" * 37, "." * 38
     assert lines == [
         "disk  rebuilding, no further loss tolerated  raid5 on 4 members, chunk 64 KiB",
@@ -61,12 +58,12 @@ def test_the_screen_of_a_rebuild_line_by_line() -> None:
         "reads 200/s 2 MiB/s  writes 4000/s 10 MiB/s  ms: mean 0.100 p99 4.40",
         "throughput # at most 12 MiB/s",
         "role state      busy queue  rd/s  wr/s rd ms   p99 wr ms   p99 member",
-        ">  0 active      12%   0.5   100   12k 0.020 0.900  5.00  4000 /disks/d0.img",
-        "   1 active      25%   1.0   200   25k 0.040  1.80  10.0  8000 /disks/d1.img",
-        "   2 rebuilding  38%   1.5   300   37k 0.060  2.70  15.0   12s /disks/d2.img",
-        "   3 active      50%   2.0   400   50k 0.080  3.60  20.0   16s /disks/d3.img",
+        ">  0 active      12% 0.500   100   12k 0.020 0.900  5.00  4000 /disks/d0.img",
+        "   1 active      25%  1.00   200   25k 0.040  1.80  10.0  8000 /disks/d1.img",
+        "   2 rebuilding  38%  1.50   300   37k 0.060  2.70  15.0   12k /disks/d2.img",
+        "   3 active      50%  2.00   400   50k 0.080  3.60  20.0   16k /disks/d3.img",
         "   - spare         -     -     -     -     -     -     -     - /disks/d9.img",
-        "job 1 rebuild ###......... 29.3 %  300 MiB of 1 GiB, 100 MiB/s, 00:00:08 to go",
+        "  1 rebuild  ###.........  29.3 %  300 MiB of 1 GiB, 100 MiB/s, 00:00:08 to go",
         ". unwritten :+%# written x lost; accesses/s 1:0.1 2:1 3:10 4:100 5:1000",
         f"   0 3{full[1:]}{empty}",
         f"   1 #3{full[2:]}{empty}",
@@ -82,113 +79,116 @@ def test_the_page_has_everything_and_cuts_nothing() -> None:
     jobs = [job(id=number, error="/d1: no space") for number in range(5)]
     warnings = ["one", "two", "three"]
     document = status(members=[member(0), long], jobs=jobs, warnings=warnings)
-    text = "\n".join(text_of(page(view_of(document), 80, PLAIN)))
-    for words in (long["path"], "job 4 rebuild", "/d1: no space", *warnings):
+    text = "\n".join(text_of(frame_of(document).page(80)))
+    for words in (long["path"], "  4 rebuild", "/d1: no space", *warnings):
         assert words in text
     assert "q quit" not in text
 
 
-@pytest.mark.parametrize("style", [PLAIN, COLOURED])
+@pytest.mark.parametrize("kind", [plain, Frame])
 @pytest.mark.parametrize("width", [1, 5, 9, 20])
-def test_every_size_is_filled_and_the_chosen_member_is_seen(width: int, style: Style) -> None:
+def test_every_size_is_filled_and_the_chosen_member_is_seen(
+    width: int, kind: Callable[[], Frame]
+) -> None:
     members = [{**member(role), "path": f"/disks/漢字/{role}"} for role in range(width)]
     document = status(members=members, jobs=[job(error="slow")] * 4, warnings=["old"] * 3)
-    model = Model()
+    frame = kind()
     for columns, lines in ((80, 24), (81, 25), (120, 40), (237, 71)):
-        parts = parts_wanted(model.view(), columns, lines)
-        model.take(look(document, parts))
+        frame.take(look(document, frame.parts_wanted(columns, lines)))
         for _ in range(min(width, 12) + 1):
-            view = model.view()
-            assert view is not None
-            shown = screen(view, columns, lines, style)
+            shown = frame.screen(columns, lines)
             assert len(shown) == lines
             assert max(cell_len(line.plain) for line in shown) <= columns
             assert sum(line.plain.startswith(">") for line in shown) == 1
             assert shown[-1].plain.endswith("q quit")
-            if style.ascii_only:
+            if frame.ascii_only:
                 rest = "".join(line.plain for line in shown).replace("漢", "").replace("字", "")
                 assert rest.isascii()
-            model.choose(1)
-        model.choose(-width)
+            frame.choose(1)
+        frame.choose(-width)
 
 
 def test_more_lines_give_a_finer_map() -> None:
-    view = view_of(REBUILDING)
-    assert [shared(view, lines).each for lines in (24, 30, 40)] == [2, 4, 6]
-    assert parts_wanted(view, 80, 24) == 150
-    assert parts_wanted(view, 120, 40) == 230, "whole lines, and no more than the daemon gives"
-    assert parts_wanted(view, 400, 24) == 256
-    assert parts_wanted(None, 80, 24) == 75
-    lines = text_of(screen(view_of(REBUILDING, 150), 80, 24, PLAIN))
+    frame = frame_of(REBUILDING)
+    assert [frame.shared(lines)[2] for lines in (24, 30, 40)] == [2, 4, 6]
+    assert frame.parts_wanted(80, 24) == 150
+    assert frame.parts_wanted(120, 40) == 230, "whole lines, and no more than the daemon gives"
+    assert frame.parts_wanted(400, 24) == 256
+    assert plain().parts_wanted(80, 24) == 75
+    lines = text_of(frame_of(REBUILDING, 150).screen(80, 24))
     assert [len(line) for line in lines[12:20]] == [80] * 8
     assert [line[:5].strip() for line in lines[12:20]] == ["0", "", "1", "", "2", "", "3", ""]
 
 
+def test_a_screen_that_was_small_is_whole_when_it_is_larger() -> None:
+    frame = frame_of(status(name="a" * 60))
+    assert frame.screen(80, 24)[0].plain.endswith("clean, 1 more loss")
+    assert frame.screen(140, 24)[0].plain.endswith("chunk 64 KiB")
+
+
 @pytest.mark.parametrize(("columns", "lines"), [(79, 24), (80, 23), (20, 1), (1, 5)])
 def test_a_terminal_that_is_too_small_gets_one_line(columns: int, lines: int) -> None:
-    shown = text_of(screen(view_of(REBUILDING), columns, lines, PLAIN))
+    shown = text_of(frame_of(REBUILDING).screen(columns, lines))
     whole = f"raidx watch needs 80x24, here are {columns}x{lines}; q quits"
     assert shown == [whole[:columns], *[""] * (lines - 1)]
 
 
 def test_heat_is_a_colour_and_without_colours_a_digit() -> None:
-    parts = [Part(100, 0, uses) for uses in (0, 0.1, 1, 10, 100, 1e9)] + [Part(50, 1, 5)]
-    (line,) = map_lines(parts, parts, 10, ascii_only=False, colour=True)
-    assert line.plain == "██████x"
-    assert [span.style for span in line.spans] == [*("bright_black", *COLOURS, "bold red")]
-    (line,) = map_lines(parts, parts, 10, ascii_only=False, colour=False)
-    assert line.plain == "█12345x"
-    assert not line.spans
+    parts: list[Part] = [(100, 0, uses) for uses in (0, 0.1, 1, 10, 100, 1e9)]
+    parts.append((50, 1, 5))
+    assert "".join(Frame().mark(part)[0] for part in parts) == "██████x"
+    colours = [Frame().mark(part)[1] for part in parts]
+    assert colours == ["bright_black", *COLOURS, "bold red"]
+    digits = [Frame(colour=False).mark(part) for part in parts]
+    assert digits == [(character, "") for character in "█12345x"]
 
 
 def test_a_part_that_has_changed_is_bright_for_one_frame() -> None:
-    model = Model()
+    frame = Frame(ascii_only=True)
     seen = []
     for written in (0, 40, 40):
-        documents = chunk_map(0, parts=4)
-        documents["members"][0]["written_percent"] = [100, 0, written, 0]
-        model.take(snapshot(status(members=[member(0)]), stats(0), documents))
-        view = model.view()
-        assert view is not None
-        line = screen(view, 80, 24, Style(ascii_only=True))[7]
+        found = look(status(members=[member(0)]), parts=4)
+        found["chunk_map"]["members"][0]["written_percent"] = [100, 0, written, 0]
+        frame.take(found)
+        line = frame.screen(80, 24)[7]
         assert line.plain == f"   0 #.{'+' if written else '.'}."
         seen.append([(s.start, s.end) for s in line.spans if s.style == "bold bright_white"])
     assert seen == [[], [(7, 8)], []]
 
 
 def test_a_member_is_chosen_among_those_there_are() -> None:
-    model = Model()
-    assert model.chosen is None
-    model.choose(1)
-    model.take(look(REBUILDING))
-    model.choose(3)
-    assert model.chosen is not None
-    assert model.chosen.name == "3"
-    model.choose(9)
-    assert model.chosen.name == "/disks/d9.img", "a spare has no role"
-    model.take(look(status(members=[member(0), member(1)])))
-    assert model.chosen.name == "1", "the others have left"
-    model.choose(-9)
-    assert model.chosen.name == "0"
+    frame = plain()
+    assert frame.member is None
+    frame.choose(1)
+    frame.take(look(REBUILDING))
+    frame.choose(3)
+    assert frame.member is not None
+    assert frame.member.name == "3"
+    frame.choose(9)
+    assert frame.member.name == "/disks/d9.img", "a spare has no role"
+    frame.take(look(status(members=[member(0), member(1)])))
+    assert frame.member.name == "1", "the others have left"
+    frame.choose(-9)
+    assert frame.member.name == "0"
 
 
-def test_notes_of_tuner_and_lab() -> None:
+def test_notes_of_tuner_and_lab_are_those_of_status() -> None:
     tuner = {"state": "moving", "why": "3 chunks, 5 to 1 ms per request", "chunks_moved": 7}
     lab = [{"member": "/d0", "faults": []}, {"member": "/d1", "faults": ["slow"]}]
-    notes = look(status(tuner=tuner, lab=lab, warnings=["old"])).notes
-    assert notes == (
+    frame = frame_of(status(tuner=tuner, lab=lab, warnings=["old"]))
+    assert text_of(frame.screen(80, 24))[1:4] == [
         "tuner: moving: 3 chunks, 5 to 1 ms per request; 7 chunks moved",
-        "lab: /d1: slow",
+        "lab: members can be broken; faults now: /d1: slow",
         "warning: old",
-    )
+    ]
 
 
 def test_an_interval_without_work_may_average_to_a_little_less_than_nothing() -> None:
-    idle = stats(0)
-    idle["members"][0]["queue_mean"] = -1e-17
-    found = snapshot(status(members=[member(0)]), idle, chunk_map(0))
-    assert found.members[0].work is not None
-    assert found.members[0].work.queue == 0
+    found = look(status(members=[member(0)]))
+    found["stats"]["members"][0]["queue_mean"] = -1e-17
+    frame = plain()
+    frame.take(found)
+    assert frame.screen(80, 24)[4].plain.split()[4] == "0"
 
 
 def places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -205,7 +205,7 @@ BAD: list[Any] = [None, -1, 1e300, float("nan"), "\x1b[2J", [], {}, [[]], True, 
 
 
 def test_answers_that_are_not_valid_are_refused_and_nothing_else_happens() -> None:
-    good = {
+    good: Watched = {
         "status": status(members=[member(0)], jobs=[job()], warnings=["old"]),
         "stats": stats(0),
         "chunk_map": chunk_map(0, parts=2),
@@ -220,21 +220,18 @@ def test_answers_that_are_not_valid_are_refused_and_nothing_else_happens() -> No
             for key in path[:-1]:
                 inner = inner[key]
             inner[path[-1]] = bad
+            frame = plain()
             try:
-                fit = {name: Output().fit(each) for name, each in documents.items()}
-                found = snapshot(fit["status"], fit["stats"], fit["chunk_map"])
+                frame.take(documents)
             except ControlError:
                 refused += 1
                 continue
-            model = Model()
-            model.take(found)
-            view = model.view()
-            assert view is not None
-            for line in screen(view, 80, 24, PLAIN):
+            for line in frame.screen(80, 24) + frame.page(80):
                 assert "\x1b" not in line.plain
     assert refused > 100
 
 
-def test_a_map_with_more_parts_than_asked_for_is_refused() -> None:
-    with pytest.raises(ControlError, match="not valid"):
-        snapshot(status(members=[member(0)]), stats(0), chunk_map(0, parts=257))
+def test_of_a_map_with_more_parts_than_asked_for_the_rest_is_left_out() -> None:
+    frame = frame_of(status(members=[member(0)]), parts=1000)
+    assert frame.member is not None
+    assert len(frame.member.parts) == PARTS_MAX

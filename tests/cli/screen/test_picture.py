@@ -26,5 +26,5 @@ def test_the_picture_can_be_drawn_again_and_loads_nothing() -> None:
         assert len(picture.encode()) < PICTURE_BYTES_MAX
         assert "url(http" not in picture
         words = words_of(picture)
-        for shown in ("rebuilding", "raid5", "job", "unwritten", "/srv/disk0.img"):
+        for shown in ("rebuilding", "raid5", "1 rebuild ━", "unwritten", "/srv/disk0.img"):
             assert shown in words.replace("\xa0", " ")
