@@ -1,8 +1,9 @@
 """Fixtures of the tests on real mounts: arrays (real_array.py), programs, what a machine can do.
 
-Everything here runs as a user would: subprocesses only. A fixture takes everything down again,
-whatever a test left: file systems, loop devices, daemons, mounts. The name of an array carries the
-number of the test process, so that the next run can sweep what an aborted one has left.
+Everything here runs as a user would, in processes of its own: programs, and `raidx` as forks of one
+that is loaded (support/forks.py). A fixture takes everything down again, whatever a test left: file
+systems, loop devices, daemons, mounts. The name of an array carries the number of the test process,
+so that the next run can sweep what an aborted one has left.
 
 Longer runs: RAIDX_TEST_SCALE=10 multiplies operations and bytes of fsx and fio.
 """
@@ -24,13 +25,13 @@ import pytest
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint as mountpoints
 from tests.mount.real_array import (
-    RAIDX,
     Completed,
     RealArray,
     run,
     take_down_loop,
     take_down_mount,
 )
+from tests.support.command import RAIDX
 
 SHM = Path("/dev/shm")
 SHM_FREE_MIN_BYTES = 3 << 30

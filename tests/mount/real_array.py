@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,8 +16,8 @@ from typing import Any
 from raidx_fuse.daemon import control_socket
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint as mountpoints
+from tests.support.forks import Done, forked
 
-RAIDX = str(Path(sys.executable).with_name("raidx"))
 NAME = f"test{os.getpid()}"
 COMMAND_S = 120
 CAP_SYS_RESOURCE = 24
@@ -55,11 +54,11 @@ class RealArray:
 
     # -- commands --
 
-    def raidx(self, *words: str | Path, status: int = 0, timeout_s: float = COMMAND_S) -> Completed:
+    def raidx(self, *words: str | Path, status: int = 0, timeout_s: float = COMMAND_S) -> Done:
         """Run `raidx`, ARRAY standing for the mount point; the exit status must be *status*."""
         line = [str(self.mnt) if word == "ARRAY" else str(word) for word in words]
-        done = run(RAIDX, *line, timeout_s=timeout_s, check=False)
-        assert done.returncode == status, f"{line}: {done.returncode}\n{done.stdout}{done.stderr}"
+        done = forked(line, self.folder, timeout_s)
+        assert done.status == status, f"{line}: {done.status}\n{done.stdout}{done.stderr}"
         assert "Traceback" not in done.stderr
         return done
 
@@ -86,7 +85,7 @@ class RealArray:
         self.raidx("create", *words, *self.members)
         return self
 
-    def mount(self, *options: str, status: int = 0) -> Completed:
+    def mount(self, *options: str, status: int = 0) -> Done:
         """Mount the members as they are known."""
         return self.raidx("mount", *self.members, self.mnt, *options, status=status)
 
@@ -134,7 +133,7 @@ class RealArray:
         self.members[role] = new
         return new
 
-    # These ask the daemon itself: tests look often, and each `raidx` takes half a second.
+    # These ask the daemon itself: tests look often.
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Return what the daemon answers to a command."""
@@ -219,7 +218,7 @@ class RealArray:
             take_down_loop(device)
         if self.is_mounted():
             with contextlib.suppress(Exception):
-                run(RAIDX, "umount", self.mnt, timeout_s=30)
+                self.raidx("umount", self.mnt, timeout_s=30)
         if self.is_mounted():
             take_down_mount(str(self.mnt))
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.mount.real_array import RAIDX
+from tests.support.forks import forked
 
 pytestmark = pytest.mark.mount
 
@@ -23,10 +22,8 @@ class Shell:
 
     def raidx(self, line: str, status: int = 0) -> str:
         """Return what a command line prints on both streams; check its exit *status*."""
-        done = subprocess.run(
-            [RAIDX, *line.split()], cwd=self.folder, capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == status, (line, done.stdout, done.stderr)
+        done = forked(line.split(), self.folder, 120)
+        assert done.status == status, (line, done.stdout, done.stderr)
         assert "Traceback" not in done.stderr
         return done.stdout + done.stderr
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.real_array import RAIDX
+from tests.support.command import RAIDX
 
 NAME = "ünïcödé 磁盘, neu"
 

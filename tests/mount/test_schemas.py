@@ -22,8 +22,8 @@ from raidx_fuse.cli.reference.schema import schema_names, schema_of
 from raidx_fuse.client.status_document import document
 from raidx_fuse.daemon.control_socket import call
 from raidx_fuse.fuse import mountpoint
-from tests.mount.real_array import RAIDX, run, take_down_mount
-from tests.support.command import Done, raidx
+from tests.mount.real_array import take_down_mount
+from tests.support.command import raidx
 
 pytestmark = [pytest.mark.mount]
 EXPERIMENTS = Path(__file__).parents[2] / "examples" / "experiments"
@@ -233,7 +233,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[s
         for line in LINES.split("\n")[1:-1]:
             if line.startswith("explain mnt --balance"):
                 await_observations(folder)
-            done = said(folder, line)
+            done = raidx(folder, f"{line} --json")
             assert (done.status != 0) == (line in FAILS), f"{line}: {done.stderr}"
             found.append((line, json.loads(done.stdout)))
         yield found
@@ -251,14 +251,6 @@ def await_observations(folder: Path) -> None:
             return
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
-
-
-def said(folder: Path, line: str) -> Done:
-    """Run a line with --json; what starts a daemon anew needs a process of its own."""
-    if line.startswith(("crash", "lab reset")):
-        done = run("env", "-C", folder, RAIDX, *line.split(), "--json", check=False)
-        return Done(done.returncode, done.stdout, done.stderr)
-    return raidx(folder, f"{line} --json")
 
 
 def test_documents_fit_their_schemas(documents: list[tuple[str, Any]]) -> None:

@@ -22,7 +22,8 @@ import pytest
 
 from raidx_fuse.cli.screen.app import FrameView, WatchApp
 from raidx_fuse.cli.screen.frame import Feed, Frame
-from tests.mount.real_array import RAIDX, RealArray
+from tests.mount.real_array import RealArray
+from tests.support.command import RAIDX
 
 pytestmark = [pytest.mark.mount]
 

@@ -4,46 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 from click.testing import CliRunner
 
 from raidx_fuse.cli.main import main
+from tests.support.forks import PATH as PATH
+from tests.support.forks import Done, forked
 
 RAIDX = str(Path(sys.executable).with_name("raidx"))
 MIB = 1 << 20
-PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
 FAILED, USAGE = 1, 2
-
-
-class Done(NamedTuple):
-    """How a command ended."""
-
-    status: int
-    stdout: str
-    stderr: str
+DAEMONS = ("mount", "serve", "umount", "crash", "lab")  # what forks, not in the process of tests
+LIMIT_S = 60
 
 
 def raidx(folder: Path, line: str) -> Done:
     """Run a command line in *folder*."""
-    if line.split()[0] in (
-        "mount",
-        "serve",
-        "umount",
-    ):  # they fork: not in the process of the tests
-        done = subprocess.run(
-            [RAIDX, *line.split()],
-            cwd=folder,
-            env={**os.environ, "PATH": PATH},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        return Done(done.returncode, done.stdout, done.stderr)
+    if line.split()[0] in DAEMONS:
+        return forked(line.split(), folder, LIMIT_S)
     with contextlib.chdir(folder):
         result = CliRunner().invoke(main, line.split())
     return Done(result.exit_code, result.stdout, result.stderr)
