@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from tests.docs.pages import ROOT
+from tests.support.forks import forked
 
 PROGRAMS = sorted(
     path.relative_to(ROOT)
@@ -13,29 +14,23 @@ PROGRAMS = sorted(
     if '\nif __name__ == "__main__":' in path.read_text()
 )
 CALLS = [
-    *([str(path), "--help"] for path in PROGRAMS),
-    ["bench/figures/paper_upc.py", "--quick", "--help"],
-    ["-m", "raidx_fuse.lab.crash", "--help"],
-    ["-m", "raidx_fuse.cli.main", "--help"],
+    *((str(path), "--help") for path in PROGRAMS),
+    ("bench/figures/paper_upc.py", "--quick", "--help"),
 ]
+MODULES = ("raidx_fuse.lab.crash", "raidx_fuse.cli.main")
+LIMIT_S = 120.0
 
 
 def test_programs_have_help() -> None:
     assert len(PROGRAMS) >= 19
-    running = [
-        subprocess.Popen(
-            [sys.executable, *call],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for call in CALLS
-    ]
-    for call, process in zip(CALLS, running, strict=True):
-        text, _ = process.communicate()
-        assert process.returncode == 0, f"{call}: {text}"
-        assert text.lower().startswith("usage:"), f"{call}: {text}"
+    for program, *words in CALLS:
+        done = forked(words, ROOT, LIMIT_S, program)
+        assert done.status == 0, f"{program}: {done.stderr}"
+        assert done.stdout.lower().startswith("usage:"), program
+    for module in MODULES:
+        call = [sys.executable, "-m", module, "--help"]
+        text = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        assert text.lower().startswith("usage:"), module
 
 
 def test_the_benchmarks_of_the_hot_paths_run() -> None:

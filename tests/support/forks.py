@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import pkgutil
+import runpy
 import select
 import signal
 import socket
@@ -45,13 +46,14 @@ class Done(NamedTuple):
     stderr: str
 
 
-def forked(words: Sequence[str], folder: Path, limit_s: float) -> Done:
-    """Run `raidx` with *words* in *folder*.
+def forked(words: Sequence[str], folder: Path, limit_s: float, program: str = "") -> Done:
+    """Run `raidx`, or the Python file *program*, with *words* in *folder*.
 
     Raises TimeoutExpired if it has not ended after *limit_s*; it is killed then.
     """
     environment = {**os.environ, "PATH": PATH}
     request = {"words": words, "folder": str(folder), "environment": environment}
+    request["program"] = program
     end_s = time.monotonic() + limit_s
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         answer, answering = os.pipe()
@@ -132,14 +134,20 @@ def _tell(pipe: int, number: int) -> None:
 
 
 def _become(request: dict[str, Any]) -> NoReturn:
-    """Do what the installed command does."""
+    """Do what the installed command does, or Python with a file."""
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.argv[:] = ["raidx", *request["words"]]
+    program = request["program"] and os.path.abspath(request["program"])  # as Python makes it
+    sys.argv[:] = [program or "raidx", *request["words"]]
     status = 1
     try:
-        main()
+        if program:
+            sys.path[0] = os.path.dirname(program)
+            runpy.run_path(program, run_name="__main__")
+        else:
+            main()
+        status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
