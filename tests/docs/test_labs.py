@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from pathlib import Path
 
 import pytest
 
 from tests.docs.pages import ROOT, TEXTS, blocks, shell_environment
-from tests.docs.test_tours import folder, run
-from tests.support.forks import forked
+from tests.docs.test_tours import folder, typed
 
 __all__ = ["folder"]
 SHEETS = {  # name -> questions, sums by hand in the answers
@@ -22,7 +20,6 @@ SHEETS = {  # name -> questions, sums by hand in the answers
     "unlike-disks": (10, 0),
     "hotspots": (12, 0),
 }
-LIMIT_S = 120.0
 
 
 def sheet(name: str) -> str:
@@ -61,19 +58,10 @@ def settled(row: str) -> str:
     return re.sub(r" (log|home) +", " home ", row.rstrip())
 
 
-def typed(line: str, folder: Path) -> str:
-    """Run a line in *folder*; return what it prints on standard output."""
-    if not line.startswith("raidx "):
-        return run(line, folder)
-    done = forked(shlex.split(line)[1:], folder, LIMIT_S)
-    assert done.status == 0, f"{line}: {done.stderr}"
-    return done.stdout
-
-
 def play(name: str, folder: Path) -> dict[str, str]:
     """Type everything that the sheet *name* says; return what each line printed.
 
-    `run` fails on any command that does not end with 0: `cmp`, `scrub` and `peek` do judge. The
+    `typed` fails on any command that does not end with 0: `cmp`, `scrub` and `peek` do judge. The
     answers' lines must have been printed, in their order.
     """
     for text in blocks(sheet(name), "toml"):

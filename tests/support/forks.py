@@ -2,8 +2,8 @@
 
 To start Python and to load a command take most of the processor time of a command, and tests of
 mounts start hundreds. A fork differs in nothing else: it has its own standard streams, folder,
-environment and end. That the installed command starts is tested where users' own lines are typed
-(tests/docs), and in tests/cli/test_start_up.py.
+environment and end. That the installed command starts is tested by the README's transcript and the
+examples (tests/docs), and by tests/cli/test_start_up.py.
 """
 
 from __future__ import annotations
