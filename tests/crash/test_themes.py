@@ -266,13 +266,13 @@ def test_growth_keeps_its_promises(cell: str) -> None:
     ("layout", "where", "what", "broken", "seed"),
     [
         # parity may name copies that are not there
-        ("raid4", Copier, "_make_durable", _not_durable, 10),
+        ("raid4", Copier, "_make_durable", _not_durable, 112),
         # a write that the place to go back to does not have
-        ("raid4", GrowthPosition, "threatens", _never, 10),
+        ("raid4", GrowthPosition, "threatens", _never, 20),
         # old copies that a crash still goes back to
         ("raid4", Grow, "checkpoint", _give_back_first, 0),
         # a parity that the place to go back to does not have
-        ("raid5", GrowthPosition, "threatens", _data_only, 50),
+        ("raid5", GrowthPosition, "threatens", _data_only, 51),
         # copies that a crash looks for and does not find
         ("raid5", GrowthPosition, "save", _save_at_once, 20),
     ],
