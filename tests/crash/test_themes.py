@@ -346,7 +346,7 @@ def test_streams_of_which_only_the_data_is_logged_keep_their_promises(
 
 @pytest.mark.parametrize(
     ("cell", "first"),
-    [("upc:partial", 200), ("evenodd:partial", 0), ("upc:full", 100), ("pcode:full", 100)],
+    [("upc:partial", 200), ("evenodd:partial", 0), ("upc:full", 108), ("pcode:full", 101)],
 )
 def test_places_written_before_the_parity_of_streams_is_logged_are_found_out(
     cell: str, first: int
