@@ -45,9 +45,10 @@ class Shape(NamedTuple):
 STATUS = Shape(documents.Status, (documents.ArrayStatus, documents.MountStatus))
 _DETAILS, _LOSING = Shape(documents.VolumeDetails), Shape(documents.LosingPlan)
 POOL_CHANGE = Shape(documents.PoolChange)
+_JOINING = (Shape(documents.CopyPlan), Shape(documents.BundlePlan))
 _MOVING = (Shape(documents.Moving), Shape(documents.MovePlan))
 DOCUMENTS = {
-    "add-disk": (Shape(documents.Grown), Shape(documents.GrowthPlan)),
+    "add-disk": (Shape(documents.Grown), Shape(documents.GrowthPlan), *_JOINING),
     "advise": (Shape(documents.Advice),),
     "array evacuate": (POOL_CHANGE,),
     "array forget": (Shape(documents.Forgotten),),
@@ -78,7 +79,10 @@ DOCUMENTS = {
     "mount": (STATUS,),
     "peek": (Shape(answers.Peeked),),
     "quiz": (Shape(answers.Quiz),),
-    "remove-disk": (Shape(documents.Removal), Shape(documents.MemberPlan)),
+    "remove-disk": (
+        *(Shape(documents.Removal), Shape(documents.MemberPlan), Shape(documents.ReshapePlan)),
+        *_JOINING,
+    ),
     "rename": (Shape(documents.Renamed),),
     "replace-disk": (Shape(documents.Replacement), Shape(documents.ReplacePlan)),
     "replay": (Shape(answers.Replayed),),

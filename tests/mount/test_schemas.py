@@ -104,6 +104,7 @@ tune mnt:east
 advise mnt:east
 tune mnt:east --now -n
 tune mnt:east --now --wait
+add-disk mnt:east new4 --create -n
 fail-disk mnt:west 1 -n
 fail-disk mnt:west 1
 status mnt:west
@@ -117,6 +118,7 @@ remove-disk mnt:west new2
 remove-disk mnt:west new2 --if-exists
 add-disk mnt:west new3 --create --wait
 reshape mnt:west --layout raid4 -n
+remove-disk mnt:west 4 -n
 remove-disk mnt:west 4 --wait
 set mnt:west speed_max=64KiB
 reshape mnt:west --layout raid4
