@@ -32,7 +32,8 @@ from raidx_fuse.format.regions import (
     PageRegion,
     Regions,
 )
-from raidx_fuse.members.base import Member, ReadBuffer, read_promptly
+from raidx_fuse.members.base import Member, ReadBuffer
+from raidx_fuse.members.threads import read_promptly
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

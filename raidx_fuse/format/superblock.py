@@ -43,8 +43,9 @@ from raidx_fuse.format.regions import (
     SUPERBLOCK_SLOTS,
 )
 from raidx_fuse.laws import Law, LawError
-from raidx_fuse.members.base import Member, read_promptly
+from raidx_fuse.members.base import Member
 from raidx_fuse.members.nbd.beat import BEAT_BYTES
+from raidx_fuse.members.threads import read_promptly
 from raidx_fuse.tasks import Starter, ends_within, was_stopped
 
 MAGIC = b"RAIDX-SB"

@@ -54,7 +54,8 @@ from raidx_fuse.layouts.numbers import (
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
-from raidx_fuse.members.base import Member, read_promptly
+from raidx_fuse.members.base import Member
+from raidx_fuse.members.threads import read_promptly
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.overlay import Overlay

@@ -42,11 +42,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TypeVar, cast
 
-import trio
-
 from raidx_fuse.errors import MemberError
 from raidx_fuse.layouts.numbers import Role
-from raidx_fuse.members.threads import has_no_loop
 
 ReadBuffer = bytes | bytearray | memoryview
 WriteBuffer = bytearray | memoryview
@@ -54,7 +51,6 @@ WriteBuffer = bytearray | memoryview
 Identity = tuple[int, int]
 
 SECTOR_BYTES = 512  # the unit that a disk writes atomically
-PROMPTLY_S = 30.0  # as long as an operation of a running array may take
 
 Method = TypeVar("Method", bound=Callable[..., object])
 Buffers = TypeVar("Buffers", Sequence[ReadBuffer], Sequence[WriteBuffer])
@@ -277,21 +273,6 @@ class Member(ABC):
             raise MemberError(
                 self.path, operation, offset_bytes, errno.EINVAL, "beyond the member's end"
             )
-
-
-async def read_promptly(member: Member, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
-    """Fill *buffers* from *member*; raise MemberError if it fails or takes longer than PROMPTLY_S.
-
-    For the start of an array, which has no queues and no watchdog yet. A read that was given up may
-    still fill its buffers later: they must not be used again.
-    """
-    if has_no_loop():  # its members have the limit
-        return await member.readv(offset_bytes, buffers)
-    with trio.move_on_after(PROMPTLY_S):
-        await member.readv(offset_bytes, buffers)
-        return
-    detail = f"no answer within {PROMPTLY_S:g} s"
-    raise MemberError(member.path, "read", offset_bytes, errno.ETIMEDOUT, detail)
 
 
 def _of_inner(method: Method) -> Method:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from errno import ETIMEDOUT
 from functools import lru_cache, partial
@@ -33,10 +33,12 @@ from typing import Any, Generic, TypeVar
 import trio
 
 from raidx_fuse.errors import BusyError, MemberError, RaidxError, Reason
+from raidx_fuse.members.base import Member, WriteBuffer
 
 T = TypeVar("T")
 
 CALL_S = 30.0  # timeout of a call to the host
+PROMPTLY_S = 30.0  # as long as an operation of a running array may take
 CALLS_MAX = 16  # at a time; calls that timed out count until they end
 
 
@@ -358,6 +360,21 @@ def run_without_loop(async_fn: Callable[..., Awaitable[T]], *args: Any) -> T:
 def has_no_loop() -> bool:
     """Return whether the caller runs in `run_without_loop`."""
     return _without_loop.get()
+
+
+async def read_promptly(member: Member, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
+    """Fill *buffers* from *member*; raise MemberError if it fails or takes longer than PROMPTLY_S.
+
+    For the start of an array, which has no queues and no watchdog yet. A read that was given up may
+    still fill its buffers later: they must not be used again.
+    """
+    if has_no_loop():  # its members have the limit
+        return await member.readv(offset_bytes, buffers)
+    with trio.move_on_after(PROMPTLY_S):
+        await member.readv(offset_bytes, buffers)
+        return
+    detail = f"no answer within {PROMPTLY_S:g} s"
+    raise MemberError(member.path, "read", offset_bytes, ETIMEDOUT, detail)
 
 
 def _call_without_loop(
