@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.format.configuration.volumes import VolumeTable
+from raidx_fuse.format.configuration.volumes import Arrived, VolumeTable
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.members.simulated.virtual_time import run
@@ -120,7 +120,7 @@ def test_a_source_that_missed_the_end_gives_its_places_up() -> None:
             assert mark is not None
         # The end of the move is there, and the source is as it was before.
         await change(arrays, "fast", lambda table: replace(left, wiping=()))
-        arrived = ((mark.uuid, pool.array("fast").array.uuid),)
+        arrived = (Arrived(mark.uuid, pool.array("fast").array.uuid),)
         values = replace(ended, arrived=arrived)
         await change(arrays, "slow", lambda table: values)
         async with arrays.mounted("slow") as pool:
