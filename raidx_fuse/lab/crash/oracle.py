@@ -20,7 +20,7 @@ in the end no table names a move. On a share of the states
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -494,10 +494,9 @@ class _PoolOracle(_Oracle):
                 seen |= found
                 await self._check_free(pool)
 
-    def _shown(self, pool: Pool) -> Iterator[Volume]:
-        """Yield the volumes that are to be checked."""
-        for volumes in pool.arrays:
-            yield from volumes.volumes
+    def _shown(self, pool: Pool) -> list[Volume]:
+        """Return the volumes that are to be checked; some may move while they are."""
+        return [volume for volumes in pool.arrays for volume in volumes.volumes]
 
     def _histories(self) -> list[History]:
         """Return the histories of the volumes that are to be checked."""
@@ -611,8 +610,8 @@ class _PairOracle(_PoolOracle):
             if self.rng.random() < LOSE_SHARE and not self._poisoned():
                 await self._lose(pool, found, disks)
 
-    def _shown(self, pool: Pool) -> Iterator[Volume]:
-        return (volume for volume in super()._shown(pool) if volume.name != "filler")
+    def _shown(self, pool: Pool) -> list[Volume]:
+        return [volume for volume in super()._shown(pool) if volume.name != "filler"]
 
     def _histories(self) -> list[History]:
         return [one for one in self.recording.volumes if one.volume in self.recording.uuids]
