@@ -96,9 +96,10 @@ async def wait_for_jobs(pool: Pool) -> None:
 
 
 async def take_back(array: Array, disk: Member) -> None:
-    """Take *disk* back; again while a write to it is overdue, or a job runs.
+    """Take *disk* back; again while a job runs, or a write to any disk of *array* is overdue.
 
-    The role that it had may have another number by then, or be gone.
+    While it is, a page that the array saves for the member may be refused there. The role that
+    *disk* had may have another number in the end, or be gone.
     """
     member_set = array.member_set
     for left in reversed(range(RETRIES + 1)):
@@ -106,6 +107,11 @@ async def take_back(array: Array, disk: Member) -> None:
         roles = [role for role in member_set.lost if record(role).path_hint == disk.path]
         if not roles:
             return
+        if left and not all(
+            queue is None or queue.member.is_settled() for queue in member_set.queues
+        ):
+            await sleep(RETRY_S)
+            continue
         try:
             await array.replace_disk(roles[0], disk)
         except BusyError:
