@@ -250,8 +250,8 @@ class StripeParity:
         """List as lost what nothing gives back, so that the parity of the rest can be computed.
 
         It counts as zeros there, and becomes zeros with the record of the parity, as in
-        engine/write/mend.py: else the chains would not hold if it can be read again. At a start,
-        the user accepts that. Raises UnrecoverableError else.
+        engine/write/mend.py: else the chains would not hold if it can be read again. A start
+        does so only if its user accepts the loss. Raises UnrecoverableError if nothing is given up.
         """
         mender, stripe = self.member_set.unreadable.mender, error.stripe
         cells = error.cells & self.member_set.layout.code.data_mask

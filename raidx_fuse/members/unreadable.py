@@ -73,8 +73,9 @@ class Unreadable:
 
     *errors_max*: so many read errors of a member within an hour are mended in place. *changes*
     increases with every page that is added. *stirred* is set when a page is worth another try.
-    *mender* is None until the array has read its log. *leaving* is the role whose member is
-    being replaced, -1 for none: it is mended only for writes, and its errors do not fail it.
+    *mender* is None until the log is redone; at a start that may give content up, it is there
+    before. *leaving* is the role whose member is being replaced, -1 for none: it is mended only for
+    writes, and its errors do not fail it.
     """
 
     def __init__(self) -> None:
