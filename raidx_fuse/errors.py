@@ -7,8 +7,9 @@ Each translation of errors happens in one place:
 * A `RaidxError` becomes ``FUSEError`` in fuse/operations.py (EIO if it names no other errno), and
   one line with an exit status in cli/main.py.
 
-Bugs are no `RaidxError`: they end the array (tasks.py) or the process. The exception is `LawError`
-(laws.py): the request that would break a law of the program is refused before it does harm.
+Bugs are no `RaidxError`: they end the array (loop/tasks.py) or the process. The exception is
+`LawError` (laws.py): the request that would break a law of the program is refused before it does
+harm.
 """
 
 from __future__ import annotations

@@ -19,10 +19,8 @@ PACKAGE = ROOT / "raidx_fuse"
 # The layers, from the ground up: a module imports only from its own package and from those before
 # it, annotations included. A name is a package of raidx_fuse, or a module of its top folder.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    (
-        *("errors", "laws", "late", "units", "settings", "documents", "typed", "tasks"),
-        *("plugins", "cpu_latency", "busy_poll", "acceptor"),
-    ),
+    ("errors", "laws", "late", "units", "settings", "documents", "typed", "plugins"),
+    ("loop",),
     ("layouts",),
     ("members",),
     ("format",),
@@ -56,8 +54,8 @@ MAY_TOUCH_THE_SYSTEM = {
     "fuse.operations",  # errno, stat
     "fuse.session_loop",  # the FUSE descriptor
     "fuse.workers",  # the same
-    "busy_poll",  # epoll
-    "cpu_latency",  # the latency promise of the kernel
+    "loop.busy_poll",  # epoll
+    "loop.cpu_latency",  # the latency promise of the kernel
     "daemon.mount",  # user ids, pid
     "daemon.scan",  # which files and devices there are
     "daemon.events.store",  # its files

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from raidx_fuse import busy_poll
-from raidx_fuse.busy_poll import BusyPoll, Sources
+from raidx_fuse.loop import busy_poll
+from raidx_fuse.loop.busy_poll import BusyPoll, Sources
 
 Pipe = tuple[int, int]
 

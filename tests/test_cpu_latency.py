@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse import cpu_latency
-from raidx_fuse.cpu_latency import CpuLatencyRequest
+from raidx_fuse.loop import cpu_latency
+from raidx_fuse.loop.cpu_latency import CpuLatencyRequest
 from raidx_fuse.members.simulated.virtual_time import run
 
 

@@ -23,12 +23,12 @@ from raidx_fuse.lab.experiments.modelled import BlankMember
 from raidx_fuse.lab.loads.request import requests_of
 from raidx_fuse.lab.loads.shape import fit
 from raidx_fuse.lab.loads.workloads import generate
+from raidx_fuse.loop.tasks import TICK_S, rest
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.model import model_member
 from raidx_fuse.members.simulated.network import Link, NetworkMember, NetworkModel
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.store.queue import MemberQueue
-from raidx_fuse.tasks import TICK_S, rest
 
 MB = 1_000_000
 MIB = 1 << 20

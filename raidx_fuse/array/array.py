@@ -53,10 +53,10 @@ from raidx_fuse.jobs.tuner.tuner import TuneJob, Tuner
 from raidx_fuse.journal.recovery import Replayed, read_log, replay, stripes_changed
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.bundled import BundleLayout
+from raidx_fuse.loop.tasks import Tasks, rest
 from raidx_fuse.members.base import Member, ReadBuffer
 from raidx_fuse.settings import OF_ARRAY, setting_named
 from raidx_fuse.store.page_store import PageStore
-from raidx_fuse.tasks import Tasks, rest
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import (

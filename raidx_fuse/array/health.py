@@ -19,9 +19,9 @@ from raidx_fuse.format.configuration.remembered import (
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.loop.tasks import rest
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.queue import MemberQueue
-from raidx_fuse.tasks import rest
 
 log = logging.getLogger(__name__)
 

@@ -42,9 +42,9 @@ from raidx_fuse.jobs.replace import successors
 from raidx_fuse.jobs.resync import chunks_at_stake
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.bundled import BundleLayout
+from raidx_fuse.loop.tasks import rest
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.chunk_table import TableScan
-from raidx_fuse.tasks import rest
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import Failing, Removal, Replacing, Reshaping, Spare

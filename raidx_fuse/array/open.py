@@ -20,6 +20,7 @@ from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.loop.tasks import Tasks
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.chunk_table import ChunkTable, scan_table
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
@@ -27,7 +28,6 @@ from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.overlay import Overlay
 from raidx_fuse.store.page_store import load_page_store
 from raidx_fuse.store.written_map import WrittenMap
-from raidx_fuse.tasks import Tasks
 
 
 def runs_unlogged(config: ArrayConfig) -> bool:

@@ -14,8 +14,8 @@ import logging
 import trio
 
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.loop.tasks import rest
 from raidx_fuse.store.member_set import MemberSet
-from raidx_fuse.tasks import rest
 
 LOOK_EACH_S = 60.0
 

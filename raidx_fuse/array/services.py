@@ -14,7 +14,7 @@ from raidx_fuse.jobs.restripe.removal import MemberRemoval
 from raidx_fuse.jobs.scrub import RegularScrub
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.tuner.tuner import Tuner
-from raidx_fuse.tasks import Starter
+from raidx_fuse.loop.tasks import Starter
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import ArrayCounters

@@ -21,9 +21,9 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.acceptor import Places, accept
 from raidx_fuse.daemon.control_socket import peer
 from raidx_fuse.errors import BusyError, RaidxError, Reason, UsageError
+from raidx_fuse.loop.acceptor import Places, accept
 
 log = logging.getLogger(__name__)
 

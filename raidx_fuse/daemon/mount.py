@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING
 import pyfuse3
 import trio
 
-from raidx_fuse.busy_poll import Sources
 from raidx_fuse.daemon import control_server, paths
 from raidx_fuse.daemon.memory_protection import Protection, Protections, few_collections, protect
 from raidx_fuse.errors import RaidxError, single
@@ -37,6 +36,7 @@ from raidx_fuse.fuse import session_loop
 from raidx_fuse.fuse.operations import VolumeOperations
 from raidx_fuse.fuse.workers import WORKERS_MAX, SessionWorkers
 from raidx_fuse.journal.group_commit import Deferral
+from raidx_fuse.loop.busy_poll import Sources
 from raidx_fuse.pool.volume import Volume
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class MountReport:
 
     *device* is the device number of all files of this mount. *tuning* tells whether the kernel's
     queue depth and read-ahead were raised, *cpu_latency* whether idle processors can be kept awake
-    for a caller with one request at a time (cpu_latency.py).
+    for a caller with one request at a time (loop/cpu_latency.py).
     """
 
     mountpoint: str

@@ -21,7 +21,6 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.busy_poll import Sources
 from raidx_fuse.daemon import control_socket, daemonize, paths, stand
 from raidx_fuse.daemon.commands.balance import BalanceCommands
 from raidx_fuse.daemon.commands.commands import ArrayCommands
@@ -40,6 +39,7 @@ from raidx_fuse.errors import RaidxError, Reason, single
 from raidx_fuse.fuse.mountpoint import loop_devices
 from raidx_fuse.journal.group_commit import Deferral
 from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.loop.busy_poll import Sources
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.lab_member import LabMember
 from raidx_fuse.pool.companions import remembering

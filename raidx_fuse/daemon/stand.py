@@ -22,9 +22,9 @@ from raidx_fuse.daemon.memory_protection import Protections, few_collections, pr
 from raidx_fuse.errors import single
 
 if TYPE_CHECKING:
-    from raidx_fuse.busy_poll import Sources
     from raidx_fuse.documents import DaemonReport, NbdServer
     from raidx_fuse.journal.group_commit import Deferral
+    from raidx_fuse.loop.busy_poll import Sources
     from raidx_fuse.nbd.door import Door
 
 log = logging.getLogger(__name__)

@@ -43,10 +43,10 @@ from raidx_fuse.format.regions import (
     SUPERBLOCK_SLOTS,
 )
 from raidx_fuse.laws import Law, LawError
+from raidx_fuse.loop.tasks import Starter, ends_within, was_stopped
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.nbd.beat import BEAT_BYTES
 from raidx_fuse.members.threads import read_promptly
-from raidx_fuse.tasks import Starter, ends_within, was_stopped
 
 MAGIC = b"RAIDX-SB"
 MAJOR = 1

@@ -10,8 +10,8 @@ needs neither, since the next request is already in the queue. Here a worker pol
                                      `---- no ---> busy-poll for 50 us, if that paid lately; then
                                                    become the watcher: trio's wait_readable
 
-The *watcher* is the only worker that sleeps on the device; busy_poll.py says when it pays to poll
-before. The laws:
+The *watcher* is the only worker that sleeps on the device; loop/busy_poll.py says when it pays to
+poll before. The laws:
 
 1. No await comes between the poll and the receive, so that the request seen is the one received. 2.
 **Hand-over.** If a worker's handler suspends, no worker would read the queue. `_drive` steps the
@@ -44,11 +44,11 @@ from typing import Any
 import pyfuse3
 import trio
 
-from raidx_fuse.busy_poll import Sources
-from raidx_fuse.cpu_latency import CpuLatencyRequest
 from raidx_fuse.fuse.deferred_replies import RELEASE, SPARE, Loop
 from raidx_fuse.fuse.workers import SessionWorkers
 from raidx_fuse.journal.group_commit import CommitBatch, Deferral
+from raidx_fuse.loop.busy_poll import Sources
+from raidx_fuse.loop.cpu_latency import CpuLatencyRequest
 
 log = logging.getLogger(__name__)
 

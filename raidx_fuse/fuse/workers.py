@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import trio
 
-from raidx_fuse.busy_poll import BusyPoll, Sources
-from raidx_fuse.cpu_latency import CpuLatencyRequest
 from raidx_fuse.fuse.deferred_replies import HELD_MAX, DeferredReplies, Loop, idle, release
 from raidx_fuse.journal.group_commit import Deferral
+from raidx_fuse.loop.busy_poll import BusyPoll, Sources
+from raidx_fuse.loop.cpu_latency import CpuLatencyRequest
 
 # Multiples of 4. While handlers are suspended, a pass of trio (4 to 10 us) after every 8 requests
 # keeps their latency low.

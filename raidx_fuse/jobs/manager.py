@@ -10,7 +10,7 @@ from raidx_fuse.errors import BusyError, JobRunningError, RaidxError, Reason, Us
 from raidx_fuse.format.shapes import RESTRIPE
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.layouts.numbers import Role
-from raidx_fuse.tasks import Starter
+from raidx_fuse.loop.tasks import Starter
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import Job as JobStatus

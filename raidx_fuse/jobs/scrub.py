@@ -27,11 +27,11 @@ from raidx_fuse.jobs.strips import Place, Strips, batches, read_all
 from raidx_fuse.layouts.codes.error_location import locate
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
+from raidx_fuse.loop.tasks import rest
 from raidx_fuse.settings import SCRUB_EACH, SETTINGS
 from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
 from raidx_fuse.store.member_io import MemberIO, MemberLostError
 from raidx_fuse.store.xor import xor_into
-from raidx_fuse.tasks import rest
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import JobDetail

@@ -35,13 +35,13 @@ from raidx_fuse.journal.ring import Tail
 from raidx_fuse.journal.stripe_parity import Part
 from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Chunk, Stripe, by_role
+from raidx_fuse.loop.tasks import tick_after
 from raidx_fuse.store.chunk_table import ChunkTable, Move, Page
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.overlay import Overlay
 from raidx_fuse.store.page_store import PageStore
 from raidx_fuse.store.written_map import WrittenMap
-from raidx_fuse.tasks import tick_after
 
 log = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 import trio
 
-from raidx_fuse.busy_poll import BusyPoll
 from raidx_fuse.journal.group_commit import CommitBatch, Deferral
+from raidx_fuse.loop.busy_poll import BusyPoll
 from raidx_fuse.members.nbd.protocol.server import Pieces, Request, Server
 from raidx_fuse.members.nbd.protocol.wire import Command, ProtocolError
 from raidx_fuse.nbd.budget import Budget

@@ -10,11 +10,11 @@ from contextlib import suppress
 
 import trio
 
-from raidx_fuse.acceptor import Places, accept
-from raidx_fuse.busy_poll import BusyPoll, Sources
-from raidx_fuse.cpu_latency import CpuLatencyRequest
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import Deferral
+from raidx_fuse.loop.acceptor import Places, accept
+from raidx_fuse.loop.busy_poll import BusyPoll, Sources
+from raidx_fuse.loop.cpu_latency import CpuLatencyRequest
 from raidx_fuse.members.nbd.protocol.server import ServerHandshake
 from raidx_fuse.members.nbd.protocol.wire import ProtocolError
 from raidx_fuse.nbd.address import Address, listener, remove

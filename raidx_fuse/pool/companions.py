@@ -17,9 +17,9 @@ import trio
 from raidx_fuse.errors import RaidxError, Reason, UsageError
 from raidx_fuse.format.configuration.remembered import Companion, companions_of, with_companions
 from raidx_fuse.format.configuration.volumes import TARGET
+from raidx_fuse.loop.tasks import rest
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume_table import ArrayVolumes
-from raidx_fuse.tasks import rest
 
 log = logging.getLogger(__name__)
 

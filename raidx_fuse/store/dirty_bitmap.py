@@ -24,8 +24,8 @@ import trio
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.loop.tasks import rest
 from raidx_fuse.store.page_store import PageStore
-from raidx_fuse.tasks import rest
 
 Finish = Callable[[Stripe], Awaitable[None]]
 

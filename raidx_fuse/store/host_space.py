@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from raidx_fuse.errors import MemberError, RaidxError
+from raidx_fuse.loop.tasks import rest
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.threads import in_thread
-from raidx_fuse.tasks import rest
 from raidx_fuse.units import format_size
 
 if TYPE_CHECKING:

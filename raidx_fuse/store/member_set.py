@@ -52,6 +52,7 @@ from raidx_fuse.laws import Law, LawError, Laws
 from raidx_fuse.layouts.numbers import Role, Stripe, by_role
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
+from raidx_fuse.loop.tasks import Starter, tick_after, was_stopped
 from raidx_fuse.members.base import Member, WriteBuffer
 from raidx_fuse.members.unreadable import Unreadable, is_of_place, pages_in
 from raidx_fuse.store.host_space import HostSpaces
@@ -73,7 +74,6 @@ from raidx_fuse.store.queue import (
     MemberQueue,
     Operation,
 )
-from raidx_fuse.tasks import Starter, tick_after, was_stopped
 
 log = logging.getLogger(__name__)
 

@@ -33,9 +33,9 @@ import trio
 
 from raidx_fuse.errors import MemberError
 from raidx_fuse.laws import Law, Laws
+from raidx_fuse.loop.tasks import Starter
 from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
 from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, Latency
-from raidx_fuse.tasks import Starter
 
 log = logging.getLogger(__name__)
 

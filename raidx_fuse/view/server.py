@@ -26,7 +26,7 @@ from typing import Any
 import h11
 import trio
 
-from raidx_fuse.acceptor import Places, accept
+from raidx_fuse.loop.acceptor import Places, accept
 
 log = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ import trio
 
 from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
+from raidx_fuse.loop.tasks import tick_after
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.nbd.beat import Holder
 from raidx_fuse.members.nbd.member import NbdMember
@@ -17,7 +18,6 @@ from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.hotspots.balancer import JobMover, watched
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume_table import open_volumes
-from raidx_fuse.tasks import tick_after
 from tests.support.nbd_server import MemoryServer
 
 MIB = 1 << 20

@@ -18,14 +18,14 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.busy_poll import Sources
-from raidx_fuse.cpu_latency import CpuLatencyRequest
 from raidx_fuse.daemon import daemonize, mount
 from raidx_fuse.errors import NoSpaceError, RaidxError, UnrecoverableError
 from raidx_fuse.fuse import session_loop
 from raidx_fuse.fuse.deferred_replies import Loop
 from raidx_fuse.fuse.workers import SessionWorkers
 from raidx_fuse.journal.group_commit import Deferral
+from raidx_fuse.loop.busy_poll import Sources
+from raidx_fuse.loop.cpu_latency import CpuLatencyRequest
 from raidx_fuse.pool.volume import Volume
 
 KIB = 1024

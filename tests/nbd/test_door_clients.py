@@ -10,8 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from raidx_fuse.busy_poll import BusyPoll
 from raidx_fuse.errors import UsageError
+from raidx_fuse.loop.busy_poll import BusyPoll
 from raidx_fuse.members.nbd import pipe
 from raidx_fuse.members.nbd.protocol.client import Exchange
 from raidx_fuse.members.nbd.protocol.server import ServerHandshake

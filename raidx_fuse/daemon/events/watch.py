@@ -13,7 +13,7 @@ from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.layouts.numbers import Role
-from raidx_fuse.tasks import rest
+from raidx_fuse.loop.tasks import rest
 
 LOOK_S = 10.0  # between two looks for what no hook tells
 STARTED = {"rebuild": "RebuildStarted", "scrub": "ScrubStarted"}

@@ -15,8 +15,8 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.jobs.rebundle.job import EVACUATE, GROW, RESTORE
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.jobs.services import ArrayServices
+from raidx_fuse.loop.tasks import rest
 from raidx_fuse.settings import SETTINGS
-from raidx_fuse.tasks import rest
 
 log = logging.getLogger(__name__)
 

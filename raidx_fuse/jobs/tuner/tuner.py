@@ -31,9 +31,9 @@ from raidx_fuse.jobs.tuner.plan import Plan, Planner, Step
 from raidx_fuse.jobs.tuner.speeds import MemberLoad, costs_of, use_of
 from raidx_fuse.layouts.numbers import Stripe, stripe_and_cell
 from raidx_fuse.layouts.placements.bundled import BundleLayout
+from raidx_fuse.loop.tasks import rest
 from raidx_fuse.store.chunk_table import Move
 from raidx_fuse.store.member_io import MemberLostError
-from raidx_fuse.tasks import rest
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import JobDetail, TunerState, TuningPlan

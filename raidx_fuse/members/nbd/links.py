@@ -49,13 +49,13 @@ import trio
 from trio import lowlevel
 
 from raidx_fuse.errors import MemberError, RaidxError, single
+from raidx_fuse.loop.tasks import TICK_S, rest
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.nbd.beat import BEAT_BYTES, BEAT_OFFSET
 from raidx_fuse.members.nbd.pipe import Pipe
 from raidx_fuse.members.nbd.protocol.client import Client, Exchange
 from raidx_fuse.members.nbd.protocol.wire import Command, CommandFlag, Errno, Export, Flag
 from raidx_fuse.members.threads import ThreadPolicy, current_policy, in_thread
-from raidx_fuse.tasks import TICK_S, rest
 
 log = logging.getLogger(__name__)
 

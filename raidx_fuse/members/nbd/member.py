@@ -30,6 +30,7 @@ from raidx_fuse.errors import (
     TooSmallError,
     UsageError,
 )
+from raidx_fuse.loop.tasks import TICK_S, rest
 from raidx_fuse.members.base import Identity, Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.kernel_files import kernel_text
 from raidx_fuse.members.nbd.beat import (
@@ -54,7 +55,6 @@ from raidx_fuse.members.nbd.beat import (
 from raidx_fuse.members.nbd.links import Ask, Call, Dial, Links
 from raidx_fuse.members.nbd.pipe import Pipe
 from raidx_fuse.members.nbd.protocol.wire import Command, CommandFlag, Export, Flag, ProtocolError
-from raidx_fuse.tasks import TICK_S, rest
 
 _HEAD_BYTES = 4096  # a whole block of any export
 

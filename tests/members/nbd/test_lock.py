@@ -9,6 +9,7 @@ import trio
 
 from raidx_fuse.errors import InUseError, MemberError
 from raidx_fuse.format import regions, superblock
+from raidx_fuse.loop.tasks import TICK_S
 from raidx_fuse.members.nbd import beat
 from raidx_fuse.members.nbd.beat import (
     BEAT_BYTES,
@@ -25,7 +26,6 @@ from raidx_fuse.members.nbd.pipe import Piece
 from raidx_fuse.members.nbd.protocol.server import Request, Server
 from raidx_fuse.members.nbd.protocol.wire import Command
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.tasks import TICK_S
 from tests.support.nbd_server import MemoryPipe, MemoryServer
 
 SIZE_BYTES = 1 << 20

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import select
 
-from raidx_fuse.cpu_latency import CpuLatencyRequest
+from raidx_fuse.loop.cpu_latency import CpuLatencyRequest
 
 LOOKS = 150  # 50 us
 PAUSE_MAX = 255
