@@ -50,7 +50,13 @@ from raidx_fuse.jobs.restripe.removal import MemberRemoval
 from raidx_fuse.jobs.resync import Resync, finish, note_failing
 from raidx_fuse.jobs.scrub import RegularScrub, Scrub
 from raidx_fuse.jobs.tuner.tuner import TuneJob, Tuner
-from raidx_fuse.journal.recovery import Replayed, read_log, replay, stripes_changed
+from raidx_fuse.journal.recovery import (
+    Replayed,
+    read_log,
+    replay,
+    require_redoable,
+    stripes_changed,
+)
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.loop.tasks import Tasks, rest
@@ -403,6 +409,8 @@ class Array:
         if self.read_only:
             self.replayed = await replay(self.context.journal, member_set, found)
             return
+        if member_set.lost and not start_degraded:
+            await require_redoable(self.context.journal, member_set, found)
         stripes = stripes_changed(found.records, self.context.layout, member_set.data_offset)
         await member_set.update(
             lambda config: changes.begin(

@@ -56,7 +56,7 @@ from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.threads import read_promptly
-from raidx_fuse.store.member_io import MemberIO
+from raidx_fuse.store.member_io import MemberIO, MemberLostError
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.overlay import Overlay
 from raidx_fuse.store.page_store import PageStore
@@ -465,6 +465,29 @@ async def read_log(
             reason=Reason.WRITE_HOLE,
         )
     return Log(epoch, tail, (sequence, position, mark), holders, records, copies)
+
+
+class _Trial(ParityReplay):
+    """Settles for no purpose but to learn whether that is possible; nobody is failed for it."""
+
+    async def _read(self, reads: Reads) -> None:
+        found = await self.member_set.note_unreadable(
+            [(role, *read) for role, of_role in reads.items() for read in of_role]
+        )
+        if found:
+            raise MemberLostError  # plan around these pages
+
+
+async def require_redoable(journal: Journal, member_set: MemberSet, log_found: Log) -> None:
+    """Check that `replay` will need no content that only absent members have; write nothing.
+
+    It is asked before the superblocks exclude them: they could not help any more then. Raises
+    UnrecoverableError.
+    """
+    trial = _Trial(member_set, Overlay(), journal.written)
+    for record in log_found.records:
+        trial.redo(record)
+    await trial.settle()
 
 
 async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Replayed:

@@ -412,6 +412,21 @@ class MemberSet:
         if not found and unreadable.count_error(role, self.clock()):  # all can be read by now
             self._blame(operation)
 
+    async def note_unreadable(self, requests: Sequence[MemberRead]) -> bool:
+        """Read the pages of *requests* and note which cannot be read; no member is failed.
+
+        Returns whether there was one that was not known.
+        """
+        found = False
+        for role, offset, _buffers, size in requests if self.unreadable.errors_max else ():
+            for page in pages_in(offset, offset + size):
+                known = self.unreadable.pages(role, page * PAGE_BYTES, page * PAGE_BYTES + 1)
+                error = None if known else await self.probe(role, page)
+                if error is not None and is_of_place(error):
+                    self.unreadable.add(role, page)
+                    found = True
+        return found
+
     async def probe(self, role: Role, page: int) -> MemberError | None:
         """Read *page* of the home places of *role*; return the error, None if it can be read."""
         queue = self.queues[role]

@@ -237,10 +237,12 @@ def test_a_replacement_lists_what_is_lost_in_one_stripe_while_others_are_unreada
     run(main)
 
 
-@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("how", ["lossy", "whole", "read-only"])
 def test_a_page_that_nothing_gives_back_does_not_keep_the_log_from_being_redone(
-    read_only: bool,
+    how: str,
 ) -> None:
+    read_only = how == "read-only"
+
     async def main() -> None:
         async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
             await fill(rig)
@@ -256,12 +258,18 @@ def test_a_page_that_nothing_gives_back_does_not_keep_the_log_from_being_redone(
             model, images = bytes(rig.model), rig.images()
         disks = [FaultMember(member) for member in members_from(images)]
         disks[role].lose_sectors(position + PAGE_BYTES)
-        del disks[gone]
+        absent = disks.pop(gone)
         if not read_only:
             with pytest.RaisesGroup(UnrecoverableError, allow_unwrapped=True) as refusal:
                 async with open_array(disks):
                     pass
             assert "--start-degraded" in str(refusal.value)
+        if how == "whole":  # the start that was refused has excluded nobody
+            async with open_array([*disks, absent]) as array:
+                assert not array.member_set.lost
+                assert bytes(await array.read(0, len(model))) == model
+                assert not array.context.bad_chunks
+            return
         async with open_array(disks, read_only=read_only, start_degraded=not read_only) as array:
             assert list(array.context.bad_chunks.first(10)) == [chunk]
             # Read-only, the place cannot be written, and what its content would give is an error.
