@@ -130,6 +130,7 @@ inject mnt:west 0 slow --delay 0.001
 inject mnt:west 0 return
 crash mnt --seed 1
 status mnt
+wait mnt:east --timeout 60
 umount mnt
 mount e f g h mnt
 status mnt
