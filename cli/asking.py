@@ -51,7 +51,7 @@ class Found(NamedTuple):
 def ask(out: Output, array: str, command: str, **arguments: Any) -> Any:
     """Return the daemon's answer to *command*, made safe to print by *out*. Raises ControlError.
 
-    documents.py and reference/answers.py say what the answers are.
+    documents.py and answers.py say what the answers are.
     """
     return out.fit(control_socket.call(array, command, **arguments))
 

@@ -16,7 +16,11 @@ from raidx_fuse.units import parse_size
 COMPLETION_S = 1.0  # for the daemon to answer while a user waits for the shell
 
 
-class SizeType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3 only
+class ParameterType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3 only
+    """The base of the types of parameters: values stay the text that they are."""
+
+
+class SizeType(ParameterType):
     """Bytes, or K/KiB (1024), KB (1000), likewise M, G, T."""
 
     name = "size"
@@ -31,7 +35,7 @@ class SizeType(click.ParamType):  # type: ignore[type-arg]  # generic since clic
             self.fail(str(error), param, ctx)
 
 
-class Permissions(click.ParamType):  # type: ignore[type-arg]
+class Permissions(ParameterType):
     """Permissions of a file in octal digits, such as 660."""
 
     name = "mode"
@@ -44,7 +48,7 @@ class Permissions(click.ParamType):  # type: ignore[type-arg]
         return int(value, 8)
 
 
-class LayoutName(click.ParamType):  # type: ignore[type-arg]
+class LayoutName(ParameterType):
     """The name of a layout; the error for an unknown one suggests a similar name."""
 
     name = "layout"
@@ -67,7 +71,7 @@ class LayoutName(click.ParamType):  # type: ignore[type-arg]
         ]
 
 
-class MemberPath(click.ParamType):  # type: ignore[type-arg]
+class MemberPath(ParameterType):
     """A path, not checked: `click.Path` would call stat, which may hang on a failed disk."""
 
     name = "path"
@@ -78,7 +82,7 @@ class MemberPath(click.ParamType):  # type: ignore[type-arg]
         return [CompletionItem(incomplete, type="file")]
 
 
-class MountedArray(click.ParamType):  # type: ignore[type-arg]
+class MountedArray(ParameterType):
     """A running array: its mount point, MOUNT:ARRAY, name, UUID, image or member.
 
     Unless *named*, the command finds out itself what was meant.
@@ -103,7 +107,7 @@ class MountedArray(click.ParamType):  # type: ignore[type-arg]
         return [CompletionItem(path) for path in found] or [CompletionItem(incomplete, type="dir")]
 
 
-class SettingName(click.ParamType):  # type: ignore[type-arg]
+class SettingName(ParameterType):
     """The name of a setting of the array on the command line, before ``=VALUE`` if *assigned*."""
 
     name = "key"
@@ -119,7 +123,7 @@ class SettingName(click.ParamType):  # type: ignore[type-arg]
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-class Member(click.ParamType):  # type: ignore[type-arg]
+class Member(ParameterType):
     """A member of the array on the command line: its role, path or UUID."""
 
     name = "member"

@@ -32,7 +32,7 @@ from raidx_fuse.members.simulated.model import model_member
 from raidx_fuse.members.simulated.virtual_time import run
 
 if TYPE_CHECKING:
-    from raidx_fuse.cli.reference.answers import Watched
+    from raidx_fuse.answers import Watched
 
 MIB = 1 << 20
 COLUMNS, LINES = 80, 24

@@ -16,7 +16,7 @@ from rich.text import Text
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import array_named, ask
 from raidx_fuse.cli.output import OUTPUT_VERSION, Output, console
-from raidx_fuse.cli.parameters import ARRAYS
+from raidx_fuse.cli.parameters import ARRAYS, ParameterType
 from raidx_fuse.cli.printable import shown
 from raidx_fuse.daemon.events.event import Event, unix_s
 from raidx_fuse.daemon.events.store import EventStore, state_directory
@@ -28,7 +28,7 @@ STYLES = {"info": "", "warning": "yellow", "error": "bold red"}
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}  # in seconds
 
 
-class Since(click.ParamType):  # type: ignore[type-arg]
+class Since(ParameterType):
     """A date such as 2026-11-22 or 2026-11-22T14:00, or a time ago such as 90m, 12h, 7d."""
 
     name = "time"

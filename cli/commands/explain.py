@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group, RenderableType
@@ -17,7 +17,13 @@ from raidx_fuse.cli.parameters import MEMBER, SIZE, array_argument
 from raidx_fuse.engine.steps import steps_of
 
 if TYPE_CHECKING:
-    from raidx_fuse.cli.reference.answers import ExplainedStripe, Explanation
+    from raidx_fuse.answers import (
+        Band,
+        ExplainedStripe,
+        Explanation,
+        StripeState,
+        VolumePlace,
+    )
 
 
 @verb()
@@ -69,7 +75,7 @@ def explain(
     out.emit(plan, _page(plan))
 
 
-def _place_line(place: dict[str, Any]) -> str:
+def _place_line(place: VolumePlace) -> str:
     line = f"byte {place['member_offset']} of member {place['role']} ({place['path']}): "
     if place["cell"] is None:
         return line + ("unused" if place["region"] == "unused" else f"metadata, {place['region']}")
@@ -83,7 +89,7 @@ def _place_line(place: dict[str, Any]) -> str:
     return f"{line}, byte {place['volume_offset']} of volume {place['volume']}"
 
 
-def _stripe_page(document: Explanation) -> RenderableType:
+def _stripe_page(document: StripeState) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for place in document["cells"]:
         notes = [] if place["written"] else ["never written"]
@@ -107,8 +113,8 @@ def _admission(stripe: ExplainedStripe) -> list[RenderableType]:
     lines = [f"  state: {', '.join(stripe['state'])}; route: {stripe['route']}"]
     if stripe["dirty_mark"]:
         lines.append("  first: the region is marked dirty (write intent)")
-    if stripe["log"] is not None:
-        log, later = stripe["log"], stripe["checkpoint"]
+    log, later = stripe["log"], stripe["checkpoint"]
+    if log is not None and later is not None:
         roles = ", ".join(map(str, log["roles"]))
         if later["settles_first"]:
             lines.append("  first: the parity of earlier data is computed and logged")
@@ -123,7 +129,7 @@ def _admission(stripe: ExplainedStripe) -> list[RenderableType]:
     return [Text(line) for line in lines]
 
 
-def _page(plan: dict[str, Any]) -> RenderableType:
+def _page(plan: Explanation) -> RenderableType:
     parts: list[RenderableType] = [
         Text(
             f"{plan['operation']} of {plural(plan['length'], 'byte')} at {plan['offset']} on "
@@ -143,22 +149,21 @@ def _page(plan: dict[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def _band(band: dict[str, Any]) -> list[RenderableType]:
+def _band(band: Band) -> list[RenderableType]:
     first, last = band["from"], band["to"] - 1
     span = f"byte {first}" if first == last else f"bytes {first} to {last}"
     title = f"  {span} of the chunks: {band['kind']}"
     table = Table.grid(padding=(0, 2))
-    for kind, style in (("reads", "green"), ("writes", "yellow")):
-        for place in band[kind]:
-            cached = place.get("cached", False)
-            table.add_row(
-                Text("    cached" if cached else f"    {kind[:-1]}", style=style),
-                place["cell"],
-                f"member {place['role']}",
-                f"{plural(place['length'], 'byte')} at {place['member_offset']}",
-                f"image {place['image_offset']}" if "image_offset" in place else "parity",
-                Text(place["path"] or "(not here)", style="bright_black"),
-            )
+    places = [(place, "cached" if place["cached"] else "read", "green") for place in band["reads"]]
+    for place, kind, style in [*places, *((place, "write", "yellow") for place in band["writes"])]:
+        table.add_row(
+            Text(f"    {kind}", style=style),
+            place["cell"],
+            f"member {place['role']}",
+            f"{plural(place['length'], 'byte')} at {place['member_offset']}",
+            f"image {place['image_offset']}" if "image_offset" in place else "parity",
+            Text(place["path"] or "(not here)", style="bright_black"),
+        )
     parts: list[RenderableType] = [Text(title), Text(f"    why: {band['why']}"), table]
     return parts + [Text(f"    xor   {line}", style="magenta") for line in band["xor"]]
 
@@ -167,7 +172,7 @@ BYTES = 8  # of each cell
 STRIPES_MAX = 16  # of which the bytes are shown
 
 
-def stepped(out: Output, array: str, plan: dict[str, Any]) -> dict[str, Any]:
+def stepped(out: Output, array: str, plan: Explanation) -> Explanation:
     """Return *plan* with its *steps*, and the first *bytes* of what each reads or computes."""
     steps = steps_of(plan)
     seen: dict[tuple[int, int, int], dict[str, str]] = {}
@@ -182,10 +187,11 @@ def stepped(out: Output, array: str, plan: dict[str, Any]) -> dict[str, Any]:
             looked = ask(out, array, "peek", stripe=key[0], begin=key[1], length=key[2])
             seen[key] = {cell["cell"]: cell["content"] or "" for cell in looked["cells"]}
         step["bytes"] = {name: seen[key].get(name, "") for name in names}
-    return {**plan, "steps": steps}
+    plan["steps"] = steps
+    return plan
 
 
-def steps_page(document: dict[str, Any]) -> Text:
+def steps_page(document: Explanation) -> Text:
     """Return the steps as lines; what a power cut leaves is said where it changes."""
     page = Text()
     stripe = power = None

@@ -38,7 +38,7 @@ from raidx_fuse.lab.loads.record import Recorder
 from raidx_fuse.lab.workers import compute
 
 if TYPE_CHECKING:
-    from raidx_fuse.cli.reference.answers import SimulatedSection
+    from raidx_fuse.answers import SimulatedSection
 
 SWEEP_SHOWN = ("response mean, ms", "p95", "p99", "requests/s", "busiest member, %")
 EXIT_WRONG = 1  # a read returned wrong content: an error of the engine, or a faulty member

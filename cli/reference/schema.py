@@ -24,8 +24,7 @@ from typing import (
     is_typeddict,
 )
 
-from raidx_fuse import documents
-from raidx_fuse.cli.reference import answers
+from raidx_fuse import answers, documents
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE = re.compile(r'"#/\$defs/(\w+)"')
@@ -62,7 +61,10 @@ DOCUMENTS = {
     "error": (Shape(documents.Failed),),
     "events": (Shape(documents.Events),),
     "examine": (Shape(documents.ExaminedMembers),),
-    "explain": (Shape(answers.Explanation), POOL_CHANGE),
+    "explain": (
+        *(Shape(answers.Explanation), Shape(answers.StripeState), Shape(answers.VolumePlace)),
+        POOL_CHANGE,
+    ),
     "fail-disk": (Shape(documents.Failing), Shape(documents.MemberPlan)),
     "get": (Shape(documents.Settings),),
     "inject": (Shape(answers.Injected),),

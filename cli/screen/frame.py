@@ -32,7 +32,7 @@ from raidx_fuse.daemon.control_socket import (
 )
 
 if TYPE_CHECKING:
-    from raidx_fuse.cli.reference.answers import Watched
+    from raidx_fuse.answers import Watched
     from raidx_fuse.documents import Stats, Status
 
 EXIT_S = 10.0  # for a daemon that has closed its connections to end

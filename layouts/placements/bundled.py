@@ -29,9 +29,9 @@ Logical chunks fill the bundles in order: the layout is *contiguous*, not *align
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
@@ -231,8 +231,9 @@ class BundleLayout(Layout):
         interval: NDArray[np.uint16],
     ) -> None:
         self.disk, self.offset, self.last, self.interval = disk, offset, last, interval
-        self._disk = disk.data  # an item of a memoryview is a plain int, and faster to get
-        self._offset = offset.data
+        # an item of a memoryview is a plain int, and faster to get
+        self._disk = cast("MutableSequence[Role]", disk.data)
+        self._offset = cast("MutableSequence[MemberChunk]", offset.data)
 
     def _count(self, stripes: int) -> None:
         self.stripes = stripes
@@ -250,7 +251,7 @@ class BundleLayout(Layout):
 
     def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, MemberChunk]:
         at = stripe * self.length + cell
-        return self._disk[at], self._offset[at]  # type: ignore[return-value]
+        return self._disk[at], self._offset[at]
 
     def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
         cell = int(self.cells_of(role)[member_chunk])
@@ -258,7 +259,7 @@ class BundleLayout(Layout):
 
     def roles(self, stripe: Stripe) -> tuple[Role, ...]:
         at = stripe * self.length
-        return tuple(self._disk[at : at + self.length])  # type: ignore[arg-type]
+        return tuple(self._disk[at : at + self.length])
 
     def lost_cells(self, stripe: Stripe, lost_roles: frozenset[Role]) -> int:
         at = stripe * self.length
@@ -294,7 +295,7 @@ class BundleLayout(Layout):
     def used_chunks(self) -> list[int]:
         return [int(n) for n in np.bincount(self.disk, minlength=self.width)[: self.width]]
 
-    def move(self, changes: Sequence[tuple[int, int, int]]) -> None:
+    def move(self, changes: Sequence[tuple[int, Role, MemberChunk]]) -> None:
         """Give cells new places, all together: each change is (cell, role, member chunk)."""
         self.moves += 1
         for cell, _role, _chunk in changes:

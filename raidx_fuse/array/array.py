@@ -65,6 +65,7 @@ from raidx_fuse.settings import OF_ARRAY, setting_named
 from raidx_fuse.store.page_store import PageStore
 
 if TYPE_CHECKING:
+    from raidx_fuse.answers import Explanation, StripeState
     from raidx_fuse.documents import (
         ArrayCounters,
         ArrayReport,
@@ -239,12 +240,12 @@ class Array:
         """Return the counters since the start as the dict of `stats --json`."""
         return statistics.stats(self)
 
-    def explain(
-        self, offset: int, length: int, write: bool, stripe: int | None = None
-    ) -> dict[str, Any]:
-        """Return the plan of a request, or the state of *stripe*. Raises RaidxError."""
-        if stripe is not None:
-            return explain_stripe(self.context, Stripe(stripe))
+    def explain_stripe(self, stripe: int) -> StripeState:
+        """Return the state of *stripe*. Raises UsageError if there is none."""
+        return explain_stripe(self.context, Stripe(stripe))
+
+    def explain(self, offset: int, length: int, write: bool) -> Explanation:
+        """Return the plan of a request. Raises RaidxError."""
         return explain(self.context, offset, length, write, self.get("parity.policy"))
 
     # -- settings ------------------------------------------------------------------------------

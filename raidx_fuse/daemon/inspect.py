@@ -20,6 +20,7 @@ from raidx_fuse.members.spec import is_local
 from raidx_fuse.members.threads import run_without_loop
 
 if TYPE_CHECKING:
+    from raidx_fuse.answers import Peeked
     from raidx_fuse.documents import ArrayReport, LastScrub, Member, Volume
 
 Question = TypeVar("Question", str, Sequence[str])
@@ -165,7 +166,7 @@ def _volumes(config: ArrayConfig, size_bytes: int) -> list[Volume]:
     ]
 
 
-async def peek(specs: Sequence[str], stripe: int, begin: int, length: int) -> dict[str, Any]:
+async def peek(specs: Sequence[str], stripe: int, begin: int, length: int) -> Peeked:
     """Return the bytes of a stripe of the array that *specs* form, as a mount would read them.
 
     Content that is only in the log counts. Raises UsageError, AssemblyError, BusyError.

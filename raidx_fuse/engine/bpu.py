@@ -26,7 +26,10 @@ all parity cells of a stripe that a write changes, because they share most of th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from raidx_fuse.answers import QueueDecision, WeighedPlan
 
 from raidx_fuse.layouts.numbers import CellIndex, Role
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan
@@ -180,17 +183,27 @@ def words(decision: Decision) -> str:
     )
 
 
-def numbers(decision: Decision) -> dict[str, object]:
+def numbers(decision: Decision) -> QueueDecision:
     """Return a decision as JSON values, times in seconds."""
+    limits = decision.limits
     return {
         "chosen": decision.chosen,
         "state": decision.state,
         "rule": decision.rule,
         "mean_queue_s": decision.mean_s,
-        "rmw": decision.rmw._asdict(),
-        "rcw": decision.rcw._asdict(),
+        "rmw": _weighed(decision.rmw),
+        "rcw": _weighed(decision.rcw),
         "delta_l_s": decision.skew_s,
         "delta_pre": decision.delta_pre,
         "extra_pre_reads": decision.extra_pre_reads,
-        "thresholds": decision.limits._asdict(),
+        "thresholds": {
+            "t_light_s": limits.t_light_s,
+            "t_heavy_s": limits.t_heavy_s,
+            "t_pre": limits.t_pre,
+            "t_skew_s": limits.t_skew_s,
+        },
     }
+
+
+def _weighed(plan: Candidate) -> WeighedPlan:
+    return {"pre_reads": plan.pre_reads, "longest_s": plan.longest_s}

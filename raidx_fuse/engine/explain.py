@@ -6,7 +6,7 @@ For each stripe of a write: its state and route, by the functions that the write
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from raidx_fuse.engine import bpu
 from raidx_fuse.engine.bpu import Decision
@@ -36,6 +36,18 @@ from raidx_fuse.layouts.planning.stripe_plan import (
 )
 from raidx_fuse.store.member_io import MemberIO, join
 
+if TYPE_CHECKING:
+    from raidx_fuse.answers import (
+        Admission,
+        Band,
+        CellPlace,
+        CellState,
+        ExplainedStripe,
+        Explanation,
+        MemberPlace,
+        StripeState,
+    )
+
 LENGTH_MAX = 64 << 20
 WAYS = {"rmw": "read-modify-write", "rcw": "reconstruct-write"}
 CHUNKS_MAX = 1024  # at most 0.06 s of the event loop
@@ -43,10 +55,10 @@ CHUNKS_MAX = 1024  # at most 0.06 s of the event loop
 
 def _place(
     context: ArrayContext, stripe: Stripe, cell: CellIndex, low: int, size: int
-) -> dict[str, Any]:
+) -> CellPlace:
     role, position = context.position(stripe, cell)
     queue = context.member_set.queues[role]
-    place: dict[str, Any] = {
+    place: CellPlace = {
         "cell": context.code.name_of(cell),
         "role": role,
         "path": queue.member.path if queue else None,
@@ -109,7 +121,7 @@ def _formula(context: ArrayContext, plan: BandPlan) -> list[str]:
 
 def explain(
     context: ArrayContext, offset: int, length: int, write: bool, policy: str
-) -> dict[str, Any]:
+) -> Explanation:
     """Return the plan for reading or writing *length* bytes at *offset*, without doing it.
 
     Raises UsageError if the range is too long or outside the image, UnrecoverableError if the bytes
@@ -123,7 +135,7 @@ def explain(
             f"bytes {offset} to {offset + length} are outside the image "
             f"of {context.layout.size_bytes} bytes"
         )
-    stripes: list[dict[str, Any]] = []
+    stripes: list[ExplainedStripe] = []
     span = context.data_count if context.layout.contiguous else 1
     at = offset
     end_at = offset + length
@@ -159,10 +171,10 @@ def _stripe(
     end: int,
     write: bool,
     policy: str,
-) -> dict[str, Any]:
+) -> ExplainedStripe:
     lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
     unwritten = context.unwritten_cells(stripe)
-    shown = []
+    shown: list[Band] = []
     for low, high, touched in bands(first, start, last, end, context.chunk_bytes):
         size = high - low
         known = context.cached(stripe, context.code.all_mask & ~unwritten, low, high)
@@ -195,7 +207,10 @@ def _stripe(
                 "kind": plan.kind,
                 "why": why,
                 "reads": [
-                    _place(context, stripe, cell, low, size) | {"cached": bool(known >> cell & 1)}
+                    {
+                        **_place(context, stripe, cell, low, size),
+                        "cached": bool(known >> cell & 1),
+                    }
                     for cell in plan.reads
                 ],
                 "xor": _formula(context, plan),
@@ -209,7 +224,7 @@ def _stripe(
                 "decision": bpu.numbers(decision) if decision else None,
             }
         )
-    document = {
+    document: ExplainedStripe = {
         "stripe": stripe,
         "lost": [context.code.name_of(c) for c in cells_of(lost)],
         "never_written": [
@@ -222,18 +237,18 @@ def _stripe(
     }
     if write:
         piece = Piece(stripe, first, start, last, end, 0)
-        document |= _admission(context, piece, shown)
+        return {**document, **_admission(context, piece, shown)}
     return document
 
 
-def _admission(context: ArrayContext, piece: Piece, bands: list[dict[str, Any]]) -> dict[str, Any]:
+def _admission(context: ArrayContext, piece: Piece, bands: list[Band]) -> Admission:
     """Return the state of the stripe, the route of *piece*, its log record, and what is later.
 
     *bands* are its bands as shown: done now, or at the checkpoint if the parity follows.
     """
     state = whole_state_of(context, piece.stripe)
     way = route(state, piece.touched, is_whole(context, state, piece))
-    document: dict[str, Any] = {
+    document: Admission = {
         "state": state.names(context.code.data_mask),
         "route": way.value,
         "dirty_mark": way is not Route.LOG and must_mark(state, piece.touched),
@@ -273,26 +288,31 @@ def _admission(context: ArrayContext, piece: Piece, bands: list[dict[str, Any]])
     return document
 
 
-def _record_bytes(places: list[dict[str, Any]], more_entries: int) -> int:
+def _record_bytes(places: list[CellPlace], more_entries: int) -> int:
     """Return the size of a record of *places*, of which adjacent ones have one entry."""
-    requests: list[MemberIO] = [(p["role"], p["member_offset"], (), p["length"]) for p in places]
+    requests: list[MemberIO] = [
+        (Role(p["role"]), p["member_offset"], (), p["length"]) for p in places
+    ]
     requests = join(requests)
     return record_bytes(len(requests) + more_entries, sum(size for *_, size in requests))
 
 
-def explain_stripe(context: ArrayContext, stripe: Stripe) -> dict[str, Any]:
+def explain_stripe(context: ArrayContext, stripe: Stripe) -> StripeState:
     """Return the state of *stripe* and where its cells are. Raises UsageError if there is none."""
     layout = context.layout
     if not 0 <= stripe < layout.stripes:
         raise UsageError(f"stripe {stripe} does not exist: the last one is {layout.stripes - 1}")
     state = whole_state_of(context, stripe)
-    cells = []
+    cells: list[CellState] = []
     for cell in cell_range(0, len(context.code.cells)):
         if layout.place(stripe, cell)[0] < 0:
             continue  # a cell that a restriping layout does not place
         cells.append(
-            _place(context, stripe, cell, 0, context.chunk_bytes)
-            | {"written": not state.unwritten >> cell & 1, "lost": bool(state.lost >> cell & 1)}
+            {
+                **_place(context, stripe, cell, 0, context.chunk_bytes),
+                "written": not state.unwritten >> cell & 1,
+                "lost": bool(state.lost >> cell & 1),
+            }
         )
     return {
         "stripe": stripe,
@@ -306,11 +326,10 @@ def explain_stripe(context: ArrayContext, stripe: Stripe) -> dict[str, Any]:
 
 def image_offset_of(context: ArrayContext, role: Role, member_offset: int) -> int | None:
     """Return the byte of the image that lies at a byte of *role*'s member; None: none does."""
-    place = explain_place(context, role, member_offset)
-    return place["image_offset"]  # type: ignore[no-any-return]
+    return explain_place(context, role, member_offset)["image_offset"]
 
 
-def explain_place(context: ArrayContext, role: Role, member_offset: int) -> dict[str, Any]:
+def explain_place(context: ArrayContext, role: Role, member_offset: int) -> MemberPlace:
     """Return what lies at a byte of the member in *role*: a region, or a cell of a stripe.
 
     Raises UsageError if *member_offset* is beyond the end of the member.
@@ -321,7 +340,7 @@ def explain_place(context: ArrayContext, role: Role, member_offset: int) -> dict
         raise UsageError(
             f"byte {member_offset} is outside member {role}, which has {record.size_bytes} bytes"
         )
-    document: dict[str, Any] = {
+    document: MemberPlace = {
         "role": role,
         "path": queue.member.path if queue else None,
         "member_offset": member_offset,

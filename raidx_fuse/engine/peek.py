@@ -8,7 +8,7 @@ in the newest content, while the home places may be a mixture of old and new.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from raidx_fuse.errors import BusyError, UnrecoverableError, UsageError
 from raidx_fuse.layouts.numbers import CellIndex, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.member_io import MemberLostError
+
+if TYPE_CHECKING:
+    from raidx_fuse.answers import Peeked, PeekedCell, PeekedChain
 
 SHOWN_BYTES = 16
 SHOWN_BYTES_MAX = 4096
@@ -36,7 +39,7 @@ class Peek:
     def __init__(self, context: ArrayContext) -> None:
         self._context = context
 
-    async def peek(self, stripe: int, begin: int = 0, length: int = SHOWN_BYTES) -> dict[str, Any]:
+    async def peek(self, stripe: int, begin: int = 0, length: int = SHOWN_BYTES) -> Peeked:
         """Return the cells of *stripe*, *length* bytes of each from byte *begin*, and its chains.
 
         The chains are checked over whole cells. Raises UsageError for a stripe or bytes that do not
@@ -68,7 +71,7 @@ class Peek:
 
     async def _look(
         self, stripe: Stripe, begin: int, length: int, state: tuple[str, ...] | list[str]
-    ) -> dict[str, Any]:
+    ) -> Peeked:
         context = self._context
         code, layout = context.code, context.layout
         placed = [
@@ -81,7 +84,7 @@ class Peek:
         there = [cell for cell in placed if not (unwritten | lost) >> cell & 1]
         home, newest = await self._read(stripe, there, begin, length)
         solved = await self._solve(stripe, cells_of(lost & ~unwritten), begin, length)
-        cells = []
+        cells: list[PeekedCell] = []
         for cell in placed:
             role, position = context.position(stripe, cell)
             queue = context.member_set.queues[role]
@@ -163,7 +166,7 @@ class Peek:
 
     async def _chains(
         self, stripe: Stripe, placed: list[CellIndex], unwritten: int
-    ) -> list[dict[str, Any]]:
+    ) -> list[PeekedChain]:
         """Return each chain with the first byte at which the XOR of its cells is not zero."""
         context = self._context
         code = context.code
@@ -180,25 +183,32 @@ class Peek:
                     if first is not None:
                         wrong[number].setdefault(title, low + first)
         pending = stripe in context.journal.unsettled
-        chains = []
+        chains: list[PeekedChain] = []
         for number, mask in enumerate(code.chain_masks):
-            cells = cells_of(mask)
-            told: dict[str, Any] = {
-                "parity": code.name_of(context.data_count + number),
-                "cells": [code.name_of(cell) for cell in cells],
-            }
-            for title in ("newest", "home"):
-                first = wrong[number].get(title)
-                told[title] = "holds" if first is None else "broken"
-                told[f"{title}_differs_at"] = first
-                if mask & lost:
-                    told[title] = "not checked: a cell is lost"
-                elif not mask & ~unwritten:
-                    told[title] = "holds: nothing is written"
-            if pending and told["newest"] == "broken":
-                told["newest"] = "the parity follows at the checkpoint"
-            chains.append(told)
+            newest, home = wrong[number].get("newest"), wrong[number].get("home")
+            unchecked = None
+            if mask & lost:
+                unchecked = "not checked: a cell is lost"
+            elif not mask & ~unwritten:
+                unchecked = "holds: nothing is written"
+            follows = pending and unchecked is None and newest is not None
+            chains.append(
+                {
+                    "parity": code.name_of(CellIndex(context.data_count + number)),
+                    "cells": [code.name_of(cell) for cell in cells_of(mask)],
+                    "newest": "the parity follows at the checkpoint"
+                    if follows
+                    else unchecked or _holds(newest),
+                    "newest_differs_at": newest,
+                    "home": unchecked or _holds(home),
+                    "home_differs_at": home,
+                }
+            )
         return chains
+
+
+def _holds(differs_at: int | None) -> str:
+    return "holds" if differs_at is None else "broken"
 
 
 def _newest(unwritten: int, lost: int, cell: CellIndex, logged: int, known: bool) -> str:

@@ -7,8 +7,20 @@ and "Recovery after a crash" in raidx_fuse/ARCHITECTURE.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from raidx_fuse.answers import (
+        Band,
+        CellPlace,
+        CheckpointWork,
+        ExplainedStep,
+        ExplainedStripe,
+        Explanation,
+        LogWrite,
+        Step,
+    )
 
 UNCHANGED = "nothing has changed: a read gives the old content"
 REDONE = "recovery redoes the record: a read gives the new content"
@@ -27,28 +39,36 @@ WHOLE = (
 )
 
 
-def steps_of(plan: dict[str, Any]) -> list[dict[str, Any]]:
+def steps_of(plan: Explanation) -> list[ExplainedStep]:
     """Return the steps of *plan*, the answer of `explain`, in order.
 
     Keys: *step*, its number; *stripe*; *does*, one of lock, read, xor, mark, log, write, flush
     and acknowledge; *what*, in words; *power*, what a power cut just after it leaves,
     None for reads; *cells*, the cells that it reads or writes, with *from*, *to* in bytes.
     """
-    found: list[dict[str, Any]] = []
-    for stripe in plan["stripes"]:
-        of_stripe = _write(stripe) if plan["operation"] == "write" else _read(stripe)
-        found += [{"stripe": stripe["stripe"], **step} for step in of_stripe]
-    return [{"step": number, **step} for number, step in enumerate(found, 1)]
+    steps = [
+        (stripe["stripe"], step)
+        for stripe in plan["stripes"]
+        for step in (_write(stripe) if plan["operation"] == "write" else _read(stripe))
+    ]
+    return [{"step": n, "stripe": stripe, **step} for n, (stripe, step) in enumerate(steps, 1)]
 
 
 def _step(
-    does: str, what: str, power: str | None = None, places: tuple[Any, ...] = (), **span: int
-) -> dict[str, Any]:
+    does: str,
+    what: str,
+    power: str | None = None,
+    places: Sequence[CellPlace] = (),
+    band: Band | None = None,
+) -> Step:
     cells = [place["cell"] for place in places]
-    return {"does": does, "what": what, "power": power, "cells": cells, **span}
+    step: Step = {"does": does, "what": what, "power": power, "cells": cells}
+    if band is not None:
+        step["from"], step["to"] = band["from"], band["to"]
+    return step
 
 
-def _read(stripe: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _read(stripe: ExplainedStripe) -> Iterator[Step]:
     if any(band["xor"] for band in stripe["bands"]):
         yield _step("lock", "take the stripe's lock: chains hold only while nobody writes to it")
     for band in stripe["bands"]:
@@ -58,25 +78,24 @@ def _read(stripe: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield _step("acknowledge", "answer the request")
 
 
-def _reads(band: dict[str, Any], power: str | None = None) -> Iterator[dict[str, Any]]:
-    span = {"from": band["from"], "to": band["to"]}
+def _reads(band: Band, power: str | None = None) -> Iterator[Step]:
     for place in band["reads"]:
-        source = "the cache" if place.get("cached") else f"member {place['role']}"
+        source = "the cache" if place["cached"] else f"member {place['role']}"
         what = f"{place['cell']}: {place['length']} bytes at {place['member_offset']} of {source}"
-        yield _step("read", what, power, (place,), **span)
+        yield _step("read", what, power, (place,), band)
     for line in band["xor"]:
-        yield _step("xor", line, power, (), **span)
+        yield _step("xor", line, power, (), band)
 
 
-def _write(stripe: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    bands, log = stripe["bands"], stripe["log"]
+def _write(stripe: ExplainedStripe) -> Iterator[Step]:
+    bands, log, checkpoint = stripe["bands"], stripe["log"], stripe["checkpoint"]
     yield _step("lock", "take the stripe's lock", UNCHANGED)
     later = log is not None and log["parity"] != "with the data"
     if not later:
         for band in bands:
             yield from _reads(band, UNCHANGED)
-    if log is not None:
-        yield from _through_the_log(stripe, later)
+    if log is not None and checkpoint is not None:
+        yield from _through_the_log(bands, log, checkpoint, later)
         return
     if stripe["dirty_mark"]:
         yield _step("mark", "mark the region dirty (write intent), and flush it", UNCHANGED)
@@ -90,15 +109,16 @@ def _write(stripe: dict[str, Any]) -> Iterator[dict[str, Any]]:
     )
 
 
-def _writes(band: dict[str, Any], power: str) -> Iterator[dict[str, Any]]:
+def _writes(band: Band, power: str) -> Iterator[Step]:
     for place in band["writes"]:
         what = f"{place['cell']}: {place['length']} bytes at {place['member_offset']} of "
         what += f"member {place['role']}" if place["path"] else f"member {place['role']} (not here)"
-        yield _step("write", what, power, (place,), **{"from": band["from"], "to": band["to"]})
+        yield _step("write", what, power, (place,), band)
 
 
-def _through_the_log(stripe: dict[str, Any], later: bool) -> Iterator[dict[str, Any]]:
-    log, checkpoint = stripe["log"], stripe["checkpoint"]
+def _through_the_log(
+    bands: Sequence[Band], log: LogWrite, checkpoint: CheckpointWork, later: bool
+) -> Iterator[Step]:
     roles = ", ".join(map(str, log["roles"]))
     content = "data only" if later else "data and parity"
     yield _step(
@@ -107,11 +127,11 @@ def _through_the_log(stripe: dict[str, Any], later: bool) -> Iterator[dict[str, 
     yield _step("acknowledge", "answer the request; reads take the content of the log", TORN_LOG)
     yield _step("flush", "make the record durable", REDONE)
     if later:
-        for band in stripe["bands"]:
+        for band in bands:
             yield from _reads(band, REDONE)
         if checkpoint["log_bytes"]:
             yield _step("log", f"the parity, {checkpoint['log_bytes']} bytes, and a flush", REDONE)
-    for band in stripe["bands"]:  # the checkpoint
+    for band in bands:  # the checkpoint
         yield from _writes(band, REDONE)
     yield _step(
         "flush", "make them durable; then the log forgets them", "a read gives the new content"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
@@ -57,7 +58,7 @@ async def remember(pool: Pool) -> None:
         config = array.member_set.config
         if not array.read_only and with_companions(config, [*old, *new]) is not config:
             await array.member_set.update(
-                lambda config, known=[*old, *new]: with_companions(config, known),  # type: ignore[misc]
+                partial(with_companions, companions=[*old, *new]),
                 asked=True,
             )
 

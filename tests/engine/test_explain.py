@@ -125,12 +125,12 @@ def test_a_stripe_is_explained() -> None:
     async def scenario() -> None:
         async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
             await rig.put(0, bytes(CHUNK))
-            shown = rig.running.explain(0, 1, False, 0)
+            shown = rig.running.explain_stripe(0)
             assert [cell["cell"] for cell in shown["cells"]] == ["D0", "D1", "D2", "P0"]
             assert [cell["written"] for cell in shown["cells"]] == [True, False, False, True]
             assert shown["state"] == ["logged"]
             with pytest.raises(UsageError, match="does not exist"):
-                rig.running.explain(0, 1, False, 10**9)
+                rig.running.explain_stripe(10**9)
 
     run(scenario)
 

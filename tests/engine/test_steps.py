@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from raidx_fuse.answers import ExplainedStep
 from raidx_fuse.array.array import Array
 from raidx_fuse.engine import steps as words
 from raidx_fuse.engine.steps import steps_of
@@ -13,20 +12,22 @@ from tests.engine.test_peek import CHUNK, play
 from tests.support.arrays import Rig
 
 
-def planned(array: Array, offset: int, length: int, *, write: bool) -> list[dict[str, Any]]:
+def planned(array: Array, offset: int, length: int, *, write: bool) -> list[ExplainedStep]:
     """Return the steps of a request; they must read and write what its plan does."""
     plan = array.explain(offset, length, write)
     steps = steps_of(plan)
     assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
-    for does, key in (("read", "reads"), ("write", "writes")):
-        wanted = [p["cell"] for s in plan["stripes"] for b in s["bands"] for p in b[key]]
-        if does == "write" and not write:
-            wanted = []
-        assert [cell for step in steps if step["does"] == does for cell in step["cells"]] == wanted
+    bands = [band for stripe in plan["stripes"] for band in stripe["bands"]]
+    for does, places in (
+        ("read", [place for band in bands for place in band["reads"]]),
+        ("write", [place for band in bands for place in band["writes"] if write]),
+    ):
+        cells = [cell for step in steps if step["does"] == does for cell in step["cells"]]
+        assert cells == [place["cell"] for place in places]
     return steps
 
 
-def kinds(steps: list[dict[str, Any]]) -> list[str]:
+def kinds(steps: list[ExplainedStep]) -> list[str]:
     return [step["does"] for step in steps]
 
 

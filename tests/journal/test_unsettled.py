@@ -58,7 +58,7 @@ def test_a_small_write_reads_nothing_and_logs_its_data_only(layout: str, width: 
         assert plan["log"]["parity"] == "at the checkpoint"
         assert {entry.size_bytes for entry in written} == {plan["log"]["bytes"]}
         assert context.journal.unsettled
-        assert "parity deferred" in rig.running.explain(0, 1, False, plan["stripe"])["state"]
+        assert "parity deferred" in rig.running.explain_stripe(plan["stripe"])["state"]
         rig.log.clear()
         await context.journal.place()
         reads = [entry for entry in rig.log.of(READ) if entry.size_bytes == 512]

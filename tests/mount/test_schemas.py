@@ -64,6 +64,7 @@ explain mnt:west 0
 explain mnt:west 0 4KiB --write
 explain mnt:west 0 4KiB --write --step
 explain mnt:west --stripe 0
+explain mnt:west 2MiB --member a
 peek mnt:west 0
 trim mnt:west 0 64KiB -n --volume west
 replay zipf mnt:west --requests 20 --as-fast-as-possible --volume west --lose-data

@@ -50,8 +50,8 @@ from raidx_fuse.layouts.registry import (
 )
 
 if TYPE_CHECKING:
-    from raidx_fuse.cli.reference.answers import DrawnCell, MappedChunk
-    from raidx_fuse.cli.reference.answers import LayoutInfo as LayoutDocument
+    from raidx_fuse.answers import DrawnCell, MappedChunk
+    from raidx_fuse.answers import LayoutInfo as LayoutDocument
 
 CHUNK_BYTES = 64 << 10  # any size: no output depends on it
 SHOWN_MAX = 100_000  # cells or chunks in one answer
@@ -516,11 +516,11 @@ class _Growth:
             "new": [{"cell": name(cell), "at": list(place)} for cell, place in step.new],
         }
 
-    def _cell(self, plan: Layout, stripe: Stripe, cell: int) -> str:
+    def _cell(self, plan: Layout, stripe: Stripe, cell: CellIndex) -> str:
         name = plan.code.name_of(cell)
         if cell >= plan.code.data_count:
             return name
-        return f"{name} #{plan.logical(stripe, cell)}"  # type: ignore[arg-type]
+        return f"{name} #{plan.logical(stripe, cell)}"
 
     def lines(self) -> Iterator[str]:
         """Yield each growth as text: before, stripe by stripe, after, and what it cost."""

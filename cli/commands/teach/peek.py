@@ -19,7 +19,7 @@ from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.spec import absolute
 
 if TYPE_CHECKING:
-    from raidx_fuse.cli.reference.answers import Peeked, PeekedCell
+    from raidx_fuse.answers import Peeked, PeekedCell
 
 STYLES = {"log": "cyan", "home": "", "chains": "magenta", "nowhere": "bold red"}
 COLUMNS = 16  # bytes on a line

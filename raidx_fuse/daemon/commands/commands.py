@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
@@ -25,8 +25,6 @@ from raidx_fuse.daemon.commands.compare import Comparison
 from raidx_fuse.daemon.commands.events import EventCommands
 from raidx_fuse.daemon.commands.trace import Trace
 from raidx_fuse.daemon.member_files import Own
-from raidx_fuse.documents import ArrayReport, CommandStats, DaemonReport, Failing, MemberPlan
-from raidx_fuse.documents import Job as JobStatus
 from raidx_fuse.engine.explain import explain_place
 from raidx_fuse.engine.growth_position import parity_way
 from raidx_fuse.errors import BusyError, NotWithLayoutError, RaidxError, Reason, UsageError
@@ -38,6 +36,11 @@ from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.pool.monitor import VolumeCounters
 from raidx_fuse.pool.volume import Volume
+
+if TYPE_CHECKING:
+    from raidx_fuse.answers import Explanation, StripeState, VolumePlace
+    from raidx_fuse.documents import ArrayReport, CommandStats, DaemonReport, Failing, MemberPlan
+    from raidx_fuse.documents import Job as JobStatus
 
 INTERVAL_S_MAX = 86400.0
 RATE_BYTES_MAX = 1 << 50
@@ -178,16 +181,18 @@ class ArrayCommands:
         write: bool = False,
         stripe: int | None = None,
         member: str | None = None,
-    ) -> Result:
+    ) -> Explanation | StripeState | VolumePlace:
         """Return the plan of a request without executing it, or the state of *stripe*.
 
         With *member*, return what lies at byte *offset* of that member, and in which volume.
         """
         if member is not None:
             return self._place(member, offset)
-        return self.array.explain(offset, length, write, stripe)
+        if stripe is not None:
+            return self.array.explain_stripe(stripe)
+        return self.array.explain(offset, length, write)
 
-    def _place(self, member: str, offset: int) -> Result:
+    def _place(self, member: str, offset: int) -> VolumePlace:
         record = self.array.membership.find(member)
         if record.role < 0:
             raise UsageError(f"{record.path_hint} is a spare: nothing lies on it yet")

@@ -12,7 +12,7 @@ tuning. Both sides are told for today's content and today's load: what differs i
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -306,12 +306,12 @@ class _Tally:
 
     def told(self, access: AccessStats | None) -> dict[Role, Result]:
         """Return, by role, numbers of cells; accesses per second of cells of a chunk table."""
-        sums: Counter[Role] = Counter()
+        sums: defaultdict[Role, float] = defaultdict(float)
         if access is not None and self._cells:
             cells = np.array(self._cells, np.int64)
             rates = self._step * TICKS_A_SECOND / access.intervals(cells)
             for role in set(self._roles):
-                sums[role] = float(rates[np.array(self._roles) == role].sum())  # type: ignore[assignment]
+                sums[role] = float(rates[np.array(self._roles) == role].sum())
         return {
             role: {
                 "data": self._data[role],

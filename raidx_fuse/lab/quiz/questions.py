@@ -20,7 +20,7 @@ from typing import Any
 from raidx_fuse.engine.policies import traditional
 from raidx_fuse.layouts.codes.code import Code, Unrecoverable
 from raidx_fuse.layouts.codes.gf2 import bits
-from raidx_fuse.layouts.numbers import CellIndex, Chunk, Stripe, cell_range
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe, cell_range
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.stripe_plan import read_plan, write_plans
 from raidx_fuse.pool.balance.dswap import paper_dswap
@@ -120,7 +120,7 @@ def lost(layout: Layout, generator: random.Random, level: str) -> Draft:
     most = code.tolerance + 1
     count = generator.randint(1 if level == EASY else min(2, most), min(most, layout.width))
     disks = sorted(generator.sample(range(layout.width), count))
-    gone = layout.lost_cells(stripe, frozenset(disks))  # type: ignore[arg-type]
+    gone = layout.lost_cells(stripe, frozenset(map(Role, disks)))
     cells = [cell for cell in bits(gone & code.data_mask) if not _solvable(code, gone, cell)]
     whose = f"disk {disks[0]} fails" if count == 1 else f"disks {_listed(disks)} fail"
     first = layout.logical(stripe, CellIndex(0))

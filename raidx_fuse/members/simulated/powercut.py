@@ -58,8 +58,6 @@ class SparseImage:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SparseImage) and self._pages == other._pages
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
-
     def __bytes__(self) -> bytes:
         return self[0 : self._size_bytes]
 

@@ -20,7 +20,7 @@ from raidx_fuse.daemon.control_socket import ControlError
 from tests.support.documents import chunk_map, job, stats, status
 
 if TYPE_CHECKING:
-    from raidx_fuse.cli.reference.answers import Watched
+    from raidx_fuse.answers import Watched
 
 WAIT_S = 60.0
 ENDED = ControlError("the daemon of /mnt is gone", action="clear the mount point")

@@ -15,7 +15,7 @@ from raidx_fuse.daemon.control_socket import ControlError
 from tests.support.documents import chunk_map, job, member, stats, status
 
 if TYPE_CHECKING:
-    from raidx_fuse.cli.reference.answers import Watched
+    from raidx_fuse.answers import Watched
 
 REBUILDING = status(
     state="rebuilding",

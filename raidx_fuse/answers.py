@@ -150,11 +150,42 @@ class CellPlace(TypedDict):
     image_offset: NotRequired[Bytes]
 
 
+class CellRead(CellPlace):
+    cached: bool
+
+
 class CellState(CellPlace):
     """A cell of a stripe that is explained."""
 
     written: bool
     lost: bool
+
+
+class WeighedPlan(TypedDict):
+    pre_reads: Count
+    longest_s: Seconds
+
+
+class Thresholds(TypedDict):
+    t_light_s: Seconds
+    t_heavy_s: Seconds
+    t_pre: Count
+    t_skew_s: Seconds
+
+
+class QueueDecision(TypedDict):
+    """What BPU chose, by which rule, and the numbers of the queues that the rule compares."""
+
+    chosen: str
+    state: str
+    rule: str
+    mean_queue_s: Seconds
+    rmw: WeighedPlan
+    rcw: WeighedPlan
+    delta_l_s: Seconds
+    delta_pre: Count
+    extra_pre_reads: Count
+    thresholds: Thresholds
 
 
 Band = TypedDict(
@@ -164,11 +195,11 @@ Band = TypedDict(
         "to": Bytes,
         "kind": str,
         "why": str,
-        "reads": list[Any],
+        "reads": list[CellRead],
         "xor": list[str],
         "writes": list[CellPlace],
-        "candidates": dict[str, Count] | None,
-        "decision": Any,
+        "candidates": dict[str, Count | None] | None,
+        "decision": QueueDecision | None,
     },
 )
 """What is done with a range of the chunks of a stripe."""
@@ -189,53 +220,103 @@ class CheckpointWork(TypedDict):
     writes: Count
 
 
-class ExplainedStripe(TypedDict):
-    """What a request does in one stripe."""
+class ReadStripe(TypedDict):
+    """What a read does in one stripe."""
 
     stripe: Number
-    lost: list[Any]
+    lost: list[str]
     never_written: list[str]
     bands: list[Band]
-    state: NotRequired[list[str]]
-    route: NotRequired[str]
-    dirty_mark: NotRequired[bool]
-    log: NotRequired[LogWrite]
-    checkpoint: NotRequired[CheckpointWork]
 
 
-ExplainedStep = TypedDict(
-    "ExplainedStep",
-    {
-        "step": Number,
-        "stripe": Number,
-        "does": str,
-        "what": str,
-        "power": str,
-        "cells": list[str],
-        "from": NotRequired[Bytes],
-        "to": NotRequired[Bytes],
-    },
-)
-"""A step of a write, and what a loss of power after it means."""
+class Admission(TypedDict):
+    """The way of a write; *log* and *checkpoint* are None past the log."""
+
+    state: list[str]
+    route: str
+    dirty_mark: bool
+    log: LogWrite | None
+    checkpoint: CheckpointWork | None
+
+
+class WrittenStripe(ReadStripe, Admission):
+    """What a write does in one stripe."""
+
+
+class ExplainedStripe(ReadStripe, total=False):
+    """A `ReadStripe`, or with these keys a `WrittenStripe`."""
+
+    state: list[str]
+    route: str
+    dirty_mark: bool
+    log: LogWrite | None
+    checkpoint: CheckpointWork | None
+
+
+Span = TypedDict("Span", {"from": NotRequired[Bytes], "to": NotRequired[Bytes]})
+
+
+class Step(Span):
+    """A step of a request, and what a loss of power after it leaves, None for reads.
+
+    *bytes*: what each of some cells begins with, in hexadecimal.
+    """
+
+    does: str
+    what: str
+    power: str | None
+    cells: list[str]
+    bytes: NotRequired[dict[str, str]]
+
+
+class ExplainedStep(Step):
+    step: Number
+    stripe: Number
 
 
 class Explanation(TypedDict):
-    """What `raidx explain` prints of a request, or of a stripe."""
+    """What `raidx explain` prints of a request; *steps* with --step."""
 
+    offset: Bytes
+    length: Bytes
+    operation: str
     layout: str
-    offset: NotRequired[Bytes]
-    length: NotRequired[Bytes]
-    operation: NotRequired[str]
-    policy: NotRequired[str]
-    stripes: NotRequired[list[ExplainedStripe]]
-    reads: NotRequired[Count]
-    writes: NotRequired[Count]
+    policy: str
+    stripes: list[ExplainedStripe]
+    reads: Count
+    writes: Count
     steps: NotRequired[list[ExplainedStep]]
-    stripe: NotRequired[Number]
-    state: NotRequired[list[str]]
-    journal: NotRequired[str]
-    parity_may_follow: NotRequired[bool]
-    cells: NotRequired[list[CellState]]
+
+
+class StripeState(TypedDict):
+    """What `raidx explain --stripe` prints."""
+
+    stripe: Number
+    layout: str
+    state: list[str]
+    journal: str
+    parity_may_follow: bool
+    cells: list[CellState]
+
+
+class MemberPlace(TypedDict):
+    """What lies at a byte of a member: metadata, a cell of a stripe, or nothing."""
+
+    role: Number
+    path: str | None
+    member_offset: Bytes
+    region: str
+    stripe: Number | None
+    cell: str | None
+    written: bool | None
+    image_offset: Bytes | None
+
+
+class VolumePlace(MemberPlace):
+    """What `raidx explain --member` prints: in which volume that is, too."""
+
+    volume: str | None
+    volume_offset: Bytes | None
 
 
 class PeekedCell(TypedDict):
@@ -252,8 +333,8 @@ class PeekedCell(TypedDict):
     lost: bool
     newest: str
     logged_bytes: Bytes
-    home: Any
-    content: Any
+    home: str | None
+    content: str | None
 
 
 class PeekedChain(TypedDict):
@@ -262,9 +343,9 @@ class PeekedChain(TypedDict):
     parity: str
     cells: list[str]
     newest: str
-    newest_differs_at: Any
+    newest_differs_at: Bytes | None
     home: str
-    home_differs_at: Any
+    home_differs_at: Bytes | None
 
 
 class Peeked(TypedDict):
