@@ -343,7 +343,8 @@ def run_without_loop(async_fn: Callable[..., Awaitable[T]], *args: Any) -> T:
     So `raidx scan` takes 210 ms instead of 255, `raidx status` of an array at rest 230 of 285.
 
     It may wait for nothing but `in_thread` and local members, whose calls are made one by one, each
-    in a thread of its own with the same timeout as in a trio run.
+    in a thread of its own with the same timeout as in a trio run, and for the pipe to a server of a
+    member, which then waits in poll.
     """
     token = _without_loop.set(True)
     steps = async_fn(*args).__await__()

@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 CLIENTS_MAX = 128
 HANDSHAKES_MAX = 128  # beside them: one client may open that many connections at once
 HANDSHAKE_S = 10.0
-_RECEIVE_BYTES = 1 << 16
 _SEND_BUFFER_BYTES = 2 << 20
 _SO_SNDBUFFORCE = 32  # beyond net.core.wmem_max, for root; Linux, not in the module socket
 
@@ -176,26 +175,15 @@ class Door:
         volumes = {volume.name: volume for volume in self._volumes}
         tls = "off" if self._tls is None else "required"
         handshake = ServerHandshake(exports_of(self._volumes), tls=tls)
-        buffer = memoryview(bytearray(_RECEIVE_BYTES))
-        while True:
-            if output := handshake.output():
-                pipe.put([output])
-                await pipe.drain()
-            if handshake.ended:
-                break
-            if handshake.tls_due:
-                assert self._tls is not None
-                await pipe.start_tls(self._tls)
-                handshake.tls_started()
-                continue
-            count = await pipe.receive_into(buffer)
-            if not count:
-                return None
-            handshake.receive(buffer[:count])
-        if handshake.export is None:
+
+        async def start_tls() -> bool:
+            return self._tls is not None and await pipe.start_tls(self._tls, server_side=True)
+
+        export = await pipe.shake_hands(handshake, start_tls)
+        if export is None:
             return None
-        pipe.export = handshake.export
-        return volumes[handshake.export.name], handshake.rest
+        pipe.export = export
+        return volumes[export.name], handshake.rest
 
 
 def _stdlib(client: trio.socket.SocketType) -> socket.socket:

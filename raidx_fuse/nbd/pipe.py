@@ -11,21 +11,15 @@ unknown.
 
 from __future__ import annotations
 
-import errno
 import socket
-import ssl
 import struct
 from collections.abc import Sequence
-from contextlib import suppress
-
-import trio
 
 from raidx_fuse.members.kernel_files import kernel_text
 from raidx_fuse.members.nbd.pipe import Piece, SocketPipe
 from raidx_fuse.members.nbd.protocol.wire import Export
 from raidx_fuse.members.threads import in_thread
 
-_TLS_PIECE_BYTES = 1 << 16
 _TABLES = {socket.AF_INET: "/proc/net/tcp", socket.AF_INET6: "/proc/net/tcp6"}
 _UID, _INODE = 7, 9  # columns
 
@@ -59,7 +53,6 @@ class ClientPipe(SocketPipe):
 
         0 is the end. Raises OSError.
         """
-        self._adopt()
         if self._tls is not None:
             return -1  # `receive_into` decrypts
         try:
@@ -85,52 +78,6 @@ class ClientPipe(SocketPipe):
     def waiting_bytes(self) -> int:
         """How much the client has not taken yet."""
         return sum(map(len, self._rest))
-
-    async def drain(self) -> None:
-        """Send what `put` kept. Raises OSError."""
-        while self._rest:
-            await self.drain_some()
-
-    async def drain_some(self) -> None:
-        """Send a part of what `put` kept, when the client takes it. Raises OSError."""
-        try:
-            self._send_some()
-        except BlockingIOError:
-            await trio.lowlevel.wait_writable(self._socket)
-
-    async def start_tls(self, context: ssl.SSLContext) -> None:
-        """Carry out the server's side of the TLS handshake. Raises OSError."""
-        self._adopt()
-        tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        while True:
-            done = False
-            try:
-                tls.do_handshake()
-                done = True
-            except ssl.SSLWantReadError:
-                pass
-            except ssl.SSLError as error:
-                self._rest.append(self._outgoing.read())  # the alert tells the client why
-                with suppress(OSError):
-                    self._send_some()
-                raise ConnectionResetError(errno.ECONNRESET, f"TLS: {error.reason}") from None
-            self._rest.append(self._outgoing.read())
-            await self.drain()
-            if done:
-                self._tls = tls
-                return
-            self._received(await self._encrypted_bytes())
-
-    async def _encrypted_bytes(self) -> bytes:
-        while True:
-            try:
-                data = self._socket.recv(_TLS_PIECE_BYTES)
-            except BlockingIOError:
-                await trio.lowlevel.wait_readable(self._socket)
-                continue
-            if not data:
-                raise ConnectionResetError(errno.ECONNRESET, "the client left")
-            return data
 
 
 def _owner(table: str, wanted: str) -> int | None:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from raidx_fuse.members.nbd.links import Call
 from raidx_fuse.members.nbd.pipe import dial
 from raidx_fuse.members.nbd.protocol.wire import Command
 from raidx_fuse.members.nbd.uri import parse_uri
+from tests.support.nbd_server import ask, read, write
 
 if TYPE_CHECKING:
     from tests.mount.real_array import RealArray
@@ -31,14 +33,13 @@ def test_what_one_door_writes_the_other_shows(array: RealArray, cache: str) -> N
     try:
         assert pipe.export.size_bytes == image.stat().st_size
         os.pwrite(file, b"a" * 3 * MIB, 100)
-        assert pipe.read_now(100, 3 * MIB, uri) == b"a" * 3 * MIB
-        pipe.write_now(MIB, b"b" * MIB, uri)
+        assert read(pipe, 100, 3 * MIB) == b"a" * 3 * MIB
+        write(pipe, MIB, b"b" * MIB)
         assert os.pread(file, MIB, MIB) == b"b" * MIB
-        done = pipe.ask(lambda link: link.command(Command.TRIM, 2 * MIB, MIB))
-        assert not done.error
+        ask(pipe, Call(Command.TRIM, 2 * MIB, MIB))
         assert os.pread(file, MIB, 2 * MIB) == bytes(MIB)
         os.pwrite(file, b"c", 2 * MIB)
-        assert pipe.read_now(2 * MIB, 3, uri) == b"c\0\0"
+        assert read(pipe, 2 * MIB, 3) == b"c\0\0"
     finally:
         os.close(file)
         pipe.close()

@@ -13,6 +13,7 @@ import trio.testing
 from raidx_fuse.errors import UsageError
 from raidx_fuse.loop.busy_poll import BusyPoll
 from raidx_fuse.members.nbd import pipe
+from raidx_fuse.members.nbd import pipe as pipe_module
 from raidx_fuse.members.nbd.protocol.client import Exchange
 from raidx_fuse.members.nbd.protocol.server import ServerHandshake
 from raidx_fuse.members.nbd.protocol.wire import (
@@ -236,7 +237,7 @@ def test_a_client_that_sends_options_on_and_on_stops_nobody(
             await trio.lowlevel.checkpoint()
 
     monkeypatch.setattr(ServerHandshake, "receive", noted)
-    monkeypatch.setattr(door_module, "_RECEIVE_BYTES", 64)
+    monkeypatch.setattr(pipe_module, "_RECEIVE_BYTES", 64)
 
     async def scene(door: Door, backing: Backing) -> None:
         stream = await dialed(door)

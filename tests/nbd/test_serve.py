@@ -25,6 +25,7 @@ from raidx_fuse.members.nbd.uri import parse_uri
 from raidx_fuse.nbd.door import CLIENTS_MAX
 from tests.support.certificates import make_certificates
 from tests.support.command import PATH, RAIDX, checked, raidx
+from tests.support.nbd_server import read, write
 from tests.support.reasons import because
 
 MIB = 1 << 20
@@ -165,7 +166,7 @@ def test_thousands_of_connections_beyond_the_limit_are_refused(served: str) -> N
                 refused.connect(place)
                 assert not refused.recv(1)
         for pipe in pipes[::16]:  # the others notice nothing
-            assert pipe.read_now(0, 512, served)
+            assert read(pipe, 0, 512)
     finally:
         for pipe in pipes:
             pipe.close()
@@ -206,15 +207,15 @@ def test_tls_wants_a_certificate_of_the_client(tmp_path: Path) -> None:
     try:
         pipe = dial(parse_uri(uri))
         assert pipe.export.size_bytes > MIB
-        pipe.write_now(5, b"secret", uri)
-        assert pipe.read_now(0, 16, uri) == b"\0" * 5 + b"secret" + b"\0" * 5
+        write(pipe, 5, b"secret")
+        assert read(pipe, 0, 16) == b"\0" * 5 + b"secret" + b"\0" * 5
         pipe.close()
         pipe.forget()
         with pytest.raises(UsageError, check=because(Reason.SERVER_REFUSED)):
             dial(parse_uri(f"nbd+unix:///disk?socket={tmp_path}/s"))
         os.rename(pki / "client-cert.pem", pki / "hidden.pem")
         with pytest.raises((RaidxError, OSError)):
-            dial(parse_uri(uri)).read_now(0, 16, uri)
+            read(dial(parse_uri(uri)), 0, 16)
     finally:
         checked(tmp_path, f"umount {tmp_path}/s")
 

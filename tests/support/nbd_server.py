@@ -12,10 +12,12 @@ import trio
 from trio import lowlevel
 
 from raidx_fuse.errors import MemberError
+from raidx_fuse.members.nbd.links import Call, asking_alone
 from raidx_fuse.members.nbd.pipe import Piece, Pipe
 from raidx_fuse.members.nbd.protocol.client import ClientHandshake
 from raidx_fuse.members.nbd.protocol.server import Request, Server, ServerHandshake
 from raidx_fuse.members.nbd.protocol.wire import Command, Errno, Export, Flag
+from raidx_fuse.members.threads import has_no_loop, run_without_loop
 
 FLAGS = Flag.HAS_FLAGS | Flag.FLUSH | Flag.WRITE_ZEROES | Flag.MULTI_CONN
 CHANGES = (Command.WRITE, Command.WRITE_ZEROES)
@@ -124,21 +126,14 @@ class MemoryPipe(Pipe):
         self.ready = trio.Event()
         self.broken = False
 
-    def send_now(self, data: bytes) -> None:
-        self._check()
-        for request in self.link.receive(data):
-            self._reply(self.server.carry_out(self.link, request))
-
-    def receive_now(self, size_bytes: int) -> bytes:
-        self._check()
-        data = bytearray(size_bytes)
-        return bytes(data[: self._take(memoryview(data))])
-
     def try_send(self, pieces: Sequence[Piece]) -> bool:
         self._check()
         requests = self.link.receive(b"".join(pieces))
         self._reply(self.link.output())
         for request in requests:
+            if has_no_loop():
+                self._reply(self.server.carry_out(self.link, request))
+                continue
             try:
                 lowlevel.spawn_system_task(self._serve, request)
             except RuntimeError:  # no event loop: the last request of a member that is closed
@@ -213,3 +208,18 @@ class MemoryPipe(Pipe):
 
     async def wait_ended(self) -> None:
         await self.ended.wait()
+
+
+def read(pipe: Pipe, offset_bytes: int, size_bytes: int) -> bytes:
+    """Return bytes of the export of *pipe*, without an event loop. Raises MemberError, OSError."""
+    data = bytearray(size_bytes)
+    ask(pipe, Call(Command.READ, offset_bytes, size_bytes, [data]))
+    return bytes(data)
+
+
+def write(pipe: Pipe, offset_bytes: int, data: bytes) -> None:
+    ask(pipe, Call(Command.WRITE, offset_bytes, len(data), [data]))
+
+
+def ask(pipe: Pipe, call: Call) -> None:
+    run_without_loop(asking_alone("the export", pipe), call, call.command.name)

@@ -207,6 +207,28 @@ class Connection:
         """Return False if half of a request that must not go on is in the way of all others."""
         return all(call.guard is None or call.guard() for call in self._behind)
 
+    async def do(self, call: Call) -> None:
+        """Send *call* and wait for its end."""
+        self.submit(call)
+        await call.wait()
+
+    async def do_alone(self, call: Call) -> None:
+        """Carry out *call* in this task while nothing else uses the connection.
+
+        That needs no event loop. Raises OSError, ProtocolError.
+        """
+        self.pipe.begin_now()
+        self._unsent.append(call)
+        self._send()
+        while self._behind:
+            await self.pipe.wait_sendable()
+            if not self._send():
+                raise TimeoutError(errno.ETIMEDOUT, "half of a request may not go on any more")
+        buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        while not (call.done or self.leaving):
+            if not await self._receive(buffer):
+                raise ConnectionResetError(errno.ECONNRESET, "the server closed the connection")
+
     def submit(self, call: Call) -> None:
         """Send *call*; it ends later."""
         self._unsent.append(call)
@@ -331,32 +353,38 @@ class Connection:
             await rest(_LOOK_S)
 
     async def _receive_all(self) -> None:
-        link, pipe = self._link, self.pipe
         buffer = memoryview(bytearray(_RECEIVE_BYTES))
         while True:
             if self._idle and not await self._rest_until_replies():
                 continue
-            target = link.target()
-            done = await pipe.receive_into(buffer if target is None else target)
-            if not done:
+            if not await self._receive(buffer):
                 return
-            self._arrivals += 1
-            ended = link.receive(buffer[:done]) if target is None else link.filled(done)
-            for exchange in ended:
-                call = exchange.owner
-                assert isinstance(call, Call)
-                if exchange.error == Errno.ESHUTDOWN:
-                    self._refused.append(call)
-                    self.leaving = True
-                    continue
-                call.take_answer(exchange)
-                self.on_end(call)
-                call.end(exchange.error, exchange.message)
-            if self.leaving and not link.exchanges:
+            if self.leaving and not self._link.exchanges:
                 self.cut("the server is shutting down")
                 return
-            if ended:
-                self._hold()
+
+    async def _receive(self, buffer: memoryview) -> bool:
+        """Receive once, by *buffer* or right into those of a read; False at the end."""
+        link = self._link
+        target = link.target()
+        done = await self.pipe.receive_into(buffer if target is None else target)
+        if not done:
+            return False
+        self._arrivals += 1
+        ended = link.receive(buffer[:done]) if target is None else link.filled(done)
+        for exchange in ended:
+            call = exchange.owner
+            assert isinstance(call, Call)
+            call.take_answer(exchange)
+            if exchange.error == Errno.ESHUTDOWN:
+                self._refused.append(call)
+                self.leaving = True
+                continue
+            self.on_end(call)
+            call.end(exchange.error, exchange.message)
+        if ended:
+            self._hold()
+        return True
 
     async def _rest_until_replies(self) -> bool:
         """Return True when it is time to receive, False if a call was made meanwhile."""
@@ -432,6 +460,24 @@ AGAIN = (errno.ECONNRESET, errno.ETIMEDOUT)  # of a recovery: another connection
 
 Dial = Callable[[], Pipe]
 Ask = Callable[[Call, str], Awaitable[None]]
+
+
+def asking(path: str, do: Callable[[Call], Awaitable[None]]) -> Ask:
+    """Return `do` with the error of a call raised as MemberError of the member *path*."""
+
+    async def ask(call: Call, operation: str) -> None:
+        await do(call)
+        if call.error:
+            at = -1 if call.command == Command.FLUSH else call.offset_bytes
+            raise MemberError(path, operation, at, call.error, call.message)
+
+    return ask
+
+
+def asking_alone(path: str, pipe: Pipe) -> Ask:
+    """Return how to ask over *pipe*, which no connection uses yet; raises OSError, too."""
+    connection = Connection(pipe, lambda call: None, lambda connection, reason: None)
+    return asking(path, connection.do_alone)
 
 
 class Unflushed:
@@ -817,14 +863,7 @@ class Links:
 
     async def _recover(self, connection: Connection) -> None:
         """Renew the lock, and write again what no flush has covered. Raises MemberError."""
-
-        async def ask(call: Call, operation: str) -> None:
-            connection.submit(call)
-            await call.wait()
-            if call.error:
-                offset_bytes = call.offset_bytes
-                raise MemberError(self._path, operation, offset_bytes, call.error, call.message)
-
+        ask = asking(self._path, connection.do)
         await self._renew(ask)
         self._waiting = [call for call in self._waiting if not call.cancelled]
         later = [call for call in self._waiting if call.command in CHANGES]  # these will be sent

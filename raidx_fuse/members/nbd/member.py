@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from math import inf
 
 import trio
@@ -52,9 +52,9 @@ from raidx_fuse.members.nbd.beat import (
     in_use,
     waiting,
 )
-from raidx_fuse.members.nbd.links import Ask, Call, Dial, Links
-from raidx_fuse.members.nbd.pipe import Pipe
+from raidx_fuse.members.nbd.links import Ask, Call, Dial, Links, asking_alone
 from raidx_fuse.members.nbd.protocol.wire import Command, CommandFlag, Export, Flag, ProtocolError
+from raidx_fuse.members.threads import has_no_loop, in_thread, run_without_loop
 
 _HEAD_BYTES = 4096  # a whole block of any export
 
@@ -68,6 +68,18 @@ def _holder_of(pid: int) -> Holder:
     unique = f"{kernel_text('/proc/sys/kernel/random/boot_id').strip()} {pid} {started}"
     uid = hashlib.blake2b(unique.encode(), digest_size=16).digest()
     return Holder(uid, f"process {pid} on {socket.gethostname()}")
+
+
+async def _sleep(time_s: float) -> None:
+    if has_no_loop():
+        await in_thread("a pause", partial(time.sleep, time_s))
+    else:
+        await trio.sleep(time_s)
+
+
+def _durable(export: Export) -> CommandFlag:
+    """Return the flag of a write that is durable when it is answered, 0 if a flush must follow."""
+    return CommandFlag.FUA if export.flags & Flag.FUA else CommandFlag(0)
 
 
 class Lock:
@@ -94,33 +106,22 @@ class Lock:
         self._one = trio.Lock()
         self._ask: Ask | None = None
 
-    def take_now(
-        self, pipe: Pipe, read_only: bool, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
-        """Find out that nobody else holds the member, and claim it, blocking.
+    async def take(self, ask: Ask, export: Export, read_only: bool) -> None:
+        """Find out that nobody else holds the member, and claim it.
 
         An export that is no member yet is claimed by the first write only: until then its page may
-        be content of others. With *read_only* nothing is written. Raises BusyError, OSError.
+        be content of others. With *read_only* nothing is written. Raises BusyError, MemberError.
         """
-        heads = (pipe.read_now(at, _HEAD_BYTES, self._path) for at in SUPERBLOCK_OFFSETS)
-        is_member = any(head.startswith(SUPERBLOCK_MAGIC) for head in heads)
-        for _ in range(LOOKS_MAX):
-            looked_s = self._clock()
-            page = pipe.read_now(BEAT_OFFSET, BEAT_BYTES, self._path)
-            looks = waiting(decode_beat(page), self.holder, self._path)
-            with suppress(StopIteration):
-                next(looks)
-                while True:
-                    sleep(LOOK_S)
-                    looked_s = self._clock()
-                    looks.send(pipe.read_now(BEAT_OFFSET, BEAT_BYTES, self._path))
-            if read_only or not is_member:
-                return
-            if self._may_beat(looked_s):
-                pipe.write_now(BEAT_OFFSET, self.holder.beat().encode(), self._path)
-                self._claimed = True
-                return
-        raise self._too_slow()
+        if await self._is_member(ask) and not read_only:
+            await self._claim(ask, export)
+        else:
+            await self._wait_until_free(ask)
+
+    async def _is_member(self, ask: Ask) -> bool:
+        for at in SUPERBLOCK_OFFSETS:
+            if (await self._read(ask, at, _HEAD_BYTES)).startswith(SUPERBLOCK_MAGIC):
+                return True
+        return False
 
     def sure(self) -> bool:
         """Return whether a write may go out: we hold the member, and have beaten lately."""
@@ -150,10 +151,10 @@ class Lock:
                 return
             self._check()
             if not self._claimed:
-                await self._claim(ask)
-                if export.flags & Flag.FLUSH:
-                    await ask(Call(Command.FLUSH), "flush")
-                self._claimed = True
+                try:
+                    await self._claim(ask, export)
+                except BusyError as error:
+                    self._lose(error)
             if not self._verified:
                 await trio.sleep(CLAIM_S)
             await self._renew(ask)
@@ -162,22 +163,33 @@ class Lock:
             self._ask = ask
             keeper().add(self)
 
-    async def _claim(self, ask: Ask) -> None:
-        """Write the first beat when nobody holds the member. Raises MemberError."""
+    async def _wait_until_free(self, ask: Ask) -> float:
+        """Return when the look was begun that showed that nobody holds the member.
+
+        Raises BusyError, MemberError.
+        """
+        looked_s = self._clock()
+        looks = waiting(decode_beat(await self._read(ask)), self.holder, self._path)
+        with suppress(StopIteration):
+            next(looks)
+            while True:
+                await _sleep(LOOK_S)
+                looked_s = self._clock()
+                looks.send(await self._read(ask))
+        return looked_s
+
+    async def _claim(self, ask: Ask, export: Export) -> None:
+        """Write the first beat, durably, when nobody holds the member.
+
+        Raises BusyError, MemberError.
+        """
+        fua = _durable(export)
         for _ in range(LOOKS_MAX):
-            looked_s = self._clock()
-            looks = waiting(decode_beat(await self._read(ask)), self.holder, self._path)
-            try:
-                next(looks)
-                while True:
-                    await trio.sleep(LOOK_S)
-                    looked_s = self._clock()
-                    looks.send(await self._read(ask))
-            except StopIteration:
-                pass
-            except BusyError as error:
-                self._lose(error)
-            if await self._write(ask, looked_s):
+            looked_s = await self._wait_until_free(ask)
+            if await self._write(ask, looked_s, flags=fua):
+                if not fua and export.flags & Flag.FLUSH:
+                    await ask(Call(Command.FLUSH), "flush")
+                self._claimed = True
                 return
         raise self._too_slow()
 
@@ -256,17 +268,26 @@ class Lock:
         finally:
             self._guarding = False
 
-    async def _read(self, ask: Ask, *, patient: bool = False) -> bytes:
-        page = bytearray(BEAT_BYTES)
-        call = Call(Command.READ, BEAT_OFFSET, BEAT_BYTES, [page])
+    async def _read(
+        self,
+        ask: Ask,
+        offset_bytes: int = BEAT_OFFSET,
+        size_bytes: int = BEAT_BYTES,
+        *,
+        patient: bool = False,
+    ) -> bytes:
+        page = bytearray(size_bytes)
+        call = Call(Command.READ, offset_bytes, size_bytes, [page])
         call.patient = patient
         await ask(call, "read")
         return bytes(page)
 
-    async def _write(self, ask: Ask, looked_s: float, *, patient: bool = False) -> bool:
+    async def _write(
+        self, ask: Ask, looked_s: float, *, patient: bool = False, flags: int = 0
+    ) -> bool:
         """Beat after a look that began at *looked_s*; False if that is too long ago (law 4)."""
         page = self.holder.beat().encode()
-        call = Call(Command.WRITE, BEAT_OFFSET, BEAT_BYTES, [page])
+        call = Call(Command.WRITE, BEAT_OFFSET, BEAT_BYTES, [page], flags)
         call.patient = patient
         call.guard, call.expires = (lambda: self._may_beat(looked_s)), True
         self._beats.append(call)
@@ -455,7 +476,8 @@ class NbdMember(Member):
             self.size_bytes = export.size_bytes
             self._lock = Lock(path, holder or _holder_of(os.getpid()), pipe.now_s) if lock else None
             if self._lock is not None:
-                self._lock.take_now(pipe, read_only)
+                ask = asking_alone(path, pipe)
+                run_without_loop(self._lock.take, ask, export, read_only)
         except BaseException as error:
             pipe.close()
             pipe.forget()
@@ -671,16 +693,19 @@ class NbdMember(Member):
         self._links.close()
         if page is not None and connected:
             with suppress(OSError, RaidxError):  # else others wait until the beat is stale
-                self._release(page)
+                run_without_loop(self._release, page)
 
-    def _release(self, page: bytes) -> None:
-        """Write the last beat, blocking, over a connection of its own.
+    async def _release(self, page: bytes) -> None:
+        """Write the last beat over a connection of its own.
 
         Over one that closes, servers drop requests whose answers they have not sent yet.
         """
         pipe = self._dial()
         try:
-            pipe.write_now(BEAT_OFFSET, page, self.path)
+            ask, fua = asking_alone(self.path, pipe), _durable(pipe.export)
+            await ask(Call(Command.WRITE, BEAT_OFFSET, BEAT_BYTES, [page], fua), "write")
+            if not fua:
+                await ask(Call(Command.FLUSH), "flush")
         finally:
             pipe.close()
             pipe.forget()

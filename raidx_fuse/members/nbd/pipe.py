@@ -1,11 +1,10 @@
 """The connection of a member to its server as a pipe of bytes: TCP or Unix, TLS, the handshake.
 
 A pipe is made, and used at first, outside of the event loop: members are opened synchronously, as
-files are (`Pipe.ask`, with the timeout of the pipe). From the first `receive` or `send` on it
+files are, by commands that need no trio and by threads of a daemon (names are looked up and
+certificates read there). The same functions serve both: without an event loop
+(`run_without_loop`) they wait in poll, for at most the timeout of the pipe. Afterwards the pipe
 belongs to the event loop.
-
-`dial` blocks: it runs in a thread, or before the event loop. What it returns is used by the loop
-without blocking. TLS is done over memory (`ssl.MemoryBIO`), so that both share it.
 
 The witness: over a Unix socket the kernel says which process sends (SO_PASSCRED). Once that process
 has ended, nothing that it received will be carried out any more. For a TCP connection nobody can
@@ -23,7 +22,7 @@ import ssl
 import struct
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -33,9 +32,11 @@ from trio import lowlevel
 from raidx_fuse.errors import MemberError, RaidxError, Reason, UsageError
 from raidx_fuse.members import syscalls
 from raidx_fuse.members.nbd.beat import FENCE_S, STALE_S
-from raidx_fuse.members.nbd.protocol.client import Client, ClientHandshake, Exchange
-from raidx_fuse.members.nbd.protocol.wire import Command, CommandFlag, Export, Flag
+from raidx_fuse.members.nbd.protocol.client import ClientHandshake
+from raidx_fuse.members.nbd.protocol.server import ServerHandshake
+from raidx_fuse.members.nbd.protocol.wire import Export
 from raidx_fuse.members.nbd.uri import NbdUri
+from raidx_fuse.members.threads import has_no_loop, run_without_loop
 
 Piece = bytes | bytearray | memoryview
 
@@ -54,15 +55,7 @@ class Pipe(ABC):
 
     @abstractmethod
     def begin_now(self) -> None:
-        """Begin something that blocks: its time is limited as a whole."""
-
-    @abstractmethod
-    def send_now(self, data: bytes) -> None:
-        """Send *data*, blocking. Before the event loop uses the pipe."""
-
-    @abstractmethod
-    def receive_now(self, size_bytes: int) -> bytes:
-        """Return at most *size_bytes*, b"" at the end, blocking."""
+        """Begin something without an event loop: its time is limited as a whole."""
 
     @abstractmethod
     def try_send(self, pieces: Sequence[Piece]) -> bool:
@@ -124,38 +117,8 @@ class Pipe(ABC):
     def forget(self) -> None:
         """Release what `server_ended` needs. Idempotent."""
 
-    def ask(self, request: Callable[[Client], Exchange]) -> Exchange:
-        """Make one request, blocking, before the event loop uses the pipe. Raises OSError too."""
-        client = Client(self.export)
-        exchange = request(client)
-        self.begin_now()
-        self.send_now(b"".join(client.output()))
-        while client.exchanges:
-            data = self.receive_now(_RECEIVE_BYTES)
-            if not data:
-                raise ConnectionResetError(errno.ECONNRESET, "the server closed the connection")
-            client.receive(data)
-        return exchange
 
-    def read_now(self, offset_bytes: int, size_bytes: int, path: str) -> bytes:
-        """Return bytes of the export. Raises MemberError, OSError."""
-        buffer = bytearray(size_bytes)
-        done = self.ask(lambda client: client.read(offset_bytes, [buffer], size_bytes))
-        if done.error:
-            raise MemberError(path, "read", offset_bytes, done.error, done.message)
-        return bytes(buffer)
-
-    def write_now(self, offset_bytes: int, data: bytes, path: str) -> None:
-        """Write *data* durably. Raises MemberError, OSError."""
-        fua = CommandFlag.FUA if self.export.flags & Flag.FUA else CommandFlag(0)
-        done = self.ask(lambda client: client.write(offset_bytes, [data], len(data), fua))
-        if not done.error and not fua:
-            done = self.ask(lambda client: client.command(Command.FLUSH))
-        if done.error:
-            raise MemberError(path, "write", offset_bytes, done.error, done.message)
-
-
-DIAL_S = 10.0  # timeout of connecting, of the handshake, and of each request that blocks
+DIAL_S = 10.0  # timeout of connecting, the handshake, each request without an event loop
 SOCKET_PATH_BYTES_MAX = 107
 TURN_S = 0.001  # of one peer that sends on and on; then the event loop runs once
 
@@ -193,7 +156,7 @@ def dial(uri: NbdUri, timeout_s: float = DIAL_S) -> SocketPipe:
         raise MemberError(path, "open", -1, error.errno or errno.EIO, _told(uri, error)) from None
     pipe = SocketPipe(sock, timeout_s)
     try:
-        pipe.negotiate(uri)
+        run_without_loop(pipe.negotiate, uri)
     except OSError as error:
         pipe.close()
         pipe.forget()
@@ -244,10 +207,11 @@ def _told(uri: NbdUri, error: OSError) -> str:
 class SocketPipe(Pipe):
     """A connected socket, with TLS or without.
 
-    *timeout_s* is for the handshake and for each `ask`, as a whole.
+    *timeout_s* is for the handshake and for each request without an event loop, as a whole.
     """
 
     def __init__(self, sock: socket.socket, timeout_s: float = DIAL_S) -> None:
+        sock.setblocking(False)
         self._socket = sock
         self._timeout_s = timeout_s
         self._end_s = 0.0  # of what blocks now, by the monotonic clock
@@ -255,40 +219,57 @@ class SocketPipe(Pipe):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._rest: list[Piece] = []  # accepted for sending, not sent yet
         self._pidfd = -1
-        self._blocking = True
         self._drained = False  # whether the last read took all that there was
         self._left_loop_s = 0.0
 
-    # -- blocking ------------------------------------------------------------------------------
+    # -- the handshake -------------------------------------------------------------------------
 
-    def negotiate(self, uri: NbdUri) -> None:
-        """Carry out the handshake. Raises OSError, RaidxError."""
+    async def negotiate(self, uri: NbdUri) -> None:
+        """Carry out the handshake of a client. Raises OSError, RaidxError."""
         self.begin_now()
         handshake = ClientHandshake(uri.export, tls=uri.tls)
-        handshake.receive(self._greeting())
-        while handshake.export is None:
+        handshake.receive(await self._greeting())
+        export = await self.shake_hands(handshake, lambda: self._start_tls(uri))
+        if export is None:
+            raise ConnectionResetError(
+                errno.ECONNRESET,
+                "the server closed the connection during the handshake: "
+                "it may not have that export, or serve one client at a time",
+            )
+        self.export: Export = export
+
+    async def shake_hands(
+        self,
+        handshake: ClientHandshake | ServerHandshake,
+        start_tls: Callable[[], Awaitable[bool]],
+    ) -> Export | None:
+        """Return the export of *handshake*, None if the other side leaves or opens none.
+
+        Raises OSError, RaidxError.
+        """
+        buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        while True:
             if output := handshake.output():
-                self.send_now(output)
+                self.try_send([output])
+                await self.drain()
+            if handshake.ended:
+                return handshake.export
             if handshake.tls_due:
-                self._start_tls(uri)
+                if not await start_tls():
+                    return None
                 handshake.tls_started()
                 continue
-            data = self.receive_now(4096)
-            if not data:
-                raise ConnectionResetError(
-                    errno.ECONNRESET,
-                    "the server closed the connection during the handshake: "
-                    "it may not have that export, or serve one client at a time",
-                )
-            handshake.receive(data)
-        self.export: Export = handshake.export
+            count = await self.receive_into(buffer)
+            if not count:
+                return None
+            handshake.receive(buffer[:count])
 
-    def _greeting(self) -> bytes:
+    async def _greeting(self) -> bytes:
         """Return the first bytes of the server, and learn its process if there is a witness."""
-        if self._socket.family != socket.AF_UNIX:
-            return self._receive_raw(4096)
+        await self._wait(select.POLLIN)
         data, ancillary, _, _ = self._socket.recvmsg(4096, socket.CMSG_SPACE(_UCRED.size))
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+        if self._socket.family == socket.AF_UNIX:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
         for level, kind, content in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
                 pid = _UCRED.unpack_from(content)[0]
@@ -297,73 +278,71 @@ class SocketPipe(Pipe):
                         self._pidfd = os.pidfd_open(pid)
         return data
 
-    def _start_tls(self, uri: NbdUri) -> None:
+    async def _start_tls(self, uri: NbdUri) -> bool:
         context = _context(uri)
         name = uri.tls_hostname or uri.host or None
         context.check_hostname = name is not None
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=name)
+        try:
+            if await self.start_tls(context, name):
+                return True
+        except ssl.SSLCertVerificationError as error:
+            raise UsageError(
+                f"the server's certificate is refused: {error.verify_message}",
+                action="give tls-certificates=DIR with its ca-cert.pem, or tls-hostname=NAME",
+                reason=Reason.SERVER_REFUSED,
+            ) from None
+        except ssl.SSLError as error:
+            raise UsageError(f"TLS failed: {error.reason}") from None
+        raise UsageError(
+            "the server closed the connection during the TLS handshake",
+            action="give tls-certificates=DIR with client-cert.pem that it accepts",
+            reason=Reason.SERVER_REFUSED,
+        )
+
+    async def start_tls(
+        self, context: ssl.SSLContext, name: str | None = None, *, server_side: bool = False
+    ) -> bool:
+        """Encrypt from now on; return False if the other side leaves. Raises OSError, SSLError."""
+        tls = context.wrap_bio(self._incoming, self._outgoing, server_side, name)
         while True:
+            done = False
             try:
-                self._tls.do_handshake()
-                break
+                tls.do_handshake()
+                done = True
             except ssl.SSLWantReadError:
-                self._socket.sendall(self._outgoing.read())
-                data = self._receive_raw(_TLS_PIECE_BYTES)
-                if not data:
-                    raise UsageError(
-                        "the server closed the connection during the TLS handshake",
-                        action="give tls-certificates=DIR with client-cert.pem that it accepts",
-                        reason=Reason.SERVER_REFUSED,
-                    ) from None
-                self._incoming.write(data)
-            except ssl.SSLCertVerificationError as error:
-                raise UsageError(
-                    f"the server's certificate is refused: {error.verify_message}",
-                    action="give tls-certificates=DIR with its ca-cert.pem, or tls-hostname=NAME",
-                    reason=Reason.SERVER_REFUSED,
-                ) from None
-            except ssl.SSLError as error:
-                raise UsageError(f"TLS failed: {error.reason}") from None
-        self._socket.sendall(self._outgoing.read())
+                pass
+            except ssl.SSLError:
+                self._rest.append(self._outgoing.read())  # the alert tells the other side why
+                with suppress(OSError):
+                    self._send_some()
+                raise
+            self._rest.append(self._outgoing.read())
+            await self.drain()
+            if done:
+                self._tls = tls
+                return True
+            if not await self._receive_encrypted():
+                return False
+
+    # -- bytes ---------------------------------------------------------------------------------
 
     def begin_now(self) -> None:
         self._end_s = time.monotonic() + self._timeout_s
-        self._socket.settimeout(self._timeout_s)
 
-    def _receive_raw(self, size_bytes: int) -> bytes:
-        """Return bytes as they come, in what is left of the time. Raises OSError."""
-        left_s = self._end_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError
-        self._socket.settimeout(left_s)
-        return self._socket.recv(size_bytes)
-
-    def send_now(self, data: bytes) -> None:
-        self._socket.sendall(self._encrypted([data]) if self._tls else data)
-
-    def receive_now(self, size_bytes: int) -> bytes:
-        if self._tls is None:
-            return self._receive_raw(size_bytes)
-        while True:
-            try:
-                return self._tls.read(size_bytes)
-            except ssl.SSLWantReadError:
-                data = self._receive_raw(_TLS_PIECE_BYTES)
-                self._received(data)
-            except ssl.SSLZeroReturnError:
-                return b""
-            except ssl.SSLError as error:
-                raise _tls_broken(error) from None
-
-    # -- in the event loop -----------------------------------------------------------------------
-
-    def _adopt(self) -> None:
-        if self._blocking:
-            self._socket.setblocking(False)
-            self._blocking = False
+    async def _wait(self, event: int) -> None:
+        """Return when the socket can be read or written. Raises TimeoutError without a loop."""
+        if has_no_loop():
+            poll = select.poll()
+            poll.register(self._socket, event)
+            left_s = self._end_s - time.monotonic()
+            if left_s <= 0 or not poll.poll(left_s * 1000):
+                raise TimeoutError
+        elif event == select.POLLIN:
+            await lowlevel.wait_readable(self._socket)
+        else:
+            await lowlevel.wait_writable(self._socket)
 
     def try_send(self, pieces: Sequence[Piece]) -> bool:
-        self._adopt()
         self._rest += [self._encrypted(pieces)] if self._tls is not None else pieces
         if self._rest:
             with suppress(BlockingIOError):
@@ -371,21 +350,34 @@ class SocketPipe(Pipe):
         return not self._rest
 
     async def wait_sendable(self) -> None:
-        await lowlevel.wait_writable(self._socket)
+        await self._wait(select.POLLOUT)
+
+    async def drain(self) -> None:
+        """Send what `try_send` left. Raises OSError."""
+        while self._rest:
+            await self.drain_some()
+
+    async def drain_some(self) -> None:
+        """Send a part of what `try_send` left, when the other side takes it. Raises OSError."""
+        try:
+            self._send_some()
+        except BlockingIOError:
+            await self._wait(select.POLLOUT)
 
     def _send_some(self) -> None:
         done = self._socket.sendmsg(self._rest[: syscalls.IOV_MAX])
         self._rest = syscalls.after(self._rest, done)
 
     async def receive_into(self, buffer: memoryview) -> int:
-        self._adopt()
-        if not self._drained and trio.current_time() - self._left_loop_s > TURN_S:
+        blocks = has_no_loop()
+        if not (blocks or self._drained) and trio.current_time() - self._left_loop_s > TURN_S:
             await lowlevel.checkpoint()  # else who sends faster than we read would stop all others
             self._left_loop_s = trio.current_time()
         if self._tls is None:
             while True:
-                if self._drained:  # then a try would only cost a system call
-                    await lowlevel.wait_readable(self._socket)
+                # A try would only cost a system call; or the time that is left must be looked at.
+                if self._drained or blocks:
+                    await self._wait(select.POLLIN)
                 try:
                     done = self._socket.recv_into(buffer)
                 except BlockingIOError:
@@ -397,26 +389,31 @@ class SocketPipe(Pipe):
             try:
                 return _read_into(self._tls, buffer)
             except ssl.SSLWantReadError:
-                try:
-                    self._received(self._socket.recv(_TLS_PIECE_BYTES))
-                except BlockingIOError:
-                    await lowlevel.wait_readable(self._socket)
+                await self._receive_encrypted()
             except ssl.SSLZeroReturnError:
                 return 0
             except ssl.SSLError as error:
                 raise _tls_broken(error) from None
 
     async def wait_received(self) -> None:
-        self._adopt()
         if self._tls is None or not self._tls.pending():
-            await lowlevel.wait_readable(self._socket)
+            await self._wait(select.POLLIN)
 
-    def _received(self, data: bytes) -> None:
-        """Take encrypted bytes, b"" for the end of the connection."""
-        if data:
-            self._incoming.write(data)
-        else:
-            self._incoming.write_eof()
+    async def _receive_encrypted(self) -> bool:
+        """Take encrypted bytes; return False at the end of the connection."""
+        if has_no_loop():
+            await self._wait(select.POLLIN)
+        while True:
+            try:
+                data = self._socket.recv(_TLS_PIECE_BYTES)
+            except BlockingIOError:
+                await self._wait(select.POLLIN)
+                continue
+            if data:
+                self._incoming.write(data)
+            else:
+                self._incoming.write_eof()
+            return bool(data)
 
     def _encrypted(self, pieces: Sequence[Piece]) -> bytes:
         assert self._tls is not None
@@ -437,9 +434,8 @@ class SocketPipe(Pipe):
     def abort(self) -> None:
         if self._socket.fileno() < 0:
             return
-        if not self._blocking:
-            with suppress(RuntimeError):  # no event loop any more
-                lowlevel.notify_closing(self._socket)
+        with suppress(RuntimeError):  # no event loop, or none any more
+            lowlevel.notify_closing(self._socket)
         self._socket.close()
 
     def _linger(self, how: bytes) -> None:

@@ -16,6 +16,7 @@ from raidx_fuse.members.nbd.pipe import dial
 from raidx_fuse.members.nbd.protocol.server import Server, ServerHandshake
 from raidx_fuse.members.nbd.protocol.wire import Export, Flag
 from raidx_fuse.members.nbd.uri import parse_uri
+from tests.support.nbd_server import read
 
 LIMIT_S = 0.3
 PAUSE_S = 0.05  # between two bytes
@@ -71,6 +72,6 @@ def test_a_handshake_has_a_limit_as_a_whole(dripping: Start) -> None:
 def test_a_request_before_the_event_loop_has_a_limit_as_a_whole(dripping: Start) -> None:
     pipe = dial(parse_uri(dripping(True)), LIMIT_S)
     with pytest.raises(TimeoutError):
-        pipe.read_now(0, 512, "nbd://rig/disk")
+        read(pipe, 0, 512)
     pipe.close()
     pipe.forget()

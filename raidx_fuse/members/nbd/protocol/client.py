@@ -101,7 +101,7 @@ class ClientHandshake:
     *structured* and *allocation* say what to ask for.
 
         handshake = ClientHandshake("export", tls=False)
-        while handshake.export is None:
+        while not handshake.ended:
             send(handshake.output())        # may be empty
             if handshake.tls_due:           # start TLS on the socket, then:
                 handshake.tls_started()
@@ -130,6 +130,11 @@ class ClientHandshake:
         self._allocation = allocation
         self._output = bytearray()
         self._reader = Incremental(self._script())
+
+    @property
+    def ended(self) -> bool:
+        """Whether the server has described the export."""
+        return self.export is not None
 
     @property
     def tls_due(self) -> bool:
