@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from raidx_fuse.documents import (
+    BpuThresholds,
     Bytes,
     Count,
     Counters,
@@ -97,7 +98,7 @@ class RecoveryStep(TypedDict):
     chains: list[Number]
     reads: list[list[Count]]
     kept: list[Place]
-    computed: list[Any]
+    computed: list[Place]
 
 
 class Recovery(TypedDict):
@@ -166,13 +167,6 @@ class WeighedPlan(TypedDict):
     longest_s: Seconds
 
 
-class Thresholds(TypedDict):
-    t_light_s: Seconds
-    t_heavy_s: Seconds
-    t_pre: Count
-    t_skew_s: Seconds
-
-
 class QueueDecision(TypedDict):
     """What BPU chose, by which rule, and the numbers of the queues that the rule compares."""
 
@@ -185,7 +179,7 @@ class QueueDecision(TypedDict):
     delta_l_s: Seconds
     delta_pre: Count
     extra_pre_reads: Count
-    thresholds: Thresholds
+    thresholds: BpuThresholds
 
 
 Band = TypedDict(
@@ -367,12 +361,12 @@ class Injected(TypedDict):
     member: str
     role: Number
     fault: str
-    at: Any
-    length: Any
-    count: Any
+    at: Bytes | None
+    length: Bytes | None
+    count: Count | None
     delay_s: Seconds | None
     seed: Number
-    shift: NotRequired[Any]
+    shift: NotRequired[Bytes | None]
 
 
 class CutMember(TypedDict):
@@ -391,7 +385,7 @@ class Cut(TypedDict):
     keep: str
     seed: Number
     cut: list[CutMember]
-    lost_members: list[Any]
+    lost_members: list[str]
 
 
 class Crashed(Status):

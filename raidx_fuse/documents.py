@@ -64,6 +64,32 @@ VolumeRoute = TypedDict("VolumeRoute", {"from": NotRequired[str], "to": NotRequi
 """The arrays that a job moves a volume between."""
 
 
+class ScrubbedMember(TypedDict):
+    """How many chunks of a member were wrong and were repaired, where that is known."""
+
+    role: Number
+    wrong: Count
+    repaired: Count
+
+
+class SuspectMember(TypedDict):
+    role: Number
+    path: str | None
+
+
+class Mismatch(TypedDict):
+    """Chains of a stripe that do not hold; *located*: the members are those that are wrong."""
+
+    stripe: Number
+    located: bool
+    members: list[SuspectMember]
+    image_offsets: list[Bytes]
+    byte_in_chunk: Bytes
+    bytes: Count
+    repaired: bool
+    assumed_data_right: bool
+
+
 class JobDetail(VolumeRoute):
     """What jobs of some kinds have besides."""
 
@@ -76,8 +102,8 @@ class JobDetail(VolumeRoute):
     assumed: NotRequired[Count]
     uncorrected: NotRequired[Count]
     unchecked_stripes: NotRequired[Count]
-    members: NotRequired[list[Any]]
-    findings: NotRequired[list[Any]]
+    members: NotRequired[list[ScrubbedMember]]
+    findings: NotRequired[list[Mismatch]]
     layout_before: NotRequired[str]
     layout_after: NotRequired[str]
     members_before: NotRequired[Count]
@@ -118,6 +144,14 @@ class Scrub(Job):
     result: NotRequired[Job]
 
 
+class MismatchPlace(TypedDict):
+    """A mismatch that a scrub has left; *image_offset* is the first of its chunks with data."""
+
+    stripe: Number
+    image_offset: Bytes | None
+    roles: list[Number]
+
+
 class LastScrub(TypedDict):
     """What the last scrub of an array found."""
 
@@ -129,8 +163,8 @@ class LastScrub(TypedDict):
     repaired: Count
     left: Count
     unchecked_stripes: Count
-    members: list[Any]
-    places: list[Any]
+    members: list[ScrubbedMember]
+    places: list[MismatchPlace]
 
 
 class Host(TypedDict):
@@ -188,10 +222,10 @@ class Balance(TypedDict):
 
     auto: str
     state: str
-    steps: list[Any]
+    steps: list[str]
     steps_done: Count
     error: str | None
-    note: Any
+    note: str | None
 
 
 class PoolStatus(TypedDict):
@@ -215,8 +249,8 @@ class LabMember(TypedDict):
     """The faults in force on a member of `raidx mount --lab`, and how often each was met."""
 
     member: str
-    faults: list[Any]
-    hits: dict[str, Any]
+    faults: list[str]
+    hits: dict[str, Count]
 
 
 class ArrayBasics(TypedDict):
@@ -245,6 +279,14 @@ class Implementation(TypedDict):
     internal: Internal
 
 
+class Restore(TypedDict):
+    """When the chunks of lost members (raidx layouts) will be restored to the other members."""
+
+    roles: list[Number]
+    begins_in_seconds: Seconds | None
+    chunks_without_place: Count
+
+
 class RunningDetails(TypedDict):
     """What is known of an array that runs."""
 
@@ -255,7 +297,7 @@ class RunningDetails(TypedDict):
     hosts: NotRequired[list[Host]]
     unreadable: NotRequired[Unreadable]
     tuner: NotRequired[TunerState | None]
-    restore: NotRequired[Any]
+    restore: NotRequired[Restore | None]
 
 
 class ArrayStatus(ArrayBasics, Implementation, RunningDetails):
@@ -308,11 +350,18 @@ class ArrayReport(ArrayBasics, RunningDetails, DaemonReport):
     arrays: NotRequired[list[ArrayReport]]
 
 
+class MountProblem(TypedDict):
+    """Another mount, and why it did not answer."""
+
+    mountpoint: str
+    problem: str | None
+
+
 class Status(ArrayStatus, MountStatus):
     """The status of a mount: *arrays* has each of its arrays, the top one of them."""
 
     arrays: list[ArrayStatus]
-    problems: list[dict[str, Any]]
+    problems: list[MountProblem]
     changed: NotRequired[bool]
 
 
@@ -347,6 +396,61 @@ class Cache(TypedDict):
     pre_reads_spared: Count
 
 
+class HotChunk(TypedDict):
+    """A chunk that is used much: the mean *interval_seconds* between two accesses."""
+
+    image_offset: Bytes
+    interval_seconds: Seconds
+    role: Number
+
+
+class BpuThresholds(TypedDict):
+    """The thresholds of BPU in force."""
+
+    t_light_s: Seconds
+    t_heavy_s: Seconds
+    t_pre: Count
+    t_skew_s: Seconds
+
+
+class BpuCounts(TypedDict):
+    """Of BPU: *decisions* and *seconds* by state, and the counts that policies.py explains."""
+
+    state: str
+    mean_queue_s: Seconds
+    mean_skew_s: Seconds
+    thresholds: BpuThresholds
+    seconds: dict[str, Seconds]
+    decisions: dict[str, Count]
+    rmw: Count
+    rcw: Count
+    queued: Count
+    touched_longest: Count
+    against_pre_reads: Count
+    pre_reads_least: Count
+    extra_pre_reads: Count
+
+
+class BpuRatios(TypedDict):
+    """Ratios of `BpuCounts`.
+
+    * *of_time*: the fraction of time in each state.
+    * *touched_longest_ratio*: of the decisions that found an operation waiting, those that read
+      from the longest queue (the paper's Fig. 2).
+    * *extra_pre_reads_ratio*: extra pre-reads to the pre-reads of `traditional` (Fig. 5).
+    * *against_ratio*: of all decisions, those against the count of pre-reads.
+    """
+
+    of_time: dict[str, Ratio]
+    touched_longest_ratio: Ratio
+    extra_pre_reads_ratio: Ratio
+    against_ratio: Ratio
+
+
+class Bpu(BpuCounts, BpuRatios):
+    """What BPU has decided in an interval."""
+
+
 class Counters(TypedDict):
     """What an array has done for its users in an interval."""
 
@@ -363,10 +467,10 @@ class Counters(TypedDict):
     degraded_reads: Count
     chunks_moved: Count
     cache: Cache
-    hottest: list[Any]
+    hottest: list[HotChunk]
     parity_policy: str
-    bpu: Any
-    lost_image_offsets: list[Any]
+    bpu: Bpu | None
+    lost_image_offsets: list[Bytes]
 
 
 class MemberCounters(TypedDict):
@@ -389,12 +493,24 @@ class MemberCounters(TypedDict):
     errors: Count
 
 
+class VolumeLoad(TypedDict):
+    """What a volume was asked for in the newest observation of its array."""
+
+    volume: str
+    array: str
+    reads_per_second: Annotated[float, "per second"]
+    writes_per_second: Annotated[float, "per second"]
+    mean_read: Annotated[float, "bytes"]
+    mean_write: Annotated[float, "bytes"]
+    utilisation: Ratio
+
+
 class PoolLoads(TypedDict):
     """The loads of a pool's arrays and volumes in an interval."""
 
     interval_seconds: Seconds
     arrays: list[Load]
-    volumes: list[Any]
+    volumes: list[VolumeLoad]
 
 
 class PoolStats(PoolLoads):
@@ -411,10 +527,20 @@ class ArrayCounters(TypedDict):
     array: Counters
 
 
+class VolumeCounters(TypedDict):
+    """What a volume was asked for in an interval."""
+
+    name: str
+    reads: Count
+    writes: Count
+    read_bytes: Bytes
+    write_bytes: Bytes
+
+
 class CommandStats(ArrayCounters):
     """Those, and the counters of the volumes."""
 
-    volumes: list[Any]
+    volumes: list[VolumeCounters]
 
 
 class Stats(CommandStats):
@@ -729,7 +855,7 @@ class Proposed(TypedDict):
 
     planner: str
     solved: bool
-    hotspots: list[Any]
+    hotspots: list[str]
     moves: list[PoolMove]
     steps: list[str]
     bytes_moved: Bytes
@@ -756,11 +882,21 @@ class PoolChange(PoolPlan):
     balance: Balance
 
 
+class UnshownVolume(TypedDict):
+    """A volume that has no image file, and *why*."""
+
+    name: str
+    uuid: str
+    size: Bytes | None
+    array: str
+    why: str
+
+
 class Volumes(TypedDict):
     """What `raidx volume list` prints; *unshown* ones are on their way to an absent array."""
 
     volumes: list[VolumeDetails]
-    unshown: list[Any]
+    unshown: list[UnshownVolume]
 
 
 class Event(TypedDict):
@@ -774,7 +910,14 @@ class Event(TypedDict):
     mountpoint: str | None
     subject: str
     message: str
-    action: Any
+    action: str | None
+
+
+class HookResult(TypedDict):
+    """How a hook, or the mailer, ended for an event."""
+
+    ok: bool
+    problem: str | None
 
 
 class Events(TypedDict, total=False):
@@ -782,7 +925,7 @@ class Events(TypedDict, total=False):
 
     events: list[Event]
     event: Event
-    hooks: dict[str, Any]
+    hooks: dict[str, HookResult]
 
 
 class Error(TypedDict):
@@ -805,7 +948,7 @@ class Examined(TypedDict):
     """Beyond these keys: a dump of the format, as FORMAT.md has it; it goes with its version."""
 
     path: str | None
-    problem: Any
+    problem: str | None
     kind: NotRequired[str | None]
     size: NotRequired[Bytes | None]
     carries: NotRequired[str | None]
@@ -816,7 +959,7 @@ class Examined(TypedDict):
     role: NotRequired[Number | None]
     width: NotRequired[Count | None]
     chunk_bytes: NotRequired[Bytes | None]
-    size_bytes: NotRequired[Any]
+    size_bytes: NotRequired[Bytes | None]
     created_s: NotRequired[Seconds | None]
 
 
@@ -824,6 +967,15 @@ class ExaminedMembers(TypedDict):
     """What `raidx examine` prints."""
 
     members: list[Examined]
+
+
+class CheckProblem(TypedDict):
+    """*what* is wrong, and where that is known."""
+
+    member: str | None
+    stripe: Number | None
+    image_offset: Bytes | None
+    what: str
 
 
 class Checked(TypedDict):
@@ -834,7 +986,7 @@ class Checked(TypedDict):
     name: str
     state: str
     members: list[Examined]
-    problems: list[Any]
+    problems: list[CheckProblem]
     mismatches: Count
     unchecked_stripes: Count
 
@@ -854,11 +1006,20 @@ class PoolArray(TypedDict):
     volumes: list[str]
 
 
+class AbsentArray(TypedDict):
+    """An array that was mounted with these; *total* is how many volumes it had."""
+
+    uuid: str
+    name: str
+    volumes: list[str]
+    total: Count
+
+
 class PoolArrays(TypedDict):
     """What `raidx array list` prints."""
 
     arrays: list[PoolArray]
-    absent: list[Any]
+    absent: list[AbsentArray]
 
 
 class Forgotten(TypedDict):
@@ -877,15 +1038,20 @@ class FoundArray(TypedDict):
     members: list[str]
     wanted: Count
     state: str
-    problem: Any
+    problem: str | None
     mountpoint: str | None
+
+
+class ScanProblem(TypedDict):
+    path: str
+    problem: str
 
 
 class Found(TypedDict):
     """What `raidx scan` prints."""
 
     arrays: list[FoundArray]
-    problems: list[Any]
+    problems: list[ScanProblem]
 
 
 class MemberPath(TypedDict):
@@ -1007,6 +1173,19 @@ class Tuning(TypedDict):
     result: NotRequired[Job]
 
 
+TunerMove = TypedDict(
+    "TunerMove",
+    {
+        "bundle": Number,
+        "image_offset": Bytes | None,
+        "from": Number,
+        "to": Number,
+        "swap": bool,
+    },
+)
+"""A chunk that would move between two roles, or change places with one there (*swap*)."""
+
+
 class TuningPlan(Plan):
     """Which chunks would move; *groups* are the roles that are about as fast as each other."""
 
@@ -1015,7 +1194,7 @@ class TuningPlan(Plan):
     expected_ms: Milliseconds
     speedup: Ratio
     groups: list[list[Number]]
-    moves: list[Any]
+    moves: list[TunerMove]
 
 
 class AdvisedMember(TypedDict):

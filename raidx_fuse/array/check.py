@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from raidx_fuse.array.open import open_array
 from raidx_fuse.format.examine import examine
 from raidx_fuse.jobs.scrub import Scrub
-from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.base import Member
 
+if TYPE_CHECKING:
+    from raidx_fuse.documents import Checked, CheckProblem, Examined
 
-async def check_members(members: Sequence[Member]) -> dict[str, Any]:
+
+async def check_members(members: Sequence[Member]) -> Checked:
     """Check the array of *members* and return what is wrong.
 
-    Keys: *ok*; *uuid*, *name*, *state*; *members*, the result of `examine` for each; *problems*,
-    dicts with *member*, *stripe*, *image_offset* (None where it does not apply) and *what*;
-    *mismatches* and *unchecked_stripes* of the scrub. Raises AssemblyError if the members form no
-    array.
+    Raises AssemblyError if they form no array.
     """
-    problems: list[dict[str, Any]] = []
+    problems: list[CheckProblem] = []
 
     def problem(
         what: str,
         member: str | None = None,
-        stripe: Stripe | None = None,
+        stripe: int | None = None,
         image_offset: int | None = None,
     ) -> None:
         problems.append(
@@ -71,7 +70,7 @@ async def check_members(members: Sequence[Member]) -> dict[str, Any]:
             "uuid": array.uuid,
             "name": array.name,
             "state": state,
-            "members": reports,
+            "members": cast("list[Examined]", reports),
             "problems": problems,
             "mismatches": scrub.mismatches,
             "unchecked_stripes": scrub.unchecked,

@@ -86,7 +86,10 @@ class Health:
             repaired=found["repaired"],
             left=found["uncorrected"],
             unchecked_stripes=found["unchecked_stripes"],
-            members=tuple(ScrubbedMember(*row.values()) for row in found["members"]),
+            members=tuple(
+                ScrubbedMember(row["role"], row["wrong"], row["repaired"])
+                for row in found["members"]
+            ),
             places=tuple(
                 ScrubbedPlace(
                     int(each["stripe"]),

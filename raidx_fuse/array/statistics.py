@@ -12,20 +12,21 @@ from raidx_fuse.layouts.numbers import by_role
 from raidx_fuse.store.latency import Latency
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import ArrayCounters, Cache, Counters, MemberCounters
+    from raidx_fuse.documents import (
+        ArrayCounters,
+        Bpu,
+        BpuCounts,
+        BpuRatios,
+        Cache,
+        Counters,
+        HotChunk,
+        MemberCounters,
+    )
 
 HOTTEST_SHOWN = 10
 
 
-def bpu_ratios(counts: dict[str, Any]) -> dict[str, Any]:
-    """Return ratios of *counts*, the counters of BPU over any time.
-
-    * *of_time*: the fraction of time in each state.
-    * *touched_longest_ratio*: of the decisions that found an operation waiting, those that read
-      from the longest queue (the paper's Fig. 2).
-    * *extra_pre_reads_ratio*: extra pre-reads to the pre-reads of `traditional` (Fig. 5).
-    * *against_ratio*: of all decisions, those against the count of pre-reads.
-    """
+def bpu_ratios(counts: BpuCounts) -> BpuRatios:
     seconds = counts["seconds"]
     whole_s = sum(seconds.values()) or 1.0
     decisions = sum(counts["decisions"].values())
@@ -37,13 +38,13 @@ def bpu_ratios(counts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _bpu(array: RunningArray) -> dict[str, Any] | None:
+def _bpu(array: RunningArray) -> Bpu | None:
     """Return the counters and ratios of BPU; None while another policy is in use."""
     context = array.context
     if context.policy is not context.bpu:
         return None
     counts = context.bpu.report()
-    return counts | bpu_ratios(counts)
+    return {**counts, **bpu_ratios(counts)}
 
 
 def stats(array: RunningArray) -> ArrayCounters:
@@ -113,12 +114,12 @@ def _cache(array: RunningArray) -> Cache:
     }
 
 
-def _hottest(array: RunningArray) -> list[dict[str, Any]]:
+def _hottest(array: RunningArray) -> list[HotChunk]:
     """Return the most used chunks; empty for a layout without a chunk table."""
     context = array.context
     if not isinstance(context.access, AccessStats):
         return []
-    found = []
+    found: list[HotChunk] = []
     for chunk, seconds in context.access.hottest(HOTTEST_SHOWN):
         role, _ = context.layout.place(*context.layout.locate(chunk))
         found.append(

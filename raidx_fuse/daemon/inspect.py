@@ -21,7 +21,7 @@ from raidx_fuse.members.threads import run_without_loop
 
 if TYPE_CHECKING:
     from raidx_fuse.answers import Peeked
-    from raidx_fuse.documents import ArrayReport, LastScrub, Member, Volume
+    from raidx_fuse.documents import ArrayReport, Checked, LastScrub, Member, Volume
 
 Question = TypeVar("Question", str, Sequence[str])
 Answer = TypeVar("Answer")
@@ -184,7 +184,7 @@ async def peek(specs: Sequence[str], stripe: int, begin: int, length: int) -> Pe
         raise single(group) from None
 
 
-async def check(specs: Sequence[str]) -> dict[str, Any]:
+async def check(specs: Sequence[str]) -> Checked:
     """Check superblocks, maps and parity of the array that *specs* form; see `check_members`.
 
     The members are locked against a mount meanwhile.

@@ -28,11 +28,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:
-    from raidx_fuse.answers import QueueDecision, WeighedPlan
-
 from raidx_fuse.layouts.numbers import CellIndex, Role
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan
+
+if TYPE_CHECKING:
+    from raidx_fuse.answers import QueueDecision, WeighedPlan
+    from raidx_fuse.documents import BpuThresholds
 
 LIGHT, NORMAL, HEAVY = STATES = ("light", "normal", "heavy")
 RMW, RCW = "rmw", "rcw"
@@ -185,7 +186,6 @@ def words(decision: Decision) -> str:
 
 def numbers(decision: Decision) -> QueueDecision:
     """Return a decision as JSON values, times in seconds."""
-    limits = decision.limits
     return {
         "chosen": decision.chosen,
         "state": decision.state,
@@ -196,12 +196,16 @@ def numbers(decision: Decision) -> QueueDecision:
         "delta_l_s": decision.skew_s,
         "delta_pre": decision.delta_pre,
         "extra_pre_reads": decision.extra_pre_reads,
-        "thresholds": {
-            "t_light_s": limits.t_light_s,
-            "t_heavy_s": limits.t_heavy_s,
-            "t_pre": limits.t_pre,
-            "t_skew_s": limits.t_skew_s,
-        },
+        "thresholds": shown_limits(decision.limits),
+    }
+
+
+def shown_limits(limits: Thresholds) -> BpuThresholds:
+    return {
+        "t_light_s": limits.t_light_s,
+        "t_heavy_s": limits.t_heavy_s,
+        "t_pre": limits.t_pre,
+        "t_skew_s": limits.t_skew_s,
     }
 
 

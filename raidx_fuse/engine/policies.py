@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from raidx_fuse import plugins
 from raidx_fuse.engine import bpu
@@ -28,6 +28,9 @@ from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe, by_role
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of
 from raidx_fuse.store.latency import Latency
 from raidx_fuse.store.queue import MemberQueue
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import BpuCounts
 
 
 class Policy(Protocol):
@@ -322,14 +325,14 @@ class BpuPolicy:
         self._count(decision)
         return rmw if decision.chosen == bpu.RMW else rcw
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> BpuCounts:
         """Return the data for `stats`: counts since the start, and the present state."""
         counters = self.counters
         return {
             "state": self.monitor.state,
             "mean_queue_s": self.monitor.mean_s,
             "mean_skew_s": self._mean_skew_s,
-            "thresholds": self.refresh()._asdict(),
+            "thresholds": bpu.shown_limits(self.refresh()),
             "seconds": self.monitor.seconds(),
             "decisions": dict(counters.decisions),
             "rmw": counters.rmw,

@@ -34,7 +34,7 @@ from raidx_fuse.store.member_io import MemberIO, MemberLostError
 from raidx_fuse.store.xor import xor_into
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import JobDetail
+    from raidx_fuse.documents import JobDetail, Mismatch, ScrubbedMember, SuspectMember
 
 FINDINGS_KEPT = 1000
 
@@ -79,7 +79,7 @@ class Scrub(Job):
         super().__init__(context, job_id)
         self.repair = repair
         self.mismatches = self.repaired = self.assumed = self.unchecked = 0
-        self.findings: list[dict[str, Any]] = []
+        self.findings: list[Mismatch] = []
         self._wrong: Counter[Role] = Counter()
         self._mended: Counter[Role] = Counter()
         self._next = 0
@@ -102,7 +102,7 @@ class Scrub(Job):
             "findings": self.findings,
         }
 
-    def by_member(self) -> list[dict[str, int]]:
+    def by_member(self) -> list[ScrubbedMember]:
         """Return how many chunks of each role were *wrong* and *repaired*, where that is known."""
         return [
             {"role": int(role), "wrong": self._wrong[role], "repaired": self._mended[role]}
@@ -346,7 +346,7 @@ class Scrub(Job):
             }
         )
 
-    def _member(self, role: Role) -> dict[str, Any]:
+    def _member(self, role: Role) -> SuspectMember:
         queue = self.context.member_set.queues[role]
         return {"role": role, "path": queue.member.path if queue else None}
 

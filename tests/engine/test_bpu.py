@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 import trio
@@ -13,6 +12,7 @@ import trio
 from raidx_fuse.array import statistics
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
+from raidx_fuse.documents import Bpu
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.ram import RamMember
@@ -44,10 +44,10 @@ async def modelled(
         yield array
 
 
-def bpu_stats(array: Array) -> dict[str, Any]:
+def bpu_stats(array: Array) -> Bpu:
     """Return what `stats` says of the policy."""
     result = array.stats()["array"]["bpu"]
-    assert isinstance(result, dict)
+    assert result is not None
     return result
 
 

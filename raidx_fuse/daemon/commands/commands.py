@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from raidx_fuse.answers import Explanation, StripeState, VolumePlace
     from raidx_fuse.documents import ArrayReport, CommandStats, DaemonReport, Failing, MemberPlan
     from raidx_fuse.documents import Job as JobStatus
+    from raidx_fuse.documents import VolumeCounters as VolumeStats
 
 INTERVAL_S_MAX = 86400.0
 RATE_BYTES_MAX = 1 << 50
@@ -165,13 +166,20 @@ class ArrayCommands:
             for volume in self.volumes
         }
 
-    def _counted(self, before: dict[Volume, VolumeCounters]) -> list[Result]:
+    def _counted(self, before: dict[Volume, VolumeCounters]) -> list[VolumeStats]:
         """Return the counters of each volume, less those *before*."""
-        found: list[Result] = []
+        found: list[VolumeStats] = []
         for volume, after in self._counters().items():
             earlier = before.get(volume, VolumeCounters())
-            numbers = (new - old for new, old in zip(after, earlier, strict=True))
-            found.append({"name": volume.name, **dict(zip(after._fields, numbers, strict=True))})
+            found.append(
+                {
+                    "name": volume.name,
+                    "reads": after.reads - earlier.reads,
+                    "writes": after.writes - earlier.writes,
+                    "read_bytes": after.read_bytes - earlier.read_bytes,
+                    "write_bytes": after.write_bytes - earlier.write_bytes,
+                }
+            )
         return found
 
     async def explain(

@@ -240,7 +240,15 @@ class VolumeCommands:
         """Return the arrays of the mount, with their free space, and those that are absent."""
         return {
             "arrays": [_array(volumes) for volumes in self._pool.arrays],
-            "absent": [one._asdict() for one in self._pool.absent],
+            "absent": [
+                {
+                    "uuid": one.uuid,
+                    "name": one.name,
+                    "volumes": list(one.volumes),
+                    "total": one.total,
+                }
+                for one in self._pool.absent
+            ],
         }
 
     async def array_forget(self, name: str) -> Forgotten:

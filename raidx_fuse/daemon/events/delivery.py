@@ -11,13 +11,13 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
 
 from raidx_fuse.daemon.events.event import INFO, Event
 from raidx_fuse.daemon.events.programs import (
     JOURNAL,
-    Result,
     run_program,
     send_mail,
     send_to_journal,
@@ -26,6 +26,9 @@ from raidx_fuse.daemon.events.store import EventStore
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.members.threads import in_thread
 from raidx_fuse.settings import MAIL, PROGRAM
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import HookResult
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +92,7 @@ class Delivery:
                 log.critical("bug: the hooks of an event were not run", exc_info=True)
         self.ended.set()
 
-    async def call_hooks(self, event: Event) -> dict[str, Result]:
+    async def call_hooks(self, event: Event) -> dict[str, HookResult]:
         """Run the program and the mailer of the event's array; return how each ended."""
         try:
             settings = await self.settings(event.uuid)

@@ -9,23 +9,19 @@ import signal
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TypedDict
+from typing import TYPE_CHECKING
 
 import trio
 
 from raidx_fuse.daemon.events.event import Event
 from raidx_fuse.errors import UsageError
 
+if TYPE_CHECKING:
+    from raidx_fuse.documents import HookResult
+
 JOURNAL = "/run/systemd/journal/socket"
 PRIORITIES = {"info": 6, "warning": 4, "error": 3}  # as syslog's
 SENDMAIL_PATH = "/usr/sbin:/usr/lib:/sbin"
-
-
-class Result(TypedDict):
-    """How a program ended: whether well, or the *problem* with it."""
-
-    ok: bool
-    problem: str | None
 
 
 def check_program(path: str) -> None:
@@ -36,7 +32,7 @@ def check_program(path: str) -> None:
         raise UsageError(f"{path} is not a program", action="make it executable: chmod +x")
 
 
-async def run_program(program: str, event: Event, limit_s: float) -> Result:
+async def run_program(program: str, event: Event, limit_s: float) -> HookResult:
     """Run *program* for *event*, at most *limit_s*; return *ok*, and the *problem* if not.
 
     Its arguments are those of `mdadm --monitor --program`; its input is the event as JSON.
@@ -44,7 +40,7 @@ async def run_program(program: str, event: Event, limit_s: float) -> Result:
     return await _run([program, *_words(event)], event_text(event), limit_s)
 
 
-async def send_mail(address: str, event: Event, limit_s: float) -> Result:
+async def send_mail(address: str, event: Event, limit_s: float) -> HookResult:
     """Mail *event* to *address* by the system's sendmail; return as `run_program`."""
     mailer = shutil.which("sendmail", path=f"{SENDMAIL_PATH}:{os.environ.get('PATH', '')}")
     if mailer is None:
@@ -52,7 +48,7 @@ async def send_mail(address: str, event: Event, limit_s: float) -> Result:
     return await _run([mailer, "-i", address], mail_text(event, address), limit_s)
 
 
-async def _run(words: Sequence[str], text: str, limit_s: float) -> Result:
+async def _run(words: Sequence[str], text: str, limit_s: float) -> HookResult:
     status: int | None = None
     with trio.move_on_after(limit_s):
         try:

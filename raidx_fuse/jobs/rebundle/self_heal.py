@@ -9,7 +9,7 @@ repeated each minute.
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.jobs.rebundle.job import EVACUATE, GROW, RESTORE
@@ -17,6 +17,9 @@ from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.loop.tasks import rest
 from raidx_fuse.settings import SETTINGS
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import Restore
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +54,7 @@ class SelfHeal:
             except RaidxError as error:
                 log.error("redundancy cannot be restored: %s", error)
 
-    def status(self) -> dict[str, Any] | None:
+    def status(self) -> Restore | None:
         """Return what `status` shows while a member is lost, else None."""
         member_set = self.array.member_set
         if not member_set.lost:

@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import trio
@@ -36,7 +36,7 @@ from raidx_fuse.store.chunk_table import Move
 from raidx_fuse.store.member_io import MemberLostError
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import JobDetail, TunerState, TuningPlan
+    from raidx_fuse.documents import JobDetail, TunerMove, TunerState, TuningPlan
 
 REQUESTS_MIN = 100  # a mean of fewer says little
 SLOWER = 1.02  # times the response time that the same load had
@@ -412,7 +412,7 @@ class Tuner:
             "moves": [self._shown(step) for step in plan.steps[:SHOWN_MAX]],
         }
 
-    def _shown(self, step: Step) -> dict[str, Any]:
+    def _shown(self, step: Step) -> TunerMove:
         layout = self.layout
         cell = step.moves[0][0]
         bundle, column = stripe_and_cell(cell, layout.length)

@@ -21,7 +21,6 @@ from raidx_fuse.pool.balance.utilisation import (
     ArrayShape,
     DiskTimes,
     ServiceTimes,
-    VolumeLoad,
     utilisation,
     utilisations,
 )
@@ -32,6 +31,7 @@ from raidx_fuse.store.queue import MemberQueue
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import Load, PoolLoads
+    from raidx_fuse.documents import VolumeLoad as VolumeLoadDocument
 
 UNKNOWN = DiskTimes(0.008, 0.0, 1 / 150e6)
 """Of a hard disk; only as long as nothing was measured in the whole pool."""
@@ -157,26 +157,24 @@ class Sampler:
 
     def report(self) -> PoolLoads:
         """Return the newest observations of arrays and volumes as JSON values."""
-        volumes = []
+        volumes: list[VolumeLoadDocument] = []
         for part in self._pool:
             shape = self.shape(part.array)
             for volume in part.volumes:
                 load = self._monitor.mean_load(volume.uuid, 1)
                 volumes.append(
-                    {"volume": volume.name, "array": part.array.name, **_load(load)}
-                    | {"utilisation": utilisation(shape, load)}
+                    {
+                        "volume": volume.name,
+                        "array": part.array.name,
+                        "reads_per_second": load.reads_s,
+                        "writes_per_second": load.writes_s,
+                        "mean_read": load.read_bytes,
+                        "mean_write": load.write_bytes,
+                        "utilisation": utilisation(shape, load),
+                    }
                 )
         seconds = self._settings.value("hot.interval")
         return {"interval_seconds": seconds, "arrays": self.arrays(), "volumes": volumes}
-
-
-def _load(load: VolumeLoad) -> dict[str, float]:
-    return {
-        "reads_per_second": load.reads_s,
-        "writes_per_second": load.writes_s,
-        "mean_read": load.read_bytes,
-        "mean_write": load.write_bytes,
-    }
 
 
 def _read(array: Array, now_s: float) -> _Reading:
