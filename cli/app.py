@@ -7,7 +7,6 @@ interrupted. An exception that errors.py does not define is a bug and keeps its 
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -117,7 +116,9 @@ class Nouns(click.Group):
         """Resolve as click does; raise UsageError with similar names for an unknown command."""
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
-            near = difflib.get_close_matches(name, [*self.commands, *ALIASES], n=3, cutoff=0.6)
+            from difflib import get_close_matches  # late: for this error alone
+
+            near = get_close_matches(name, [*self.commands, *ALIASES], n=3, cutoff=0.6)
             hint = f"did you mean {' or '.join(near)}?" if near else "see 'raidx --help'"
             raise NoCommandError(f"no command {name!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)

@@ -15,7 +15,6 @@ instead of both; empty: none. Options that permit losses are refused in a file.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -57,6 +56,8 @@ def read() -> dict[str, Any]:
             continue
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror}", action="make it readable") from None
+        import tomllib  # late: few machines have a file
+
         try:
             if len(text) > BYTES_MAX:
                 raise ValueError(f"it is larger than {BYTES_MAX} bytes")

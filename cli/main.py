@@ -11,6 +11,7 @@ try:
     import click
 
     from raidx_fuse.cli.app import Commands, Verbs
+    from raidx_fuse.version import VERSION
 except (ImportError, MemoryError, OSError) as error:
     # Under ulimit -v or -n the libraries may fail to load; any other missing module is a bug.
     if isinstance(error, ImportError) and "failed to map segment" not in str(error):
@@ -19,7 +20,7 @@ except (ImportError, MemoryError, OSError) as error:
 
 
 @click.group("raidx", cls=Verbs, commands=Commands())
-@click.version_option(package_name="raidx-fuse", message="raidx %(version)s")
+@click.version_option(VERSION, message="raidx %(version)s")
 def main() -> None:
     """A virtual disk over member disks: RAID to mount, break, grow and study.
 

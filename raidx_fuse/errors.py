@@ -18,7 +18,6 @@ import errno as _errno
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from enum import StrEnum
 
 _WORD = re.compile("(?<=[a-z])(?=[A-Z])")
@@ -191,6 +190,8 @@ def unknown(
     what: str, name: str, known: Collection[str], reason: Reason | None = None
 ) -> UsageError:
     """Return the error for a *name* of a *what* that is not *known*: it suggests the nearest."""
+    from difflib import get_close_matches  # late: for this error alone
+
     near = get_close_matches(name, known, 1)
     return UsageError(
         f"unknown {what} {name[:NAME_CHARS_MAX]!r}",

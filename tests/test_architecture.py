@@ -19,7 +19,18 @@ PACKAGE = ROOT / "raidx_fuse"
 # The layers, from the ground up: a module imports only from its own package and from those before
 # it, annotations included. A name is a package of raidx_fuse, or a module of its top folder.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "laws", "late", "units", "settings", "answers", "documents", "typed", "plugins"),
+    (
+        "errors",
+        "laws",
+        "late",
+        "units",
+        "settings",
+        "answers",
+        "documents",
+        "typed",
+        "plugins",
+        "version",
+    ),
     ("loop",),
     ("layouts",),
     ("members",),

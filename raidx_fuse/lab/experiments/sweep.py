@@ -15,7 +15,6 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from importlib.metadata import version
 from typing import Any
 
 from raidx_fuse.errors import UsageError
@@ -25,6 +24,7 @@ from raidx_fuse.lab.experiments.results import measures
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
 from raidx_fuse.lab.experiments.spec import parse_experiment
 from raidx_fuse.lab.loads.record import Recorder
+from raidx_fuse.version import VERSION
 
 RUNS_MAX = 100_000
 
@@ -131,7 +131,7 @@ def compute_run(run: SweepRun, recorder: Recorder | None = None) -> dict[str, An
     return {
         **result,
         "distribution": recorder.distribution(),
-        "version": version("raidx-fuse"),
+        "version": VERSION,
         "spec": run.name,
         "spec_sha256": sha256(run.text.encode()).hexdigest(),
         "seed": experiment.seed,
