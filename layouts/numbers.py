@@ -2,8 +2,8 @@
 
     logical chunk --locate--> (stripe, cell) --place--> (role, member chunk) --> byte offset
 
-At run time they are plain integers. Arithmetic on them gives an `int`, and whoever passes it on
-says what it is:
+At run time they are plain integers. Arithmetic on them gives an `int`, and the caller that passes
+it to a function names its kind again:
 
 * on the path of every request by the annotation of the function or table that it comes from, or
   by one of the functions below, which are `range`, `enumerate` and `divmod`;

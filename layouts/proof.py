@@ -1,4 +1,4 @@
-"""Is a code what it claims to be? Checked before a code of another package holds anybody's data.
+"""Is a code what it claims to be? Checked before a code of another package holds data.
 
 The codes of this package are proved by its tests; those of plug-ins whenever they are built.
 """

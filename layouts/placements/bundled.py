@@ -18,10 +18,10 @@ access, a 2-byte mean interval, a 1-byte role. The cell number is bundle * L + c
 two look-ups. The place of a cell that never moved follows from the numbers of chunks alone, so a
 new array stores no table. After a move, memory takes 20: 4 for the reverse index, 1 for the runs.
 
-Members join and leave: a role whose member left has 0 chunks until another member takes it. So the
+Members join and leave the array: a role without a member has 0 chunks until one takes it. So the
 numbers from which the initial places follow are kept apart, as the `Founding`. Two kinds of cells
-have no computed place: those of bundles that were appended later, and those of roles whose founding
-member left. They have the role `NOBODY` until `assign` gives them a place.
+have no computed place: those of bundles that were appended later, and those of roles whose initial
+member left the array. They have the role `NOBODY` until `assign` gives them a place.
 
 Logical chunks fill the bundles in order: the layout is *contiguous*, not *aligned*. Callers of
 `move` and `assign` ensure that no two cells get the same place.
@@ -97,7 +97,7 @@ class Founding:
 
     The initial table is computed from them. They stay the same when members join or leave later, so
     that the places of chunks that never moved need not be stored.
-    *roles* are the roles that their founding member, or one rebuilt in its place, still has.
+    *roles* are the roles that their initial member, or one rebuilt in its place, still has.
     """
 
     counts: tuple[int, ...]
@@ -217,7 +217,7 @@ class BundleLayout(Layout):
         return allocate(counts, self.length, spare=spare, limit=limit)
 
     def _check_founders(self, disk: NDArray[np.uint8], roles: Iterable[Role]) -> None:
-        """Raise LayoutError if one of *roles* now has fewer chunks than its founding cells need."""
+        """Raise LayoutError if one of *roles* now has fewer chunks than its initial cells need."""
         for role in roles:
             room = self.counts[role] if role < len(self.counts) else 0
             if np.count_nonzero(disk == role) > room:
@@ -338,7 +338,7 @@ class BundleLayout(Layout):
         self.member_chunks = max(counts)
 
     def forget_founder(self, role: Role) -> None:
-        """Note that the founding member of *role* left and was not rebuilt on another member."""
+        """Note that the initial member of *role* left and was not rebuilt on another member."""
         founding = self.founding
         self.founding = Founding(founding.counts, founding.bundles, founding.roles - {role})
 
@@ -373,7 +373,7 @@ class BundleLayout(Layout):
             index[chunks] = cells
 
     def problem_beyond_founding(self) -> str | None:
-        """Return why the bundles beyond the founding ones are invalid (see `problem`), or None."""
+        """Return why the bundles beyond the initial ones are invalid (see `problem`), or None."""
         first = self.founding_stripes
         rows = np.sort(self.disk[first * self.length : self.cells].reshape(-1, self.length), axis=1)
         twice = np.flatnonzero((rows[:, 1:] == rows[:, :-1]).any(axis=1))

@@ -72,7 +72,7 @@ def plan_moves(
 
     *disk* and *live* have the shape (bundles, L): the role of each cell, and whether the cell is
     written. *caps* is the capacity of each role in chunks. If not everything is possible, the plan
-    does as much as possible; written chunks leave the leaving roles before unwritten ones.
+    does as much as possible; written chunks are moved off leaving roles before unwritten ones.
     """
     width, length = len(caps), disk.shape[1]
     used = np.bincount(disk.reshape(-1), minlength=width)[:width]
