@@ -56,7 +56,7 @@ Chunks = NDArray[np.int64]
 
 
 class Noted(Protocol):
-    """Is told of every chunk that a request uses: in *noted*, chunk for a read, ~chunk for a write.
+    """Collects every chunk that a request uses: in *noted*, chunk for a read, ~chunk for a write.
 
     A caller that appends to *noted* itself calls `sample` whenever the length of the list is a
     multiple of `SAMPLE_MASK` + 1.
@@ -72,7 +72,7 @@ class Noted(Protocol):
 
 
 class AccessCounter(ABC):
-    """What those who count accesses share; see `Noted`.
+    """What the counters of accesses share; see `Noted`.
 
     *queue_means* are the arrival-instant queue lengths by role, of *queues*.
     """
@@ -284,8 +284,8 @@ class AccessStats(AccessCounter):
         """Return the mean intervals of *cells* in ticks, as if each were used with the last ones.
 
         The value is infinite where nothing is known. A chunk that was hot cools down this way
-        (section V.A) while others are used. Time in which nobody uses any says nothing about them:
-        after some seconds of it all chunks would seem equally hot.
+        (section V.A) while others are used. Idle time of the array does not cool chunks: after some
+        seconds of it all would seem equally hot.
         """
         layout = self._layout
         interval = layout.interval[cells].astype(np.float64)
@@ -444,7 +444,7 @@ def counter_of(
 def heat_of_bundles(layout: Layout, access: AccessStats) -> Heat:
     """Return the heat of a raidx layout, whose look-up table knows each chunk, in regions.
 
-    The table does not tell reads from writes, so every region has their mean share.
+    The table does not distinguish reads from writes, so every region has their mean share.
     """
     count = layout.code.data_count
     rates, runs = access.rates()

@@ -1,13 +1,13 @@
-"""What changes while a member is away, so that it is caught up by that and nothing else.
+"""The regions that change while a member is absent, so that only these are rebuilt when it returns.
 
-A member that leaves (it fails, or is absent at a start) holds what it held then. From that moment
-on the array keeps a map of the regions of stripes that may differ, in the superblocks of the others
+A member that leaves the array (it fails, or is missing at a start) holds what it held then. The
+array then keeps a map of the regions of stripes that may differ, in the superblocks of the others
 (format/configuration/away.py). If the member returns, its role is rebuilt like that of any new
 member, but the rebuild visits only these regions (jobs/rebuild.py).
 
 Laws:
 
- 1. When a member leaves, everything that it may lack is in the map: the stripes that were written
+ 1. When a member becomes absent, all that it may lack is in the map: the stripes that were written
     past the log since their region was marked in the dirty bitmap, finished or not (a bit is
     cleared after a flush; of a region marked before the start, all stripes), and the stripes of
     every record that the log may still redo (their home places are flushed before the tail moves).
@@ -21,7 +21,7 @@ Laws:
     holds, and before a rebuild writes what the log holds to the member that is caught up. A crash
     in between finds the record, and the start notes the stripes of all records that it redoes, and
     those that await their resync.
- 4. Notes are dropped only when no member is away, or none can be caught up any more.
+ 4. Notes are dropped only when no member is absent, or none can be caught up any more.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ REGIONS_MIN = 64
 
 
 class ChangedRegions:
-    """The map of what changed while members were away, in memory and in the superblocks.
+    """The map of what changed while members were absent, in memory and in the superblocks.
 
     *logged* returns the stripes whose records the log may still redo.
     """
@@ -89,7 +89,7 @@ class ChangedRegions:
 
     @property
     def active(self) -> bool:
-        """Whether a member is away that can be caught up, or one is being caught up."""
+        """Whether an absent member can be caught up, or one is being caught up."""
         return KEY in self.member_set.config.jobs
 
     # -- members leave -------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class ChangedRegions:
     # -- writes --------------------------------------------------------------------------------
 
     def note(self, stripes: Iterable[Stripe]) -> None:
-        """Note, in memory, that *stripes* change while a member of theirs is away."""
+        """Note, in memory, that *stripes* change while a member of theirs is absent."""
         if not self.active:
             return
         regions, size = self._away.regions, self._away.stripes
@@ -205,7 +205,7 @@ class ChangedRegions:
                 self._being_saved = 1, set()
 
     def has(self, stripe: Stripe) -> bool:
-        """Return whether *stripe* may have changed while a member was away."""
+        """Return whether *stripe* may have changed while a member was absent."""
         return stripe // self._away.stripes in self._away.regions
 
     def is_noted(self, stripe: Stripe) -> bool:
@@ -249,8 +249,8 @@ class ChangedRegions:
     async def is_behind(self, member_uuid: str, member: Member) -> bool:
         """Return whether *member* has older pages than the one that left: it is an old copy of it.
 
-        Pages that cannot be read say nothing: they are written anew. Of one that left before the
-        last start only the event counter tells.
+        Pages that cannot be read are ignored: they are written anew. Of a member that left before
+        the last start only the event counter is compared.
         """
         for pages, least in self._pages.get(member_uuid, ()):
             with suppress(MemberError):

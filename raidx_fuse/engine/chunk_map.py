@@ -67,12 +67,12 @@ def heat_of(context: ArrayContext) -> Heat:
 
 
 class RequestHeat:
-    """Counts the accesses of chunks of *context* in place of *behind*, while somebody watches.
+    """Counts the accesses of chunks of *context* in place of *behind*, while the map is shown.
 
-    `AccessStats` knows them for raidx layouts. *behind*, which counts for the others, knows only
-    how often regions of the image were used in the last hour. The first look makes a `RequestHeat`
-    the context's counter (see `Noted`); it passes on what it notes to *behind*, which counts alone
-    again when nobody has looked for `WATCHED_S`.
+    `AccessStats` has these counts for raidx layouts. *behind*, which counts for the others, has
+    only how often regions of the image were used in the last hour. The first look makes a
+    `RequestHeat` the context's counter (see `Noted`); it passes on what it notes to *behind*, which
+    counts alone again after `WATCHED_S` without a look.
 
     A look takes the requests since the last one as a batch, `PICKED_MAX` of them, each of which
     stands for as many as were left out. Older batches fade with the time constant `FADING_S`.
@@ -94,7 +94,7 @@ class RequestHeat:
         self.sample()
 
     def sample(self) -> None:
-        """Keep the list short; stop to count if nobody watches any more."""
+        """Keep the list short; stop counting if the map is no longer shown."""
         self.behind.sample_queues()
         if len(self.noted) >= NOTED_MAX:
             self._seen += len(self.noted)

@@ -34,7 +34,8 @@ from raidx_fuse.store.written_map import WrittenMap
 # Writes past the log that are not durable yet. A log record may end inside a sector; the checkpoint
 # then keeps the rest of that sector as it is on the member. If this rest is itself part of a write
 # that is not durable, a power cut may drop the write but keep the record: half of each, a content
-# that nobody wrote. So a record that covers part of a sector waits for a flush while there are any.
+# that was never written. So a record that covers part of a sector waits for a flush while there are
+# any.
 
 
 class UnflushedWrites:
@@ -316,7 +317,7 @@ class ArrayContext:
         """Return the roles whose superblock records say that unwritten places read as zero.
 
         The set is empty during a restripe. There a place becomes unwritten as soon as its chunk has
-        moved away, so it need not read as zero; a member that took a role meanwhile received what
+        moved, so it need not read as zero; a member that took a role meanwhile received what
         was at the place then.
         """
         if isinstance(self.layout, RestripeLayout):
@@ -401,10 +402,10 @@ class ArrayContext:
 
     @asynccontextmanager
     async def past_the_log(self, stripes: Sequence[Stripe]) -> AsyncIterator[None]:
-        """Let the caller, who holds the locks of *stripes*, write to their home places.
+        """Let the caller, which holds the locks of *stripes*, write to their home places.
 
         First their regions are marked: a member that leaves from now on lacks them. Then what the
-        members lack that are away already is noted, durably. Raises RaidxError.
+        absent members lack is noted, durably. Raises RaidxError.
         """
         self.locks.require_held(stripes)
         await self.dirty_bitmap.enter(stripes)

@@ -11,27 +11,27 @@ A request that does not suspend is one step to every other task, so nothing can 
 needs no entry. Laws:
 
  1. A request that suspends is inside the gate of its volume, then inside that of the array's
-    layout, until it is answered. Who is inside does not enter again: parts of a request over
+    layout, until it is answered. A request that is inside does not enter again: parts of one over
     several extents pass their volume's gate once. A long discard enters the layout's gate batch by
     batch, as image offsets survive a change of the layout; the volume's gate it holds to its end.
  2. A write that has to wait for the window or the watermark of a volume move (pool/transfer.py)
     waits before it enters, and looks again after each wait. A write across the watermark is two
     writes: no request is inside the layout's gates of two arrays, and nothing closes two gates of a
     kind.
- 3. What those inside wait for never enters a layout's gate, and runs on while it is closed:
+ 3. What the requests inside wait for never enters a layout's gate, and runs while it is closed:
     checkpoints, logging of parity, mending, the resync of a stripe on demand, flushes, superblocks,
-    records that are late. Some of them hold stripe locks: closing a layout's gate waits for these
+    records that are late. Some of these hold stripe locks: closing a layout's gate waits for these
     locks too (`ArrayContext.closed`).
  4. A job is inside for one window, and never while it is paused, throttled, retrying or ending:
     the end of a job closes the gate itself.
  5. Memory changes in (4) without an await, so that readers find all of it old or all of it new.
-    While a layout's gate is closed no fast path writes; fast reads go on.
+    While a layout's gate is closed no fast path writes; fast reads continue.
  6. Hot spares and failures close nothing: their members have nothing that a request could miss
     (store/member_set.py, role_epoch). An unmount closes nothing: front ends and jobs stop, then the
     log is drained.
 
-Who waits for whom, outermost first; each may wait for what stands further down, and never for what
-stands further up while it holds its own:
+The order of waiting, outermost first: the holder of one of these may wait for those further down,
+and never for those further up:
 
     pool.starting, Membership.attaching          (a command that changes places)
     the turn of a closer, the gate of a volume   (closers, requests)
@@ -45,9 +45,9 @@ stands further up while it holds its own:
     a member's answer, at most `io.timeout_s`
 
 So everything inside a gate ends by itself, after waits that are bounded. (1) may last as long as
-the longest request, a discard of a whole volume say, but nobody waits for it: the gate is open. (3)
+the longest request, a discard of a whole volume say, but delays no request: the gate is open. (3)
 can be as long only if such a request began meanwhile. It is bounded: after `io.timeout_s` the gate
-opens again, the change fails with BusyError, and the requests that came meanwhile go on.
+opens again, the change fails with BusyError, and the requests that came meanwhile continue.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ from raidx_fuse.laws import Law, LawError, Laws
 
 
 class Generation(list[None]):
-    """Those who entered a gate between two calls of `Gate.passed`: one item for each still inside.
+    """The entries between two calls of `Gate.passed`: one item for each that is still inside.
 
-    A list, because to enter and to leave is then no call of a function. *awaited*: somebody waits
+    A list, because to enter and to leave is then no call of a function. *awaited*: a closer waits
     until it is empty.
     """
 
@@ -90,7 +90,7 @@ class Generation(list[None]):
 class Gate:
     """The gate of *what*; see the module. *is_closed*: requests wait in front of it.
 
-    *laws* are those of its array. *latest* are those who entered since the last `passed`.
+    *laws* are those of its array. *latest* are the entries since the last `passed`.
     """
 
     __slots__ = (
@@ -110,7 +110,7 @@ class Gate:
         self.is_closed = False
         self._on_turn: Callable[[], None] | None = None
         self._opens = trio.Event()  # set when a closed gate opens
-        self._turn = trio.Lock()  # held by the one who closes
+        self._turn = trio.Lock()  # held by the closer
         self.latest = Generation()
         self._older: list[Generation] = []
 
@@ -153,13 +153,13 @@ class Gate:
         return len(self.latest) + sum(map(len, self._older))
 
     def require_empty(self, change: str) -> None:
-        """Raise LawError if somebody is inside while *change* is made."""
+        """Raise LawError if a request or window is inside while *change* is made."""
         if self.inside:
             under = f"{change} under {self.inside} requests of {self.what}"
             raise self._laws.broken(Law.GATE, under)
 
     async def passed(self) -> None:
-        """Return when all who are inside now have left. The gate stays as it is."""
+        """Return when all that are inside now have left. The gate stays as it is."""
         if self.latest:
             self._older.append(self.latest)
             self.latest = Generation()
@@ -175,11 +175,11 @@ class Gate:
         drain: Callable[[], Awaitable[None]] | None = None,
         quiet: Callable[[], Awaitable[None]] | None = None,
     ) -> AsyncIterator[None]:
-        """Run the block while the gate is closed and nobody is inside; one caller at a time.
+        """Run the block while the gate is closed and empty; one caller at a time.
 
-        *drain* is awaited before the gate closes, *quiet* when nobody is inside any more; it is the
-        last to suspend. Raises BusyError, with the gate open, if that takes longer than *limit_s*,
-        and what *drain* raises.
+        *drain* is awaited before the gate closes, *quiet* when it is closed and empty; *quiet* is
+        the last to suspend. Raises BusyError, with the gate open, if that takes longer than
+        *limit_s*, and what *drain* raises.
         """
         async with self._turn:
             await self.passed()

@@ -10,8 +10,8 @@ write past the log to it waits until no record of its stripe may be redone (jour
 Cells that were never written move without being read. If the target member is relied on to read as
 zero, zeros are written at the new place, because another cell may have left its bytes there. The
 content of a lost member is recovered by its chain, for movers that may work on a degraded array.
-What nothing gives back stays where it is, unless redundancy is restored: then it is given up, as in
-a rebuild (write/mend.py).
+Unrecoverable content stays where it is, unless redundancy is restored: then it is given up, as in a
+rebuild (write/mend.py).
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Every write, every degraded read and each window of a background job takes the l
 stripes in ascending order, which rules out deadlock. Reads of healthy cells take none. Taking a
 free lock is one dict insertion (0.1 us), so a request that never suspends pays no more.
 
-The array changes its shape while no lock is held (`free`); the gate of its layout keeps requests
-and jobs away meanwhile (gate.py).
+The array changes its shape while no lock is held (`free`); meanwhile requests and jobs wait at the
+gate of its layout (gate.py).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class StripeLocks:
             self.release(stripe)
 
     async def free(self) -> None:
-        """Return when no lock is held; the caller goes on without suspending."""
+        """Return when no lock is held; the caller continues without suspending."""
         while self.held:
             if self._free is None:
                 self._free = trio.Event()

@@ -1,15 +1,15 @@
 """Mending: pages that a member cannot read are recomputed, written again and read again.
 
 A page that the code gives back is logged like any other write, placed by a checkpoint, and read. A
-member on which that fails is out. A page that nothing gives back, because members are lost or the
-layout has no redundancy, stays as it is: the member may read it one day, or the lost member comes
-back. It is *given up* when something needs its place: a write there, or a rebuild, a replacement or
-a restoration (jobs/rebundle) whose content depends on it. Then, in this order:
+member on which that fails is failed. A page that nothing gives back, because members are lost or
+the layout has no redundancy, stays as it is: the member may read it one day, or the lost member may
+return. It is *given up* when its place is needed: by a write there, or by a rebuild, a replacement
+or a restoration (jobs/rebundle) whose content depends on it. Then, in this order:
 
 1. The data chunks that are lost with it are entered into the list of lost chunks, durably.
 2. The place is written, as a test: what follows goes through the log, which must not have content
    for a place that cannot be written. The stripe is marked and noted as changed before
-   (`ArrayContext.past_the_log`): until step 3 its chains do not hold, and who is away lacks it.
+   (`ArrayContext.past_the_log`): until step 3 its chains do not hold, and absent members lack it.
 3. Its content becomes what is being written, or zeros, and the parities of these bytes are computed
    from the data again, lost data as zeros. So the chains of the stripe hold.
 """
@@ -86,7 +86,7 @@ class Mender:
     ) -> bool:
         """Mend *stripes*, whose locks are held; give up what is *needed* and lost.
 
-        What can be mended can be read from its home place afterwards, or its member is out. Returns
+        A mended page can be read from its home place afterwards, or its member has failed. Returns
         whether any of their pages was unreadable. In an array that was started read-only, nothing
         is mended. Raises what the members raise.
         """
@@ -118,7 +118,7 @@ class Mender:
             if role < 0:
                 continue
             for page in unreadable.pages(role, begin, begin + context.chunk_bytes):
-                if unwritten >> cell & 1:  # nobody reads it; its first write heals it
+                if unwritten >> cell & 1:  # never read; its first write heals it
                     unreadable.discard(role, page)
                     continue
                 at = page * PAGE_BYTES - begin
@@ -227,7 +227,7 @@ class Mender:
         await self.keep_lost()
 
     async def _verify(self, written: Sequence[Page]) -> None:
-        """Read the pages *written*, which are at home; a member that still cannot is out."""
+        """Read the pages *written*, which are at home; a member that still cannot is failed."""
         member_set = self.context.member_set
         for role, page in written:
             queue = member_set.queues[role]

@@ -59,7 +59,7 @@ def keep_locked(
 ) -> PendingWrite | None:
     """Lock *stripes* and return them with the writes *left* to do; None if none are left.
 
-    Nobody holds a lock of *stripes*. If nothing is left, *arena* is returned to its pool.
+    No lock of *stripes* is held. If nothing is left, *arena* is returned to its pool.
     """
     if left:
         return PendingWrite(context.locks.take_free(stripes), left, arena)

@@ -16,7 +16,7 @@ Everything else is left to the general path before anything has changed:
 * a member that cannot read synchronously.
 
 A member that reads synchronously may still not write so. The writes that are left are then returned
-to the caller, who completes them under the stripe's lock. They are never computed again: the old
+to the caller, which completes them under the stripe's lock. They are never computed again: the old
 data, from which the parity was computed, is already overwritten.
 """
 

@@ -374,7 +374,7 @@ class Writer:
                 raise context.member_set.laws.broken(Law.BYPASS, f"stripe {piece.stripe}")
 
     def _require_noted(self, direct: list[Piece]) -> None:
-        """Raise LawError unless what members that are away lack of *direct* is noted."""
+        """Raise LawError unless what absent members lack of *direct* is noted."""
         context = self.context
         lost_cells, lost_at = context.layout.lost_cells, context.member_set.lost_at
         stripes = (piece.stripe for piece in direct)
@@ -439,7 +439,7 @@ class Writer:
     ) -> bool:
         """Commit logged pieces and first writes; return False if a role was taken meanwhile.
 
-        What was planned for the former member must not reach the new one: the caller plans again.
+        Writes planned for the former member must not reach the new one: the caller plans again.
         """
         context = self.context
         journal = context.journal
