@@ -248,11 +248,11 @@ async def assemble(
 ) -> Assembly:
     """Return the array that *members*, in any order, form. Writes nothing.
 
-    What is no member, is truncated, cannot be read or carries a signature of somebody else, is left
-    out as if it had not been given, and named in a warning. Raises UsageError without members,
-    OtherVersionError for a member whose superblock this program does not know, and AssemblyError
-    with one line that names the members concerned: of another array, the same member twice, a split
-    brain, or too many members missing.
+    A file or device that is no member, is truncated, cannot be read or carries a signature of
+    another format, is left out as if it had not been given, and named in a warning. Raises
+    UsageError without members, OtherVersionError for a member whose superblock this program does
+    not know, and AssemblyError with one line that names the members concerned: of another array,
+    the same member twice, a split brain, or too many members missing.
     """
     if not members:
         raise UsageError("no members given", action="name the array's disks")

@@ -230,7 +230,7 @@ class _Found:
         if not ours or number != page or not generation:
             self.result.damaged.append(DamagedPage(page, slot, 0))  # a misdirected write
         elif generation > COUNTER_MAX:
-            self.result.damaged.append(DamagedPage(page, slot, 0))  # nobody counted as far as that
+            self.result.damaged.append(DamagedPage(page, slot, 0))  # beyond any count
         else:
             self.result.older[page] = min(generation, self.result.generations[page])
             if generation > self.result.generations[page]:

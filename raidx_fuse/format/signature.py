@@ -6,8 +6,8 @@ costs the user an option; a false negative could cost a disk.
 
 A disk that becomes a member is searched whole (`find_signatures`). Of one that is a member already
 only the front counts (`find_in_front`), because users' data lies behind it. Creation clears the
-front, and arrays write nothing there but their superblocks: any other format was made later, by
-somebody who took the disk for free.
+front, and arrays write nothing there but their superblocks: any other format was made later, on a
+disk that was believed to be free.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ async def clear_signatures(member: Member, end: int) -> None:
     """Overwrite the signatures on *member* before byte *end* with zeros; not flushed.
 
     Behind *end* is content that stays: there the same bytes are a user's. A page that cannot be
-    read is passed over: nobody finds a signature there either. Raises MemberError.
+    read is passed over: no program finds a signature there either. Raises MemberError.
     """
     head = await _readable(member, 0, min(HEAD_BYTES, end))
     found = find_in_head(head)
@@ -222,8 +222,8 @@ async def _readable(member: Member, offset: int, length: int) -> bytes:
 def find_in_front(slots: Sequence[Slot]) -> list[Signature]:
     """Return the signatures of others in front of a member whose *slots* were read for that.
 
-    What looks like one inside an intact superblock is none: nobody has written there since. A part
-    that could not be read has no signature. In rising order of offset.
+    A magic number inside an intact superblock is no signature: its checksum says that nothing was
+    written there since. A part that could not be read has no signature. In rising order of offset.
     """
     front = b"".join(slot.content.ljust(SUPERBLOCK_SLOT_BYTES, b"\0") for slot in slots)
     intact = [

@@ -1,4 +1,4 @@
-"""What changed while members were away: `jobs.away` of a configuration. FORMAT.md has the fields.
+"""What changed while members were absent: `jobs.away` of a configuration (fields: FORMAT.md).
 
 The map names the regions of stripes that may differ from what each member in *left* holds. It has
 the resolution that fits: if too many regions are named, they become larger, so that more counts as
@@ -35,7 +35,7 @@ from raidx_fuse.format.configuration.progress import REBUILD
 KEY = "away"
 """The key of the map in the `jobs` of a configuration."""
 CHANGED = "changed"
-"""The key in a rebuild's progress that says: only what changed while its member was away."""
+"""The key in a rebuild's progress that limits it to what changed while its member was absent."""
 TEXT_BYTES_MAX = 8 << 10  # of the packed regions
 REGIONS_MAX = 1 << 18  # of an array, however large: a start and each save go through all of them
 SHAPE_BYTES = 8
@@ -44,7 +44,7 @@ _MOVING = ("grow", "restripe", "reshape")
 
 @dataclass(slots=True)
 class Away:
-    """The map: *regions*, of *stripes* stripes each, and who *left*.
+    """The map: *regions*, of *stripes* stripes each, and the members that *left* the array.
 
     *left*: member UUID -> lowest and highest event counter that its superblock can have.
     """
@@ -82,7 +82,7 @@ def shape_of(config: ArrayConfig) -> str:
 
 
 def catches_up(config: ArrayConfig, record: MemberRecord) -> bool:
-    """Return whether the member of *record* is being rebuilt by what changed while it was away.
+    """Return whether the member of *record* is rebuilt only where stripes changed in its absence.
 
     If its map has been dropped meanwhile, it is not, though another member has begun a new map.
     """

@@ -4,7 +4,7 @@ A change that a user requests is refused if it does not fit or leaves less than 
 reserve is for changes that cannot be refused: members fail, counters rise, chunks are lost. If the
 space is not enough even for these, path hints are shortened first, because they are for messages
 only; then what the array remembers for people (remembered.py) is left out, then what changed while
-members were away (away.py); then the list of lost chunks is rounded up (lost_chunks.py).
+members were absent (away.py); then the list of lost chunks is rounded up (lost_chunks.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Check the saved progress of unfinished jobs in the superblocks before a job continues.
 
-A job, or a field of one, that is not known here is refused: who goes on without it may undo what it
-stands for.
+A job, or a field of one, that is not known here is refused: a program that ignores it may undo what
+it stands for.
 """
 
 from __future__ import annotations
