@@ -225,7 +225,7 @@ class DirtyBitmap:
             await rest(QUIET_S)
             try:
                 await self.clean_quiet()
-            except RaidxError as error:  # writers get the error too; this task goes on
+            except RaidxError as error:  # writers get the error too; this task continues
                 log.warning("dirty regions stay marked: %s", error)
 
     # -- torn stripes ----------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class DirtyBitmap:
         return not (self._marked or self._inflight or self._resync)
 
     def require_idle(self) -> None:
-        """Raise LawError if a bit is set: it would speak of other stripes after `reshape`."""
+        """Raise LawError if a bit is set: it would stand for other stripes after `reshape`."""
         if not self.idle:
             raise self.pages.member_set.laws.broken(Law.UNMARKED, "another layout")
 

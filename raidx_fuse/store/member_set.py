@@ -200,8 +200,8 @@ class MemberSet:
         self._config_lock = trio.Lock()
         self._flush_rounds = FlushRounds(self._flush_members)
         self.refresh()
-        # Of the last round that all members took. Of the start, it is not known who was told of an
-        # exclusion.
+        # Of the last round that reached all members. For the round of the start, it is not known
+        # which members have received an exclusion.
         self._reached_events = -1 if self.lost and not read_only else config.events
         self._taken_events = config.events
         self._deaf = ""  # a member that stays and did not take the last superblock
@@ -375,9 +375,9 @@ class MemberSet:
         """Note which pages of a failed read are unreadable: one bad sector costs no member.
 
         *change* is that of *unreadable* when the read began. A page that was known by then may be
-        younger than the plan of the reader, who plans again. A reader that asks on and on cannot
-        plan around it. Then, as after other errors, the member is failed, or the error is raised if
-        it cannot be spared.
+        younger than the plan of the reader, which plans again. A reader that repeats the read
+        cannot plan around it. Then, as after other errors, the member is failed, or the error is
+        raised if it cannot be spared.
         """
         queue, unreadable, error = operation.queue, self.unreadable, operation.error
         begin, end = operation.offset, operation.offset + operation.size_bytes
@@ -453,7 +453,7 @@ class MemberSet:
     # -- writing, punching and flushing --------------------------------------------------------
 
     async def write(self, requests: Sequence[MemberIO], *, background: bool = False) -> None:
-        """Write the buffers of *requests*; a member that fails is excluded, the others go on.
+        """Write the buffers of *requests*; a member that fails is excluded, the others continue.
 
         Raises MemberError (or NoSpaceError) if a write failed on a member whose loss the code does
         not tolerate, LawError for one that cannot be meant. Others may have been written then.

@@ -1,9 +1,9 @@
 """A bit table in memory, and its checksummed pages with two slots on every member.
 
 A page is written to the slot that does not hold its last durable copy. A power cut during the write
-therefore leaves that copy intact. Flushes tell which copy is durable: a page that was saved before
-a flush began, and not again since, is durable when the flush ends. A page whose save failed is
-saved to the same slot again, because its last durable copy is in the other slot.
+therefore leaves that copy intact. A page that was saved before a flush began, and not again since,
+is durable when the flush ends. A page whose save failed is saved to the same slot again, because
+its last durable copy is in the other slot.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 READ, WRITE, FLUSH, PUNCH, CHECK = "read", "write", "flush", "punch", "check"
 EWMA_WEIGHT = 0.1  # of the newest service time in the moving average
 _FAILED_KEPT = 16
-UNKNOWN_S = 1e3  # longer than any answer: other copies are asked first
+UNKNOWN_S = 1e3  # treats an unmeasured member as slow, so that measured copies are tried first
 
 
 def service_weight(count: int) -> float:
@@ -220,7 +220,7 @@ class MemberQueue:
         member.note_watched()
 
     def watch(self, on_change: Callable[[float], None] | None) -> None:
-        """Call *on_change* from now on; None: call nobody."""
+        """Call *on_change* from now on; None: no call."""
         self.on_change = on_change
 
     def measure_by(self, measured: Callable[[int, int, float, int, bool], None]) -> None:
@@ -233,7 +233,7 @@ class MemberQueue:
     def lay_over(self, methods: Mapping[str, Callable[..., Any]]) -> None:
         """Let *methods*, by name, stand before those of the class; nothing: only the class's.
 
-        Who notes what passes (daemon/commands/trace.py) costs nothing while nobody wants to know.
+        So a recorder (daemon/commands/trace.py) costs nothing while no trace is being recorded.
         """
         for name in self._over:
             delattr(self, name)
@@ -508,7 +508,7 @@ class MemberQueue:
 
     def _give_up(self, operation: Operation, error: MemberError) -> None:
         """End a running operation with *error*; its worker still performs it."""
-        operation.abandoned = self.member  # which may have left the queue when it comes back
+        operation.abandoned = self.member  # which may have left the queue when the operation ends
         self._hanging += 1
         if operation.kind in (WRITE, PUNCH):
             self.member.note_overdue(operation.offset, operation.size_bytes)
