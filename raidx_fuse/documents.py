@@ -602,7 +602,7 @@ class Costs(TypedDict):
 
 
 class JobCosts(Costs):
-    """Those of a job; *seconds* while nobody uses the array, *seconds_busy* at `speed_min`."""
+    """Those of a job; *seconds* on an idle array, *seconds_busy* at `speed_min`."""
 
     rate: BytesPerSecond
     rate_source: str
@@ -764,7 +764,7 @@ class Replacing(TypedDict):
 
 
 class Replacement(TypedDict):
-    """What `raidx replace-disk` prints; *catches_up*: the member was away and is back."""
+    """What `raidx replace-disk` prints; *catches_up*: the member was absent and has returned."""
 
     changed: NotRequired[bool]
     role: Number

@@ -221,8 +221,9 @@ class FormatError(RaidxError):
 class OtherVersionError(FormatError):
     """An intact structure of a format that this program does not know: it is refused by name.
 
-    Its checksum holds, so nothing of it is torn: whoever passed over it, or kept what it does not
-    know, could lose what was acknowledged. *array_uuid*: of the array, where the structure has it.
+    Its checksum holds, so nothing of it is torn: a program that ignored it, or kept what it does
+    not know, could lose acknowledged content. *array_uuid*: of the array, where the structure has
+    it.
     """
 
     reason = Reason.OTHER_VERSION

@@ -6,7 +6,7 @@ A check stands where the harm would begin, before it:
         raise laws.broken(Law.SIZE, f"{size} bytes at {position}")
 
 The request or the job fails with `LawError`, an event says so (daemon/events/watch.py), and the
-array goes on. A check costs a comparison, and none stands in a healthy read or in a small write
+array continues. A check costs a comparison, and none stands in a healthy read or in a small write
 that does not suspend. The modules that are named state the laws at length, with their reasons.
 """
 

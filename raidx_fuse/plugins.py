@@ -5,9 +5,9 @@ A package names them in its pyproject.toml:
     [project.entry-points."raidx.layouts"]
     raid50 = "raidx_raid50:raid50"
 
-Nothing is searched before a name is asked for that is not built in, or all names are wanted, so
-commands that need no plug-in do not pay for them. A plug-in that cannot be used is an error only
-for whoever asks for it by name.
+Packages are searched only when a name is asked for that is not built in, or all names are wanted,
+so commands that need no plug-in do not pay for them. A plug-in that cannot be used is an error only
+if it is asked for by name.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _entries(group: str) -> dict[str, list[tuple[str, str, EntryPoint]]]:
 
 def _name_of(distribution: Distribution) -> tuple[str, str]:
     """Return the package and its version, for messages, whatever of its metadata is missing."""
-    try:  # the backport importlib_metadata, once imported by anybody, raises if there is none
+    try:  # the backport importlib_metadata, once imported by any module, raises if there is none
         metadata = distribution.metadata
         return metadata["Name"] or "without a name", metadata["Version"] or "?"
     except Exception:

@@ -1,4 +1,4 @@
-"""Whether JSON values, which anybody may have sent or written, have the types that they should."""
+"""Whether JSON values from outside (a socket, a superblock, a file) have the expected types."""
 
 from __future__ import annotations
 

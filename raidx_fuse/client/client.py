@@ -157,7 +157,7 @@ class Client:
         return cast("Job", self.call("job-pause", job=job))
 
     def resume(self, job: int) -> Job:
-        """Let a paused job go on."""
+        """Continue a paused job."""
         return cast("Job", self.call("job-resume", job=job))
 
     def cancel(self, job: int) -> Job:
