@@ -5,7 +5,7 @@ already use the rebuilt stripes. Unwritten stripes are skipped, but for those wh
 the first write may be under way, planned without the member. The watermark stops before such a
 stripe, and the next window waits for its lock. So no record of the log lacks a rebuilt member.
 
-The member of a role may have been away, and hold all that did not change meanwhile. Then stripes
+The member of a role may have been absent, and hold all that did not change meanwhile. Then stripes
 that did not change are skipped, too (engine/changed_regions.py). A write to such a stripe notes it
 before it is planned without the member, so the watermark stops before it.
 """
@@ -74,7 +74,7 @@ class Rebuild(Job):
         self._window = stripes
 
     def detail(self) -> JobDetail:
-        """Return the roles that are rebuilt, and whether their members were only away."""
+        """Return the roles that are rebuilt, and whether their members were only absent."""
         return {"roles": list(self.roles), "catches_up": self.was_away}
 
     @property
@@ -115,7 +115,7 @@ class Rebuild(Job):
 
     @property
     def catches_up(self) -> bool:
-        """Whether all members were away: only what changed meanwhile is visited."""
+        """Whether all members were only absent: stripes that did not change are skipped."""
         return all(self.context.changes.catches_up(role) for role in self.roles)
 
     def _ranges(self, start: int, end: int) -> Iterable[tuple[int, int]]:
@@ -156,7 +156,8 @@ class Rebuild(Job):
                 raise ArrayFailedError(
                     "the member being rebuilt failed", action="replace it with another one"
                 )
-            # What is written to the member may be lost from the log: the next start must come back.
+            # Records written to the member may be lost from the log: the next start must visit
+            # their stripes again.
             await context.changes.save()
             visited = self._changed(stripes)
             await member_set.unreadable.pass_over(visited, context.chunk_bytes)

@@ -281,7 +281,7 @@ class Replace(Job):
         return joined
 
     async def finish(self, completed: bool) -> None:
-        """Give the role to the new member; after a cancel, leave it as a spare."""
+        """Give the role to the new member; after a cancel, it remains a spare."""
         if completed:
             self.total_bytes = self.done_bytes  # not all cells of a written stripe are written
             await self.when_free(self.operation.hand_over)
@@ -341,7 +341,7 @@ class Replacement:
             raise
 
     async def resume(self, behind: Collection[str]) -> None:
-        """Go on with a replacement that the last run has begun.
+        """Continue a replacement that the last run has begun.
 
         *behind*: the UUIDs of spares that lack the superblock of its end: old copies, which lack
         what was copied since.

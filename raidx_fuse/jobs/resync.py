@@ -87,7 +87,7 @@ class Resync(Scrub):
         await super().work(stripes)
 
     async def mend(self, stripes: list[Stripe]) -> None:
-        """Mend nothing: chains of these stripes may not hold yet. What is unreadable is solved."""
+        """Mend nothing: chains of these stripes may not hold yet. Unreadable cells are solved."""
 
     def liars(self, stripe: Stripe, chains: Chains, syndromes: list[Bytes]) -> dict[Place, Bytes]:
         """Return {place: error} of the wrong cells of *stripe*, {} if they cannot be located.

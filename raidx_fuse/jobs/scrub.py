@@ -370,13 +370,13 @@ def _without(lost: int, masks: list[int]) -> list[int]:
 
 
 class RegularScrub:
-    """Starts the scrubs of one array that nobody asks for; *each_s* 0 means never.
+    """Starts the regular scrubs of one array; *each_s* 0 means never.
 
-    It begins when no request has come for a second, nothing else is going on, and the last scrub is
+    A scrub begins when no request has come for a second, no other job runs, and the last scrub is
     *each_s* of running time ago; one that is due for as long again begins although requests come,
     at the speed limits of all jobs. It reports and does not repair. The time since the last scrub
-    is kept in the superblocks when the array is closed, and now and then, for an array that crashes
-    each week.
+    is saved in the superblocks when the array is closed, and now and then, for an array that
+    crashes each week.
     """
 
     def __init__(self, array: ArrayServices) -> None:

@@ -81,7 +81,7 @@ async def undisturbed(array: ArrayServices) -> AsyncIterator[None]:
 async def drain_for_new_roles(context: ArrayContext) -> None:
     """Empty the log before members change their roles: no record may be redone under the new ones.
 
-    The caller has closed the gate. What never enters it, a mend say, may have logged meanwhile.
+    The caller has closed the gate. Tasks that never enter it, a mend say, may log meanwhile.
     """
     while True:
         await context.journal.drain(context.journal.believe_all)

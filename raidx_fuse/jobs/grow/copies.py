@@ -7,7 +7,7 @@ More: the wider shape at once, then a rebuild of the new members.
 
 Copies move nothing: every chunk keeps its places, and a new role is a member that awaits its
 rebuild. A crash before the superblocks leaves the narrower array and spares, a crash after them an
-array that goes on with the rebuild. No record of the log names a new role before the superblocks
+array that continues with the rebuild. No record of the log names a new role before the superblocks
 do: writes leave out the stripes that a rebuild has not reached, and it begins afterwards.
 
 Fewer: gate closed, an empty log -> the member leaves, the roles behind it move up by one
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class CopiesOperation:
-    """Gives one running array of whole copies (raid1) more of them, or takes some away."""
+    """Adds copies to one running array of whole copies (raid1), or removes some."""
 
     def __init__(self, array: ArrayServices) -> None:
         self.array = array

@@ -249,7 +249,7 @@ class Grow(StallableJob):
         return list(stripe_range(first, end))
 
     def _is_awaited(self, window: Sequence[Stripe]) -> bool:
-        """Return whether somebody waits for the end of the window: for a lock, or at the gate."""
+        """Return whether a request waits for the end of the window: for a lock, or at the gate."""
         return self.context.gate.is_closed or self.context.locks.awaited(window)
 
     def _is_busy(self) -> bool:

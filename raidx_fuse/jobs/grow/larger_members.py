@@ -135,7 +135,7 @@ class LargerMembers:
     def _with_data(self, config: ArrayConfig, length: int) -> ArrayConfig:
         """Return *config* with *length* bytes of data on each member.
 
-        What was added to a member after it joined is not known to read as zero. Raises UsageError
+        Space added to a member after it joined is not known to read as zero. Raises UsageError
         if a spare would be too small.
         """
         data = Region(config.regions.data.offset, length)
@@ -185,7 +185,7 @@ class LargerMembers:
     async def _clean(self) -> None:
         """Clear the dirty bitmap, with the gate closed; return with no stripe lock held.
 
-        What never enters the gate, a mend say, may mark regions meanwhile.
+        Tasks that never enter the gate, a mend say, may mark regions meanwhile.
         """
         context, dirty = self.context, self.context.dirty_bitmap
         limit_s = trio.current_time() + self.member_set.io_timeout_s

@@ -39,8 +39,7 @@ class GrowthRemoval:
         return not layout.growing and record.role >= layout.history[-2]
 
     def narrower(self, record: MemberRecord) -> ElasticLayout:
-        """Return the layout from which the members of the last growth, *record* too, move away.
-
+        """Return the layout that the members of the last growth, *record* too, will leave.
         Raises RaidxError (UsageError, BusyError) if they cannot leave, or not now.
         """
         layout, config = self.context.layout, self.member_set.config

@@ -70,7 +70,7 @@ class SelfHeal:
         }
 
     def _places(self) -> object:
-        """Return what a plan depends on: who is lost, and where chunks lie."""
+        """Return what a plan depends on: which roles are lost, and where chunks lie."""
         layout = self.rebundle.layout
         used = tuple(layout.used_chunks())
         return self.array.member_set.lost, layout.counts, used, layout.moves

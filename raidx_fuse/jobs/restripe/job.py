@@ -9,7 +9,7 @@ the watermark past the window; it carries the few stripes that could not be writ
  2. A stripe is written past the log only where no current content can be: its rows hold no cell
     that a start from the *durable* watermark would read, and no record that recovery may redo
     covers them. Both conditions end when the tail of the log has passed (`Journal.durable_mark`).
- 3. What is written past the log is flushed before the record that makes it current.
+ 3. Content written past the log is flushed before the record that makes it current.
  4. While both layouts are in use, every user write goes through the log (`Journal.forced`):
     recovery could overwrite a write past it by a record of other rows.
 
@@ -286,6 +286,6 @@ class Restripe(StallableJob):
         )
 
     async def finish(self, completed: bool) -> None:
-        """Conclude the restripe; unless *completed*, the next mount goes on from the watermark."""
+        """Conclude the restripe; unless *completed*, the next mount continues at the watermark."""
         if completed:
             await self.insist(lambda: self._end(self.back))

@@ -3,7 +3,7 @@
     it joined in the last growth, whose chunks are free    the growth is undone, and all leave
     else                                                   restripe onto the other members
 
-Both move what must move while the array is used, and stop and go on as every change of a layout.
+Both move chunks while the array is used, and stop and resume as every change of a layout.
 
 While a growth is in use in part, its chunks lie in the first stripes only: those are fuller than
 stripes of one member less can be, and the others emptier. A restripe moves in one direction, so

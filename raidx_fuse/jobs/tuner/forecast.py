@@ -10,8 +10,8 @@ shared among them in the way that takes least time, as `Reader` does when it ask
 should answer first. *in turn* is what equal shares would take.
 
 The table is tuned for one half of the accesses, and judged by the other half. Regions larger than a
-chunk hide what is hot in them, so the gain is then rather larger than told. What moving the content
-costs is not in it.
+chunk hide what is hot in them, so the gain is then rather larger than stated. The cost of moving
+the content is not included.
 """
 
 from __future__ import annotations

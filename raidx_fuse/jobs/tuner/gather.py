@@ -10,8 +10,8 @@ disk serves all of the pass sooner than that, it gets it, in order, in places be
 what it has already moves along. Two equal disks keep what they share: one alone takes longer. So do
 long streams, which find their places seldom.
 
-Passes that go on at the same time wait for one another, which the demands of plan.py tell: they
-must not get worse. So when the quickest disk is busy, the others keep theirs.
+Concurrent passes wait for one another, which the demands of plan.py measure: they must not get
+worse. So when the quickest disk is busy, the others keep theirs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The tuner's measurements: speeds of the members, from users' requests and from reads of its own.
 
 A member is read at random places among its chunks, and once in order, until users have shown how
-fast it is. The paper: a more accurate measurement spares most of the moves that come back later.
+fast it is. The paper: a more accurate measurement spares most of the moves that are undone later.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Measurements:
     async def measure(self, *, patiently: bool = False) -> None:
         """Read a little of every member with few reads, for a first estimate of its speed.
 
-        Members that nobody read for a minute are measured again: a disk that was busy may be idle
+        Members without a read for a minute are measured again: a disk that was busy may be idle
         now, and a copy that once answered late gets no more reads. Ends early when a request comes,
         unless *patiently*.
         """

@@ -68,7 +68,7 @@ MARGIN = 0.5  # of the time that the moved chunks take; uses are counted, and co
 RESPONSE_STEP_S = 20e-6  # RAM members differ by microseconds and noise, which no move is worth
 MARGIN_MAX = 1e3  # moves were undone again and again: nothing moves any more
 ALIKE = 1.15  # times as long for a random access; equal members differ by a tenth, under load
-FAR = 1.5  # times the usual positioning: a moved chunk lies away from what is used with it
+FAR = 1.5  # times the usual positioning: a moved chunk lies far from what is used with it
 FASTER = 0.6  # a disk takes chunks only of slower ones: what equal ones gain, longer seeks cost
 MISSES_MAX = 32  # failed attempts from one member; later candidates are used less themselves
 HOTTEST_MAX = 4096  # cells considered in one plan
@@ -185,7 +185,7 @@ class Planner:
                 found_rate = float((rates * finding)[unit].sum())
                 found_s = found_rate * costs[source].seek_s
                 less = less[0] + found_s, less[1] + found_s
-                # What is written once may be read often: reading it must not take longer.
+                # A chunk written once may be read often: reading it must not take longer.
                 read_s = rate * reading[source].run_s + found_rate * reading[source].seek_s
                 targets = [
                     role

@@ -1,10 +1,10 @@
 """How fast members are (the raidx paper, section V.A: the size of a request over its time).
 
-Reads and writes are told apart, random and sequential operations too: an operation is sequential if
-it begins where the last one on its member ended. Two times are kept. The *latency* is what one
-operation takes. The *busy* time is what it costs the member: its share of the time if the member
-serves several at once. So three disks are known to do more together than the fastest one alone, and
-an SSD more than one operation at a time. Latencies are of operations that were alone on the member:
+Reads and writes have separate speeds, random and sequential operations too: an operation is
+sequential if it begins where the last one on its member ended. Two times are kept. The *latency* is
+what one operation takes. The *busy* time is what it costs the member: its share of the time if the
+member serves several at once. So three disks are known to do more together than the fastest one
+alone, and an SSD more than one operation at a time. Latencies are of operations that were alone:
 behind a network, or in a queue of its own, one of many waits for the others, and the model that
 judges plans (`Demands`) adds that wait itself.
 

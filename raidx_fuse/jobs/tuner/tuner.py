@@ -310,7 +310,7 @@ class Tuner:
         self.state, self.why = "balanced", "no move would gain anything"
 
     async def _carry_out(self, plan: Plan) -> None:
-        """Do the steps of *plan* until a request comes; the next round goes on."""
+        """Do the steps of *plan* until a request comes; the next round continues."""
         clock = self.context.member_set.clock
         gain = f"{plan.mean_s * 1e3:.3g} to {plan.after_s * 1e3:.3g} ms per request"
         self.state, self.why = "moving", f"{plan.chunks} chunks, {gain}"
