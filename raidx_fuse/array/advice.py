@@ -68,7 +68,7 @@ def _after_scrub(scrub: Mapping[str, Any] | None, where: str | None) -> str | No
 
 
 def _restoration(restore: Mapping[str, Any] | None) -> str:
-    """Return what happens to a lost member's chunks if nobody replaces it (raidx layouts)."""
+    """Return what happens to a lost member's chunks if it is not replaced (raidx layouts)."""
     if not restore:
         return ""
     if stuck := restore["chunks_without_place"]:

@@ -406,7 +406,7 @@ class Array:
         member_set.on_change.append(self.context.bpu.note_members)
         self.nursery.start_soon(member_set.watch)
         if start_degraded or self.read_only:  # then in memory only
-            member_set.unreadable.connect(self.mender)  # gives up what the log needs and nobody has
+            member_set.unreadable.connect(self.mender)  # gives up pages that the log needs, if lost
         if self.read_only:
             self.replayed = await replay(self.context.journal, member_set, found)
             return
@@ -481,7 +481,7 @@ class Array:
                 )
             )
         except RaidxError as error:
-            # What was flushed is safe; the next start runs recovery and resync.
+            # Flushed content is safe; the next start runs recovery and resync.
             log.error("the array could not be closed cleanly: %s", error)
             self.not_closed = error
 

@@ -41,10 +41,10 @@ SCAN_STRIPES = 1 << 14
 async def rebuild_estimate(array: RunningArray, role: Role, *, returns: bool = False) -> JobCosts:
     """Return what a rebuild of *role* moves and how long it takes, as JSON values.
 
-    *returns*: its member was away, and is caught up by what changed meanwhile. Only written stripes
-    are visited, each recovered with the fewest reads. *seconds* holds while
-    nobody uses the array, *seconds_busy* at `speed_min`. *rate* (bytes a second) is what the last
-    such job on this array reached, or an assumption; *rate_source* says which.
+    *returns*: its member was absent, and is caught up by what changed meanwhile. Only written
+    stripes are visited, each recovered with the fewest reads. *seconds* holds on an idle array,
+    *seconds_busy* at `speed_min`. *rate* (bytes a second) is what the last such job on this array
+    reached, or an assumption; *rate_source* says which.
     """
     context = array.context
     layout = context.layout
@@ -92,8 +92,8 @@ async def of_member_change(
 ) -> MemberPlan:
     """Return the cost of a change of members; *rebuilds* is the role it rebuilds, None for none.
 
-    *returns*: that of its own member, which was away. *chunks* is the number of chunks that it may
-    lose; *excludes*: it takes a member out.
+    *returns*: that of its own member, which was absent. *chunks* is the number of chunks that the
+    change may lose; *excludes*: it takes a member out.
     """
     costs: Costs = {"bytes_read": 0, "bytes_written": 0, "bytes_moved": 0, "seconds": 0.0}
     if rebuilds is not None:
@@ -121,7 +121,7 @@ async def of_member_change(
 def redundancy_during(now: int, worst: int | None = None, end: int | None = None) -> Redundancy:
     """Return how many losses are survived *now*, at the *worst* moment of a change, at its *end*.
 
-    What is left out stays as it is now.
+    Values that are left out stay as they are now.
     """
     return {
         "now": now,

@@ -31,7 +31,7 @@ SAVE_EACH_S = 60.0
 class Health:
     """Counts for one array, and saves the counts in its superblocks.
 
-    *unix_s* returns the seconds since 1970, 0 where nobody knows them (virtual time).
+    *unix_s* returns the seconds since 1970, 0 where they are not known (virtual time).
     """
 
     def __init__(self, member_set: MemberSet, unix_s: Callable[[], int]) -> None:

@@ -1,10 +1,10 @@
 """Membership: failing, replacing, adding and removing members while the array runs (hot spares).
 
-Members that were away and come back: caught up by what changed, if it is sure that they can be.
+A returning member is rebuilt only where stripes changed in its absence, if that is safe.
 
-A member that was absent at a start comes back by itself when it is given again. One that failed is
-taken back only if the user asks for it: `raidx replace-disk ARRAY ROLE MEMBER` with the member
-itself. Everyone else is rebuilt whole.
+A member that was missing at a start is taken back automatically when it is given again. A failed
+one is taken back only if the user asks for it: `raidx replace-disk ARRAY ROLE MEMBER` with the
+member itself. All other members are rebuilt whole.
 """
 
 from __future__ import annotations
@@ -381,8 +381,8 @@ class Membership:
     async def _seat(self, record: MemberRecord, member: Member, *, changed: bool = False) -> None:
         """Attach *member* in the role of *record*, to be rebuilt from stripe 0; save the maps.
 
-        *changed*: only what changed while it was away is rebuilt. Raises RaidxError if *member* is
-        a spare and is removed meanwhile.
+        *changed*: only what changed in its absence is rebuilt. Raises RaidxError if *member* is a
+        spare and is removed meanwhile.
         """
         member_set = self.member_set
         role = record.role
@@ -410,8 +410,8 @@ class Membership:
         member_set.give_role(role, member)
         member_set.spares.pop(record.member_uuid, None)
         if changed:
-            # What was planned before the member left may have been logged while it was away. What
-            # is not logged yet is planned anew, because the member has taken a role.
+            # Writes planned before the member left may have been logged in its absence. Those not
+            # logged yet are planned anew, because the member has taken a role.
             self.array.context.changes.note(list(self.array.context.journal.ring.stripes))
             self.array.context.changes.rename(
                 member_set.config.record(role).member_uuid, record.member_uuid
@@ -490,8 +490,8 @@ class Membership:
 
         Not while the array is being closed. *failures* as for `start_rebuild`.
 
-        One whose superblocks could not be written then has its role all the same: it is in force
-        (`MemberSet.update`), and the next mount would rebuild it.
+        A member whose superblocks could not be written then has its role all the same: it is in
+        force (`MemberSet.update`), and the next mount would rebuild it.
         """
         jobs = self.array.jobs
         busy = {role for job in jobs.running() if isinstance(job, Rebuild) for role in job.roles}

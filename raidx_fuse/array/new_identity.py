@@ -12,9 +12,9 @@ of records do not matter, because the log of an array that was closed is empty. 
  3. Pages with two equal slots (the look-up table) get the second one again; a round of superblocks
     drops the job.
 
-Cut before the first new superblock, it is the old array. Cut later, some members are of the one and
-some of the other array: whoever assembles them refuses and says that the change must be repeated,
-which goes on with step 2. Only if nobody has started either of them since: both would have to be as
+Interrupted before the first new superblock, it is the old array. Interrupted later, some members
+are of the one and some of the other array: assembly refuses them and says that the change must be
+repeated, which continues with step 2; only if neither array was started since: both have to be as
 step 1 left them.
 """
 
@@ -62,9 +62,9 @@ from raidx_fuse.members.nbd.beat import BEAT_BYTES
 
 
 async def find_interrupted(members: Sequence[Member]) -> ArrayConfig | None:
-    """Return the new configuration if a change of *members* was cut after the first superblock.
+    """Return the new configuration if a change of *members* ended after the first superblock.
 
-    Raises AssemblyError if it cannot be gone on with, FormatError, MemberError.
+    Raises AssemblyError if it cannot be continued, FormatError, MemberError.
     """
     found = [await _superblock_of(member) for member in members]
     new = next((one.config for one in found if renamed(one.config) is not None), None)

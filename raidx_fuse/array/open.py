@@ -83,7 +83,7 @@ async def open_array(
     """Assemble *members* and run their array until the block ends; then close it cleanly.
 
     The members stay open: their owner closes them. *unix_s* returns the seconds since 1970, for the
-    date of a scrub; 0 where nobody knows them. *left_out* says why other members were not opened.
+    date of a scrub; 0 where they are not known. *left_out* says why other members were not opened.
     Raises AssemblyError or FormatError if the array cannot start.
     """
     try:

@@ -1,10 +1,9 @@
 """Whether the members of a running array are still there, looked at once a minute.
 
 I/O and flushes notice a member that has become shorter or is gone (`MemberSet.check_whole`). An
-array that nobody uses would not: its file may be cut off or deleted for weeks. A member that has
-become shorter, or a device that is gone, is failed. A path that does not lead to the member any
-more, or a deleted file, is only said: what is open has its content still, and renames are
-legitimate.
+idle array would not: a member's file may be cut off or deleted for weeks. A member that has become
+shorter, or a device that is gone, is failed. A path that does not lead to the member any more, or a
+deleted file, is only reported: the open file has its content still, and renames are legitimate.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ assert RECEIVERS.keys() == OF_ARRAY.keys(), "each setting of an array has a rece
 def restored_settings(kept: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the valid settings of a superblock, and a warning for each that is not valid.
 
-    Those of an older version that are retired are left out; those of the pool are the pool's to
+    Retired settings of an older version are left out; those of the pool are the pool's to
     judge. Raises OtherVersionError for one that is not known here.
     """
     of_pool = {key: value for key, value in kept.items() if key in OF_POOL}
