@@ -75,9 +75,9 @@ class MoveVolumes(StallableJob):
     """Moves volumes of *pool*, one leg after the other; *kind* is "move" or "swap".
 
     A move is one leg. A swap is several, one after the other: each volume has room where it goes
-    when its leg begins. Legs *in pieces* go on together, where volumes change places and none has
-    that room: each is copied as far as there are places, gives up what it has left, and so makes
-    room for the others. They are handed over when all of them are copied.
+    when its leg begins. Legs *in pieces* run together, where volumes change places and none has
+    that room: each is copied as far as there are places, releases its copied range on the source,
+    and so makes room for the others. They are handed over when all of them are copied.
 
     Only written chunks are copied, with the next batch read while one is written. Reads and writes
     go through the arrays like those of users, so that whatever happens to an array, a lost member,
@@ -594,7 +594,7 @@ async def _begin(legs: Sequence[Leg], pool: Pool) -> None:
             while not transfer.is_over:
                 try:
                     await transfer.give_back()
-                except BusyError as error:  # nobody else will do it
+                except BusyError as error:  # no job will do it
                     log.warning("the end of a move that did not begin waits: %s", error)
                     await trio.sleep(AGAIN_S)
             pool.transfers.pop(transfer.volume_uuid, None)
@@ -611,7 +611,7 @@ def _start_job(pool: Pool, legs: Sequence[Leg], kind: str) -> MoveVolumes:
 
 @asynccontextmanager
 async def open_pool(arrays: Sequence[ArrayVolumes]) -> AsyncIterator[Pool]:
-    """Yield the pool of *arrays*; its moves go on until the block ends. Raises RaidxError."""
+    """Yield the pool of *arrays*; its moves run until the block ends. Raises RaidxError."""
     pool = Pool(arrays)
     await pool.settle()
     for volumes in arrays:
@@ -632,7 +632,7 @@ async def open_pool(arrays: Sequence[ArrayVolumes]) -> AsyncIterator[Pool]:
 
 
 def _resume_exchange(pool: Pool) -> None:
-    """Let volumes that change places in pieces go on, or back if not all of them have begun."""
+    """Resume an exchange of volumes in pieces, or move them back if not all have begun."""
     moving = [transfer for transfer in pool.transfers.values() if transfer.in_pieces]
     if not moving or any(t.source.array.read_only or t.target.array.read_only for t in moving):
         return

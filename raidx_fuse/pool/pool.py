@@ -48,8 +48,8 @@ async def by_array(members: Sequence[Member]) -> list[list[Member]]:
 
     Each array of several can be started, or AssemblyError names them all: a member of another
     array that was given by mistake must not look like an array of its own. Of one array nothing is
-    checked here. What has no superblock that can be read is in the first group, whose assembly
-    leaves it out and says what is wrong with it.
+    checked here. Members without a readable superblock are in the first group, whose assembly
+    leaves them out and says what is wrong with them.
     """
     groups: dict[str, list[Member]] = {}
     names: dict[str, str] = {}

@@ -1,8 +1,8 @@
 """A volume on its way between two arrays: which of them holds each byte, in memory and durably.
 
-    byte   0 ......... saved ........ position ....... window ........ size      going on
+    byte   0 ......... saved ........ position ....... window ........ size      forward
            [ target   | on both      | source        | source, closed | source ]
-           0 ......... window ....... position ........ saved ........ size      going back
+           0 ......... window ....... position ........ saved ........ size      back
            [ target   | target, closed | on both      | source               ]
 
 The *watermark* is the durable `saved`, in the mark of the target's volume table. Laws:
@@ -16,10 +16,10 @@ The *watermark* is the durable `saved`, in the mark of the target's volume table
  3. Bytes between *saved* and *position* are the same on both arrays: they are read from where they
     were, and a write there waits for `save`.
  4. A write into the *window* waits until it is copied, and the copy waits for writes in flight:
-    for all who are inside the gate of the volume (engine/gate.py). A write waits before it enters.
+    for all requests inside the gate of the volume (engine/gate.py). A write waits before it enters.
  5. The volume gets other places, at the begin and the end of a move and when it passes pieces on,
-    while its gate is closed. Places are given up, to be wiped, when the record that takes them away
-    is durable; no request to them is left then.
+    while its gate is closed. Places are given up, to be wiped, when the record that removes them is
+    durable; no request to them is left then.
 
 A move *in pieces*, of volumes that change places where no array has room for a whole one, has
 places on the target for the bytes below *limit* alone, and on the source for those from *first* on:

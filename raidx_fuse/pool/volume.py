@@ -195,7 +195,7 @@ class Volume:
             )
 
     def watch(self, note: Note | None) -> None:
-        """Call *note* with each request from now on, before it begins; None: nobody."""
+        """Call *note* with each request from now on, before it begins; None: no call."""
         self._note = note
         self._take_functions()
 

@@ -11,7 +11,7 @@ Laws:
     volumes.py). Changes take turns.
  2. No range is in two volumes, nor free and in a volume.
  3. Every free byte reads as zero: a range that was written is free only after zeros are durable on
-    all of it. A crash in between leaves it *wiping*, and the next start for writing goes on.
+    all of it. A crash in between leaves it *wiping*, and the next start for writing continues.
  4. A volume's extents change only while its gate is closed (engine/gate.py): no request is under
     way to a range that it gives up, by whatever way it came. `_save` holds that. An open volume is
     not deleted or made smaller either, because its user still counts on it.
@@ -183,7 +183,7 @@ class ArrayVolumes:
                 elif size_bytes < volume.size_bytes:
                     with self._hidden(volume):
                         await self._shrink(volume, size_bytes, lose_data)
-            # The kernel may need a moment to be told; requests go on meanwhile.
+            # Notifying the kernel may take a moment; requests continue meanwhile.
             await volume.resize(max(size_bytes, volume.size_bytes))
 
     async def delete(self, volume: Volume, *, lose_data: bool = False) -> None:
@@ -416,7 +416,7 @@ class ArrayVolumes:
         Raises BusyError if it is open.
         """
         self._require_unused(volume)
-        self._hide(volume)  # no await since the look: nobody opens it any more
+        self._hide(volume)  # no await since the check: it cannot have been opened
         try:
             yield
         finally:

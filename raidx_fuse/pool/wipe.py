@@ -1,4 +1,4 @@
-"""What of ranges of an array is written, and giving that back."""
+"""Written content in ranges of an array, and wiping it so that its space is freed."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def wipe(array: Array, extent: Extent) -> None:
 def to_be_wiped(array: Array, extents: Sequence[Extent]) -> list[Extent]:
     """Return those of *extents* in which anything was written, in whole blocks.
 
-    An image may end inside a block, which nobody gets.
+    An image may end inside a block; no other volume can have that part.
     """
     return [
         Extent(extent.offset, extent.length // ALIGN_BYTES * ALIGN_BYTES)

@@ -2,7 +2,7 @@
 
 Where two volumes change places and one array has room for the other's, these are two moves. Where
 nothing that waits has room, the smallest volume goes to a third array first (*detour*), which
-copies it once more; the places that it leaves let the others go on. Where there is no such array
+copies it once more; the others then use the places that it leaves. Where there is no such array
 either, the volumes that change places between two arrays, or more, go *together*, in pieces.
 """
 
@@ -22,7 +22,7 @@ from raidx_fuse.pool.balance.system import Assignment, Bools
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """*volume* leaves the array *source* for *target*; *detour*: it goes on from there later.
+    """*volume* moves from the array *source* to *target*; *detour*: and on from there later.
 
     *together*: it changes places with those that have the same number, which is not 0.
     """

@@ -37,7 +37,7 @@ from raidx_fuse.pool.balance.plan import Plan, Reason, make_plan
 from raidx_fuse.pool.balance.system import TOLERANCE, Assignment, Bools, Ints, System
 
 GAMMA = 0.01
-"""Least share of the overloaded array's load that a swap must take away. The paper gives none."""
+"""Least share of the overloaded array's load that a swap must remove. The paper gives none."""
 
 TARGETS_MAX = 4  # how many of the least loaded arrays are tried for one swap
 SKIPPED = "volumes that leave no room or cost more were skipped"

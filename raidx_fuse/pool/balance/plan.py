@@ -28,7 +28,7 @@ class Reason:
     * *utilisation*: of the array that the volume leaves, when it was chosen; *tau*: its threshold.
     * *rank*, *among*: the place of the volume in the order of candidates, from 1.
     * *refused*: arrays that came first in the order of targets: (name, which constraint).
-    * *partners*: the volumes that come back in a swap.
+    * *partners*: the volumes that a swap moves in return.
     * *ours*: what beyond the paper's text led to this choice, "" if nothing.
     """
 
@@ -44,7 +44,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """*volume* leaves the array *source* for *target*."""
+    """*volume* moves from the array *source* to *target*."""
 
     volume: int
     source: int

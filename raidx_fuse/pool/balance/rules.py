@@ -7,7 +7,7 @@ its volumes were on several arrays, each part may only move to an array where an
 move takes volumes further apart, and a move may bring them together.
 
 A move is repaid when the time for which it keeps the overloaded array from its users is made up by
-the load that it takes away: a volume of s bytes and utilisation u, copied at r bytes a second,
+the load that it removes: a volume of s bytes and utilisation u, copied at r bytes a second,
 after s / (r * u) seconds.
 """
 

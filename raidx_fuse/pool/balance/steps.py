@@ -151,7 +151,7 @@ def _groups(plan: Plan) -> list[list[Move]]:
 
 
 def _belongs(move: Move, first: Move, last: Move) -> bool:
-    """Say whether *move* is of the swap that *first* began and that *last* went on with."""
+    """Return whether *move* is of the swap that *first* began and *last* continued."""
     if first.reason.step != "swap" or {move.source, move.target} != {first.source, first.target}:
         return False
     if move.reason.step == "swap back":

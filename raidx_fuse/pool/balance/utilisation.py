@@ -58,7 +58,7 @@ class DiskTimes:
     def measured(cls, service_s: float, mean_bytes: float, transfer_s_per_byte: float) -> DiskTimes:
         """Return times from a mean *service_s* of operations of *mean_bytes*.
 
-        What the transfer does not explain counts as seek: the two are not told apart.
+        The time beyond the transfer counts as seek: seek and rotation are not separated.
         """
         return cls(max(service_s - mean_bytes * transfer_s_per_byte, 0.0), 0.0, transfer_s_per_byte)
 
@@ -191,20 +191,20 @@ class ServiceTimes:
         service time = positioning + bytes * transfer time per byte
 
     by weighted least squares in which older intervals count less. While all sizes are alike,
-    nothing tells the two apart, and nothing depends on it; the transfer is then assumed to run at
+    the two cannot be separated, and nothing depends on it; the transfer is then assumed to run at
     `TRANSFER_BYTES_S`, but to take no more than half of the service time.
 
     Pure. Members of unlike speeds of one array are taken together: Eq. 5 wants their mean.
     """
 
     def __init__(self, sums: Sequence[float] = (0.0,) * 6) -> None:
-        """Go on from *sums*. Raises ValueError or TypeError if they are not six numbers from 0."""
+        """Continue *sums*. Raises ValueError or TypeError if they are not six numbers from 0."""
         self._sums = [float(value) for value in sums]
         if len(self._sums) != 6 or not all(0 <= value < math.inf for value in self._sums):
             raise ValueError("service times are not six numbers")
 
     def sums(self) -> list[float]:
-        """Return what a further instance goes on from."""
+        """Return the sums that a further instance continues."""
         return [float(f"{value:.12g}") for value in self._sums]
 
     def note(self, operations: int, size_bytes: float, busy_s: float) -> None:

@@ -47,11 +47,11 @@ class JobMover:
         self._pool = pool
 
     async def move(self, volume: str, array: str) -> None:
-        """Return when *volume* lies on *array*. Raises RaidxError if it does not come to that."""
+        """Return when *volume* lies on *array*. Raises RaidxError if the move fails."""
         source, found = self._pool.find(volume)
         target = self._pool.array(array)
         if target.free_bytes() < found.size_bytes:
-            await target.wiped()  # what has just left the array gives its places back after that
+            await target.wiped()  # a volume that has just left the array frees its places then
         await _ended(source, await start_move(self._pool, volume, array), f"volume {volume}")
 
     async def exchange(self, moves: Sequence[tuple[str, str]]) -> None:
@@ -78,7 +78,7 @@ class Mover(Protocol):
     """Moves volumes between the arrays of a pool while they are used."""
 
     async def move(self, volume: str, array: str) -> None:
-        """Return when *volume* lies on *array*. Raises RaidxError if it does not come to that."""
+        """Return when *volume* lies on *array*. Raises RaidxError if the move fails."""
 
     async def exchange(self, moves: Sequence[tuple[str, str]]) -> None:
         """Return when each volume lies on its array; they change places. Raises as `move`."""
