@@ -6,7 +6,7 @@ daemons are believed. Therefore
 
 - each daemon is asked in a thread of its own, with a limit of time and of answer size;
 - the caller's own daemons are asked first;
-- a status of anybody else's is held against its type;
+- a status from another user's daemon is held against its type;
 - a problem with one daemon is reported beside the answers of the others.
 """
 
@@ -80,8 +80,8 @@ def array_named(text: str) -> str:
     """Return MOUNT, or MOUNT:ARRAY beside other arrays, of the running array that *text* names.
 
     *text* is its name, its UUID or the first eight digits of it, the path of an image or of a
-    member. What is a directory or no such name is returned as it is. Only mounts of the caller are
-    asked: a daemon of somebody else may claim any name. Raises UsageError if several fit.
+    member. A directory, or a text that is no such name, is returned unchanged. Only mounts of the
+    caller are asked: another user's daemon may claim any name. Raises UsageError if several fit.
     """
     mount, _array = mountpoint.split_array(text)
     if mountpoint.find(mount) is not None or os.path.isdir(mount) or paths.is_served(mount):

@@ -1,7 +1,7 @@
 """``--if-missing`` and ``--if-exists``: a verb that has nothing left to do does nothing.
 
-A script can be run again after it was cut. What is there must be what was asked for; anything else
-is an error, as without the option. The document says ``"changed": false``.
+An interrupted script can be run again. The object that exists must be the one that is asked for;
+any other is an error, as without the option. The document says ``"changed": false``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def if_missing(what: str) -> Callable[[FunctionT], FunctionT]:
 
 
 def if_exists(what: str) -> Callable[[FunctionT], FunctionT]:
-    """Return the option ``--if-exists`` for a verb that takes away *what*."""
+    """Return the option ``--if-exists`` for a verb that removes *what*."""
     return click.option("--if-exists", is_flag=True, help=f"Do nothing if {what}.")
 
 

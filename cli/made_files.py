@@ -6,7 +6,7 @@ import os
 
 from raidx_fuse.errors import RaidxError, Reason, UsageError
 
-BEGIN_CHARS = 5  # "<svg " or "<!doc": tells what kind of file it is
+BEGIN_CHARS = 5  # "<svg " or "<!doc": the kind of file
 
 
 def save(path: str, document: str, kind: str) -> None:

@@ -113,7 +113,7 @@ def head_rows(status: Status, out: Output) -> list[tuple[str, Text]]:
         ("size", Text(out.size(status["size"]))),
         ("state", state_text(status["state"]) + Text(f", {_redundancy(status)}")),
     ]
-    if "last_scrub" in status:  # older daemons do not tell
+    if "last_scrub" in status:  # absent in the answers of older daemons
         rows.append(("scan", Text(scan_text(status))))
     for host in status.get("hosts", ()):
         if host["full"]:

@@ -162,7 +162,7 @@ def add_disk(
 ) -> int:
     """Grow the array onto one or more new members; raidx layouts take members of any size.
 
-    Reads and writes go on meanwhile; the image is larger at the end. With --as spare, the members
+    Reads and writes continue meanwhile; the image is larger at the end. With --as spare, members
     wait for a failure; a degraded array starts to rebuild onto them immediately. raid0, raid4,
     raid5, rdp and evenodd move only the share of their chunks that the new members must get, and
     compute no parity; raid1 gets one more copy for each new member. --parity piggyback and
@@ -235,8 +235,9 @@ def reshape(
 ) -> int:
     """Restripe (reshape) the array to another layout, to more members, or both.
 
-    Examples: raid0 to raid5 with one more member, raid4 to raid5, raid5 to upc. Reads and writes go
-    on meanwhile, and no backup file is needed. The new layout must have enough space for the image.
+    Examples: raid0 to raid5 with one more member, raid4 to raid5, raid5 to upc. Reads and writes
+    continue meanwhile, and no backup file is needed. The new layout must have enough space for the
+    image.
     The job continues after a crash; a cancel moves everything back.
     """
     options = _Joining(overwrite_signature, create, wait, dry_run)
@@ -300,9 +301,9 @@ def remove_disk(
 ) -> int:
     """Remove a spare, a copy of raid1, or a member whose content fits the others.
 
-    MEMBER is its role, path or UUID. What was on a lost member is restored from the others. The
+    MEMBER is its role, path or UUID. Content of a lost member is restored from the others. The
     members that joined in the last growth of raid0, raid4, raid5, rdp or evenodd leave together;
-    another member of a striped array leaves by a restripe onto the rest. What is in use, by the
+    another member of a striped array leaves by a restripe onto the rest. The space in use, by the
     image or by volumes, must fit: shrink a volume first with `raidx volume resize`.
     """
     if if_exists and member_named(out, array, reference(member)) is None:

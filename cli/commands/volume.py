@@ -106,7 +106,7 @@ def resize(out: Output, mount: str, name: str, size: str, lose_data: bool, dry_r
     """Give a volume another size; what is added reads as zeros.
 
     SIZE is a size, or "max" for all that is free on its array, and what members that were replaced
-    by larger ones have more. A smaller size needs a volume that nobody has open.
+    by larger ones have more. A smaller size needs a volume that is not open.
     """
     _resize(out, mount, name, size, lose_data, dry_run)
 
@@ -151,7 +151,7 @@ def rename(out: Output, mount: str, name: str, new: str) -> None:
 def delete(
     out: Output, mount: str, name: str, if_exists: bool, lose_data: bool, dry_run: bool
 ) -> None:
-    """Delete a volume that nobody has open; its space is wiped, then free."""
+    """Delete a volume that is not open; its space is wiped, then free."""
     if if_exists and volume_named(out, mount, name) is None:
         unchanged(out, {"deleted": name}, f"there is no volume {name}")
         return

@@ -161,7 +161,7 @@ class WatchApp(App[ControlError]):
 
     @work
     async def _look_on(self) -> None:
-        """Look again and again; after an error, leave the terminal as it was."""
+        """Poll the mount; after an error, restore the terminal."""
         try:
             while True:
                 parts = self.frame.parts_wanted(*self.size)

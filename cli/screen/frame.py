@@ -8,7 +8,7 @@ At 80x24, with four members:
     the map of chunks by member, as many lines each as there is room for
     what was done last; the keys
 
-What is said of the array, its members and jobs is said in the words of `raidx status`.
+The array, its members and jobs are described in the words of `raidx status`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ HEAD = "role state      busy queue  rd/s  wr/s rd ms   p99 wr ms   p99 member"
 
 LIMITS = (0.1, 1.0, 10.0, 100.0, 1000.0)  # accesses/s from which a part has the next degree
 COLOURS = ("#5f00af", "#0087d7", "#00af5f", "#d7af00", "#ffff00")
-"""Each brighter than the last, and apart for those who see red and green alike (as viridis is)."""
+"""Each brighter than the last, and distinct without red-green vision (as viridis is)."""
 UNWRITTEN, LOST = ("·", "."), "x"
 SHADES = ("░▒▓█", ":+%#")  # a quarter .. all of it, in Unicode and in ASCII
 
@@ -105,7 +105,7 @@ class Feed:
                     raise
                 # A daemon closes its idlest connection for a new client: then another one serves.
                 wait_for_exit(pid, wait_s)
-        return self._look(parts)  # tells what has become of the mount
+        return self._look(parts)  # fails with what has become of the mount
 
     def _look(self, parts: int) -> Watched:
         connection = self.open()
@@ -262,7 +262,7 @@ class Frame:
             is_chosen, path = bool(lines) and member is self.member, member.path
             left = columns - LABEL_COLUMNS - cell_len(member.figures.plain) - 1
             while lines and len(path) > 1 and cell_len(path) > left:
-                path = ("~" if self.ascii_only else "…") + path[2:]  # its end tells most
+                path = ("~" if self.ascii_only else "…") + path[2:]  # paths differ at the end
             role = (f"{'>' if is_chosen else ' '}{member.role:>3} ", "bold" * is_chosen)
             found.append(Text.assemble(role, member.figures, f" {path}"))
         found += self._job_lines[: JOBS_MAX if lines else None]

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 def scrub(out: Output, array: str, mode: str, wait: bool) -> int:
     """Read all written chunks, compare the parity, and report each mismatch.
 
-    --repair fixes every mismatch that parity can attribute to one member. Where parity cannot tell
+    --repair fixes every mismatch that parity can attribute to one member. Where parity cannot show
     which chunk is wrong, it trusts the data, rewrites the parity, and reports the stripe. With
-    --wait the exit status is 3 if a mismatch was left.
+    --wait the exit status is 3 if a mismatch remains.
     """
     result = ask(out, array, "scrub", repair=mode == "repair")
     if not wait:

@@ -1,1 +1,1 @@
-"""Commands for those who write scripts, and for their shells."""
+"""Commands for scripts and shells."""

@@ -60,10 +60,10 @@ def view(
     """Show an array as a web page: stripes, requests as they pass, plans, jobs, events.
 
     Only browsers on this machine reach the page, and it is read-only. --public opens it, without
-    encryption, to everybody who can reach this machine: they see the members' paths, what is read
-    and written where, and events; no content of the image. With --break, the page has buttons that
-    fail and replace members and inject faults, for those who enter the token; only on a mount made
-    with --lab, and in the demo. ^C ends the page; the array goes on.
+    encryption, to every client that can reach this machine: it sees the members' paths, what is
+    read and written where, and events; no content of the image. With --break, the page has buttons
+    that fail and replace members and inject faults, for users who enter the token; only on a mount
+    made with --lab, and in the demo. ^C ends the page; the array stays mounted.
     """
     if (array is None) != demo:
         raise UsageError("give the mount point of an array, or --demo")
