@@ -73,7 +73,7 @@ class Reason(StrEnum):
     NOT_A_MEMBER = "not_a_member", "what was given is no member of an array"
     SEVERAL_ARRAYS = "several_arrays", "these are members of several arrays: give those of one"
     OUTDATED = "outdated", "a member is a copy, or from before the others: leave it out"
-    SPLIT = "split", "parts of the array went on without each other: start one of them"
+    SPLIT = "split", "parts of the array ran without each other: start one of them"
     DAMAGED = "damaged", "bytes of the format are not valid"
     OTHER_VERSION = "other_version", "another raidx wrote it: use that, or a newer one"
     LOST = "lost", "bytes are lost, until the missing members are back or they are written again"

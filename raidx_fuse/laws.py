@@ -26,7 +26,7 @@ class Law(Enum):
     """What holds, for each law; tests/pool/test_laws.py breaks every one."""
 
     # requests and volumes: engine/gate.py, pool/volume_table.py, pool/transfer.py
-    GATE = "nobody is inside while extents, shape, roles or the mode of the log change"
+    GATE = "no request is inside while extents, shape, roles or the mode of the log change"
     PUBLISHED = "nothing is acknowledged before all superblocks have the configuration"
     DISCARD = "a discard stays inside the places that the table has for its volume"
     RANGES = "no range is in two volumes, nor to be wiped and in a volume"
@@ -39,7 +39,7 @@ class Law(Enum):
     REACHED = "a round of superblocks reaches no member that is excluded"
     EVENTS = "no superblock is replaced by an older configuration"
     # stripes: engine/changed_regions.py, engine/stripe_locks.py, store/dirty_bitmap.py
-    NOTED = "no home place changes in a stripe that is not noted while a member is away"
+    NOTED = "no home place changes in a stripe that is not noted while a member is absent"
     LOCKED = "no stripe changes but under its lock"
     ORDER = "stripe locks are taken in rising order"
     MARKED = "no mark of a region is cleared under a write"
@@ -55,9 +55,9 @@ class Law(Enum):
     KEPT = "the space that is kept for parities is never negative"
     EMPTY = "the log changes its members while it is empty"
     # jobs: jobs/rebuild.py, engine/growth_position.py, engine/move_chunks.py
-    REBUILT = "a rebuild passes no stripe whose lock somebody else holds"
+    REBUILT = "a rebuild passes no stripe whose lock another task holds"
     SAVED = "no old copy of a growth becomes stale before the position is saved"
-    PLACE = "a chunk moves to a free place, or to that of one that moves away"
+    PLACE = "a chunk moves to a free place, or to that of a chunk that moves too"
 
 
 class LawError(RaidxError):

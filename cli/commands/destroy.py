@@ -159,7 +159,7 @@ def _running(mount: str, name: str | None) -> tuple[str, list[str], _Array]:
     here = mountpoint.find(mount)
     if here is not None and here.owner not in (None, os.getuid()):
         raise UsageError(
-            f"{mount} was mounted by somebody else",
+            f"{mount} was mounted by another user",
             action="have its user do it",
             reason=Reason.FOREIGN,
         )

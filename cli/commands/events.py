@@ -50,7 +50,7 @@ class Since(ParameterType):
 @verb()
 @click.argument("array", required=False, type=ARRAYS)
 @click.option("--since", type=Since(), metavar="TIME", help="From a date, or 90m, 12h, 7d ago on.")
-@click.option("--follow", is_flag=True, help="Go on printing events as they happen.")
+@click.option("--follow", is_flag=True, help="Continue to print events as they happen.")
 @click.option("--test", is_flag=True, help="Run the hooks of a running ARRAY for a test event.")
 def events(
     out: Output, array: str | None, since: float | str | None, follow: bool, test: bool

@@ -76,7 +76,7 @@ HABITS = (  # (what for, theirs, ours)
         "`mdadm --add-spare`, `zpool add spare`",
         "raidx add-disk mnt s0 --create --as spare",
     ),
-    ("and away again", "`mdadm --remove`, `zpool remove`", "raidx remove-disk mnt s0"),
+    ("and its removal", "`mdadm --remove`, `zpool remove`", "raidx remove-disk mnt s0"),
     ("what would growing cost?", "`zpool add -n`", "raidx add-disk mnt n2 --create -n"),
     (
         "grow by a disk",

@@ -129,7 +129,7 @@ async def take_back(array: RunningArray, stale: Sequence[tuple[Member, str]]) ->
                 break
             old = f"{member.path} is not used: {reason}"
             array.warnings[:] = [text for text in array.warnings if text != old]
-            log.warning("%s was away: it is caught up by what changed", member.path)
+            log.warning("%s was absent: it is caught up by what changed", member.path)
             break
 
 

@@ -70,7 +70,7 @@ def _step(
 
 def _read(stripe: ExplainedStripe) -> Iterator[Step]:
     if any(band["xor"] for band in stripe["bands"]):
-        yield _step("lock", "take the stripe's lock: chains hold only while nobody writes to it")
+        yield _step("lock", "take the stripe's lock: chains hold only while no write changes it")
     for band in stripe["bands"]:
         yield from _reads(band)
         if not band["reads"]:

@@ -185,7 +185,7 @@ def _split(sides: Sequence[_Side]) -> AssemblyError:
             ways.setdefault(side.config.lineage, []).extend(side.holders)
     named = " and ".join(f"[{paths_of(holders)}]" for holders in ways.values())
     return AssemblyError(
-        f"array {sides[0].config.name!r} was split: {named} each went on without the other, and "
+        f"array {sides[0].config.name!r} was split: {named} each ran without the other, and "
         "both may hold writes that the other lacks",
         action="start with one side alone, then replace the other's members",
         reason=Reason.SPLIT,
@@ -302,7 +302,7 @@ async def _look_at(members: Sequence[Member]) -> tuple[list[Given], list[str], l
         if foreign:
             left_out.append(
                 f"{member.path} carries {describe(foreign)} now, made after it joined the array; "
-                "if nobody needs that, take it back with --accept-member"
+                "if that is not needed, take it back with --accept-member"
             )
             continue
         given.append(Given(member, superblock))
@@ -427,11 +427,11 @@ def _why_stale(
     if record is None:
         return f"another member took its place or it was removed ({counters})"
     if record.state == FAILED:
-        return f"it failed and the array went on without it ({counters})"
+        return f"it failed and the array continued without it ({counters})"
     if record.role == NO_ROLE:
         return None
     if record.state == MISSING:
-        return f"it was missing and the array went on without it ({counters})"
+        return f"it was missing and the array continued without it ({counters})"
     if events < base_events:
         return f"it is an old copy of this member ({counters})"
     return None

@@ -199,7 +199,7 @@ def _decode(content: bytes, slot: int) -> Superblock:
     if in_slot != slot or sequence % SUPERBLOCK_SLOTS != slot:
         raise FormatError(f"belongs to slot {in_slot} (misdirected write)")
     if max(events, base, sequence) > COUNTER_MAX:
-        raise FormatError("its counters are impossible")
+        raise FormatError("its event or sequence counter is out of range")
     try:
         config = decode_config(body)
     except FormatError as error:

@@ -360,7 +360,7 @@ class Replacement:
             try:
                 await self._start(role, uuid, value["next_stripe"] if counts else 0)
             except RaidxError as error:  # the array starts without it
-                log.error("the replacement of role %d does not go on: %s", role, error)
+                log.error("the replacement of role %d is not resumed: %s", role, error)
                 await self.drop()
                 await member_set.update(partial(_noted, role=role, uuid="", next_stripe=0))
             return

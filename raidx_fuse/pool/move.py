@@ -534,7 +534,7 @@ def _require_movable(pool: Pool, source: ArrayVolumes, volume: Volume) -> None:
     if volume.uuid in pool.transfers:
         raise BusyError(
             f"volume {volume.name} is on its way already, but its job has ended",
-            action="unmount and mount again: the move goes on then",
+            action="unmount and mount again: the move continues then",
             reason=Reason.REMOUNT,
         )
 

@@ -62,7 +62,7 @@ def test_a_folder_that_it_did_not_make_is_refused(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)
-    assert "everybody may write" in refused("reset", shared)
+    assert "any user may write" in refused("reset", shared)
     assert not list(shared.iterdir())
     taken = tmp_path / "taken"
     (taken / "mnt").mkdir(parents=True)

@@ -63,7 +63,7 @@ def test_a_round_that_reached_one_member_is_void_when_the_others_go_on() -> None
 
 
 def test_a_failure_that_reached_one_member_is_void_when_the_others_go_on() -> None:
-    """d0 alone learned that d1 failed; d1, d2, d3 went on without d0."""
+    """d0 alone learned that d1 failed; d1, d2, d3 ran without d0."""
     life = Scenario()
     life.start().fail(1, only=[0])
     life.start(1, 2, 3).note("acknowledged")
@@ -171,7 +171,7 @@ def test_two_halves_that_both_went_on_are_refused(more: int) -> None:
     for number in range(more):
         right.note(str(number))
     text = life.refused()
-    assert "array 'disk' was split: [d0] and [d1] each went on without the other" in text
+    assert "array 'disk' was split: [d0] and [d1] each ran without the other" in text
     assert "start with one side alone" in text
     assert roles(life.assemble(0)) == {0: "d0"}
     assert roles(life.assemble(1)) == {1: "d1"}
@@ -208,7 +208,7 @@ def test_a_line_that_left_out_the_same_disks_later_is_another_line() -> None:
 
 
 def test_an_old_disk_beside_its_successors_successor_is_stale_not_a_split() -> None:
-    """d1 failed, d2 took its place, d0 died: d1 never went on without anybody."""
+    """d1 failed, d2 took its place, d0 died: d1 never ran without another member."""
     life = Scenario("raid1", 2)
     life.start().fail(1).replace(1).close()
     life.start(2).close()

@@ -63,7 +63,7 @@ def test_without_options_the_page_is_for_this_machine_and_read_only(
 
 def test_what_is_opened_is_said(asked: list[PageRequest], tmp_path: Path) -> None:
     result = view("--demo", "--public", "--name", "lab.example", "--break")
-    assert "everybody who reaches port 8470" in result.stdout
+    assert "any client that reaches port 8470" in result.stdout
     assert "unencrypted" in result.stdout
     assert "http://lab.example:8470/" in result.stdout
     assert asked[0].token is not None

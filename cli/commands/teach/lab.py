@@ -116,7 +116,7 @@ def inject(
 )
 @click.option("--length", type=SIZE, default=4096, help="Bytes of that write (4 KiB).")
 @click.option(
-    "--lose", multiple=True, metavar="MEMBER", type=MEMBER, help="Does not come back (repeat)."
+    "--lose", multiple=True, metavar="MEMBER", type=MEMBER, help="Does not return (repeat)."
 )
 @click.option(
     "--start-degraded", is_flag=True, help="Mount again even if blocks may read back wrong."
@@ -165,7 +165,7 @@ def crash(
 def _cut_lines(result: dict[str, Any]) -> list[str]:
     lines = [f"the power was cut (keep {result['keep']}, seed {result['seed']})"]
     for cut in result["cut"]:
-        gone = "; does not come back" if cut["member"] in result["lost_members"] else ""
+        gone = "; does not return" if cut["member"] in result["lost_members"] else ""
         unflushed = cut["kept"] + cut["lost"] + cut["torn"]
         lines.append(
             f"  {cut['member']}: {plural(unflushed, 'unflushed write')}, of which {cut['kept']} "

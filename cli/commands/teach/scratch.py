@@ -194,7 +194,7 @@ def _require_ours(place: str) -> None:
     if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
         raise UsageError(f"{place} is closed: this user cannot write to it")
     if status.st_mode & stat.S_IWOTH:
-        raise UsageError(f"everybody may write to {place}", action="name a folder of your own")
+        raise UsageError(f"any user may write to {place}", action="name a folder of your own")
 
 
 def _read(place: str) -> Lab | None:

@@ -36,7 +36,7 @@ TOKEN_FILE_BYTES_MAX = 4096
 @click.option(
     "--name", "names", multiple=True, help="--public: a host name of this machine (repeat)."
 )
-@click.option("--break", "may_break", is_flag=True, help="Let whoever has the token break members.")
+@click.option("--break", "may_break", is_flag=True, help="Let users with the token break members.")
 @click.option(
     "--token-file",
     type=PATH,
@@ -121,7 +121,7 @@ def _tell(out: Output, request: Any, port: int, token: str | None) -> None:
     if request.is_public:
         urls += [f"http://{name}:{port}/" for name in request.names]
         lines.append(
-            f"everybody who reaches port {port} of this machine can read it, unencrypted: "
+            f"any client that reaches port {port} of this machine can read it, unencrypted: "
             f"{', '.join(urls[1:])}, or by address"
         )
     if request.token is not None:
