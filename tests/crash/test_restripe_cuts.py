@@ -27,7 +27,6 @@ def test_a_second_restripe_begins_with_a_watermark_of_its_own() -> None:
         await fill(rig)
         await ended(rig, await restripe(rig, "raid5", 4))
         rig.model[:] = random.Random(2).randbytes(len(rig.model))
-        assert rig.array is not None
         await rig.array.write(0, bytes(rig.model))
         job = await restripe(rig, "raid5", 5)
         assert job.layout.watermark == job.layout.start
@@ -44,7 +43,6 @@ def test_a_restripe_begins_with_no_stripe_in_flight() -> None:
     async def body(rig: Rig) -> None:
         await fill(rig)
         array = rig.array
-        assert array is not None
         await array.set("journal", "none")
         rig.model[:100] = bytes(100)
         await array.write(0, bytes(100))

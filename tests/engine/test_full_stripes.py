@@ -20,7 +20,6 @@ LAYOUTS = [("raid0", 4, 1), ("raid1", 2, 1), ("raid5", 4, 1), ("rdp", 6, 4), ("x
 
 async def put(rig: Rig, offset: int, data: bytes) -> None:
     """Write to array and model."""
-    assert rig.array is not None
     await rig.array.write(offset, data)
     rig.model[offset : offset + len(data)] = data
 
@@ -60,7 +59,6 @@ def test_large_writes_of_every_alignment(
 ) -> None:
     async def main() -> None:
         rig = await filled(layout, width, rows, mode)
-        assert rig.array is not None
         taken.clear()
         rng = random.Random(f"{layout}{mode}")
         stripe = rig.array.context.data_count * CHUNK
@@ -85,7 +83,6 @@ def test_large_writes_of_every_alignment(
 def test_a_member_that_fails_in_the_middle_is_failed_and_the_write_is_whole(role: int) -> None:
     async def main() -> None:
         rig = await filled("raid5", 4, 1, "none")
-        assert rig.array is not None
         rig.members[role].vanish()
         await put(rig, 1000, random.Random(2).randbytes(30 * CHUNK))
         assert rig.array.member_set.lost == frozenset({role})
@@ -108,7 +105,6 @@ def test_members_that_never_answer_at_once_are_written_the_general_way() -> None
 def test_inline_operations_are_counted_one_by_one_though_few_are_timed() -> None:
     async def main() -> None:
         rig = await filled("raid0", 4, 1, "none")
-        assert rig.array is not None
         queue = rig.array.member_set.queues[0]
         assert queue is not None
         reads, timed = queue.reads, queue.read_latency.count

@@ -53,7 +53,6 @@ class BundleRig(Rig):
 
     async def _step_moves(self, count: int, seed: int) -> None:
         """Move chunks onto free ones, or let two change places, wherever that is allowed."""
-        assert self.array is not None
         mover = ChunkMover(self.array.context, self.bundles)
         rng = random.Random(seed)
         for _ in range(count):
@@ -72,7 +71,6 @@ class BundleRig(Rig):
 
     async def _step_moves_under_load(self, count: int, seed: int) -> None:
         """Move chunks while others write and read them."""
-        assert self.array is not None
         rng = random.Random(seed)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._step_moves, count, seed)

@@ -32,7 +32,6 @@ LAYOUTS = pytest.mark.parametrize(
 
 async def put(rig: Rig, offset: int, data: bytes) -> None:
     """Write to array and model."""
-    assert rig.array is not None
     await rig.array.write(offset, data)
     rig.model[offset : offset + len(data)] = data
 

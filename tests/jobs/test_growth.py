@@ -34,7 +34,6 @@ def test_two_growths_under_writes_keep_every_byte(
 
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig, share=0.7)
         for added in (1, 2):
             size = array.size_bytes
@@ -79,7 +78,6 @@ def test_cells_of_data_and_parity_move_and_none_is_computed(
     async def body(rig: Rig) -> None:
         assert isinstance(rig, SpyRig)
         array = rig.array
-        assert array is not None
         await fill(rig)
         await array.context.journal.drain()
         data = array.size_bytes
@@ -112,7 +110,6 @@ def test_only_the_blocks_that_must_move_are_read_and_written() -> None:
         async def body(rig: Rig, added: int = added, most: float = most) -> None:
             assert isinstance(rig, SpyRig)
             array = rig.array
-            assert array is not None
             await fill(rig)
             await array.context.journal.drain()
             old, parity = range(3), 3
@@ -144,7 +141,6 @@ def test_only_the_blocks_that_must_move_are_read_and_written() -> None:
 def test_every_data_disk_holds_the_same_number_of_blocks_of_every_whole_region() -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig)
         for added in (1, 2):
             chunks = array.size_bytes // CHUNK
@@ -172,7 +168,6 @@ def test_it_goes_on_after_each_of_many_remounts() -> None:
         size = len(rig.model)
 
         def check(_job: Grow) -> None:
-            assert rig.array is not None
             assert rig.array.size_bytes == size
 
         job = await grow(rig, 2)
@@ -189,7 +184,6 @@ def test_it_goes_on_after_each_of_many_remounts() -> None:
 def test_cancelled_it_goes_back_to_the_old_shape(slow: bool) -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         params = dict(array.member_set.config.params)
         await fill(rig, share=0.8)
         size = len(rig.model)
@@ -245,7 +239,6 @@ def test_places_that_blocks_left_go_back_to_the_host_once_that_is_durable(
 
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig)
         await array.context.journal.drain()
         start = array.member_set.data_offset

@@ -79,7 +79,6 @@ def test_a_window_that_began_in_an_idle_time_ends_when_users_ask() -> None:
     """A read waits for no lock, so it would compete with all batches of the window."""
 
     async def body(rig: Rig) -> None:
-        assert rig.array is not None
         await fill(rig)
         await trio.sleep(10)  # idle
         job = await grow(rig, 2)

@@ -34,7 +34,6 @@ def rig_of(name: str) -> SmallRig:
 def test_members_may_be_lost_on_the_way(name: str, roles: tuple[int, ...]) -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig, share=0.8)
         array.grow_operation.set_granule(2)
         job = await grow(rig, 2)
@@ -74,7 +73,6 @@ def test_a_killed_process_at_any_point_loses_nothing_even_with_a_member(
 ) -> None:
     async def body(rig: Rig) -> None:
         await fill(rig, share=0.8)
-        assert rig.array is not None
         rig.array.grow_operation.set_granule(3)
         job = await grow(rig, 2)
         job.speed_max_bytes = job.speed_min_bytes = 400 * CHUNK
@@ -102,7 +100,6 @@ def test_a_killed_process_at_any_point_loses_nothing_even_with_a_member(
 def test_a_write_that_changes_a_parity_that_moved_waits_for_a_checkpoint(name: str) -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig)
         job = await grow(rig, 2)
         job.speed_max_bytes = 100 * CHUNK
@@ -146,7 +143,6 @@ def test_a_write_that_changes_a_parity_that_moved_waits_for_a_checkpoint(name: s
 def test_three_growths_of_raid5_with_remounts_and_a_full_new_end() -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig, share=0.9)
         for number, added in enumerate((1, 2, 1)):
             array.grow_operation.set_granule(1 + number)
@@ -176,7 +172,6 @@ def test_three_growths_of_raid5_with_remounts_and_a_full_new_end() -> None:
 def test_an_array_that_grew_by_the_plain_rule_grows_on_by_the_turned_one() -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig, share=0.8)
         job = await grow(rig, 2)
         await trio.sleep(0.0)
@@ -199,7 +194,6 @@ def test_an_array_that_grew_by_the_plain_rule_grows_on_by_the_turned_one() -> No
 
 def test_the_end_of_a_prime_is_named_with_the_way_out() -> None:
     async def body(rig: Rig) -> None:
-        assert rig.array is not None
         with pytest.raises(UsageError, match="at most 8 members, not 9") as refused:
             await rig.array.grow([rig.new_member() for _ in range(4)])
         assert "restripe" in str(refused.value)
@@ -213,7 +207,6 @@ def test_a_grown_array_is_read_whole_after_each_start_from_its_superblocks() -> 
     """The rules and the prime are all in `params`: nothing else tells where cells lie."""
 
     async def body(rig: Rig) -> None:
-        assert rig.array is not None
         await fill(rig)
         rig.array.grow_operation.set_granule(2)
         job = await grow(rig, 2)
@@ -235,7 +228,6 @@ def test_the_log_leaves_the_members_that_a_cancelled_growth_releases() -> None:
 
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig, share=0.5)
         job = await grow(rig, 2)
         job.pause()

@@ -33,7 +33,6 @@ WAYS = (PIGGYBACK, SURROGATE)
 
 async def settle_members(rig: Rig, parity: str) -> None:
     """Let the rig follow what a growth made of its members: the surrogate has role 3 now."""
-    assert rig.array is not None
     if parity == SURROGATE:
         former = rig.members[3]
         record = rig.array.member_set.config.members[-1]
@@ -45,7 +44,6 @@ async def settle_members(rig: Rig, parity: str) -> None:
 
 async def take_new_end(rig: Rig) -> None:
     """Let the model have what the image's new end holds: zeros, or old copies."""
-    assert rig.array is not None
     size = len(rig.model)
     enlarge(rig)
     rig.model[size:] = bytes(await rig.array.read(size, len(rig.model) - size))
@@ -63,7 +61,6 @@ async def take_new_end(rig: Rig) -> None:
 def test_two_growths_under_writes_keep_every_byte(parity: str, slow: bool, journal: str) -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await array.set("journal", journal)
         if slow:  # what is cached of parity must not outlive its change
             await array.set("cache.size", "16MiB")
@@ -104,7 +101,6 @@ def test_only_what_moves_and_its_parity_are_read_and_written(parity: str, journa
         async def body(rig: Rig, added: int = added) -> None:
             assert isinstance(rig, SpyRig)
             array = rig.array
-            assert array is not None
             await array.set("journal", journal)
             await fill(rig)
             await array.context.journal.drain()
@@ -180,7 +176,6 @@ def test_it_goes_on_after_remounts(parity: str) -> None:
 def test_cancelled_it_goes_back_to_the_old_shape(parity: str, after_s: float) -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         params = dict(array.member_set.config.params)
         await fill(rig, share=0.8)
         size = len(rig.model)
@@ -234,7 +229,6 @@ def test_any_member_may_be_lost_on_the_way(parity: str, role: int) -> None:
 
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig, share=0.8)
         job = await grow(rig, 2, parity=parity)
         job.speed_max_bytes = job.speed_min_bytes = 100 * CHUNK
@@ -340,7 +334,6 @@ def test_the_log_is_on_the_surrogate_when_it_has_the_role_of_the_parity() -> Non
 def test_what_cannot_be_meant_is_refused() -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         newcomer: Any = rig.new_member()
         with pytest.raises(NotWithLayoutError):
             await array.grow([newcomer], PIGGYBACK)

@@ -32,7 +32,6 @@ def rig_of(name: str) -> SmallImageRig:
 async def grown(rig: Rig, added: int, granule: int = 2) -> None:
     """Fill the image and grow by *added* members."""
     array = rig.array
-    assert array is not None
     await fill(rig)
     array.grow_operation.set_granule(granule)
     job = await grow(rig, added)
@@ -43,7 +42,6 @@ async def grown(rig: Rig, added: int, granule: int = 2) -> None:
 def test_members_of_the_last_growth_leave_under_load(name: str) -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         params = dict(array.member_set.config.params)
         first = rig.width
         await grown(rig, 2)
@@ -90,7 +88,6 @@ def test_a_kill_at_any_point_of_a_removal_loses_nothing_even_with_a_member() -> 
     async def body(rig: Rig) -> None:
         await grown(rig, 2)
         array = rig.array
-        assert array is not None
         await array.remove_disk(5)
         job = job_of(rig)
         job._batch = 4
@@ -114,7 +111,6 @@ def test_a_kill_at_any_point_of_a_removal_loses_nothing_even_with_a_member() -> 
 def test_old_copies_of_a_growth_with_piggyback_are_dropped_first() -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig)
         job = await grow(rig, 2, parity=PIGGYBACK)
         await job.finished.wait()
@@ -134,7 +130,6 @@ def test_old_copies_of_a_growth_with_piggyback_are_dropped_first() -> None:
 def test_what_cannot_leave_is_refused_in_one_line() -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         size = array.size_bytes
         words = rf"volume rig ends at byte {size} .* raid5 on 3 members holds .* volume resize"
         with pytest.raises(UsageError, match=words):

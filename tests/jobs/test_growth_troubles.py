@@ -36,7 +36,6 @@ from tests.support.spy import FLUSH, WRITE, SpyRig, restarted
 def test_any_member_may_be_lost_on_the_way(role: int) -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig, share=0.8)
         job = await grow(rig, 2)
         job.speed_max_bytes = job.speed_min_bytes = 100 * CHUNK
@@ -121,7 +120,6 @@ def test_a_rebuild_may_end_while_copies_are_not_checkpointed() -> None:
 
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig)
         job = await paused_with_unsaved(rig, 2)
         await array.fail_disk(0)
@@ -180,7 +178,6 @@ def test_only_writes_to_moved_blocks_wait_for_a_checkpoint(
 
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await array.set("journal", mode)
         await fill(rig)
         job = await paused_with_unsaved(rig, 2)
@@ -222,7 +219,6 @@ def test_only_writes_to_moved_blocks_wait_for_a_checkpoint(
 def test_an_old_record_in_the_journal_does_not_undo_a_block_that_came_back() -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig)
         chunk = 0  # the first stripe moves its first block
         job = await grow(rig, 2)
@@ -271,7 +267,6 @@ def test_newcomers_have_the_maps_before_a_superblock_gives_them_a_role() -> None
 def test_a_full_host_holds_the_growth_up_and_nothing_else() -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig)
         members = [rig.new_member()]
         data = array.member_set.config.regions.data.offset
@@ -304,7 +299,6 @@ def test_a_full_host_holds_the_growth_up_and_nothing_else() -> None:
 def test_a_spare_of_before_takes_over_while_the_array_grows() -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig)
         await rig._step_spare()
         job = await grow(rig, 1)
@@ -332,7 +326,6 @@ def test_a_spare_of_before_takes_over_while_the_array_grows() -> None:
 def test_a_spare_does_not_wait_for_a_paused_job_that_the_end_waits_for(kind: str) -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig, share=0.8)
         if kind == "growth":
             job: Grow | Restripe = await grow(rig, 1)
@@ -366,7 +359,6 @@ def test_it_ends_while_a_stripe_is_looked_at() -> None:
 
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig, share=0.8)
         job = await grow(rig, 2)
         peek = Peek(array.context)
@@ -384,7 +376,6 @@ def test_it_ends_while_a_stripe_is_looked_at() -> None:
 def test_it_pauses_at_a_block_that_nobody_can_give_back(cancelled: bool) -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig)
         await array.context.journal.drain()
         size = len(rig.model)
@@ -433,7 +424,6 @@ def test_it_pauses_at_a_block_that_nobody_can_give_back(cancelled: bool) -> None
 def test_it_pauses_where_the_parity_that_a_stripe_lacks_cannot_be_computed() -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig)
         (other,) = (m for m in rig.members if m.path == "ram0")
         job = await grow(rig, 1)

@@ -39,7 +39,6 @@ MORE_BYTES = 600 << 10
 
 async def replaced(rig: Rig, roles: range | None = None) -> None:
     """Give each role of *roles*, all by default, a member of the size that the rig has now."""
-    assert rig.array is not None
     for role in roles or range(rig.width):
         rig.members[role] = rig.new_member()
         await rig.array.replace_disk(role, rig.members[role])
@@ -50,14 +49,12 @@ async def replaced(rig: Rig, roles: range | None = None) -> None:
 
 def larger_of(rig: Rig) -> LargerMembers:
     """Return the operation of the running array."""
-    assert rig.array is not None
     return rig.array.larger_members
 
 
 @pytest.mark.parametrize(("name", "width", "rows"), FIXED)
 def test_larger_members_are_used_under_load(name: str, width: int, rows: int) -> None:
     async def body(rig: Rig) -> None:
-        assert rig.array is not None
         await fill(rig, 0.8)
         assert larger_of(rig).unused_bytes() == 0
         rig.member_bytes += MORE_BYTES + CHUNK
@@ -95,7 +92,6 @@ def test_larger_members_are_used_under_load(name: str, width: int, rows: int) ->
 def test_a_raidx_layout_uses_each_larger_member_at_once(name: str) -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig, 0.8)
         before = array.size_bytes
         rig.member_chunks = [3 * chunks for chunks in rig.member_chunks]
@@ -118,7 +114,6 @@ def test_what_was_written_in_marked_regions_is_resynced_after_a_crash() -> None:
     """A bit of the dirty bitmap stands for more stripes than before."""
 
     async def body(rig: Rig) -> None:
-        assert rig.array is not None
         rig.member_bytes *= 3
         await replaced(rig)
         dirty = rig.array.context.dirty_bitmap
@@ -172,7 +167,6 @@ def test_what_was_added_to_a_member_after_it_joined_need_not_be_zero() -> None:
 def test_it_waits_for_jobs_and_for_lost_members() -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig)
         rig.member_bytes += MORE_BYTES
         await replaced(rig)
@@ -215,7 +209,6 @@ def test_it_waits_for_jobs_and_for_lost_members() -> None:
 def test_stripes_that_failed_writes_have_torn_are_repaired_first() -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await array.set("journal", "none")
         await fill(rig)
         rig.member_bytes += MORE_BYTES
@@ -232,7 +225,6 @@ def test_stripes_that_failed_writes_have_torn_are_repaired_first() -> None:
 
 def test_an_array_that_has_grown_is_made_alike_first() -> None:
     async def body(rig: Rig) -> None:
-        assert rig.array is not None
         await fill(rig)
         member = rig.new_member()
         await rig.array.grow([member])
@@ -267,7 +259,6 @@ def test_an_array_that_has_grown_is_made_alike_first() -> None:
 
 def test_a_larger_array_grows_and_is_restriped_as_any_other() -> None:
     async def body(rig: Rig) -> None:
-        assert rig.array is not None
         await fill(rig)
         rig.member_bytes *= 2
         await replaced(rig)
@@ -300,7 +291,6 @@ def test_a_larger_array_grows_and_is_restriped_as_any_other() -> None:
 def test_the_written_map_and_a_limit_of_the_image_set_an_end() -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig)
         rig.member_bytes = 140 << 20
         await replaced(rig)
@@ -327,7 +317,6 @@ def test_the_written_map_and_a_limit_of_the_image_set_an_end() -> None:
     play(rig, body)
 
     async def limited(rig: Rig) -> None:
-        assert rig.array is not None
         rig.member_bytes += MORE_BYTES
         await replaced(rig)
         assert larger_of(rig).unused_bytes() == 0
@@ -343,7 +332,6 @@ def test_a_superblock_that_is_refused_leaves_nothing_that_is_acknowledged() -> N
 
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig)
         rig.member_bytes += MORE_BYTES
         await replaced(rig)
@@ -374,7 +362,6 @@ def test_a_superblock_that_is_refused_leaves_nothing_that_is_acknowledged() -> N
 def test_a_member_that_cannot_be_prepared_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig)
         rig.member_bytes += MORE_BYTES
         await replaced(rig)

@@ -32,7 +32,6 @@ async def alike(rig: Rig) -> Any:
 @pytest.mark.parametrize("role", [1, 5])
 def test_any_member_leaves_in_two_steps_under_load(role: int) -> None:
     async def body(rig: Rig) -> None:
-        assert rig.array is not None
         await fill(rig, 0.9)
         with pytest.raises(UsageError, match=ALIKE):
             await rig.array.remove_disk(role)
@@ -61,7 +60,6 @@ def test_any_member_leaves_in_two_steps_under_load(role: int) -> None:
 @pytest.mark.parametrize("when", [0.2, 0.8])
 def test_the_first_step_is_cancelled_and_done_again(when: float) -> None:
     async def body(rig: Rig) -> None:
-        assert rig.array is not None
         await fill(rig, 0.9)
         params = dict(rig.array.member_set.config.params)
         async with under_load(rig, 2):
@@ -72,7 +70,6 @@ def test_the_first_step_is_cancelled_and_done_again(when: float) -> None:
             job.cancel()
             await job.finished.wait()
         await ended(rig, job, "cancelled")
-        assert rig.array is not None
         assert rig.array.member_set.config.params == params
         job = await alike(rig)
         await ended(rig, job)
@@ -82,8 +79,6 @@ def test_the_first_step_is_cancelled_and_done_again(when: float) -> None:
 
 def test_a_kill_in_the_first_step_loses_nothing_even_with_a_member() -> None:
     async def body(rig: Rig) -> None:
-        array = rig.array
-        assert array is not None
         await fill(rig, 0.9)
         job = await alike(rig)
         job.speed_max_bytes = job.speed_min_bytes = 60 * CHUNK
@@ -99,7 +94,6 @@ def test_a_kill_in_the_first_step_loses_nothing_even_with_a_member() -> None:
 
 def test_what_is_too_large_for_one_member_less_is_told_how_small_it_must_be() -> None:
     async def body(rig: Rig) -> None:
-        assert rig.array is not None
         for role in (0, 5):
             with pytest.raises(UsageError, match=r"raid5 on 5 members holds (\d+) bytes;") as found:
                 await rig.array.remove_disk(role)

@@ -53,7 +53,6 @@ def test_what_a_dry_run_says_is_what_happens(seed: int) -> None:
         await rig.check()
         await rig.fill(0.5, seed + 1)
         await rig.remount()
-        assert rig.array is not None
         assert rig.array.size_bytes == said["size_after"]
 
     play(scenario, seed)
@@ -65,7 +64,6 @@ STEPS = ("add", "remove", "fail", "larger", "write")
 
 async def _load(rig: UnlikeRig, seed: int) -> None:
     """Write and read as long as jobs run, and a little longer."""
-    assert rig.array is not None
     rng = random.Random(seed)
     for _ in range(60):
         await rig._step_write(rng.random(), rng.random(), rng.randrange(1 << 30))
@@ -74,7 +72,6 @@ async def _load(rig: UnlikeRig, seed: int) -> None:
 
 
 async def _turn(rig: UnlikeRig, step: str, rng: random.Random) -> None:
-    assert rig.array is not None
     array = rig.array
     roles = array.member_set.config.roles()
     with contextlib.suppress(BusyError, UsageError):
@@ -135,7 +132,6 @@ def test_the_image_equals_the_model_whoever_comes_or_leaves(
                 await rig.open()
             for job in await rig.settle():
                 assert job["state"] in ("done", "failed"), job
-            assert rig.array is not None
             if lost := rig.array.member_set.lost:
                 await rig.array.replace_disk(min(lost), disk := rig.disk(110))
                 rig.members.append(disk)

@@ -38,7 +38,6 @@ def rig_of(name: str, width: int, **options: Any) -> SmallRig:
 
 async def remove(rig: Rig, role: int, window_bytes: int = 6 * CHUNK) -> Any:
     """Begin to take out *role*; return the job, with small windows."""
-    assert rig.array is not None
     await rig.array.remove_disk(role)
     job = job_of(rig)
     job.window_bytes = window_bytes
@@ -47,7 +46,6 @@ async def remove(rig: Rig, role: int, window_bytes: int = 6 * CHUNK) -> Any:
 
 async def gone(rig: Rig, job: Any, role: int) -> None:
     """Wait for the end of the removal of *role*; check array, members and content."""
-    assert rig.array is not None
     released: list[Member] = []
     rig.array.restripe_operation.on_release.append(released.append)
     await job.finished.wait()
@@ -79,7 +77,6 @@ def test_any_member_leaves_under_load_and_the_rest_keeps_every_byte(
     rig = rig_of(name, width, params=params, slow=True)
 
     async def body(rig: Rig) -> None:
-        assert rig.array is not None
         await fill(rig, 0.8)
         paths = [member.path for member in rig.members]
         async with under_load(rig, 2):
@@ -102,13 +99,11 @@ def test_the_bytes_are_those_of_growth_by_restripe() -> None:
     """All data is read once and written once, with a parity for three chunks; more in the log."""
 
     def moved_bytes(rig: Rig) -> int:
-        assert rig.array is not None
         queues = [queue for queue in rig.array.member_set.queues if queue is not None]
         return sum(queue.read_bytes + queue.write_bytes for queue in queues)
 
     async def body(rig: Rig) -> None:
         await fill(rig)
-        assert rig.array is not None
         await rig.array.context.journal.drain()
         before, size = moved_bytes(rig), rig.array.size_bytes
         job = await remove(rig, 1, 1 << 20)
@@ -128,7 +123,6 @@ def test_the_bytes_are_those_of_growth_by_restripe() -> None:
 
 def test_it_is_cancelled_and_goes_on_after_an_unmount() -> None:
     async def body(rig: Rig) -> None:
-        assert rig.array is not None
         await fill(rig)
         before = rig.array.member_set.config
         job = await remove(rig, 1)
@@ -155,7 +149,6 @@ def test_it_is_cancelled_and_goes_on_after_an_unmount() -> None:
 def test_a_lost_member_leaves_and_the_array_has_its_redundancy_back() -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig)
         await array.fail_disk(1)
         with pytest.raises(RaidxError, check=because(Reason.DEGRADED)):
@@ -179,7 +172,6 @@ def test_a_lost_member_leaves_and_the_array_has_its_redundancy_back() -> None:
 def test_the_member_that_leaves_fails_on_the_way() -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig)
         await array.add_spare(rig.new_member())
         job = await remove(rig, 0)
@@ -198,8 +190,6 @@ def test_the_member_that_leaves_fails_on_the_way() -> None:
 @pytest.mark.parametrize("role", [0, 2])
 def test_a_kill_at_any_point_loses_nothing_even_with_a_member(role: int) -> None:
     async def body(rig: Rig) -> None:
-        array = rig.array
-        assert array is not None
         await fill(rig, 0.8)
         job = await remove(rig, role, 24 * CHUNK)
         job.speed_max_bytes = job.speed_min_bytes = 60 * CHUNK
@@ -214,7 +204,6 @@ def test_the_position_of_a_rebuild_that_failed_does_not_stop_the_next_start() ->
 
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig)
         job = await remove(rig, 1)
         await array.fail_disk(1)
@@ -226,7 +215,6 @@ def test_the_position_of_a_rebuild_that_failed_does_not_stop_the_next_start() ->
         await array.fail_disk(1)
         saved = array.member_set.config.jobs["rebuild:1"]["next_stripe"]
         await gone(rig, job, 1)
-        assert rig.array is not None
         assert rig.array.context.layout.stripes < saved
         assert "rebuild:1" not in rig.array.member_set.config.jobs
 
@@ -236,7 +224,6 @@ def test_the_position_of_a_rebuild_that_failed_does_not_stop_the_next_start() ->
 def test_no_record_is_redone_on_a_member_that_moved_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig)
         job = await remove(rig, 0, 24 * CHUNK)
         context, size = array.context, len(rig.model)
@@ -273,7 +260,6 @@ def test_an_old_member_of_a_grown_array_leaves_if_the_growth_is_not_in_use() -> 
 
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig, 0.9)
         members = [rig.new_member(), rig.new_member()]
         await array.grow(members)
@@ -286,7 +272,6 @@ def test_an_old_member_of_a_grown_array_leaves_if_the_growth_is_not_in_use() -> 
             await reach(job, job.total_bytes / 2)
         job.cancel()
         await ended(rig, job, "cancelled")
-        assert rig.array is not None
         assert rig.array.context.layout.history == (4, 6)  # type: ignore[attr-defined]
         async with under_load(rig, 2):
             job = await remove(rig, 1, 24 * CHUNK)
@@ -302,7 +287,6 @@ def test_an_old_member_of_a_grown_array_leaves_if_the_growth_is_not_in_use() -> 
 
 def test_what_cannot_leave_is_refused_with_the_next_step() -> None:
     async def fixed(rig: Rig) -> None:
-        assert rig.array is not None
         await fill(rig, 0.5)
         words = r"upc does not exist for 5 members .*reshape ARRAY --layout rdp$"
         with pytest.raises(UsageError, match=words):
@@ -311,19 +295,17 @@ def test_what_cannot_leave_is_refused_with_the_next_step() -> None:
         await gone(rig, await remove(rig, 0, 96 * CHUNK), 0)
 
     async def least(rig: Rig) -> None:
-        assert rig.array is not None
         words = "raid5 does not exist for 2 members .*--layout raid0 --lose-redundancy$"
         with pytest.raises(UsageError, match=words):
             await rig.array.remove_disk(0)
 
     async def busy(rig: Rig) -> None:
-        assert rig.array is not None
         await fill(rig)
         errors: list[RaidxError] = []
 
         async def once() -> None:
             try:
-                await rig.array.remove_disk(1)  # type: ignore[union-attr]
+                await rig.array.remove_disk(1)
             except BusyError as error:
                 errors.append(error)
 
@@ -347,7 +329,6 @@ def test_what_is_written_behind_the_end_of_a_narrower_array_stays_when_it_is_wid
     """Its page of the written map is newer than the one that the wider array of before has left."""
 
     async def body(rig: Rig) -> None:
-        assert rig.array is not None
         size, end = 16 * CHUNK, rig.array.context.layout.size_bytes
         for _ in range(3):
             await rig.array.write(end - size, bytes(size))
@@ -382,7 +363,6 @@ def test_no_write_has_the_roles_of_afterwards_before_the_superblocks_do(role: in
     async def body(rig: Rig) -> None:
         await fill(rig)
         array, size = rig.array, len(rig.model)
-        assert array is not None
         job = await remove(rig, role)
         update, written = array.member_set.update, rig.model[:]
         places = range(0, 15 * CHUNK, 5 * CHUNK)  # no stripe whole, and little of the log

@@ -32,14 +32,12 @@ def test_a_restripe_keeps_every_byte_under_writes_and_reads(
         async with under_load(rig, 2):
             job = await restripe(rig, new, after, window_bytes=windows * CHUNK)
             await job.finished.wait()
-        assert rig.array is not None
         context = rig.array.context
         turns = context.journal.log_members.turns
         assert {len(roles) for roles in turns} == {context.code.tolerance + 1}, (
             "as many as may be lost"
         )
         await ended(rig, job)
-        assert rig.array is not None
         assert rig.array.member_set.config.layout == new
         assert rig.array.member_set.config.params == {}
         # Beyond the old end, and everywhere: the new layout serves as one made so.
@@ -58,13 +56,11 @@ def test_the_cost_is_md_s_or_less_and_one_flush_a_window() -> None:
     rig.member_bytes = 4 << 20
 
     def moved_bytes(rig: Rig) -> int:
-        assert rig.array is not None
         queues = [queue for queue in rig.array.member_set.queues if queue is not None]
         return sum(queue.read_bytes + queue.write_bytes for queue in queues)
 
     async def body(rig: Rig) -> None:
         await fill(rig)
-        assert rig.array is not None
         await rig.array.context.journal.drain()
         before, size = moved_bytes(rig), rig.array.size_bytes
         job = await restripe(rig, "raid4", 5, window_bytes=1 << 20)
@@ -84,7 +80,6 @@ def test_a_cancel_moves_everything_back_and_lets_go_of_the_newcomers(
 
     async def body(rig: Rig) -> None:
         await fill(rig, 0.8)
-        assert rig.array is not None
         released: list[Member] = []
         rig.array.restripe_operation.on_release.append(released.append)
         size = rig.array.size_bytes
@@ -142,7 +137,6 @@ def test_paused_it_stands_and_users_work_on_both_sides() -> None:
 
     async def body(rig: Rig) -> None:
         await fill(rig, 0.5)
-        assert rig.array is not None
         job = await restripe(rig, "raid5", 5, window_bytes=CHUNK)
         rig.array.jobs.limit(job.job_id, None, 100 * CHUNK)
         await trio.sleep(0.5)
@@ -166,7 +160,6 @@ def test_paused_it_stands_and_users_work_on_both_sides() -> None:
 
 def test_what_cannot_be_is_refused_in_one_line_and_changes_nothing() -> None:
     async def refuse(rig: Rig, words: str, added: int, name: str | None, **params: Any) -> None:
-        assert rig.array is not None
         before = rig.array.member_set.config
         with pytest.raises(RaidxError, match=words) as refused:
             await rig.array.restripe([rig.new_member() for _ in range(added)], name, params)
@@ -181,18 +174,15 @@ def test_what_cannot_be_is_refused_in_one_line_and_changes_nothing() -> None:
         await refuse(rig, "unknown layout", 1, "raid9")
         await refuse(rig, "place each chunk by a table", 1, "raidx-parity")
         await refuse(rig, "too small for stripes of rdp on 20 members", 16, "rdp")
-        assert rig.array is not None
         await rig.array.fail_disk(1)
         await refuse(rig, "role 1 is lost: a degraded array is not restriped", 1, None)
 
     async def grown(rig: Rig) -> None:
-        assert rig.array is not None
         job = (await rig.array.grow([rig.new_member()]))["job"]
         await rig.array.jobs.wait(job)
         await refuse(rig, "rdp on . members (holds|has room)", 0, "rdp")
 
     async def moving(rig: Rig) -> None:
-        assert rig.array is not None
         await fill(rig, 0.5)
         job = await restripe(rig, "raid5", 5, window_bytes=CHUNK)
         with pytest.raises(JobRunningError):

@@ -62,7 +62,6 @@ def test_a_restripe_of_a_grown_array_keeps_every_byte(grown: str, new: str, afte
             await job.finished.wait()
         await ended(rig, job)
         array = rig.array
-        assert array is not None
         assert isinstance(array.context.layout, OrderedLayout)
         assert set(array.member_set.config.params) == {"order"}
         data = random.Random(3).randbytes(len(rig.model))
@@ -80,7 +79,6 @@ def test_the_result_is_restriped_once_more_and_grows_only_so() -> None:
     async def body(rig: Rig) -> None:
         await fill(rig, 0.8)
         await ended(rig, await restripe(rig, "raid5", 6))
-        assert rig.array is not None
         order = rig.array.member_set.config.params
         with pytest.raises(UsageError, match=r"does not grow in place.*--method restripe"):
             await rig.array.grow([rig.new_member()])
@@ -100,7 +98,6 @@ def test_a_cancel_moves_everything_back_to_the_grown_shape(when: float) -> None:
     async def body(rig: Rig) -> None:
         await fill(rig, 0.8)
         array = rig.array
-        assert array is not None
         released: list[Member] = []
         array.restripe_operation.on_release.append(released.append)
         params = dict(array.member_set.config.params)
@@ -112,7 +109,6 @@ def test_a_cancel_moves_everything_back_to_the_grown_shape(when: float) -> None:
         assert released == rig.members[5:]
         del rig.members[5:]
         await ended(rig, job, "cancelled")
-        assert rig.array is not None
         assert rig.array.member_set.config.params == params
         assert isinstance(rig.array.context.layout, ElasticLayout)
 
@@ -133,7 +129,6 @@ def test_a_discard_that_waits_while_a_restripe_is_taken_back_drops_what_it_cover
     async def body(rig: Rig) -> None:
         await fill(rig)
         array, width = rig.array, rig.width
-        assert array is not None
         job = await restripe(rig, new, after)
         await reach_share(job, 0.5)
         gate, turn = array.context.gate, Gate._set
@@ -162,7 +157,6 @@ def test_a_kill_at_any_point_loses_nothing_even_with_a_member() -> None:
     async def body(rig: Rig) -> None:
         await fill(rig, 0.8)
         array = rig.array
-        assert array is not None
         job = await restripe(rig, "raid5", 6, window_bytes=24 * CHUNK)
         job.speed_max_bytes = job.speed_min_bytes = 30 * CHUNK
         rng = random.Random(1)

@@ -23,7 +23,6 @@ def test_it_goes_on_without_a_member_that_is_lost_and_waits_while_one_is_rebuilt
 
     async def body(rig: Rig) -> None:
         await fill(rig)
-        assert rig.array is not None
         async with under_load(rig, 2):
             job = await restripe(rig, "raid5", 5)
             await reach(job, 0.3 * job.total_bytes)
@@ -49,7 +48,6 @@ def test_stripes_at_the_end_of_members_are_checked_and_rebuilt_with_their_own_ro
 
     async def body(rig: Rig) -> None:
         await fill(rig)
-        assert rig.array is not None
         await rig.array.restripe([rig.new_member() for _ in range(2)], "rdp", {})
         (job,) = rig.array.jobs.running()
         await reach(job, 0.3 * job.total_bytes)
@@ -72,7 +70,6 @@ def test_a_layout_without_redundancy_needs_all_members_and_has_them_when_it_begi
 
     async def body(rig: Rig) -> None:
         await fill(rig)
-        assert rig.array is not None
         job = await restripe(rig, "raid0", 4)
         with pytest.raises(ArrayFailedError, match="role 1 cannot be spared"):
             await rig.array.fail_disk(1)
@@ -87,7 +84,6 @@ def test_a_newcomer_whose_host_is_full_makes_it_wait_and_go_on_by_itself() -> No
 
     async def body(rig: Rig) -> None:
         await fill(rig)
-        assert rig.array is not None
         job = await restripe(rig, "raid5", 5)
         newcomer: Any = rig.members[4]
 
@@ -112,7 +108,6 @@ def test_it_pauses_at_a_chunk_that_nobody_can_give_back(cancelled: bool) -> None
 
     async def body(rig: Rig) -> None:
         array = rig.array
-        assert array is not None
         await fill(rig)
         await array.context.journal.drain()
         start = array.member_set.config.regions.data.offset
@@ -144,7 +139,6 @@ def test_who_takes_a_role_on_the_way_is_not_taken_to_read_as_zero() -> None:
     rig = SmallRig("raid5", 4)
 
     async def write_into_the_dead(first: int) -> None:
-        assert rig.array is not None
         for chunk in range(first, len(rig.model) // CHUNK, 2):
             if not rig.array.context.written.is_written(chunk):
                 at = chunk * CHUNK + 50
@@ -155,7 +149,6 @@ def test_who_takes_a_role_on_the_way_is_not_taken_to_read_as_zero() -> None:
         await fill(rig, 0.5)
         job = await restripe(rig, "raid5", 5)
         job.pause()
-        assert rig.array is not None
         await rig.array.fail_disk(1)
         rig.members[1] = rig.new_member()
         await rig.array.jobs.wait((await rig.array.replace_disk(1, rig.members[1]))["job"])
@@ -181,7 +174,6 @@ def test_a_write_while_a_restripe_turns_back_is_not_undone(monkeypatch: pytest.M
     async def body(rig: Rig) -> None:
         await fill(rig)
         job = await restripe(rig, "raid5", 5)
-        assert rig.array is not None
         context, array = rig.array.context, rig.array
         drain = context.journal.drain
         at = slice(24 * CHUNK, 27 * CHUNK)  # a stripe, which may bypass the log
@@ -215,7 +207,6 @@ def test_it_turns_round_when_reads_from_before_have_ended() -> None:
     async def body(rig: Rig) -> None:
         await fill(rig)
         job = await restripe(rig, "raid5", 5)
-        assert rig.array is not None
         reading = rig.array.context.gate.enter_now()
         await reach(job, 1)
         job.cancel()

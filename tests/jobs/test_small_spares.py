@@ -48,7 +48,6 @@ def test_a_spare_of_the_size_of_the_content_takes_the_role(name: str) -> None:
         rig = rig_of(name, slow=True)
         needed = await begun(rig)
         array = rig.array
-        assert array is not None
         assert array.rebundle is not None
         assert needed < min(member.size_bytes for member in rig.members)
         least = min(map(array.rebundle.needed_bytes, map(Role, range(5))))
@@ -66,7 +65,6 @@ def test_a_spare_of_the_size_of_the_content_takes_the_role(name: str) -> None:
         assert rig.bundles.counts[0] == rig.bundles.used_chunks()[0] + 1
         await rig.check()
         await rig.remount()
-        assert rig.array is not None
         await rig.array.fail_disk(2)
         await rig.compare()
 
@@ -79,7 +77,6 @@ def test_a_kill_at_any_superblock_loses_nothing(name: str) -> None:
         rig = rig_of(name)
         needed = await begun(rig)
         array = rig.array
-        assert array is not None
         spare = rig.member_of(needed)
         rig.members.append(spare)
         await array.add_spare(spare)
@@ -122,7 +119,6 @@ def test_of_two_spares_the_one_with_every_chunk_of_the_role_is_taken() -> None:
         rig = rig_of("raidx-parity")
         needed = await begun(rig)
         array = rig.array
-        assert array is not None
         small, large = rig.member_of(needed), rig.disk(60)
         for spare in (small, large):
             rig.members.append(spare)
@@ -142,7 +138,6 @@ def test_a_lost_member_is_replaced_by_a_smaller_one_and_one_in_use_is_not() -> N
         rig = rig_of("raidx-parity")
         needed = await begun(rig)
         array = rig.array
-        assert array is not None
         with pytest.raises(TooSmallError):
             await array.replace_disk(0, rig.member_of(needed))
         await array.fail_disk(0)

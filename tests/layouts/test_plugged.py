@@ -262,7 +262,6 @@ def test_a_restripe_keeps_the_origin_of_both_layouts() -> None:
         await rig.create()
         try:
             job = await restripe(rig, "twins", 6)
-            assert rig.array is not None
             config = rig.array.member_set.config
             old, new = shapes_of(config)
             assert MADE_BY not in old.params

@@ -92,7 +92,6 @@ def test_a_place_that_changed_hands_on_a_member_that_is_lost() -> None:
     async def scenario() -> None:
         rig = await shuffled("raidx-copy", 2)
         array, layout = rig.array, layout_of(rig)
-        assert array is not None
         mover = ChunkMover(array.context, layout)
         first = int(layout.cells_of(0)[2])
         assert layout.place(*divmod(first, 2)) == (0, 2)

@@ -23,7 +23,6 @@ KINDS = [("raidx-zero", 1), ("raidx-copy", 2), ("raidx-copy", 3), ("raidx-parity
 
 
 def layout_of(rig: Rig) -> BundleLayout:
-    assert rig.array is not None
     layout = rig.array.context.layout
     assert isinstance(layout, BundleLayout)
     return layout
@@ -55,7 +54,6 @@ def memory_of(rig: Rig, role: int) -> memoryview:
 
 
 def share_of(rig: Rig, role: int) -> PageRegion:
-    assert rig.array is not None
     return shares_of(rig.array.member_set.config)[role]
 
 
@@ -321,7 +319,6 @@ def test_the_second_slot_is_written_when_the_first_one_is_durable() -> None:
 
     async def scenario() -> None:
         rig = await shuffled("raidx-parity", 3)
-        assert rig.array is not None
         member_set = rig.array.member_set
         regions = shares_of(member_set.config)
         story: list[str] = []

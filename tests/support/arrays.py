@@ -81,11 +81,17 @@ class Rig:
         self.slow = slow
         self.reads_zero = reads_zero
         self.model = bytearray()
-        self.array: Array | None = None
+        self._array: Array | None = None
         self.members: list[FaultMember] = []
         self.vanished: list[FaultMember] = []
         self._made = 0
         self._stack = AsyncExitStack()
+
+    @property
+    def array(self) -> Array:
+        """The array, which is open."""
+        assert self._array is not None
+        return self._array
 
     def new_member(self, role: int | None = None) -> FaultMember:
         """Return a fresh member of the rig's kind; of unlike ones the *role*'s or largest."""
@@ -105,14 +111,14 @@ class Rig:
 
     async def open(self) -> Array:
         """Assemble and start the array."""
-        self.array = await self._stack.enter_async_context(open_array(list(self.members)))
-        return self.array
+        self._array = await self._stack.enter_async_context(open_array(list(self.members)))
+        return self._array
 
     async def close(self) -> None:
         """Close the array cleanly; the members stay."""
         await self._stack.aclose()
         self._stack = AsyncExitStack()
-        self.array = None
+        self._array = None
 
     async def create(self) -> Array:
         """Make members and array; the model is as large as the image."""
@@ -149,7 +155,6 @@ class Rig:
                 else:
                     with trio.fail_after(STEP_TIMEOUT_S):  # virtual: a deadlock, not slowness
                         await perform
-                assert self.array is not None
             if damage:
                 ram = self.members[0]
                 offset = array.member_set.data_offset
@@ -165,7 +170,6 @@ class Rig:
 
     async def compare(self) -> None:
         """Assert that the whole image equals the model."""
-        assert self.array is not None
         step = 1 << 18
         for at in range(0, len(self.model), step):
             expected = self.model[at : at + step]
@@ -178,7 +182,6 @@ class Rig:
 
     async def check_cache(self) -> None:
         """Assert that every cached page, asked for or not, is what the array holds."""
-        assert self.array is not None
         context = self.array.context
         shift = context.shift
         for address, content in [] if context.cache is None else context.cache.items():
@@ -208,14 +211,12 @@ class Rig:
         return start * unit, length * unit
 
     async def _step_write(self, where: float, size: float, seed: int) -> None:
-        assert self.array is not None
         start, length = self._range(where, size)
         data = random.Random(seed).randbytes(length)
         await self.array.write(start, data)
         self.model[start : start + length] = data
 
     async def _step_sectors(self, where: float, size: float, seed: int) -> None:
-        assert self.array is not None
         start, length = self._range(where, size, 512)
         data = random.Random(seed).randbytes(length)
         await self.array.write(start, data)
@@ -223,20 +224,17 @@ class Rig:
 
     async def _step_discard(self, where: float, size: float, unit: int) -> None:
         """Discard a range of whole *unit* bytes."""
-        assert self.array is not None
         start, length = self._range(where, size, unit)
         await self.array.discard(start, length)
         self.model[start : start + length] = bytes(length)
 
     async def _step_read(self, where: float, size: float) -> None:
-        assert self.array is not None
         start, length = self._range(where, size)
         got = bytes(await self.array.read(start, length))
         assert got == self.model[start : start + length], f"read at {start} differs"
 
     async def _step_parallel(self, where: float, size: float, seed: int) -> None:
         """Several neighbouring writes at once, in one or more stripes, and reads beside them."""
-        assert self.array is not None
         array = self.array
         start, length = self._range(where, size)
         pieces: list[tuple[int, bytes]] = []
@@ -254,25 +252,21 @@ class Rig:
             self.model[offset : offset + len(data)] = data
 
     async def _step_flush(self) -> None:
-        assert self.array is not None
         await self.array.flush()
 
     def _can_lose(self) -> bool:
-        assert self.array is not None
         member_set = self.array.member_set
         # A member that vanished counts although the array may not have noticed yet.
         gone = {r for r, q in enumerate(member_set.queues) if q and q.member in self.vanished}
         return len(member_set.lost | gone) < self.array.context.code.tolerance
 
     async def _step_fail(self, role: int) -> None:
-        assert self.array is not None
         role %= self.width
         if self._can_lose() and role not in self.array.member_set.lost:
             await self.array.fail_disk(role)
 
     async def _step_eio(self, role: int, writes: bool) -> None:
         """From now on every read or write of one member fails."""
-        assert self.array is not None
         role %= self.width
         queue = self.array.member_set.queues[role]
         if self._can_lose() and queue is not None and role not in self.array.member_set.lost:
@@ -283,7 +277,6 @@ class Rig:
 
     async def _step_replace(self) -> None:
         """Replace the first failed role by a new member."""
-        assert self.array is not None
         for record in self.array.member_set.config.members:
             running = [job for job in self.array.jobs.running() if job.kind == "rebuild"]
             if record.role >= 0 and record.state in ("failed", "missing") and not running:
@@ -294,7 +287,6 @@ class Rig:
                 return
 
     async def _step_spare(self) -> None:
-        assert self.array is not None
         spares = [r for r in self.array.member_set.config.members if r.state == "spare"]
         if self.array.context.code.tolerance and not spares:
             member = self.new_member()
@@ -303,13 +295,11 @@ class Rig:
 
     async def _step_settle(self) -> None:
         """Wait for every running job."""
-        assert self.array is not None
         for job in self.array.jobs.running():
             await job.finished.wait()
             assert job.state in ("done", "failed"), job.status()
 
     async def _step_scrub(self) -> None:
-        assert self.array is not None
         await self._step_settle()
         try:
             job_id = await self.array.start_scrub(repair=False)
@@ -324,9 +314,7 @@ class Rig:
         await self.open()
 
     async def _step_cache(self, size_bytes: int) -> None:
-        assert self.array is not None
         await self.array.set("cache.size", str(size_bytes))
 
     async def _step_policy(self, name: str) -> None:
-        assert self.array is not None
         await self.array.set("parity.policy", name)

@@ -41,14 +41,12 @@ def ram_of(member: FaultMember) -> RamMember:
 
 def job_of(rig: Rig) -> Grow:
     """Return the running growth job."""
-    assert rig.array is not None
     (job,) = (job for job in rig.array.jobs.running() if isinstance(job, Grow))
     return job
 
 
 async def grow(rig: Rig, added: int, *, windows: int = 4, parity: str = LIVE) -> Grow:
     """Begin a growth by *added* members, and perhaps a surrogate, whose windows are small."""
-    assert rig.array is not None
     surrogate = rig.new_member() if parity == SURROGATE else None
     members = [rig.new_member() for _ in range(added)]
     if surrogate is not None:
@@ -89,7 +87,6 @@ async def check_after_kill(rig: Rig, lost: Sequence[int], *, scrub: bool) -> Non
 
 async def write_about(rig: Rig, rng: random.Random, most: int) -> None:
     """Write fewer than *most* times, anywhere in what the model has."""
-    assert rig.array is not None
     size = len(rig.model)
     for _ in range(rng.randrange(most)):
         start = rng.randrange(size)

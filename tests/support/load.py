@@ -29,13 +29,11 @@ def play(rig: Rig, body: Callable[[Rig], Awaitable[None]], seed: int = 0) -> Non
 
 def enlarge(rig: Rig) -> None:
     """Extend the model to the size of the image."""
-    assert rig.array is not None
     rig.model.extend(bytes(rig.array.size_bytes - len(rig.model)))
 
 
 async def fill(rig: Rig, share: float = 1.0, seed: int = 1) -> None:
     """Write a *share* of the image, chunk by chunk; all of it in large writes."""
-    assert rig.array is not None
     rng = random.Random(seed)
     size = len(rig.model) if share == 1.0 else CHUNK
     for at in range(0, len(rig.model), size):
@@ -47,7 +45,6 @@ async def fill(rig: Rig, share: float = 1.0, seed: int = 1) -> None:
 
 async def scribble(rig: Rig, task: int, tasks: int, over: trio.Event, pause_s: float) -> None:
     """Write and read all sizes, in every *tasks*-th twelve chunks; check every read."""
-    assert rig.array is not None
     rng = random.Random(task)
     unit = 12 * CHUNK
     while not over.is_set():
@@ -83,7 +80,6 @@ async def under_load(rig: Rig, tasks: int = 3, pause_s: float = 0.003) -> AsyncI
 
 async def scrubbed(rig: Rig) -> None:
     """Scrub, and assert that all parity is right."""
-    assert rig.array is not None
     result = await rig.array.jobs.wait(await rig.array.start_scrub(repair=False))
     assert result["state"] == "done", result
     assert result["mismatches"] == 0, result["findings"]

@@ -25,7 +25,6 @@ class SmallRig(Rig):
 
 async def restripe(rig: Rig, name: str, width: int, *, window_bytes: int = 6 * CHUNK) -> Restripe:
     """Begin a restripe to *name* on *width* members, with small windows."""
-    assert rig.array is not None
     members = [rig.new_member() for _ in range(width - rig.width)]
     await rig.array.restripe(members, name, {})
     rig.members += members
@@ -37,7 +36,6 @@ async def restripe(rig: Rig, name: str, width: int, *, window_bytes: int = 6 * C
 
 def job_of(rig: Rig) -> Restripe:
     """Return the running restripe job."""
-    assert rig.array is not None
     (job,) = (job for job in rig.array.jobs.running() if isinstance(job, Restripe))
     return job
 
@@ -59,7 +57,6 @@ async def reach_share(job: Restripe, share: float) -> None:
 
 async def kill_often(rig: Rig, *, seed: int, pause_s: float) -> None:
     """Write and kill four times: a restart, even without a member, reads all and ends the job."""
-    assert rig.array is not None
     rng = random.Random(seed)
     size = len(rig.model)
     for _ in range(4):

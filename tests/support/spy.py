@@ -133,7 +133,6 @@ class SpyRig(Rig):
     @property
     def running(self) -> Array:
         """The array, which is open."""
-        assert self.array is not None
         return self.array
 
     @property

@@ -95,7 +95,6 @@ class UnlikeRig(Rig):
 
     async def fill(self, share: float, seed: int = 1) -> None:
         """Write *share* of the image, here and there."""
-        assert self.array is not None
         rng = random.Random(seed)
         for at in range(0, len(self.model), CHUNK):
             if rng.random() < share:
@@ -105,7 +104,6 @@ class UnlikeRig(Rig):
 
     async def settle(self) -> list[Mapping[str, Any]]:
         """Wait for every job; return what they said at the end."""
-        assert self.array is not None
         ended: list[Mapping[str, Any]] = []
         while running := self.array.jobs.running():
             await running[0].finished.wait()
@@ -115,7 +113,6 @@ class UnlikeRig(Rig):
 
     async def check(self) -> None:
         """Check places, content and parity; the image may have grown."""
-        assert self.array is not None
         self.model += bytes(self.array.size_bytes - len(self.model))
         layout = self.bundles
         assert layout.problem(range(layout.cells)) is None
@@ -131,7 +128,6 @@ class UnlikeRig(Rig):
 
 def usable(rig: UnlikeRig) -> int:
     """Return the most that the members can give, by the bound of DESIGN.md."""
-    assert rig.array is not None
     counts = [
         chunks_that_fit(queue.member.size_bytes, rig.array.member_set.data_offset, CHUNK) - 1
         for queue in rig.array.member_set.queues
@@ -141,8 +137,7 @@ def usable(rig: UnlikeRig) -> int:
     return maximum(counts, rig.bundles.length) * data * CHUNK
 
 
-def bundles_of(array: Array | None) -> BundleLayout:
+def bundles_of(array: Array) -> BundleLayout:
     """Return the table of an array that is open."""
-    assert array is not None
     assert isinstance(array.context.layout, BundleLayout)
     return array.context.layout
