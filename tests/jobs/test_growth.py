@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 import trio
 
-from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.members.simulated.faulty import FaultMember
 from tests.support.arrays import Rig
-from tests.support.growing import SmallRig, grow, job_of, remount_until_done, small_spies
+from tests.support.growing import SmallRig, grow, small_spies
 from tests.support.load import CHUNK, enlarge, fill, play, scrubbed, under_load
 from tests.support.spy import SpyRig
 
@@ -136,98 +133,6 @@ def test_only_the_blocks_that_must_move_are_read_and_written() -> None:
             assert sum(map(len, reads)) <= 3 * -(-rows // (3 + added))
 
         play(small_spies(), body)
-
-
-def test_every_data_disk_holds_the_same_number_of_blocks_of_every_whole_region() -> None:
-    async def body(rig: Rig) -> None:
-        array = rig.array
-        await fill(rig)
-        for added in (1, 2):
-            chunks = array.size_bytes // CHUNK
-            job = await grow(rig, added)
-            await job.finished.wait()
-            layout = array.context.layout
-            disks = rig.width - 1
-            whole = layout.stripes // disks * disks
-            held = Counter(
-                layout.place(stripe, cell)[0]
-                for stripe, cell in map(layout.locate, range(chunks))
-                if stripe < whole
-            )
-            assert len(held) == disks
-            assert len(set(held.values())) == 1
-            enlarge(rig)
-            await fill(rig, seed=added)
-
-    play(SmallRig(), body)
-
-
-def test_it_goes_on_after_each_of_many_remounts() -> None:
-    async def body(rig: Rig) -> None:
-        await fill(rig, share=0.8)
-        size = len(rig.model)
-
-        def check(_job: Grow) -> None:
-            assert rig.array.size_bytes == size
-
-        job = await grow(rig, 2)
-        assert await remount_until_done(rig, job, 100, check) >= 3
-        enlarge(rig)
-        assert len(rig.model) == size * 5 // 3
-        await rig.compare()
-        await scrubbed(rig)
-
-    play(SmallRig(slow=True), body)
-
-
-@pytest.mark.parametrize("slow", [False, True])
-def test_cancelled_it_goes_back_to_the_old_shape(slow: bool) -> None:
-    async def body(rig: Rig) -> None:
-        array = rig.array
-        params = dict(array.member_set.config.params)
-        await fill(rig, share=0.8)
-        size = len(rig.model)
-        for after_s in (0.0, 0.2, 0.4):
-            job = await grow(rig, 2)
-            job.speed_max_bytes = job.speed_min_bytes = 100 * CHUNK
-            released: list[object] = []
-            array.grow_operation.on_release.append(released.append)
-            async with under_load(rig):
-                await trio.sleep(after_s)
-                array.jobs.cancel(job.job_id)
-                if after_s == 0.2:  # and unmounted on the way back
-                    await trio.sleep(0.1)
-                    assert job.back
-                else:
-                    await job.finished.wait()
-            if after_s == 0.2:
-                await rig.close()
-                array = await rig.open()
-                array.grow_operation.on_release.append(released.append)
-                job = job_of(rig)
-                assert job.back
-                await job.finished.wait()
-            assert job.status()["state"] == "cancelled", job.error
-            rig.width -= 2
-            assert released == rig.members[-2:]
-            del rig.members[-2:]
-            assert array.size_bytes == size
-            assert array.member_set.config.width == 4
-            assert array.member_set.config.params == params
-            assert not array.member_set.lost
-            await rig.compare()
-            await scrubbed(rig)
-            await rig.close()
-            array = await rig.open()
-            await rig.compare()
-        job = await grow(rig, 1)
-        await job.finished.wait()
-        enlarge(rig)
-        await rig.compare()
-        await fill(rig, seed=7, share=0.5)
-        await scrubbed(rig)
-
-    play(SmallRig(slow=slow), body)
 
 
 def test_places_that_blocks_left_go_back_to_the_host_once_that_is_durable(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import trio
 
 from raidx_fuse.engine.growth_position import PIGGYBACK
 from raidx_fuse.errors import BusyError, UsageError
 from tests.support.arrays import Rig
-from tests.support.growing import SmallRig, check_after_kill, grow, job_of, write_about
+from tests.support.growing import SmallRig, grow, job_of
 from tests.support.load import CHUNK, fill, play, scrubbed, under_load
 
 
@@ -82,30 +80,6 @@ def test_members_of_the_last_growth_leave_under_load(name: str) -> None:
             await rig.compare()
 
     play(rig_of(name), body)
-
-
-def test_a_kill_at_any_point_of_a_removal_loses_nothing_even_with_a_member() -> None:
-    async def body(rig: Rig) -> None:
-        await grown(rig, 2)
-        array = rig.array
-        await array.remove_disk(5)
-        job = job_of(rig)
-        job._batch = 4
-        job.speed_max_bytes = job.speed_min_bytes = 20 * CHUNK
-        rng = random.Random(4)
-        while not job.finished.is_set():
-            await write_about(rig, rng, 8)
-            unsaved.append(len(job.growth.unsaved))
-            await check_after_kill(rig, (-1, rng.randrange(4), rng.randrange(4, 6)), scrub=False)
-            await trio.sleep(0.05)
-        rig.width = 4
-        del rig.members[4:]
-        await rig.compare()
-        await scrubbed(rig)
-
-    unsaved: list[int] = []
-    play(rig_of("raid5"), body)
-    assert sum(count > 0 for count in unsaved) >= 2
 
 
 def test_old_copies_of_a_growth_with_piggyback_are_dropped_first() -> None:

@@ -20,7 +20,7 @@ from tests.support.arrays import Rig
 from tests.support.growing import ram_of
 from tests.support.load import CHUNK, fill, play, scrubbed, under_load
 from tests.support.reasons import because
-from tests.support.restriping import SmallRig, ended, job_of, kill_often, reach, restripe
+from tests.support.restriping import SmallRig, ended, job_of, reach, restripe
 from tests.support.spy import restarted
 
 
@@ -185,18 +185,6 @@ def test_the_member_that_leaves_fails_on_the_way() -> None:
         await scrubbed(rig)
 
     play(rig_of("raid5", 4, slow=True), body)
-
-
-@pytest.mark.parametrize("role", [0, 2])
-def test_a_kill_at_any_point_loses_nothing_even_with_a_member(role: int) -> None:
-    async def body(rig: Rig) -> None:
-        await fill(rig, 0.8)
-        job = await remove(rig, role, 24 * CHUNK)
-        job.speed_max_bytes = job.speed_min_bytes = 60 * CHUNK
-        await kill_often(rig, seed=role, pause_s=0.3)
-        await gone(rig, job, role)
-
-    play(rig_of("raid5", 4), body)
 
 
 def test_the_position_of_a_rebuild_that_failed_does_not_stop_the_next_start() -> None:

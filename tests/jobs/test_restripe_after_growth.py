@@ -10,15 +10,11 @@ import trio
 
 from raidx_fuse.engine.gate import Gate
 from raidx_fuse.errors import Reason, UsageError
-from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.numbering import OrderedLayout
-from raidx_fuse.members.base import Member
 from tests.support.arrays import Rig
-from tests.support.growing import ram_of
 from tests.support.load import CHUNK, fill, play, under_load
 from tests.support.reasons import because
-from tests.support.restriping import SmallRig, ended, job_of, reach, reach_share, restripe
-from tests.support.spy import restarted
+from tests.support.restriping import SmallRig, ended, reach_share, restripe
 
 GROWN: dict[str, tuple[str, int, dict[str, Any]]] = {
     "raid5": ("raid5", 5, {"history": [4, 5], "rules": [[2, 1]]}),
@@ -93,28 +89,6 @@ def test_the_result_is_restriped_once_more_and_grows_only_so() -> None:
     play(rig_of("raid5"), body)
 
 
-@pytest.mark.parametrize("when", [0.2, 0.8])
-def test_a_cancel_moves_everything_back_to_the_grown_shape(when: float) -> None:
-    async def body(rig: Rig) -> None:
-        await fill(rig, 0.8)
-        array = rig.array
-        released: list[Member] = []
-        array.restripe_operation.on_release.append(released.append)
-        params = dict(array.member_set.config.params)
-        async with under_load(rig, 2):
-            job = await restripe(rig, "raid5", 6)
-            await reach(job, when * job.total_bytes)
-            job.cancel()
-            await job.finished.wait()
-        assert released == rig.members[5:]
-        del rig.members[5:]
-        await ended(rig, job, "cancelled")
-        assert rig.array.member_set.config.params == params
-        assert isinstance(rig.array.context.layout, ElasticLayout)
-
-    play(rig_of("raid5", slow=True), body)
-
-
 @pytest.mark.parametrize(
     ("grown", "new", "after"), [("raid5", "raid5", 6), ("plain", "raid0", 6), ("raid0", "raid5", 5)]
 )
@@ -151,38 +125,3 @@ def test_a_discard_that_waits_while_a_restripe_is_taken_back_drops_what_it_cover
         await ended(rig, job, "cancelled")
 
     play(rig_of(grown, slow=True), body)
-
-
-def test_a_kill_at_any_point_loses_nothing_even_with_a_member() -> None:
-    async def body(rig: Rig) -> None:
-        await fill(rig, 0.8)
-        array = rig.array
-        job = await restripe(rig, "raid5", 6, window_bytes=24 * CHUNK)
-        job.speed_max_bytes = job.speed_min_bytes = 30 * CHUNK
-        rng = random.Random(1)
-        for _ in range(4):
-            size = len(rig.model)
-            at = rng.randrange(size - 9000)
-            data = rng.randbytes(9000)
-            await array.write(at, data)
-            rig.model[at : at + len(data)] = data
-            images = [bytes(ram_of(member).memory) for member in rig.members]
-            model = bytes(rig.model)
-            for missing in (-1, rng.randrange(6)):
-                held = [image for number, image in enumerate(images) if number != missing]
-                async with restarted(held) as again:
-                    with trio.fail_after(3600):
-                        assert bytes(await again.read(0, size)) == model
-                        if missing < 0:
-                            for other in again.jobs.running():
-                                await other.finished.wait()
-                            assert bytes(await again.read(0, size)) == model
-                            result = await again.jobs.wait(await again.start_scrub(repair=False))
-                            assert result["mismatches"] == 0
-            await trio.sleep(0.5)
-        assert not job.finished.is_set()
-        await rig.close()
-        await rig.open()
-        await ended(rig, job_of(rig))
-
-    play(rig_of("raid5"), body)
