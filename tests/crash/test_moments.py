@@ -19,12 +19,10 @@ from raidx_fuse.lab.crash.oracle import Left, judge
 from raidx_fuse.lab.crash.player import Player, Script
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import Cell
-from raidx_fuse.lab.crash.themes.disks import lose_and_rebuild
 from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.members.simulated.powercut import (
     CutRecord,
     DiskState,
-    Event,
     OpenWrite,
     count_cuts,
     enumerate_cuts,
@@ -37,8 +35,6 @@ CUTS_TORN = 2
 CUTS_DRAWN = 5
 LOSS_EACH = 2  # of these cuts
 Disks = list[DiskState]
-Moment = tuple[int, Disks, Event | None]
-Wanted = Callable[[Disks, str, Event | None], bool]
 
 
 class Scene:
@@ -56,25 +52,21 @@ class Scene:
         self.verdicts = Verdicts()
         self.regions = self.recording.roles.regions.named()
 
-    def region(self, offset: int) -> str:
-        return next(n for n, r in self.regions.items() if r.offset <= offset < r.end)
+    def about(self, write: OpenWrite) -> str:
+        """Name the region that a write is about."""
+        at = write.offset_bytes
+        return next(n for n, r in self.regions.items() if r.offset <= at < r.end)
 
-    def about(self, event: Event | OpenWrite | None) -> str:
-        """Name the region that a write is about, "flush" for a flush, "" for anything else."""
-        if isinstance(event, Event) and event.operation == "flush":
-            return "flush"
-        return self.region(event.offset_bytes) if event is not None else ""
+    def end_of(self, verb: str) -> tuple[int, Disks]:
+        """Return the moment at which the last *verb* ends."""
+        ends = [span.end_event for span in self.recording.timeline.spans if span.verb == verb]
+        return next((i, disks) for i, disks, _ in self.record.moments() if i == ends[-1])
 
-    def span(self, verb: str, number: int = -1) -> range:
-        """Return the moments of the last (or *number*-th) *verb*."""
-        spans = [span for span in self.recording.timeline.spans if span.verb == verb]
-        return range(spans[number].begin_event, int(spans[number].end_event) + 1)
-
-    def moments(self, within: range, wanted: Callable[[Disks, Event | None], bool]) -> int:
-        """Crash at every moment of *within* that is *wanted*; return how many there were."""
+    def moments(self, wanted: Callable[[Disks], bool]) -> int:
+        """Crash at every moment that is *wanted*; return how many there were."""
         count = 0
-        for index, disks, event in self.record.moments():
-            if index in within and wanted(disks, event):
+        for index, disks, _event in self.record.moments():
+            if wanted(disks):
                 count += 1
                 for number, decisions in enumerate(_cuts(disks, index)):
                     self.crash(index, disks, decisions, ())
@@ -126,13 +118,6 @@ async def small_overwrite(player: Player) -> None:
     await player.write(player.stripe_bytes + 1024, CHUNK_BYTES // 2)
 
 
-async def small_overwrite_placed(player: Player) -> None:
-    """The same, flushed, and brought to its place."""
-    await small_overwrite(player)
-    await player.flush()
-    await player.tidy()
-
-
 async def first_writes(player: Player) -> None:
     """Write chunks for the first time, one after another, with flushes in between."""
     await player.write(0, CHUNK_BYTES)
@@ -152,95 +137,15 @@ async def far_writes(player: Player) -> None:
     await player.tidy()
 
 
-async def full_stripe(player: Player) -> None:
-    """Overwrite a whole stripe that has content."""
-    await player.write(0, 2 * player.stripe_bytes)
-    await player.flush()
-    await player.tidy()
-    await player.write(0, player.stripe_bytes)
-    await player.flush()
-
-
-# -- without a log -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("layout", ["raid4", "raid5"])
-def test_after_data_before_parity_without_a_log(layout: str) -> None:
-    """The parity is stale then: the resync must finish it, and no loss comes on top."""
-    scene = Scene(layout, "none", small_overwrite, pace="queued")
-    within = scene.span("write part")
-
-    def half_done(disks: Disks, event: Event | None) -> bool:
-        places = sum(scene.about(w) == "data" for disk in disks for w in disk.open_writes)
-        return scene.about(event) == "data" and places >= 1
-
-    assert scene.moments(within, half_done) >= 1
-
-
 @pytest.mark.parametrize("zeroed", [True, False])
 def test_after_the_bit_of_a_new_chunk_before_its_data(zeroed: bool) -> None:
     """A chunk after its first write shows zeros or its data, never the content of a used disk."""
     scene = Scene("raid5", "none", first_writes, zeroed=zeroed)
 
-    def bit_open(disks: Disks, event: Event | None) -> bool:
+    def bit_open(disks: Disks) -> bool:
         return any(scene.about(w) == "written" for disk in disks for w in disk.open_writes)
 
-    assert scene.moments(range(len(scene.record.events) + 1), bit_open) >= 3
-
-
-# -- with the log --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mode", ["partial", "full"])
-@pytest.mark.parametrize("layout", ["raid4", "raid5"])
-def test_after_the_log_before_any_place(layout: str, mode: str) -> None:
-    """The record is durable, its places are old: the next mount redoes it."""
-    scene = Scene(layout, mode, small_overwrite_placed)
-    start = scene.span("flush", 1).stop - 1
-
-    def nothing_placed(disks: Disks, event: Event | None) -> bool:
-        return not any(scene.about(w) == "data" for disk in disks for w in disk.open_writes)
-
-    assert scene.moments(range(start, start + 1), nothing_placed) == 1
-
-
-@pytest.mark.parametrize("mode", ["partial", "full"])
-def test_while_the_record_is_only_in_caches(mode: str) -> None:
-    """Kept, dropped or torn on each log member: the write is there whole or not at all."""
-    scene = Scene("raid5", mode, small_overwrite)
-    within = range(scene.span("write part", 0).start, len(scene.record.events))
-
-    def record_open(disks: Disks, event: Event | None) -> bool:
-        return any(scene.about(w) == "log" for disk in disks for w in disk.open_writes)
-
-    assert scene.moments(within, record_open) >= 2
-
-
-@pytest.mark.parametrize("mode", ["partial", "full"])
-@pytest.mark.parametrize("pace", ["inline", "uneven"])
-def test_between_the_places_of_one_record(mode: str, pace: str) -> None:
-    """Data and parity go down one by one; whichever was lost, the record gives it back."""
-    scene = Scene("raid5", mode, small_overwrite_placed, pace=pace)
-    within = range(scene.span("flush", 1).stop, len(scene.record.events))
-
-    def placing(disks: Disks, event: Event | None) -> bool:
-        return any(scene.about(w) == "data" for disk in disks for w in disk.open_writes)
-
-    assert scene.moments(within, placing) >= 2
-
-
-def test_while_the_tail_of_the_log_moves() -> None:
-    """The head page is written when the places are durable, and may be torn."""
-    scene = Scene("raid5", "partial", small_overwrite_placed)
-    head = scene.regions["log"].offset
-    within = range(scene.span("flush", 1).stop, len(scene.record.events))
-
-    def head_open(disks: Disks, event: Event | None) -> bool:
-        return any(
-            head <= w.offset_bytes < head + HEAD_BYTES for disk in disks for w in disk.open_writes
-        )
-
-    assert scene.moments(within, head_open) >= 1
+    assert scene.moments(bit_open) >= 3
 
 
 @pytest.mark.parametrize("mode", ["partial", "full", "none"])
@@ -272,21 +177,6 @@ def test_while_a_page_of_the_written_map_is_torn(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["partial", "full", "none"])
-@pytest.mark.parametrize("zeroed", [True, False])
-def test_in_the_middle_of_a_full_stripe(mode: str, zeroed: bool) -> None:
-    scene = Scene("raid5", mode, full_stripe, zeroed=zeroed, pace="queued")
-    within = range(scene.span("write stripes").start, len(scene.record.events))
-
-    def writing(disks: Disks, event: Event | None) -> bool:
-        return any(disk.open_writes for disk in disks)
-
-    assert scene.moments(within, writing) >= 3
-
-
-# -- the recovery --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mode", ["partial", "full", "none"])
 @pytest.mark.parametrize("lost", [None, 0, 1, 2])
 def test_during_the_recovery(mode: str, lost: int | None) -> None:
     """Cut the mount at each of its own boundaries; a member may go with the second cut.
@@ -295,8 +185,7 @@ def test_during_the_recovery(mode: str, lost: int | None) -> None:
     the other two with the others.
     """
     scene = Scene("raid5", mode, small_overwrite, pace="queued")
-    end = scene.span("write part").stop - 1
-    index, disks, _event = next(m for m in scene.record.moments() if m[0] == end)
+    index, disks = scene.end_of("write part")
     count = 0
     for cut, decisions in islice(enumerate(_cuts(disks, 1)), lost in (0, 2), 4, 2):
         first = scene.left(index, disks, decisions, ())
@@ -318,8 +207,7 @@ def test_during_the_recovery(mode: str, lost: int | None) -> None:
 def test_a_record_that_one_log_member_alone_kept_is_made_safe_before_its_places() -> None:
     """The cut left it on one disk; the recovery is cut as well, and that disk is lost then."""
     scene = Scene("raid5", "partial", small_overwrite, width=4)
-    end = scene.span("write part").stop - 1
-    index, disks, _event = next(m for m in scene.record.moments() if m[0] == end)
+    index, disks = scene.end_of("write part")
     ring = scene.regions["log"].offset + HEAD_BYTES
     holders = [
         number
@@ -340,45 +228,3 @@ def test_a_record_that_one_log_member_alone_kept_is_made_safe_before_its_places(
                 kept = [disk.sample(random.Random(f"{at} {seed}")) for disk in again]
                 second = scene.left(index, again, kept, (holder,))
                 assert scene.verdicts.of(second, random.Random(seed)) is None
-
-
-# -- members -------------------------------------------------------------------------------------
-
-
-async def fail_and_replace(player: Player) -> None:
-    """Fail role 1 after some writes, write, replace it, and write when it is rebuilt."""
-    await player.write(0, 2 * player.stripe_bytes + CHUNK_BYTES)
-    await player.flush()
-    await lose_and_rebuild(player, 1, spare=False, fail_first=True)
-    await player.write(SECTOR, CHUNK_BYTES)
-    await player.flush()
-
-
-@pytest.mark.parametrize("mode", ["partial", "full", "none"])
-def test_while_the_survivors_learn_of_a_failure(mode: str) -> None:
-    """Each superblock written or not: the array mounts, and nobody stale is believed."""
-    scene = Scene("raid5", mode, fail_and_replace, pace="queued")
-    within = scene.span("fail")
-    assert scene.moments(within, lambda disks, event: True) >= 4
-
-
-@pytest.mark.parametrize("mode", ["partial", "none"])
-def test_while_a_rebuilt_member_becomes_whole(mode: str) -> None:
-    scene = Scene("raid5", mode, fail_and_replace, pace="queued")
-    within = scene.span("rebuild")
-
-    def superblock_open(disks: Disks, event: Event | None) -> bool:
-        return any(scene.about(w) == "superblock" for disk in disks for w in disk.open_writes)
-
-    assert scene.moments(within, superblock_open) >= 4
-
-
-@pytest.mark.parametrize("layout", ["raid0", "raid5"])
-@pytest.mark.parametrize("mode", ["partial", "full", "none"])
-def test_at_every_moment_of_mount_and_clean_end(layout: str, mode: str) -> None:
-    async def one_write(player: Player) -> None:
-        await player.write(0, player.stripe_bytes + SECTOR)
-
-    scene = Scene(layout, mode, one_write, width=2 if layout == "raid0" else 3)
-    for verb in ("mount", "close"):
-        assert scene.moments(scene.span(verb), lambda disks, event: True) >= 4
