@@ -1,4 +1,4 @@
-"""`raidx layout ...`: pure commands, against the papers' figures and against each other."""
+"""`raidx layout ...`: pure commands, against the layouts and against each other."""
 
 from __future__ import annotations
 
@@ -80,22 +80,6 @@ def test_show_chains_and_recover_agree_on_the_cells(name: str) -> None:
     assert run("layout", "chains", name, *disks).count("=") == len(chains["chains"])
 
 
-@pytest.mark.parametrize(
-    ("name", "disks", "count", "conventional"),
-    [("rdp", 8, 27, 36), ("rdp", 12, 75, 100), ("pcode", 6, 9, None), ("upc", 10, 30, None)],
-)
-def test_recover_reads_as_few_as_the_papers(
-    name: str, disks: int, count: int, conventional: int | None
-) -> None:
-    document = run_json("layout", "recover", name, "--disks", str(disks), "--lost", "0")
-    assert document["count"] == len(document["reads"]) == count
-    if conventional is not None:
-        assert document["conventional"] == conventional
-    assert all(column != 0 for _, column in document["reads"])
-    text = run("layout", "recover", name, "--disks", str(disks), "--lost", "0")
-    assert text.startswith(f"{count} reads")
-
-
 def test_recover_answers_for_every_lost_disk() -> None:
     words = ("layout", "recover", "rdp", "--disks", "6", "--lost")
     both = run_json(*words, "0,1")
@@ -112,16 +96,6 @@ def test_recover_answers_for_every_lost_disk() -> None:
         known.add(cell)
     assert len(known) == 24
     assert run_json(*words, "1")["lost"] == 1
-
-
-def test_map_of_mcpod_is_the_papers_first_figure() -> None:
-    growth = ("--disks", "4", "--disks-after", "6", "--chunks", "25", "--blocks-per-disk", "5")
-    document = run_json("layout", "map", "mcpod", *growth)
-    place = {row["logical"]: (row["member"], row["chunk"]) for row in document["map"]}
-    assert {b for b, (disk, _) in place.items() if disk == 3 and b < 15} == {0, 3, 7}
-    assert {b for b, (disk, _) in place.items() if disk == 4 and b < 15} == {4, 8, 11}
-    assert all(chunk == b // 3 for b, (_, chunk) in place.items() if b < 15)
-    assert len(set(place.values())) == 25
 
 
 def test_map_and_show_of_a_grown_raid5_and_rdp() -> None:
@@ -154,35 +128,6 @@ def test_bundles_are_the_papers_first_two_figures() -> None:
     two = run_json("layout", "bundles", "--length", "2", "--disk-chunks", "7,4,5,4")
     assert len(two["bundles"]) == 10
     assert "6 bundles" in run("layout", "bundles", "--length", "3", "--disk-chunks", "7,4,5,4")
-
-
-def test_load_prints_the_upc_papers_figures_1_and_3() -> None:
-    """RDP, p = 7, one write to every chunk; P-code, p = 11, a write to each chunk of one row."""
-
-    def total(name: str, disks: int, writes: str, *more: str) -> list[int]:
-        line = ("layout", "load", name, "--disks", str(disks), "--writes", writes, *more)
-        found: list[int] = run_json(*line)["total"]
-        return found
-
-    assert total("rdp", 8, "all") == [12, 12, 12, 12, 12, 12, 72, 122]
-    assert total("rdp", 8, "0-287", "--rotate") == [266] * 8
-    assert total("pcode", 10, "row:1") == [18, 6, 6, 4, 4, 4, 4, 4, 4, 6]
-    for row in range(1, 5):
-        assert total("upc", 10, f"row:{row}") == [6] * 10
-
-
-@pytest.mark.parametrize("name", ["rdp", "evenodd", "xcode", "pcode", "upc"])
-def test_every_width_exists_or_the_nearest_are_named(name: str) -> None:
-    widths = allowed_widths(name, 80)
-    for disks in (*range(1, 21), 59, 60, 61, 63, 65, 66):
-        if disks in widths:
-            assert run_json("layout", "chains", name, "--disks", str(disks))["cols"] == disks
-            continue
-        near = [max(w for w in widths if w < disks)] if disks > widths[0] else []
-        near += [min(w for w in widths if w > disks)] if disks < widths[-1] else []
-        result = CliRunner().invoke(main, ["layout", "chains", name, "--disks", str(disks)])
-        assert result.exit_code == 2
-        assert f"nearest: {' or '.join(map(str, near))}" in result.stderr
 
 
 def test_load_counts_the_parity_columns_of_rdp() -> None:

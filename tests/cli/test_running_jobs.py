@@ -156,6 +156,9 @@ def test_job_verbs(daemon: Daemon) -> None:
     scripted_job(daemon, job())
     assert daemon.run_json("job", "ARRAY") == {"jobs": [job()]}
     assert "300 MiB of 1 GiB" in daemon.run("job", "ARRAY", "list").stdout
+    scripted_job(daemon, job(kind="grow", going_back=True))
+    assert "300 MiB of 1 GiB, going back" in daemon.run("job", "ARRAY", "list").stdout
+    scripted_job(daemon, job())
     daemon.calls.clear()
     for verb in ("pause", "resume", "cancel"):
         assert daemon.run("job", "ARRAY", verb).exit_code == 0

@@ -136,16 +136,6 @@ def test_schedule_uses_only_what_is_known_by_then(
     assert [known[i] for i in range(len(values))] == values
 
 
-@pytest.mark.parametrize("code", CODES, ids=lambda code: f"{code.name}-{code.columns}")
-def test_encoder_is_the_schedule_of_the_parities(code: Code) -> None:
-    data = [(37 * i + 11) % 251 for i in range(code.data_count)]
-    values = fill(code, data)
-    known = dict(enumerate(data))
-    for cell, mask in code.schedule(code.parity_mask, code.parity_mask):
-        known[cell] = reduce(xor, (known[i] for i in bits(mask)), 0)
-    assert [known[i] for i in range(len(values))] == values
-
-
 def test_single_parity_reads_the_rest_of_the_chain() -> None:
     code = make_code("raid5", 5)
     assert code.solve(0b00100, 0b00100) == ((2, 0b11011),)

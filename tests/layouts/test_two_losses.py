@@ -191,12 +191,6 @@ def test_recovery_reads_the_fewest_cells(name: str, p: int, count: int) -> None:
         assert reads_of(code, column).bit_count() == count
 
 
-def test_recovery_of_parity_columns() -> None:
-    """RDP's row parity is in its own row chain and in a diagonal, so it profits; Q does not."""
-    assert [reads_of(rdp(8), c).bit_count() for c in (6, 7)] == [27, 36]
-    assert [reads_of(evenodd(9), c).bit_count() for c in (7, 8)] == [41, 42]
-
-
 @pytest.mark.parametrize("p", [5, 7, 11, 13, 17])
 def test_recovery_meets_the_published_optima(p: int) -> None:
     """RDP 3(p-1)^2/4 (Xiang et al., 2011), EVENODD (3p+1)(p-1)/4 (Wang et al., 2010)."""
@@ -276,24 +270,6 @@ def test_what_no_chain_holds_cannot_be_recovered() -> None:
     assert recover_module.recover((0b11,), (0b01, 0b10, 0), 2) == ()
 
 
-@pytest.mark.parametrize(
-    ("name", "width"), [("rdp", 8), ("evenodd", 8), ("xcode", 7), ("upc", 10), ("pcode", 12)]
-)
-def test_no_choice_of_chains_reads_less(name: str, width: int) -> None:
-    """All sets of as many chains as cells are lost, without the search's pruning."""
-    code = make_code(name, width)
-    lost = code.column_masks[0]
-    useful = [chain for chain in code.chain_masks if chain & lost]
-    counts = []
-    for chosen in combinations(useful, lost.bit_count()):
-        union = 0
-        for chain in chosen:
-            union |= chain & ~lost
-        if rank([chain & lost for chain in chosen]) == lost.bit_count():
-            counts.append(union.bit_count())
-    assert reads_of(code, 0).bit_count() == min(counts)
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("p", [5, 7, 11])
 def test_recovery_is_right_and_balanced(name: str, p: int) -> None:
@@ -311,11 +287,3 @@ def test_recovery_is_right_and_balanced(name: str, p: int) -> None:
         assert max(loads) <= code.rows
         if any(code.row_of[i] and i < code.data_count for i in code.column_cells[column]):
             assert max(loads) <= ceil(sum(loads) / (code.columns - 1)) + 1
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_shortened_and_full_codes_recover_below_the_conventional_count(name: str) -> None:
-    for width in allowed_widths(name, 14):
-        code = make_code(name, width)
-        conventional = max(len(chain) - 1 for chain in code.chains[:1]) * code.rows
-        assert reads_of(code, 0).bit_count() <= conventional
