@@ -56,7 +56,13 @@ def test_fail_then_replace_rebuilds_and_says_what_to_do_meanwhile(with_desk: Wit
         assert status["action"] == (
             f"replace member 2: raidx replace-disk {MOUNTPOINT} 2 NEW_MEMBER"
         )
+        await desk.ask("set", key="speed_max", value="4KiB")
         answer = await desk.ask("replace-disk", old="2", new="fresh")
+        await desk.ask("job-cancel", job=answer["job"])
+        action = (await desk.ask("status"))["action"]
+        assert action.startswith("the rebuild of member 2 was aborted: unmount, then mount")
+        await desk.ask("set", key="speed_max", value="0")
+        answer = await desk.ask("replace-disk", old="2", new="another")
         ended = await desk.ask("job-wait", job=answer["job"])
         assert (ended["kind"], ended["state"]) == ("rebuild", "done")
         assert ended["done"] == ended["total"] > 0

@@ -1,4 +1,4 @@
-"""A daemon that is killed in the middle of a growth, and what goes on after the remount."""
+"""The ways of parity of the paper: a daemon killed in the middle of a growth, and a lost disk."""
 
 from __future__ import annotations
 
@@ -12,46 +12,6 @@ from tests.mount.test_growth import MEMBER_BYTES, WAIT_S, await_share, grow_of
 
 if TYPE_CHECKING:
     from tests.mount.real_array import RealArray
-
-
-def test_a_killed_daemon_goes_on_growing_after_the_remount(array: RealArray) -> None:
-    array.create("raid4", 4, MEMBER_BYTES).mount()
-    content = bytes(range(256)) * (4 << 12)
-    with array.image.open("r+b", buffering=0) as image:
-        for _ in range(20):  # several windows of moves: they come in runs of 4 MiB
-            image.write(content)
-    for kill in (True, False):
-        array.raidx("set", "ARRAY", "speed_max=1MiB")
-        new = array.folder / f"more{len(array.members)}.img"
-        array.raidx("add-disk", "ARRAY", new, "--create")
-        array.members.append(new)
-        await_share(array, 0.3)
-        if kill:
-            array.send(signal.SIGKILL)
-            array.clear()
-        else:
-            array.unmount()
-        array.mount()
-        assert grow_of(array)["state"] == "running"
-        array.raidx("set", "ARRAY", "speed_max=0")
-        array.wait_jobs()
-        assert grow_of(array)["state"] == "done"
-        assert array.read(20 * len(content)) == 20 * content
-        array.scrub()
-    # A growth that is cancelled gives the member back: its file, made for it, goes.
-    size = array.image.stat().st_size
-    array.raidx("set", "ARRAY", "speed_max=1MiB")
-    new = array.folder / "unwanted.img"
-    array.raidx("add-disk", "ARRAY", new, "--create")
-    await_share(array, 0.2)
-    assert "going back" in array.raidx("job", "ARRAY", "cancel").stdout
-    array.raidx("set", "ARRAY", "speed_max=0")
-    array.wait_jobs()
-    assert grow_of(array)["state"] == "cancelled"
-    assert not new.exists()
-    assert array.image.stat().st_size == size
-    assert array.read(20 * len(content)) == 20 * content
-    array.scrub()
 
 
 @pytest.mark.parametrize("way", ["piggyback", "surrogate"])

@@ -173,16 +173,3 @@ def test_a_daemon_killed_in_the_middle_goes_on(pool: Pool) -> None:
         volume.check()
     pool.go_on()
     pool.end()
-
-
-def test_members_of_both_arrays_fail_in_the_middle(pool: Pool) -> None:
-    pool.begin()
-    for number, name in enumerate(("busy", "idle")):
-        pool.array.call("fail-disk", member=str(number), in_array=name)
-    assert pool.mail()["moving"]["job"] is not None
-    pool.go_on()
-    states = [one["state"] for one in pool.array.status()["arrays"]]
-    assert states == ["degraded", "degraded"]
-    for volume in pool.volumes:
-        volume.stop()
-    pool.end()

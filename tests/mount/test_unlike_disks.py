@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -148,37 +147,3 @@ def test_ext4_lives_through_a_loss_two_new_disks_and_a_farewell(
     where = array.mount_loop(device, "-o", "ro")
     compare(tree / "email", where / "before")
     compare(tree / "json", where / "after")
-
-
-@pytest.mark.parametrize("kind", ["grow", "evacuate", "restore"])
-def test_a_killed_daemon_goes_on_where_it_was(array: RealArray, kind: str) -> None:
-    unlike(array, *(() if kind == "grow" else ("--image-size", "56MiB")))
-    content = bytes(range(256)) * (4 << 12)
-    pieces = array.image.stat().st_size // len(content) - 1
-    with array.image.open("r+b", buffering=0) as image:
-        for _ in range(pieces):
-            image.write(content)
-    size = array.image.stat().st_size
-    array.call("set", key="speed_max", value="4MiB")
-    array.call("set", key="restore.after", value="0")
-    if kind == "grow":
-        new = array.folder / "new.img"
-        array.raidx("add-disk", "ARRAY", f"{new},size=80MiB", "--create")
-        array.members.append(new)
-    elif kind == "evacuate":
-        array.raidx("remove-disk", "ARRAY", "3")
-    else:
-        array.call("fail-disk", member="2")
-    while not any(job["kind"] == kind and job["done"] for job in array.jobs()):
-        assert kind != "grow" or array.jobs()[-1]["state"] == "running", array.jobs()
-    array.send(signal.SIGKILL)
-    array.clear()
-    array.mount()
-    array.call("set", key="speed_max", value="0")
-    while array.status()["state"] != "clean":
-        array.wait_jobs()
-    ended(array, kind)
-    assert array.image.stat().st_size >= size
-    assert array.read(pieces * len(content)) == pieces * content
-    assert len(roles(array)) == (6 if kind == "grow" else 4)
-    array.scrub()
