@@ -17,6 +17,7 @@ from tests.support.arrays import Rig
 
 EXAMPLES = int(os.environ.get("RAIDX_EXAMPLES", "60"))
 STEPS = 45
+ROWS = {"rdp": 4, "upc": 2}  # of a stripe
 
 layouts = st.sampled_from(
     [
@@ -29,6 +30,8 @@ layouts = st.sampled_from(
         ("raid5", 3),
         ("raid5", 4),
         ("raid5", 6),
+        ("rdp", 4),
+        ("upc", 4),
     ]
 )
 chunks = st.sampled_from([4096, 8192, 16384])
@@ -56,7 +59,8 @@ steps = st.one_of(
 async def play(
     layout: str, width: int, chunk: int, slow: bool, zeroed: bool, script: list[tuple[object, ...]]
 ) -> None:
-    rig = Rig(layout, width, chunk_bytes=chunk, stripes=24, slow=slow, reads_zero=zeroed)
+    rows = ROWS.get(layout, 1)
+    rig = Rig(layout, width, chunk_bytes=chunk, stripes=24, rows=rows, slow=slow, reads_zero=zeroed)
     await rig.play(script)
 
 

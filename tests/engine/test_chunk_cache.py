@@ -1,6 +1,7 @@
 """The chunk cache: it changes no answer; only speed and `stats` show it.
 
-Every page that it holds is compared with the array after each script (`Rig.check_cache`).
+Every page that it holds is compared with the array after each script of
+tests/array/test_state_machine.py (`Rig.check_cache`).
 """
 
 from __future__ import annotations
@@ -17,52 +18,12 @@ from tests.support.arrays import Rig
 from tests.support.spy import READ, spying
 
 CHUNK = 16384
-LAYOUTS = [("raid0", 2), ("raid1", 3), ("raid5", 4), ("rdp", 6), ("upc", 6)]
-SIZES = (4096, 3 * 4096, 128 << 10, 4 << 20)
-
-
-def script(seed: int, steps: int) -> list[tuple[Any, ...]]:
-    """Draw a script that stays in a few stripes mostly, so that the cache is hit."""
-    rng = random.Random(seed)
-    found: list[tuple[Any, ...]] = [("cache", rng.choice(SIZES)), ("write", 0.0, 1.0, 1)]
-    for _ in range(steps):
-        where, size, number = rng.random() ** 3 / 2, rng.random() / 2, rng.randrange(1 << 30)
-        found.append(
-            rng.choices(
-                [
-                    ("write", where, size, number),
-                    ("sectors", where, size, number),
-                    ("read", where, size),
-                    ("parallel", where, size, number),
-                    ("cache", rng.choice((0, *SIZES))),
-                    ("policy", rng.choice(("traditional", "rmw", "rcw", "bpu"))),
-                    ("fail", number),
-                    ("eio", number, True),
-                    ("replace",),
-                    ("settle",),
-                    ("scrub",),
-                    ("flush",),
-                    ("remount", True),
-                ],
-                (8, 3, 8, 8, 1, 1, 0.5, 0.3, 1, 0.5, 0.3, 0.5, 0.3),
-            )[0]
-        )
-    return found
-
-
-@pytest.mark.parametrize("slow", [False, True])
-@pytest.mark.parametrize(("layout", "width"), LAYOUTS)
-def test_the_image_equals_the_model(layout: str, width: int, slow: bool) -> None:
-    for seed in range(2):
-        rows = 6 if layout in ("rdp", "upc") else 1
-        rig = Rig(layout, width, chunk_bytes=CHUNK, stripes=6, rows=rows, slow=slow)
-        run(rig.play, script(seed, 60), seed=seed)
 
 
 def test_a_cache_that_is_not_told_of_writes_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The check of every script above can fail."""
+    """The check of every script can fail."""
     monkeypatch.setattr(ChunkCache, "forget", lambda *_: None)
 
     async def scenario() -> None:

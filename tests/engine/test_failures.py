@@ -15,57 +15,7 @@ from tests.support.spy import FLUSH, WRITE, Touch, fill, noise, restarted, spyin
 CHUNK = 4096
 
 
-# -- one error is forgiven, two are a failure ----------------------------------------------------
-
-
-@pytest.mark.parametrize("slow", [False, True])
-@pytest.mark.parametrize("operation", ["read", "write"])
-def test_one_error_is_tried_again_and_forgiven(operation: str, slow: bool) -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK, slow=slow) as rig:
-            await fill(rig)
-            for member in rig.members:
-                member.error((operation,), count=1)
-            await rig.put(0, noise(rig.chunk_bytes * 3, 1))
-            await rig.compare()
-            assert sum(member.injected["error"] for member in rig.members) == 4
-            assert rig.running.status()["state"] == "clean"
-            assert [state_of(rig, role) for role in range(4)] == ["active"] * 4
-
-    run(main)
-
-
-@pytest.mark.parametrize("slow", [False, True])
-def test_a_member_that_keeps_failing_is_out_and_reading_goes_on(slow: bool) -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK, slow=slow) as rig:
-            await fill(rig)
-            rig.running.member_set.unreadable.limit(0)  # else single pages are mended
-            rig.members[1].error(("read",))
-            layout = rig.running.context.layout
-            chunk = next(c for c in range(4) if layout.place(*layout.locate(c))[0] == 1)
-            assert await rig.get(chunk * CHUNK, 512) == rig.model[chunk * CHUNK :][:512]
-            assert state_of(rig, 1) == "failed"
-            assert rig.running.status()["redundancy_left"] == 0
-            assert rig.running.status()["state"] == "degraded"
-            tries = rig.members[1].injected["error"]
-            assert tries == 2
-            await rig.compare()
-            assert rig.members[1].injected["error"] == tries, "nobody asks a failed member again"
-
-    run(main)
-
-
-def test_a_failed_flush_fails_the_member_not_the_flush() -> None:
-    async def main() -> None:
-        async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
-            await rig.put(0, noise(CHUNK))
-            rig.members[0].error(("flush",))
-            await rig.running.flush()
-            assert state_of(rig, 0) == "failed"
-            await rig.compare()
-
-    run(main)
+# -- flushes ---------------------------------------------------------------------------------------
 
 
 def test_flush_without_redundancy_says_that_it_failed() -> None:

@@ -14,10 +14,14 @@ from tests.support.spy import SpyRig, noise, spying
 CHUNK = 4096
 Kind = Literal["read", "write", "flush"]
 
-LENGTHS = pytest.mark.parametrize(
-    "length", [512, CHUNK, 2 * CHUNK, 3 * CHUNK, 12 * CHUNK], ids=lambda n: f"{n}B"
-)
 PACE = pytest.mark.parametrize("slow", [False, True], ids=["at-once", "queued"])
+PATHS = pytest.mark.parametrize(
+    ("length", "slow"),
+    [
+        *((512, False), (CHUNK, True), (2 * CHUNK, False)),
+        *((3 * CHUNK, False), (3 * CHUNK, True), (12 * CHUNK, True)),
+    ],
+)
 
 
 async def prepare(rig: SpyRig, mode: str) -> None:
@@ -44,8 +48,7 @@ async def use(rig: SpyRig, kind: Kind, length: int) -> None:
     await rig.in_place()
 
 
-@PACE
-@LENGTHS
+@PATHS
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["read", "write"])
 def test_a_broken_member_is_asked_twice_and_never_again(
@@ -66,8 +69,7 @@ def test_a_broken_member_is_asked_twice_and_never_again(
     run(main)
 
 
-@PACE
-@LENGTHS
+@PATHS
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["read", "write"])
 def test_a_hiccup_is_made_up_for_by_one_retry(
