@@ -1,26 +1,22 @@
 """Power cuts at every boundary while parity follows at the checkpoint (journal/unsettled.py).
 
 Each moment of a story is crashed with members lost (as in test_streams.py), and so is the recovery
-from it. Each law is broken once, to see that it is noticed.
+from it. Two laws are broken, to see that it is noticed; the others are among the planted bugs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pytest
-import trio
 
-from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.recovery import ParityReplay
 from raidx_fuse.journal.unsettled import Unsettled
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import Recording
-from raidx_fuse.lab.crash.state import Cell, ViolationError
+from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.lab.crash.workload import record_workload
-from raidx_fuse.store.member_set import MemberSet
 from tests.support.cuts import (
     Step,
     crashed_moments,
@@ -155,7 +151,7 @@ def test_a_member_lost_between_data_and_parity_costs_nothing() -> None:
     record_workload(CELL, 0, script, Shape(WIDTH, stripes=3, pace="inline"))
 
 
-# -- each law, broken ----------------------------------------------------------------------------
+# -- laws, broken --------------------------------------------------------------------------------
 
 
 def noticed(*stories: str) -> bool:
@@ -166,53 +162,12 @@ def noticed(*stories: str) -> bool:
         return True
 
 
-def test_places_written_before_the_parity_is_logged_are_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Law 1."""
-    barrier = Journal._barrier
-
-    async def no_barrier(checkpoint: Journal) -> None:
-        if not checkpoint.overlay.frozen or checkpoint.placements < 0:
-            await barrier(checkpoint)
-
-    monkeypatch.setattr(Journal, "_barrier", no_barrier)
-    assert noticed("placed", "while it is placed")
-
-
 def test_data_without_parity_over_data_with_parity_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Law 2."""
     monkeypatch.setattr(Unsettled, "admits", lambda *_: True)
     assert noticed("settled, then again")
-
-
-def test_chains_used_before_they_hold_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law 3."""
-
-    async def nothing(*_: Any) -> None:
-        await trio.lowlevel.checkpoint()
-
-    async def script(player: Player) -> None:
-        await player.write(0, player.stripes * player.stripe_bytes)
-        await player.flush()
-        await BESIDE(player)
-        monkeypatch.setattr(Unsettled, "settle", nothing)
-        await lose(player)
-
-    with pytest.raises(ViolationError, match="nobody wrote"):
-        record_workload(CELL, 0, script, Shape(WIDTH, stripes=3, pace="inline"))
-
-
-def test_a_base_with_newer_data_in_it_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read-modify-write would XOR the new data with itself."""
-
-    async def newest(member_set: MemberSet, requests: Any, *, frozen: bool) -> None:
-        await member_set.read(requests)
-
-    monkeypatch.setattr(MemberSet, "read_base", newest)
-    assert noticed("placed")
 
 
 def test_a_recovery_that_computes_what_was_settled_again_is_noticed(

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.engine.growth_position import GrowthPosition
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.lab.crash.player import Player
@@ -161,16 +160,3 @@ def test_data_that_comes_while_the_array_narrows_has_its_parity() -> None:
     found = list(crashed_moments(*narrowed(), WIDTH, each=5))
     assert [what for what in found if what is not None] == []
     assert len(found) > 50
-
-
-def test_data_alone_at_places_that_are_not_durable_is_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def always(_growth: GrowthPosition, _stripe: Stripe) -> bool:
-        return True
-
-    monkeypatch.setattr(GrowthPosition, "lets_parity_follow", always)
-    # Who writes to what has moved saves the position first, which makes the places durable.
-    monkeypatch.setattr(GrowthPosition, "threatens", lambda *_: False)
-    recording, growing = grown("raid5", turns=False)
-    assert any(crashed_moments(recording, growing.begin, WIDTH, each=3))

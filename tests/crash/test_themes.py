@@ -15,9 +15,8 @@ import pytest
 import trio
 
 from raidx_fuse.engine.growth_position import GrowthPosition
-from raidx_fuse.jobs.grow.copy import Copier
 from raidx_fuse.jobs.grow.job import Grow
-from raidx_fuse.journal.journal import MODES, Journal
+from raidx_fuse.journal.journal import MODES
 from raidx_fuse.journal.ring import Ring
 from raidx_fuse.journal.unsettled import Unsettled
 from raidx_fuse.lab.crash import matrix
@@ -27,7 +26,6 @@ from raidx_fuse.lab.crash.walk import Tally, crash_workloads, replay
 from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Stripe
-from raidx_fuse.members.base import Member
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
 
@@ -190,29 +188,6 @@ def test_what_is_discarded_stays_so_and_nothing_else_changes(cell: str) -> None:
     assert "discard" in {verb for _, verb, _ in tally.states}
 
 
-def test_writes_that_land_over_newer_ones_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    for what in ("note_overdue", "end_overdue"):  # nobody knows what may still land
-        monkeypatch.setattr(Member, what, lambda *_: None)
-    cell = Cell("raid5", "partial", theme="hangs")
-    tally = crash_workloads(cell, range(5, 105), BROKEN_STATES, stop_after=1)
-    assert tally.violations, "no write landed over a newer one"
-    violation = tally.violations[0]
-    assert replay(State.parse(violation.state)) == (violation.verb, violation.what)
-
-
-def test_a_log_that_does_not_spread_to_a_rebuilt_member_is_found_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Journal, "reform", Journal.drain)
-    cell = Cell("raid1", "partial", theme="disks")
-    tally = crash_workloads(cell, range(100), BROKEN_STATES, stop_after=1)
-    assert tally.violations, "no log began without a member that came back"
-
-
-async def _not_durable(_copier: Copier) -> None:
-    """Return at once."""
-
-
 async def _give_back_first(job: Grow) -> None:
     await job._vacated.give_back(job.layout.migrated)
     await job.growth.save()
@@ -220,27 +195,6 @@ async def _give_back_first(job: Grow) -> None:
 
 def _never(_growth: GrowthPosition, _stripe: int, _cells: int) -> bool:
     return False
-
-
-def _data_only(growth: GrowthPosition, stripe: int, cells: int) -> bool:
-    return stripe in growth.unsaved and bool(growth.layout.moved_cells(stripe) & cells)
-
-
-async def _save_at_once(growth: GrowthPosition) -> None:
-    """Save the position before the copies are durable. Two saves may overlap."""
-    member_set = growth._member_set
-    member_set.flush = _no_flush  # type: ignore[method-assign]
-    try:
-        await _SAVE(growth)
-    finally:
-        vars(member_set).pop("flush", None)
-
-
-async def _no_flush() -> None:
-    """Return at once."""
-
-
-_SAVE = GrowthPosition.save
 
 
 @pytest.mark.parametrize(
@@ -265,16 +219,10 @@ def test_growth_keeps_its_promises(cell: str) -> None:
 @pytest.mark.parametrize(
     ("layout", "where", "what", "broken", "seed"),
     [
-        # parity may name copies that are not there
-        ("raid4", Copier, "_make_durable", _not_durable, 112),
         # a write that the place to go back to does not have
         ("raid4", GrowthPosition, "threatens", _never, 20),
         # old copies that a crash still goes back to
         ("raid4", Grow, "checkpoint", _give_back_first, 0),
-        # a parity that the place to go back to does not have
-        ("raid5", GrowthPosition, "threatens", _data_only, 51),
-        # copies that a crash looks for and does not find
-        ("raid5", GrowthPosition, "save", _save_at_once, 20),
     ],
 )
 def test_a_growth_that_breaks_its_order_is_found_out(
@@ -306,17 +254,6 @@ def test_a_restripe_keeps_its_promises(cell: str, verb: str) -> None:
     assert not tally.violations, tally.report()
     assert tally.total >= RESTRIPE_STATES
     assert verb in {verb for _, verb, _ in tally.states}
-
-
-@pytest.mark.parametrize(("theme", "first"), [("restripe", 200), ("leave", 500)])
-def test_a_restripe_that_does_not_wait_for_its_watermark_is_found_out(
-    monkeypatch: pytest.MonkeyPatch, theme: str, first: int
-) -> None:
-    monkeypatch.setattr(Journal, "durable_mark", property(lambda journal: journal.mark))
-    cell = Cell("raid5", "partial", theme=theme)
-    seeds = range(first, first + 200)
-    tally = crash_workloads(cell, seeds, BROKEN_STATES, stop_after=1, each=FEW_STATES)
-    assert tally.violations, "it overwrites what a crash goes back to"
 
 
 @pytest.mark.parametrize("layout", [*STREAMED, *STREAMED_LATER])
