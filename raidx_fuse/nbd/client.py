@@ -9,8 +9,9 @@ request suspends, its task stays with it, and another task reads on:
                                `-- suspends: a new task becomes the reader, this one answers later
 
 A client may have so much under way that memory is bounded, and all clients together have a budget
-(budget.py); beyond it, nobody reads its socket until a request has ended. It also waits while it
-does not take its replies. One that stops for STALLED_S in the middle of a request or of a reply, or
+(budget.py), which counts replies until the client has taken them; beyond it, no task reads its
+socket or begins a long read until memory is released. It also waits while it does not take its
+replies. One that stops for STALLED_S in the middle of a request or of a reply, or
 is slower there than RATE_BYTES_S after the first STALLED_S, is cut off, so nobody keeps the payload
 of half a write, up to 32 MiB, by sending a byte now and then. What was begun is carried out to its
 end, whatever becomes of the client; only what has no bound, zeros and reads ahead of any length,
@@ -128,8 +129,8 @@ class Client:
                     return
                 self._reads = True
                 continue
-            if self._requests:  # the client must take its replies first
-                yield from self._sent.wait().__await__()
+            if self._requests:
+                yield from self._wait_to_answer().__await__()
                 continue
             if self._ended or not self._may_read():
                 self._reads = False
@@ -149,6 +150,8 @@ class Client:
         stopped: tuple[Task, Any, Request] | None = None
         unsent = self._pipe
         while requests and stopped is None and unsent.waiting_bytes <= UNSENT_BYTES_MAX:
+            if requests[0].size_bytes > KEPT_BYTES and not self._has_room(requests[0]):
+                break
             request = requests.popleft()
             task = self._answer(request)
             self._deferral.allow(bool(requests) and request.command is Command.WRITE)
@@ -167,6 +170,18 @@ class Client:
             self._nursery.start_soon(self._finish, task, request)
         self._send()
         return stopped
+
+    def _has_room(self, request: Request) -> bool:
+        """Return whether the memory for the answer may be taken now."""
+        return request.command is not Command.READ or self._budget.has_room(self)
+
+    async def _wait_to_answer(self) -> None:
+        """Wait until the client has taken its replies, or others have released memory."""
+        if self._pipe.waiting_bytes > UNSENT_BYTES_MAX:
+            await self._sent.wait()
+        else:
+            with self._until_stop(inf):
+                await self._budget.wait()
 
     def _write_held(self, held: list[tuple[Task, CommitBatch, Request]]) -> None:
         for _, batch, _ in held:
@@ -227,7 +242,8 @@ class Client:
         self._count()
 
     def _count(self) -> None:
-        self._budget.note(self, self._link.kept_bytes + self._taken_bytes)
+        unsent_bytes = self._pipe.waiting_bytes
+        self._budget.note(self, self._link.kept_bytes + self._taken_bytes + unsent_bytes)
 
     async def _answer(self, request: Request) -> None:
         pieces = await self.handler.answer(request)
@@ -294,9 +310,11 @@ class Client:
         if not output:
             return
         try:
-            if not self._pipe.put(output) and not self._sends:
-                self._sends, self._sent = True, trio.Event()
-                self._nursery.start_soon(self._drain)
+            if not self._pipe.put(output):
+                self._count()
+                if not self._sends:
+                    self._sends, self._sent = True, trio.Event()
+                    self._nursery.start_soon(self._drain)
         except OSError:
             self._ended = True
 
@@ -310,6 +328,7 @@ class Client:
                     await self._pipe.drain_some()
                 if wait.cancelled_caught or self._stopped:
                     break
+                self._count()
                 went_bytes = max(0, waiting_bytes - self._pipe.waiting_bytes)
                 pace.note(went_bytes, trio.current_time() - begun_s)
         self._sends = False
@@ -318,6 +337,7 @@ class Client:
             self._pipe.close()
             self._ended = True
             self._requests.clear()
+            self._count()
 
     @contextmanager
     def _until_stop(self, limit_s: float) -> Iterator[trio.CancelScope]:

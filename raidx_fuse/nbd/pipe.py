@@ -74,6 +74,10 @@ class ClientPipe(SocketPipe):
         self._rest = [bytes(piece) for piece in self._rest]
         return False
 
+    def close(self) -> None:
+        super().close()
+        self._rest = []  # nobody takes it any more
+
     @property
     def waiting_bytes(self) -> int:
         """How much the client has not taken yet."""

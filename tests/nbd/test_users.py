@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -18,6 +20,7 @@ from raidx_fuse.nbd import client as client_module
 from raidx_fuse.nbd import door as door_module
 from raidx_fuse.nbd.budget import Budget
 from raidx_fuse.nbd.door import Door
+from raidx_fuse.nbd.pipe import ClientPipe
 from tests.nbd.test_door import SIZE, Backing, Guest, play
 from tests.support.command import PATH, checked
 
@@ -116,4 +119,57 @@ def test_half_writes_of_many_clients_take_bounded_memory(
 
     play(tmp_path, scene)
     assert most / 2 < seen[0] < most + SIZE + 20 * client_module.RECEIVE_BYTES
+    assert not budget.used_bytes
+
+
+def test_replies_that_many_clients_do_not_take_have_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that take their replies in the end get them all; those that never do are dropped."""
+    most = 4 * SIZE
+    budget = Budget(most)
+    monkeypatch.setattr(door_module, "Budget", lambda: budget)
+    monkeypatch.setattr(client_module, "STALLED_S", 0.3)
+    pipes: list[ClientPipe] = []
+    unsent = [0]
+
+    class Watched(client_module.Client):
+        def __init__(self, pipe: ClientPipe, *others: Any) -> None:
+            pipes.append(pipe)
+            super().__init__(pipe, *others)
+
+    monkeypatch.setattr(door_module, "Client", Watched)
+
+    async def scene(door: Door, backing: Backing) -> None:
+        backing.content[:] = random.Random(1).randbytes(SIZE)
+        guests = [await Guest.connect(door) for _ in range(20)]
+        into = [[bytearray(SIZE) for _ in range(8)] for _ in guests]
+        whole: list[int] = []
+
+        async def take(number: int) -> None:
+            await trio.sleep(0.01 * number)
+            ended = await guests[number].answers(8)
+            assert not any(done.error for done in ended)
+            assert all(buffer == backing.content for buffer in into[number])
+            whole.append(number)
+
+        async def watch(scope: trio.CancelScope) -> None:
+            while len(whole) < 10 or door.clients > 10:
+                unsent[0] = max(unsent[0], sum(pipe.waiting_bytes for pipe in pipes))
+                await trio.sleep(0.001)
+            scope.cancel()
+
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch, nursery.cancel_scope)
+                for guest, buffers in zip(guests, into, strict=True):
+                    for buffer in buffers:
+                        guest.link.read(0, [buffer], SIZE)
+                    await guest.send()
+                for number in range(10, 20):
+                    nursery.start_soon(take, number)
+        assert sorted(whole) == list(range(10, 20))
+
+    play(tmp_path, scene)
+    assert SIZE < unsent[0] < most + client_module.UNSENT_BYTES_MAX + 2 * SIZE
     assert not budget.used_bytes
