@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -68,50 +68,6 @@ async def burst(array: Array, seed: int, count: int = 150) -> list[float]:
             nursery.start_soon(array.read, rng.randrange(array.size_bytes - CHUNK), CHUNK)
             await trio.sleep(rng.expovariate(20_000))
     return ends
-
-
-@pytest.mark.parametrize(
-    ("layout", "width"),
-    [("raid4", 5), ("raid5", 6), ("rdp", 6), ("evenodd", 7), ("xcode", 5), ("upc", 6)],
-)
-@pytest.mark.parametrize("by_hand", [(), ("t_light=0", "t_heavy=1", "t_skew=1us", "t_pre=40")])
-def test_parity_and_data_are_right_whatever_it_chooses(
-    layout: str, width: int, by_hand: Sequence[str]
-) -> None:
-    async def main() -> None:
-        async with spying(layout, width, chunk_bytes=CHUNK, slow=True) as rig:
-            array = rig.running
-            await array.set("journal", "none")  # it chooses at the write, not at the checkpoint
-            await array.set("parity.policy", "bpu")
-            for assignment in by_hand:
-                key, _, value = assignment.partition("=")
-                await array.set(f"bpu.{key}", value)
-            span = 64 * CHUNK
-            await rig.put(0, random.Random(7).randbytes(span))
-            rng = random.Random(width)
-            for _ in range(4):
-                async with trio.open_nursery() as nursery:
-                    at = 0
-                    while at < span:  # side by side, never over each other
-                        size = rng.randrange(512, 3 * CHUNK)
-                        data = rng.randbytes(size)
-                        rig.model[at : at + size] = data
-                        nursery.start_soon(array.write, at, data)
-                        at += size + rng.randrange(8 * CHUNK)
-            await rig.compare()
-            bpu = bpu_stats(array)
-            assert bpu["rmw"] > 0
-            assert bpu["rcw"] > 0
-            assert bpu["against_pre_reads"] > 0, "it must have differed from traditional"
-            assert sum(bpu["decisions"].values()) == bpu["rmw"] + bpu["rcw"]
-            if by_hand:
-                assert bpu["decisions"]["normal"] == bpu["rmw"] + bpu["rcw"]
-            job = await array.start_scrub(repair=False)
-            assert (await array.jobs.wait(job))["mismatches"] == 0
-            await array.fail_disk(1)
-            await rig.compare()
-
-    run(main)
 
 
 def test_overloaded_it_is_traditional_to_the_microsecond() -> None:

@@ -86,41 +86,6 @@ def test_volumes_live_beside_each_other(array: RealArray) -> None:
     assert [v["name"] for v in at_rest["volumes"]] == ["www"]
 
 
-def test_what_a_killed_daemon_had_deleted_is_wiped_by_the_next(
-    array: RealArray,
-) -> None:
-    array.create("raid5", 3, "24MiB", "--no-volume")
-    array.mount()
-    array.raidx("volume", "create", "ARRAY", "secret", "--size", "20MiB")
-    (array.mnt / "secret").write_bytes(b"secret  " * (20 * MIB // 8))
-    array.raidx("volume", "delete", "ARRAY", "secret", "--lose-data")
-    array.send(signal.SIGKILL)
-    array.clear()
-    array.mount()
-    assert names(array) == []
-    deadline = 600
-    while (about := array.ask("array", "list", "ARRAY")["arrays"][0])["wiping"]:
-        deadline -= 1
-        assert deadline, about
-    array.raidx("volume", "create", "ARRAY", "fresh", "--size", "20MiB")
-    assert not any((array.mnt / "fresh").read_bytes())
-
-
-def test_an_array_of_before_is_one_volume_until_it_is_shrunk(
-    array: RealArray,
-) -> None:
-    array.create("raid5", 3, "24MiB")
-    array.mount()
-    whole = array.image
-    size = whole.stat().st_size
-    line = array.refused("volume", "create", "ARRAY", "more", "--size", "1MiB", status=2)
-    assert "nothing is free; shrink it" in line
-    array.raidx("volume", "resize", "ARRAY", whole.name, "8MiB")  # nothing was written
-    assert whole.stat().st_size == 8 * MIB
-    array.raidx("volume", "create", "ARRAY", "more", "--size", str(size - 9 * MIB))
-    assert names(array) == sorted(["more", whole.name])
-
-
 def test_bad_input_is_one_line(array: RealArray) -> None:
     array.create("raid5", 3, "24MiB", "--no-volume")
     array.mount()
