@@ -49,10 +49,11 @@ LINES = (  # of each command at least one; those of arrays that are not there pr
     *("quiz", "quiz --json", "schema", "schema status", "completions bash", "reshape --help"),
 )
 PROGRAM = """
-import json, os, sys, traceback
+import gc, json, os, sys, traceback
 import raidx_fuse.daemon.create, raidx_fuse.daemon.serve, raidx_fuse.lab.experiments.spec
 from raidx_fuse.cli.main import main
 [main.commands[name] for name in main.commands]
+gc.freeze()  # a child that collects garbage would copy all modules
 lines, report, gone = json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 if gone:
     os.mkdir(gone)
