@@ -1,7 +1,7 @@
 """Libraries that are loaded when something of them is first used, not when they are imported.
 
 Neither `raidx scan` nor `raidx status` of an array at rest needs numpy or trio, which most modules
-import: without this module they take 325 and 355 ms of CPU, with it 210 and 230 ms. `put_off` makes
+import: without this module they take nearly twice as much CPU (ARCHITECTURE.md). `put_off` makes
 ``import numpy as np`` free until the first ``np.something``.
 
 `importlib.util.LazyLoader` loads a module when a second module imports it (it reads `__spec__`,

@@ -42,6 +42,7 @@ UNMARKED_S = 12.0  # in which no region stays marked in the dirty bitmap
 BURST_BYTES = 11 << 10  # of the log for each write of a burst: its record, and the parity to come
 FSYNC_S = 2.0  # virtual
 CPU_BAR_US = 40.0
+MAIN = "from raidx_fuse.cli.main import main; main()"
 
 
 @dataclass(frozen=True)
@@ -117,10 +118,13 @@ PAIRS = (
 KEYS = (*dict.fromkeys(pair.key for pair in PAIRS), "fsync")
 
 
-def raidx(tree: Path | None) -> list[str]:
-    """Return the command of *tree*, or of this one, wherever it is called."""
+def raidx(tree: Path | None, before: str = "") -> list[str]:
+    """Return the command of *tree*, or of this one, wherever it is called.
+
+    *before* is Python that it runs first.
+    """
     path = f"PYTHONPATH={(tree or ROOT).resolve()}"
-    return ["env", path, sys.executable, "-P", "-c", "from raidx_fuse.cli.main import main; main()"]
+    return ["env", path, sys.executable, "-P", "-c", f"{before}\n{MAIN}"]
 
 
 def start(setup: Setup, directory: Path, tree: Path | None) -> Candidate:

@@ -1,0 +1,87 @@
+"""What mechanisms pay that cost many lines: processor time with each and without it.
+
+    python bench/speed/mechanisms.py                          all, 5 rounds
+    python bench/speed/mechanisms.py --only late --rounds 15
+
+Both run in turn, and the ratio is taken within the round: above 1 is what the mechanism saves.
+Where it is left out, a line of Python replaces it before the command runs; its other lines stay.
+
+    late         `raidx scan` of an array at rest, with numpy and trio loaded at the start
+    no-loop      the same with trio alone, which it would need
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from lines import Line, print_lines
+from logged_writes import raidx
+from mount_ratio import own_children_s
+
+NUMPY_AND_TRIO, TRIO = "import numpy, trio", "import trio"
+Measure = Callable[[Path, int], Line]
+
+
+def compare(title: str, rounds: int, cost_us: Callable[[bool], float]) -> Line:
+    """Return the line of *cost_us*, which is asked with and without the mechanism in turn."""
+    found: dict[bool, list[float]] = {True: [], False: []}
+    for number in range(rounds):
+        for with_it in (True, False) if number % 2 else (False, True):
+            found[with_it].append(cost_us(with_it))
+    ratios = [without / own for own, without in zip(found[True], found[False], strict=True)]
+    figure = f"{median(found[True]):,.0f} / {median(found[False]):,.0f} us"
+    return Line.over(ratios, title, "without", figure, unit="x")
+
+
+def of_scan(before: str, home: Path, rounds: int) -> Line:
+    """Compare a `raidx scan` with one that runs *before* first."""
+    members = [str(home / f"{number}.img") for number in range(4)]
+    create = [*raidx(None), "create", "--layout", "raid5", "--size", "32MiB", *members]
+    subprocess.run(create, check=True, stdout=subprocess.DEVNULL)
+
+    def cost_us(with_it: bool) -> float:
+        began_s = own_children_s()
+        command = [*raidx(None, "" if with_it else before), "scan", str(home)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return (own_children_s() - began_s) * 1e6
+
+    return compare(f"scan, {before}", rounds, cost_us)
+
+
+MEASURES: dict[str, Measure] = {
+    "late": partial(of_scan, NUMPY_AND_TRIO),
+    "no-loop": partial(of_scan, TRIO),
+}
+
+
+def run(names: Sequence[str], rounds: int, directory: str) -> list[Line]:
+    """Measure the mechanisms *names* and return their lines."""
+    lines = []
+    for name in names:
+        with tempfile.TemporaryDirectory(prefix="raidx-bench-", dir=directory) as home:
+            lines.append(MEASURES[name](Path(home), rounds))
+    return lines
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", action="append", choices=MEASURES, help="only these")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--directory", default="/dev/shm", help="folder for members and files")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    names = options.only or list(MEASURES)
+    lines = run(names, options.rounds, options.directory)
+    return print_lines(lines, as_json=options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
