@@ -8,6 +8,7 @@ Where it is left out, a line of Python replaces it before the command runs; its 
 
     late         `raidx scan` of an array at rest, with numpy and trio loaded at the start
     no-loop      the same with trio alone, which it would need
+    threads      4 KiB reads of a local member in its threads, and in those of trio
 """
 
 from __future__ import annotations
@@ -17,14 +18,23 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median
+from time import process_time
+from unittest.mock import patch
 
+import trio
+from candidates import MIB
 from lines import Line, print_lines
 from logged_writes import raidx
 from mount_ratio import own_children_s
 
+from raidx_fuse.members.local import LocalMember, create_file
+from raidx_fuse.members.threads import Workers
+
+READS = 3000
 NUMPY_AND_TRIO, TRIO = "import numpy, trio", "import trio"
 Measure = Callable[[Path, int], Line]
 
@@ -55,9 +65,36 @@ def of_scan(before: str, home: Path, rounds: int) -> Line:
     return compare(f"scan, {before}", rounds, cost_us)
 
 
+async def _by_trio(_: Workers, work: Callable[[], None]) -> None:
+    await trio.to_thread.run_sync(work, abandon_on_cancel=True)
+
+
+def of_threads(home: Path, rounds: int) -> Line:
+    """Compare reads in the threads of a member with those in trio's."""
+    path = str(home / "member")
+    create_file(path, MIB)
+
+    async def read(member: LocalMember) -> None:
+        for number in range(READS):
+            await member.readv(number * 4096 % MIB, [bytearray(4096)])
+
+    def cost_us(with_it: bool) -> float:
+        with ExitStack() as stack:
+            if not with_it:
+                stack.enter_context(patch.object(Workers, "do", _by_trio))
+            member = LocalMember(path)
+            stack.callback(member.close)
+            began_s = process_time()
+            trio.run(read, member)
+            return (process_time() - began_s) / READS * 1e6
+
+    return compare("read in a thread", rounds, cost_us)
+
+
 MEASURES: dict[str, Measure] = {
     "late": partial(of_scan, NUMPY_AND_TRIO),
     "no-loop": partial(of_scan, TRIO),
+    "threads": of_threads,
 }
 
 
