@@ -127,8 +127,8 @@ def raidx(tree: Path | None, before: str = "") -> list[str]:
     return ["env", path, sys.executable, "-P", "-c", f"{before}\n{MAIN}"]
 
 
-def start(setup: Setup, directory: Path, tree: Path | None) -> Candidate:
-    """Mount *setup* in *directory*, written in full."""
+def start(setup: Setup, directory: Path, tree: Path | None, before: str = "") -> Candidate:
+    """Mount *setup* in *directory*, written in full; *before* as for `raidx`."""
     mountpoint = directory / "mnt"
     mountpoint.mkdir(parents=True)
     if not setup.layout:
@@ -139,7 +139,7 @@ def start(setup: Setup, directory: Path, tree: Path | None) -> Candidate:
         create = ["create", "--layout", setup.layout, "--size", f"{setup.member_mib}MiB"]
         create += ["--image-size", str(SIZE_BYTES)] if setup.member_mib > 96 else []
         subprocess.run([*raidx(tree), *create, *members], check=True, stdout=subprocess.DEVNULL)
-        command = [*raidx(tree), "mount", "--foreground", *members, str(mountpoint)]
+        command = [*raidx(tree, before), "mount", "--foreground", *members, str(mountpoint)]
     candidate = Candidate(setup.name, command, mountpoint)
     try:
         candidate.wait_until_mounted()
