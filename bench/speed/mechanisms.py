@@ -10,6 +10,7 @@ Where it is left out, a line of Python replaces it before the command runs; its 
     no-loop      the same with trio alone, which it would need
     threads      4 KiB reads of a local member in its threads, and in those of trio
     closed       sequential 128 KiB writes to a mounted raid5, which end inside stripes
+    deferred     4 KiB writes to it, 16 deep
 """
 
 from __future__ import annotations
@@ -37,10 +38,14 @@ from raidx_fuse.members.threads import Workers
 
 READS = 3000
 NUMPY_AND_TRIO, TRIO = "import numpy, trio", "import trio"
+NO_DEFERRAL = (
+    "from raidx_fuse.journal.group_commit import Deferral; Deferral.allow = lambda *_: None"
+)
 NO_CLOSING = (
     "from raidx_fuse.engine.write.full_stripe import StripeEnd; "
     "StripeEnd.completed = lambda *_: None"
 )
+SMALL = Row("4 KiB write, 16 deep", "randwrite", "4k", 16, {})
 STREAM = Row("128 KiB sequential write", "write", "128k", 1, {})
 Measure = Callable[[Path, int, float], Line]
 
@@ -117,6 +122,7 @@ MEASURES: dict[str, Measure] = {
     "no-loop": partial(of_scan, TRIO),
     "threads": of_threads,
     "closed": partial(of_mount, STREAM, NO_CLOSING),
+    "deferred": partial(of_mount, SMALL, NO_DEFERRAL),
 }
 
 
