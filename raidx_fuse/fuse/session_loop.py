@@ -44,9 +44,9 @@ from typing import Any
 import pyfuse3
 import trio
 
-from raidx_fuse.fuse.deferred_replies import RELEASE, SPARE, Loop
+from raidx_fuse.fuse.deferred_replies import RELEASE, SPARE
 from raidx_fuse.fuse.workers import SessionWorkers
-from raidx_fuse.journal.group_commit import CommitBatch, Deferral
+from raidx_fuse.journal.group_commit import CommitBatch, Deferral, Handler, pass_on
 from raidx_fuse.loop.busy_poll import Sources
 from raidx_fuse.loop.cpu_latency import CpuLatencyRequest
 
@@ -80,10 +80,10 @@ def _drive(
             trap = step(sent)
             while True:
                 if trap.__class__ is CommitBatch:
-                    deferred.hold(loop, trap)
+                    deferred.hold(loop, trap, None)
                     loop = idle_loops.pop() if idle_loops else start()
                 elif trap is RELEASE:
-                    suspended = deferred.release(loop, workers.held_resumes)
+                    suspended = deferred.release_before(loop)
                     if suspended is not None:
                         loop, trap = suspended
                         break
@@ -101,24 +101,19 @@ def _drive(
             step, sent, in_handler = loop.send, None, False
             continue
         workers.deferral.allow(False)
-        if deferred.loops:
+        if deferred.held:
             deferred.let_go()
         in_handler = workers.worker_suspends()
-        try:
-            sent = yield trap
-            step = loop.send
-        except BaseException as error:
-            sent = error
-            step = loop.throw
+        step, sent = yield from pass_on(loop, trap)
 
 
-async def _finish(loop: Loop, workers: SessionWorkers) -> None:
+async def _finish(loop: Handler, workers: SessionWorkers) -> None:
     """Run a loop that was held until it has answered; then it becomes an idle loop."""
     await _drive_held(loop, workers)
 
 
 @types.coroutine
-def _drive_held(loop: Loop, workers: SessionWorkers) -> Generator[Any, Any, None]:
+def _drive_held(loop: Handler, workers: SessionWorkers) -> Generator[Any, Any, None]:
     deferred = workers.deferred
     step: Callable[[Any], Any] = loop.send
     sent: Any = None
@@ -134,12 +129,7 @@ def _drive_held(loop: Loop, workers: SessionWorkers) -> Generator[Any, Any, None
                 deferred.idle_loops.append(loop)
                 return
             workers.worker_suspends()
-            try:
-                sent = yield trap
-                step = loop.send
-            except BaseException as error:
-                sent = error
-                step = loop.throw
+            step, sent = yield from pass_on(loop, trap)
             workers.resumed = True
     finally:
         workers.handler_ends()
@@ -197,7 +187,7 @@ def installed(
         assert nursery_of_main is not None
         nursery_of_main.start_soon(task)
 
-    def finish(loop: Loop) -> None:
+    def finish(loop: Handler) -> None:
         start_task(functools.partial(_finish, loop, workers))
 
     workers = SessionWorkers(

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import trio
 
-from raidx_fuse.fuse.deferred_replies import HELD_MAX, DeferredReplies, Loop, idle, release
-from raidx_fuse.journal.group_commit import Deferral
+from raidx_fuse.fuse.deferred_replies import DeferredReplies, idle, release
+from raidx_fuse.journal.group_commit import HELD_MAX, Deferral, Handler
 from raidx_fuse.loop.busy_poll import BusyPoll, Sources
 from raidx_fuse.loop.cpu_latency import CpuLatencyRequest
 
@@ -36,7 +36,7 @@ class SessionWorkers:
         self,
         device_fd: int,
         start_worker: Callable[[], None],
-        finish: Callable[[Loop], None],
+        finish: Callable[[Handler], None],
         cpu_latency: CpuLatencyRequest | None = None,
         deferral: Deferral | None = None,
         sources: Sources | None = None,
@@ -44,7 +44,7 @@ class SessionWorkers:
         self.device_fd = device_fd
         self.cpu_latency = cpu_latency
         self.deferral = deferral or Deferral()
-        self.deferred = DeferredReplies(finish, self.deferral)
+        self.deferred = DeferredReplies(finish, self.held_resumes, self.deferral)
         self.workers = 0
         self._start_worker = start_worker
         self.ended = False
@@ -87,13 +87,13 @@ class SessionWorkers:
                 return False
         turns = self.turns = self.turns + 1
         wrote = self.deferral.take_wrote()
-        if (loops := deferred.loops) and (len(loops) >= HELD_MAX or not wrote):
+        if (held := deferred.held) and (len(held) >= HELD_MAX or not wrote):
             await release()
             if self.ended:
                 return False
         # trio's clock costs as much as the poll, so only each fourth request reads it.
         if not turns & 3 and self._turn_is_over():
-            if deferred.loops:
+            if deferred.held:
                 await release()
                 if self.ended:
                     return False
@@ -107,7 +107,7 @@ class SessionWorkers:
             self._taken = True
             return True
         # Repeat: this loop may have been idle meanwhile, and others held since.
-        while deferred.loops:
+        while deferred.held:
             await release()
             if self.ended:
                 return False

@@ -1,24 +1,29 @@
 """Group commit: small writes that arrive together go to the log in one record (a commit batch).
 
 A record for each write costs as much as the write itself: a system call for each log member, a
-checksum, a header. If many requests wait in the queue, the session loop (fuse/session_loop.py) need
-not answer each one before it takes the next:
+checksum, a header. If many requests wait in the queue, a front end (fuse/session_loop.py,
+nbd/client.py) need not answer each one before it takes the next. It steps the handlers of requests
+itself, in one step of its task, and keeps those that wait for a record (`HeldHandlers`):
 
     handler --> journal: adds the write to the batch; readers see it, nobody has an answer yet
-       `--> awaits `held`: the session loop suspends this handler and runs the next one
-    queue empty, or enough handlers deferred --> `CommitBatch.write`: one record
-       `--> the deferred handlers go on and answer
+       `--> awaits `held`: the front end holds this handler and runs the next one
+    queue empty, or HELD_MAX held --> `CommitBatch.write`: one record
+       `--> each held handler continues in turn, and answers
 
-No other task runs in between: the session loop writes the record before trio runs another task.
-Only code that runs in a handler can therefore see a batch that is not written, and the journal
-writes the batch before anything else that takes space in the ring.
+No other task runs in between: the front end writes the record before trio runs another task. Only
+code that runs in a handler can therefore see a batch that is not written, and the journal writes
+the batch before anything else that takes space in the ring.
+
+A task can wait for only one trap of trio. So the task stays with a handler that suspends, be it a
+new one or one that continues (its record completes asynchronously), and the handlers that are held
+then continue in tasks of their own.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
@@ -30,12 +35,16 @@ from raidx_fuse.store.overlay import Overlay
 
 CHANGE_BYTES_MAX = 40 << 10  # of one write in a batch: copying larger ones costs more
 BATCH_BYTES_MAX = 320 << 10  # of a batch: one with as much takes no further write
+HELD_MAX = 8
+
+Handler = Coroutine[Any, Any, None]
+T = TypeVar("T")
 
 
 class Deferral:
-    """What those who step handlers tell the journals of these handlers; made for each process.
+    """What front ends tell the journals of the handlers that they step; made for each process.
 
-    *holds*: whether the reply of the running handler may be deferred. The session loop sets it only
+    *holds*: whether the reply of the running handler may be deferred. A front end sets it only
     while it steps a handler, so that writes of other tasks never join a batch. *wrote*: a handler
     that writes sets it, which tells the session loop whether writes come together.
     """
@@ -138,3 +147,104 @@ class CommitBatch:
 def held(batch: CommitBatch) -> Generator[CommitBatch, None, None]:
     """Suspend the handler until *batch* is written; its requests *left* may still be missing."""
     yield batch
+
+
+class HeldHandlers(Generic[T]):
+    """The handlers that a front end holds, in order, each with what it calls the request.
+
+    *finish* lets one continue in a task of its own (`go_on`). *deferral* tells the journals.
+    """
+
+    def __init__(self, finish: Callable[[Handler, T], None], deferral: Deferral) -> None:
+        self.held: list[tuple[Handler, T]] = []
+        self.deferral = deferral
+        self._finish = finish
+        self._batches: list[CommitBatch] = []
+
+    def run(self, handler: Handler, request: T) -> tuple[Handler, Any, T] | None:
+        """Step *handler*, which is new; if it suspends, return it with its trap, for trio."""
+        try:
+            trap = handler.send(None)
+        except StopIteration:
+            return None
+        if trap.__class__ is not CommitBatch:
+            return handler, trap, request
+        self.hold(handler, trap, request)
+        return None
+
+    def hold(self, handler: Handler, batch: CommitBatch, request: T) -> None:
+        """Hold *handler*, whose write is in *batch*."""
+        self.held.append((handler, request))
+        if batch not in self._batches:
+            self._batches.append(batch)
+
+    def let_go(self) -> None:
+        """Write the records; each held handler continues in a task of its own."""
+        for handler, request in self._write():
+            self._finish(handler, request)
+
+    def release(self) -> tuple[Handler, Any, T] | None:
+        """Write the records and let each held handler answer.
+
+        If one suspends, that ends: return it with its trap, for trio.
+        """
+        held = self._write()
+        self.deferral.allow(False)  # handlers that continue must not be held again
+        try:
+            while held:
+                handler, request = held.pop(0)
+                trap = self._step(handler)
+                if trap is not None:
+                    return handler, trap, request
+        finally:
+            for handler, request in held:
+                self._finish(handler, request)
+        return None
+
+    def _write(self) -> list[tuple[Handler, T]]:
+        """Write the records; return the held handlers. A write that raises drops them."""
+        held, self.held = self.held, []
+        batches, self._batches = self._batches, []
+        for batch in batches:
+            if not batch.written:
+                batch.write()
+        return held
+
+    def _step(self, handler: Handler) -> Any:
+        """Return the trap of one step of *handler*, None if it has answered."""
+        try:
+            return handler.send(None)
+        except StopIteration:
+            return None
+
+
+def pass_on(handler: Handler, trap: Any) -> Generator[Any, Any, tuple[Callable[[Any], Any], Any]]:
+    """Give *trap* of *handler* to trio; return the next step of it, and what trio sends or throws.
+
+    For a driver of handlers: ``step, sent = yield from pass_on(handler, trap)``.
+    """
+    try:
+        return handler.send, (yield trap)
+    except BaseException as error:
+        return handler.throw, error
+
+
+@types.coroutine
+def to_its_end(handler: Handler, trap: Any) -> Generator[Any, Any, None]:
+    """Run *handler*, which has suspended with *trap*, to its end in this task."""
+    try:
+        while True:
+            step, sent = yield from pass_on(handler, trap)
+            trap = step(sent)
+    except StopIteration:
+        pass
+
+
+async def go_on(handler: Handler) -> None:
+    """Run *handler*, which was held and whose record was written, to its end in this task."""
+    await _rest_of(handler)
+
+
+@types.coroutine
+def _rest_of(handler: Handler) -> Generator[Any, Any, None]:
+    yield from handler

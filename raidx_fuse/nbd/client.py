@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import types
 from collections import deque
-from collections.abc import Coroutine, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any
@@ -30,12 +30,19 @@ from typing import Any
 import numpy as np
 import trio
 
-from raidx_fuse.journal.group_commit import CommitBatch, Deferral
+from raidx_fuse.journal.group_commit import (
+    HELD_MAX,
+    Deferral,
+    Handler,
+    HeldHandlers,
+    go_on,
+    to_its_end,
+)
 from raidx_fuse.loop.busy_poll import BusyPoll
 from raidx_fuse.members.nbd.protocol.server import Pieces, Request, Server
 from raidx_fuse.members.nbd.protocol.wire import Command, ProtocolError
 from raidx_fuse.nbd.budget import Budget
-from raidx_fuse.nbd.exports import Handler
+from raidx_fuse.nbd.exports import RequestHandler
 from raidx_fuse.nbd.pipe import ClientPipe
 from raidx_fuse.pool.volume import Volume
 
@@ -44,12 +51,9 @@ RUNNING_BYTES_MAX = 64 << 20
 UNSENT_BYTES_MAX = 4 << 20
 STALLED_S = 30.0  # a client that sends or takes nothing for so long, in between, is gone
 RATE_BYTES_S = 64 << 10  # the least, while this side waits for the client and has done so for long
-HELD_MAX = 8  # as in fuse/deferred_replies.py
 RECEIVE_BYTES = 1 << 18
 KEPT_BYTES = 32 << 10  # longer replies are sent at once, shorter ones copied to go together
 TURN_S = 0.001  # then the event loop runs once
-
-Task = Coroutine[Any, Any, None]
 
 
 class Client:
@@ -74,8 +78,9 @@ class Client:
         self._taken_bytes = 0  # memory of the requests under way
         self._pace = Pace()  # of the request of which a part has come
         self._link = Server(pipe.export, _memory)
-        self.handler = Handler(volume, self._link, self._is_abandoned)
+        self.handler = RequestHandler(volume, self._link, self._is_abandoned)
         self._nursery: trio.Nursery  # while it serves
+        self._held: HeldHandlers[Request] = HeldHandlers(self._finish_soon, deferral)
         self._requests: deque[Request] = deque()
         self._output: Pieces = []
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
@@ -140,36 +145,28 @@ class Client:
     def _may_read(self) -> bool:
         return self._running < RUNNING_MAX and self._running_bytes < RUNNING_BYTES_MAX
 
-    def _carry_out(self) -> tuple[Task, Any, Request] | None:
+    def _carry_out(self) -> tuple[Handler, Any, Request] | None:
         """Carry out the requests that have arrived; send the replies.
 
-        Returns a task that suspended, with its trap and its request; the caller goes on with it.
+        Returns a handler that suspended, with its trap and its request; the caller goes on with it.
         """
-        held: list[tuple[Task, CommitBatch, Request]] = []
-        requests = self._requests
-        stopped: tuple[Task, Any, Request] | None = None
-        unsent = self._pipe
-        while requests and stopped is None and unsent.waiting_bytes <= UNSENT_BYTES_MAX:
+        held, requests, unsent = self._held, self._requests, self._pipe
+        suspended: tuple[Handler, Any, Request] | None = None
+        while requests and suspended is None and unsent.waiting_bytes <= UNSENT_BYTES_MAX:
             if requests[0].size_bytes > KEPT_BYTES and not self._has_room(requests[0]):
                 break
             request = requests.popleft()
-            task = self._answer(request)
             self._deferral.allow(bool(requests) and request.command is Command.WRITE)
-            trap = _step(task)
-            if trap.__class__ is CommitBatch:
-                held.append((task, trap, request))
-                if len(held) == HELD_MAX:
-                    stopped = self._release(held)
-            elif trap is not None:
-                stopped = task, trap, request
-        if stopped is None:
-            stopped = self._release(held)
-        self._write_held(held)  # only if a task has suspended
+            suspended = held.run(self._answer(request), request)
+            if len(held.held) == HELD_MAX:
+                suspended = held.release()
+        if suspended is not None:
+            held.let_go()
+        elif held.held:
+            suspended = held.release()
         self._deferral.allow(False)
-        for task, _, request in held:
-            self._nursery.start_soon(self._finish, task, request)
         self._send()
-        return stopped
+        return suspended
 
     def _has_room(self, request: Request) -> bool:
         """Return whether the memory for the answer may be taken now."""
@@ -183,45 +180,30 @@ class Client:
             with self._until_stop(inf):
                 await self._budget.wait()
 
-    def _write_held(self, held: list[tuple[Task, CommitBatch, Request]]) -> None:
-        for _, batch, _ in held:
-            if not batch.written:
-                batch.write()
-
-    def _release(
-        self, held: list[tuple[Task, CommitBatch, Request]]
-    ) -> tuple[Task, Any, Request] | None:
-        """Write the records of the *held* tasks and let these answer; return one that suspends."""
-        self._write_held(held)
-        self._deferral.allow(False)
-        while held:
-            task, _, request = held.pop(0)
-            trap = _step(task)
-            if trap is not None:
-                return task, trap, request
-        return None
-
     @types.coroutine
-    def _stay_with(self, task: Task, trap: Any, request: Request) -> Generator[Any, Any, None]:
-        """Run *task*, which has suspended, to its end, while another task reads."""
+    def _stay_with(
+        self, handler: Handler, trap: Any, request: Request
+    ) -> Generator[Any, Any, None]:
+        """Run *handler*, which has suspended, to its end, while another task reads."""
         self._begin(request)
         if self._reads:
             self._reads = self._may_read()
             if self._reads:
                 self._nursery.start_soon(self._work)
         try:
-            yield from _to_its_end(task, trap)
+            yield from to_its_end(handler, trap)
         finally:
             self._end(request)
         self._send()
 
-    async def _finish(self, task: Task, request: Request) -> None:
-        """Run *task*, whose record is being written, to its end."""
+    def _finish_soon(self, handler: Handler, request: Request) -> None:
+        self._nursery.start_soon(self._finish, handler, request)
+
+    async def _finish(self, handler: Handler, request: Request) -> None:
+        """Run *handler*, whose record is being written, to its end."""
         self._begin(request)
         try:
-            trap = _step(task)
-            if trap is not None:
-                await _to_its_end(task, trap)
+            await go_on(handler)
         finally:
             self._end(request)
         self._send()
@@ -379,27 +361,3 @@ def _memory_of(request: Request) -> int:
 def _memory(size_bytes: int) -> memoryview:
     """Return memory that is not there before it is filled."""
     return np.empty(size_bytes, np.uint8).data
-
-
-def _step(task: Task) -> Any:
-    """Return the trap of one step of *task*, None when it has ended."""
-    try:
-        return task.send(None)
-    except StopIteration:
-        return None
-
-
-@types.coroutine
-def _to_its_end(task: Task, trap: Any) -> Generator[Any, Any, None]:
-    """Run *task*, which has suspended with *trap*, to its end."""
-    step: Any = task.send
-    try:
-        while True:
-            try:
-                sent: Any = yield trap
-                step = task.send
-            except BaseException as error:
-                sent, step = error, task.throw
-            trap = step(sent)
-    except StopIteration:
-        pass

@@ -53,7 +53,7 @@ class GoneError(RaidxError):
     errno = errno.ESHUTDOWN
 
 
-class Handler:
+class RequestHandler:
     """Carries out the requests of one client on *volume*; *failures* and *bugs* are counted.
 
     *is_abandoned* says whether nobody waits for the answers any more.

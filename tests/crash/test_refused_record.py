@@ -9,12 +9,11 @@ from __future__ import annotations
 import pytest
 import trio
 
-from raidx_fuse.journal.group_commit import CommitBatch
+from raidx_fuse.journal.group_commit import CommitBatch, go_on
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.ring import RecordsInFlight
 from raidx_fuse.lab.crash.disks import is_member
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
-from raidx_fuse.lab.crash.held_handlers import go_on_held
 from raidx_fuse.lab.crash.oracle import Left
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import Recording
@@ -135,7 +134,7 @@ def checkpointed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> tuple[Recording, 
 
         async def finish() -> None:
             await trio.sleep(1.0)  # so long it takes the other member
-            await go_on_held(handler)
+            await go_on(handler)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(finish)

@@ -21,9 +21,8 @@ import trio
 from raidx_fuse.daemon import daemonize, mount
 from raidx_fuse.errors import NoSpaceError, RaidxError, UnrecoverableError
 from raidx_fuse.fuse import session_loop
-from raidx_fuse.fuse.deferred_replies import Loop
 from raidx_fuse.fuse.workers import SessionWorkers
-from raidx_fuse.journal.group_commit import Deferral
+from raidx_fuse.journal.group_commit import Deferral, Handler
 from raidx_fuse.loop.busy_poll import Sources
 from raidx_fuse.loop.cpu_latency import CpuLatencyRequest
 from raidx_fuse.pool.volume import Volume
@@ -94,7 +93,7 @@ def see_phantoms(every: int) -> None:
         self: SessionWorkers,
         device_fd: int,
         start_worker: Callable[[], None],
-        finish: Callable[[Loop], None],
+        finish: Callable[[Handler], None],
         cpu_latency: CpuLatencyRequest | None = None,
         deferral: Deferral | None = None,
         sources: Sources | None = None,

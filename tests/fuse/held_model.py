@@ -81,7 +81,7 @@ class Watch(trio.abc.Instrument):
         spin = made.readers._spin
 
         def watched() -> bool:
-            if made.readers.deferred.loops:
+            if made.readers.deferred.held:
                 self.wrong.add("a worker looks on while loops are held")
             return spin()
 
@@ -91,7 +91,7 @@ class Watch(trio.abc.Instrument):
         """Note what a task must never find."""
         if DEFERRAL.holds:
             self.wrong.add(f"handlers are held while {task.name} runs")
-        if self.made.readers.deferred.loops:
+        if self.made.readers.deferred.held:
             self.wrong.add(f"loops are held while {task.name} runs")
         if self.made.readers.deferred.finishing:
             self.wrong.add(f"a loop is taken for a settling one while {task.name} runs")

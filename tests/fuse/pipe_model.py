@@ -14,9 +14,8 @@ from typing import Any
 import trio
 
 from raidx_fuse.fuse import session_loop
-from raidx_fuse.fuse.deferred_replies import Loop
 from raidx_fuse.fuse.workers import SessionWorkers
-from raidx_fuse.journal.group_commit import Deferral
+from raidx_fuse.journal.group_commit import Deferral, Handler
 
 DEFERRAL = Deferral()  # of all models: one runs at a time
 
@@ -59,7 +58,7 @@ class Model:
         assert self.nursery is not None
         self.nursery.start_soon(self.work)
 
-    def _finish(self, loop: Loop) -> None:
+    def _finish(self, loop: Handler) -> None:
         assert self.nursery is not None
         self.nursery.start_soon(session_loop._finish, loop, self.readers)
 

@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 from raidx_fuse.fuse import workers as workers
-from raidx_fuse.fuse.deferred_replies import HELD_MAX
 from raidx_fuse.fuse.operations import VolumeOperations
+from raidx_fuse.journal.group_commit import HELD_MAX
 from raidx_fuse.pool.volume import Volume
 from tests.fuse.held_model import Log, ask_and_wait, run_watched
 from tests.fuse.pipe_model import DEFERRAL, Model, until

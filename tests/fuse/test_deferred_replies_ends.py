@@ -10,7 +10,7 @@ import trio.testing
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import workers
-from raidx_fuse.fuse.deferred_replies import HELD_MAX
+from raidx_fuse.journal.group_commit import HELD_MAX
 from tests.fuse.held_model import Log, run_watched
 from tests.fuse.pipe_model import DEFERRAL, Model, model, until
 

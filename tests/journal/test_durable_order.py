@@ -13,7 +13,7 @@ import trio
 
 from raidx_fuse.errors import MemberError
 from raidx_fuse.format.regions import PAGE_HEADER_BYTES
-from raidx_fuse.lab.crash.held_handlers import through_door
+from raidx_fuse.lab.crash.player import through_door
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.store.overlay import Overlay

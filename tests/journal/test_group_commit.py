@@ -1,6 +1,6 @@
 """Group commit, seen from the engine: concurrent small writes share one record of the log.
 
-The writes are stepped as by the session loop: lab/crash/held_handlers.py.
+The writes are stepped as by the session loop: lab/crash/player.py.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from raidx_fuse.errors import MemberError, RaidxError
-from raidx_fuse.journal.group_commit import CommitBatch
-from raidx_fuse.lab.crash.held_handlers import Handler, go_on_held, through_door
+from raidx_fuse.journal.group_commit import CommitBatch, Handler, go_on
+from raidx_fuse.lab.crash.player import through_door
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.simulated.faulty import WRITE as WRITES
 from raidx_fuse.members.simulated.faulty import Fault
@@ -80,7 +80,7 @@ def held(rig: SpyRig, *writes: tuple[int, bytes]) -> tuple[list[Handler], list[C
     return handlers, gatherings
 
 
-def go_on(handlers: Sequence[Handler]) -> None:
+def all_answer(handlers: Sequence[Handler]) -> None:
     """Let handlers answer, which they do at once."""
     for handler in handlers:
         with pytest.raises(StopIteration):
@@ -105,7 +105,7 @@ def test_eight_writes_share_one_record(layout: str, width: int, mode: str) -> No
             assert in_the_log(rig) == 0
             await rig.compare()  # everybody sees it, though nobody was told that it is done
             gatherings[0].write()
-            go_on(handlers)
+            all_answer(handlers)
             assert in_the_log(rig) == rig.running.context.code.tolerance + 1, (
                 "one on each log member"
             )
@@ -139,7 +139,7 @@ def test_the_same_place_several_times_in_one_record(
             assert len(set(map(id, gatherings))) == 1
             await rig.compare()
             gatherings[0].write()
-            go_on(handlers)
+            all_answer(handlers)
             await rig.compare()
             images, model = rig.images(), bytes(rig.model)
             await rig.in_place()
@@ -185,7 +185,7 @@ def test_a_late_record_locks_its_stripes_and_is_placed_after_it_is_written(
                 order.append("written again")
 
             async def finish(handler: Handler) -> None:
-                await go_on_held(handler)
+                await go_on(handler)
                 order.append("answered")
 
             async with trio.open_nursery() as nursery:
@@ -234,7 +234,7 @@ def test_a_record_that_no_member_takes_is_written_again_before_anything_follows_
 
             async def finish(handler: Handler) -> None:
                 with pytest.raises(RaidxError) as caught:
-                    await go_on_held(handler)
+                    await go_on(handler)
                 errors.append(caught.value.errno)
 
             async def behind() -> None:
@@ -291,7 +291,7 @@ def test_what_is_filled_while_a_placement_waits_for_a_late_record_is_finished_fi
                     nursery.start_soon(context.journal.place)
                     nursery.start_soon(rig.put, at * PAGE, noise(4 * PAGE, turn))
                     await trio.sleep(0.001)
-                    nursery.start_soon(go_on_held, handlers[0])
+                    nursery.start_soon(go_on, handlers[0])
                 await rig.put((at + 4) * PAGE, noise(512, turn))
                 await rig.compare()
             images, model = rig.images(), bytes(rig.model)
@@ -320,7 +320,7 @@ def test_a_record_behind_one_that_no_member_takes_is_not_acknowledged() -> None:
 
             async def fails(name: str, handler: Handler) -> None:
                 with pytest.raises(RaidxError):
-                    await go_on_held(handler)
+                    await go_on(handler)
                 failed.append(name)
 
             async with trio.open_nursery() as nursery:
@@ -387,7 +387,7 @@ def test_a_member_that_fails_under_a_held_write_is_out_before_it_is_acknowledged
             assert gatherings[0].over is not None
             async with trio.open_nursery() as nursery:
                 for handler in handlers:
-                    nursery.start_soon(go_on_held, handler)
+                    nursery.start_soon(go_on, handler)
             assert member_set.lost == {role}
             assert not member_set.unpublished, "the superblocks say so"
             await rig.compare()
@@ -411,7 +411,7 @@ def test_a_held_write_waits_for_the_exclusion_of_a_member_that_fails_once_it_is_
             assert gatherings[0].over is None, "at once"
             member_set.fail(Role(1), "for the test")
             assert member_set.unpublished
-            await go_on_held(handlers[0])
+            await go_on(handlers[0])
             assert not member_set.unpublished
             await rig.compare()
 

@@ -22,7 +22,7 @@ from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.volumes import Extent
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.journal.ring import Ring
-from raidx_fuse.lab.crash.held_handlers import through_door
+from raidx_fuse.lab.crash.player import through_door
 from raidx_fuse.laws import Law, LawError
 from raidx_fuse.layouts.numbers import Chunk, Role, Stripe
 from raidx_fuse.layouts.placements.bundled import BundleLayout

@@ -5,7 +5,7 @@ the same instant.
 
     workload.py  runs a random workload in virtual time over recorded disks
     themes/      what a workload does beside reading and writing: growth, restripe, volumes, ...
-    at_changes.py, held_handlers.py  requests that overlap a change, or share a commit batch
+    at_changes.py  requests that overlap a change
     player.py    the running workload: arrays, disks, histories, and what is noted of each request;
                  which ranges are written, and which requests overlap in time
     volumes.py   requests to the volumes of a pool, of the theme "pool" and of pairs

@@ -12,7 +12,7 @@ The steps that every workload is made of: which ranges are written, and what ove
   write that ended before it began, even if an earlier flush is still running. Writes that came just
   too late for the earlier flush are the hard case. So there are many flushes here; on disks with
   slow flushes (disks.py) they overlap.
-- Batches: requests that come together and run as the session loop runs them (held_handlers.py).
+- Batches: requests that come together and run as the session loop runs them (`through_door`).
   Most are small writes, which share log records (group commit). Some go to the same range, some are
   flushed before they are answered. A few are large writes, flushes or checkpoints.
 - Discards of whole stripes, of chunks, of any range; and what is written there around that time. A
@@ -36,6 +36,13 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import ArrayFailedError, RaidxError
+from raidx_fuse.journal.group_commit import (
+    Deferral,
+    Handler,
+    HeldHandlers,
+    go_on,
+    to_its_end,
+)
 from raidx_fuse.lab.crash.at_changes import ChangeWriter
 from raidx_fuse.lab.crash.broken import break_order
 from raidx_fuse.lab.crash.disks import MOODY, PACES, SectorDisk, is_member
@@ -48,7 +55,6 @@ from raidx_fuse.lab.crash.hardware import (
     Hardware,
     Shape,
 )
-from raidx_fuse.lab.crash.held_handlers import Handler, through_door
 from raidx_fuse.lab.crash.history import History, Span, Timeline, WriteSpan
 from raidx_fuse.lab.crash.laws import DiskLaws, acknowledged
 from raidx_fuse.lab.crash.mounting import mounted
@@ -780,3 +786,41 @@ def _touched_stripes(
         )
     full = (s for s in stripes if offset <= s * stripe_bytes and (s + 1) * stripe_bytes <= end)
     return stripes, frozenset(full), closes
+
+
+async def through_door(handlers: Sequence[Handler], deferral: Deferral) -> None:
+    """Run *handlers* to their ends as a front end does, each held for a record if it can be.
+
+    *deferral* is that of their journal. Raises their exceptions in an ExceptionGroup.
+    """
+    waiting = list(handlers)
+    try:
+        async with trio.open_nursery() as nursery:
+            await _stretch(waiting, nursery, deferral)
+    finally:
+        for handler in waiting:  # a failure came first
+            handler.close()
+
+
+async def _stretch(waiting: list[Handler], nursery: trio.Nursery, deferral: Deferral) -> None:
+    """Run each of *waiting* until it is held or done, and remove it from the list."""
+    held: HeldHandlers[None] = HeldHandlers(
+        lambda handler, _: nursery.start_soon(go_on, handler), deferral
+    )
+    suspended = None
+    try:
+        while waiting and suspended is None:
+            deferral.allow(True)
+            try:
+                suspended = held.run(waiting.pop(0), None)
+            finally:
+                deferral.allow(False)
+    finally:
+        if suspended is None:
+            suspended = held.release()
+        else:
+            held.let_go()
+    if waiting:
+        nursery.start_soon(_stretch, waiting, nursery, deferral)
+    if suspended is not None:
+        await to_its_end(*suspended[:2])

@@ -23,7 +23,7 @@ lost power before, the theme and its steps. The themes:
 
 Only on request by name:
     streams    sequential requests that end inside stripes; their members are larger (hardware.py)
-    door       requests that share a commit batch (held_handlers.py); every other theme has some of
+    door       requests that share a commit batch (player.py); every other theme has some of
                them, too
     checkpoints  small writes, whose parity follows at the checkpoint, with checkpoints under way
     rewrites   logged data is written again and settled; the cut leaves of that the last record
