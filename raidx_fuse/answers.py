@@ -409,6 +409,96 @@ class LabEnd(TypedDict):
     left_alone: list[str]
 
 
+class PassedRequest(TypedDict):
+    """A request to a volume; *image_offset* is None if it is not one range of the image."""
+
+    number: Number
+    volume: str
+    operation: str
+    offset: Bytes
+    image_offset: Bytes | None
+    length: Bytes
+
+
+class Trace(TypedDict):
+    """What has passed, on the control socket: daemon/commands/trace.py."""
+
+    next: Number
+    missed: Count
+    requests: list[PassedRequest]
+    cells: list[tuple[int, str, bool, int]]
+    log: list[Number]
+    other: Count
+    stripes: Count
+    chunk_size: Bytes
+    data_offset: Bytes
+
+
+class ComparedCells(TypedDict):
+    data: Count
+    parity: Count
+    accesses_per_s: float | None
+
+
+class ComparedMember(TypedDict):
+    role: Number
+    path: str | None
+    before: ComparedCells
+    after: ComparedCells
+
+
+class ShownMember(TypedDict):
+    role: Number
+    path: str | None
+    state: str
+
+
+class StripesAfter(TypedDict):
+    stripes: list[StripeState]
+
+
+class StripesBefore(StripesAfter):
+    layout: str
+    members: list[ShownMember]
+
+
+class ChangeHead(TypedDict):
+    """The last change that moved chunks, on the control socket: daemon/commands/compare.py."""
+
+    kind: str | None
+    number: Count
+    state: NotRequired[str]
+
+
+class Change(ChangeHead, total=False):
+    """All of it, unless its kind is None."""
+
+    cells: Count
+    moved: Count
+    is_cut: bool
+    sampled_ratio: Ratio
+    members: list[ComparedMember]
+    before: StripesBefore
+    after: StripesAfter
+
+
+class MappedMember(TypedDict):
+    """The parts of a member's places, three values for each."""
+
+    role: Number
+    chunks: Count
+    written_percent: list[float]
+    lost_percent: list[float]
+    accesses_per_s: list[float]
+
+
+class ChunkMap(TypedDict):
+    """Which chunks are written, lost and used, on the control socket: engine/chunk_map.py."""
+
+    sampled_ratio: Ratio
+    members: list[MappedMember]
+
+
 class Watched(TypedDict):
     """What `raidx watch --once` prints."""
 

@@ -38,6 +38,12 @@ def fits(value: object, hint: Any) -> bool:
         return any(fits(value, option) for option in arguments)
     if origin is list:
         return isinstance(value, list) and all(fits(each, arguments[0]) for each in value)
+    if origin is tuple:
+        return (
+            isinstance(value, list)
+            and len(value) == len(arguments)
+            and all(map(fits, value, arguments))
+        )
     if origin is dict:
         return isinstance(value, dict) and all(fits(each, arguments[1]) for each in value.values())
     if isinstance(value, bool):
@@ -45,13 +51,13 @@ def fits(value: object, hint: Any) -> bool:
     return isinstance(value, (int, float) if hint is float else hint)
 
 
-def wrong_key(value: Mapping[str, object], kind: type) -> str | None:
+def wrong_key(value: Mapping[str, object], kind: Any) -> str | None:
     """Return a key of the TypedDict *kind* that *value* has with another type, None if none is.
 
     One that is missing counts as None, unless it is not required.
     """
     for key, hint in get_type_hints(kind, include_extras=True).items():
-        may_miss = get_origin(hint) is NotRequired and key not in value
-        if not may_miss and not fits(value.get(key), hints_of(kind)[key]):
+        optional = get_origin(hint) is NotRequired or key in kind.__optional_keys__
+        if not (optional and key not in value) and not fits(value.get(key), hints_of(kind)[key]):
             return key
     return None

@@ -5,10 +5,13 @@
     <-- {"error": {"kind": "...", "reason": "..." or null, "message": "...",
                    "action": "..." or null, "exit_status": 1}}
 
-`raidx_fuse.daemon.control_server` is the server side. A client does not trust its peer: it bounds
-the size and time of an answer, and the peer must run as the user who mounted. A command may take
-long, but one of a stopped daemon never ends. Therefore, if the daemon is silent for `PATIENCE_S`,
-the client asks on a second connection whether it still answers.
+`raidx_fuse.daemon.control_server` is the server side. Any user can mount a file system that calls
+itself raidx. So a client bounds the size and time of an answer, and the peer must run as the user
+who mounted. Whether it is trusted is decided when it connects: the caller's own daemons and root's
+are. An answer of any other one is held against its type (`check_answer`) before anybody reads it.
+
+A command may take long, but one of a stopped daemon never ends. Therefore, if the daemon is silent
+for `PATIENCE_S`, the client asks on a second connection whether it still answers.
 """
 
 from __future__ import annotations
@@ -21,15 +24,21 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from raidx_fuse.daemon import paths
 from raidx_fuse.errors import RaidxError, Reason, reason_named
 from raidx_fuse.fuse import mountpoint as mountpoints
 from raidx_fuse.members.kernel_files import kernel_text
+from raidx_fuse.typed import wrong_key
 
 PATIENCE_S = 10.0
 ANSWER_BYTES_MAX = 64 << 20
+ITEMS_MAX = 1000  # of a list or object of a status
+TEXT_CHARS_MAX = 8192
+NUMBER_MAX = 1e20
+DEPTH_MAX = 50
 _RECEIVE_BYTES = 65536
 _UCRED = struct.Struct("3i")
 
@@ -98,7 +107,8 @@ class Connection:
         try:
             self._socket.connect(self._path)
             self._socket.settimeout(PATIENCE_S)
-            _require_owner(mountpoint, self._socket)
+            uid = peer(self._socket)[1]
+            _require_owner(mountpoint, uid)
         except BlockingIOError:
             self._socket.close()
             raise _hangs(self._where) from None
@@ -108,6 +118,7 @@ class Connection:
         except ControlError:
             self._socket.close()
             raise
+        self._is_trusted = uid in (0, os.getuid())
 
     def __enter__(self) -> Connection:
         return self
@@ -141,7 +152,10 @@ class Connection:
             raise DaemonEndedError(
                 f"the daemon of {self._where} ended before it answered"
             ) from None
-        return self._result(line)
+        result = self._result(line)
+        if not self._is_trusted:
+            check_answer(command, arguments, result)
+        return result
 
     def _line(self) -> bytes:
         """Return the next line. Raises OSError, ControlError."""
@@ -226,10 +240,59 @@ def call(
         return connection.call(command, **arguments)
 
 
-def _require_owner(mountpoint: str | os.PathLike[str], connection: socket.socket) -> None:
-    """Raise ControlError unless the peer runs as the user who mounted (sockets can be faked)."""
+def check_answer(
+    command: str, arguments: Mapping[str, object], result: Mapping[str, object]
+) -> None:
+    """Raise ControlError unless *result* is of the type of an answer, and of reasonable size.
+
+    Keys that are missing deeper inside are not looked at: a daemon of an earlier version has fewer.
+    """
+    kind = _type_of(command, arguments)
+    name = None if kind is None else wrong_key(result, kind)
+    why = _measure(result, ITEMS_MAX if command == "status" else ANSWER_BYTES_MAX)
+    if name is not None:
+        why = f"no valid {name!r}"
+    if why is not None:
+        raise ControlError(f"the daemon's answer to {command} has {why}", reason=Reason.BAD_ANSWER)
+
+
+def _type_of(command: str, arguments: Mapping[str, object]) -> type | None:
+    from raidx_fuse import answers, documents  # late: some 10 ms, and most daemons are trusted
+
+    explained = answers.StripeState if "stripe" in arguments else answers.Explanation
+    kinds: dict[str, type] = {
+        "status": documents.ArrayReport,
+        "stats": documents.CommandStats,
+        "chunk-map": answers.ChunkMap,
+        "explain": answers.VolumePlace if "member" in arguments else explained,
+        "trace": answers.Trace,
+        "compare": answers.Change,
+    }
+    return kinds.get(command)
+
+
+def _measure(result: Mapping[str, object], items_max: int) -> str | None:
+    """Return what in *result* is out of measure, None if nothing is."""
+    left: list[tuple[object, int]] = [(result, 0)]
+    while left:
+        value, depth = left.pop()
+        if isinstance(value, str):
+            if len(value) > TEXT_CHARS_MAX:
+                return "texts that are too long for raidx"
+        elif isinstance(value, int | float):
+            if not abs(value) < NUMBER_MAX:  # nor is a NaN
+                return "numbers that are out of range"
+        elif isinstance(value, list | dict):
+            if len(value) > items_max or depth > DEPTH_MAX:
+                return "lists that are too long for raidx"
+            inner = [*value, *value.values()] if isinstance(value, dict) else value
+            left += [(each, depth + 1) for each in inner]
+    return None
+
+
+def _require_owner(mountpoint: str | os.PathLike[str], uid: int) -> None:
+    """Raise ControlError unless the peer *uid* is the user who mounted (sockets can be faked)."""
     mount = mountpoints.find(mountpoint)
-    uid = peer(connection)[1]
     if mount is not None and mount.owner not in {None, uid}:
         raise ControlError(
             f"{os.fspath(mountpoint)} was mounted by uid {mount.owner}, but uid {uid} answers",

@@ -11,7 +11,6 @@ is sent away, and its browser comes back for the newest state. Nothing is asked 
 from __future__ import annotations
 
 import json
-import operator
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -116,7 +115,7 @@ class Feed:
 
     async def look(self) -> None:
         """Ask for status, counters and events, and tell what has changed. Raises RaidxError."""
-        with _believing():
+        with _answered():
             asked: list[Question] = [("status", {}), ("stats", {}), ("compare", {"brief": True})]
             status, stats, change = await self._source.ask(asked)
             told = words.state(status, stats)
@@ -144,13 +143,13 @@ class Feed:
 
     async def look_at_requests(self) -> None:
         """Ask what has passed, and tell it. Raises RaidxError."""
-        with _believing():
+        with _answered():
             (trace,) = await self._source.ask([("trace", {"since": self._since})])
             if trace["next"] < self._since:  # another daemon, which counts from zero
                 self._since = 0
                 return
-            self._since = _count(trace["next"])
-            self._stripes = _count(trace["stripes"])
+            self._since = trace["next"]
+            self._stripes = trace["stripes"]
             requests = trace["requests"][-REQUESTS_SHOWN:]
             if trace["cells"] or requests or trace["log"]:
                 self._tell(
@@ -187,14 +186,14 @@ class Feed:
             return known
         if not self._stripes:
             (trace,) = await self._ask_paced([("trace", {})])
-            with _believing():
-                self._stripes = _count(trace["stripes"])
+            with _answered():
+                self._stripes = trace["stripes"]
         first = min(first, max(0, self._stripes - 1))
         numbers = range(first, min(first + count, self._stripes))
         asked = [("status", {}), *(("explain", {"stripe": number}) for number in numbers)]
         version = self._version
         status, *stripes = await self._ask_paced(asked)
-        with _believing():
+        with _answered():
             found = picture_of(status, stripes)
         self._pictures[key] = version, found
         self._pictures.move_to_end(key)
@@ -209,7 +208,7 @@ class Feed:
         """
         asked: list[Question] = [("status", {}), ("compare", {"stripes": COMPARED_STRIPES})]
         status, change = await self._ask_paced(asked)
-        with _believing():
+        with _answered():
             if change["kind"] is None:
                 return {"kind": None}
             then = change["before"]
@@ -226,7 +225,7 @@ class Feed:
         """Return the plan of a request in words. Raises RaidxError."""
         arguments = {"offset": offset, "length": length, "write": write}
         (answer,) = await self._ask_paced([("explain", arguments)])
-        with _believing():
+        with _answered():
             return words.plan(answer)
 
     async def _ask_paced(self, questions: Sequence[Question]) -> list[Result]:
@@ -240,21 +239,14 @@ class Feed:
 def _tuned(status: Mapping[str, Any]) -> int:
     """Return how many chunks the tuner of the array has moved since the mount."""
     tuner = status.get("tuner")
-    return _count(tuner["chunks_moved"]) if tuner else 0
-
-
-def _count(value: Any) -> int:
-    """Return *value*, a number of things. Raises TypeError, ValueError."""
-    if not 0 <= operator.index(value) < COUNT_END:
-        raise ValueError(f"{value} is out of range")
-    return operator.index(value)
+    return tuner["chunks_moved"] if tuner else 0
 
 
 @contextmanager
-def _believing() -> Iterator[None]:
-    """Raise RaidxError for an answer that is not one: anybody can mount what calls itself raidx."""
+def _answered() -> Iterator[None]:
+    """Raise RaidxError for an answer that lacks something: of a daemon of another version."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+    except LookupError as error:
         text = f"{type(error).__name__}: {error}"[:DAEMON_WORDS_MAX]
         raise RaidxError(f"an answer of the daemon is not valid: {text}") from None

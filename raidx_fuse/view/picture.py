@@ -76,10 +76,8 @@ def picture_of(status: Mapping[str, Any], stripes: Sequence[Mapping[str, Any]]) 
     Whole stripes are left out behind `CELLS_MAX` cells.
     """
     columns = tuple(
-        Column(
-            int(member["role"]), short_name(member["path"]), str(member["state"])[:STATE_CHARS_MAX]
-        )
-        for member in sorted(status["members"], key=lambda member: int(member["role"]))
+        Column(member["role"], short_name(member["path"]), member["state"][:STATE_CHARS_MAX])
+        for member in sorted(status["members"], key=lambda member: member["role"])
         if member["role"] >= 0
     )[:WIDTH_MAX]
     cells: list[Cell] = []
@@ -89,32 +87,30 @@ def picture_of(status: Mapping[str, Any], stripes: Sequence[Mapping[str, Any]]) 
         places = places[:CELLS_MAX]
         if shown and len(cells) + len(places) > CELLS_MAX:
             break
-        shown.append(int(document["stripe"]))
+        shown.append(document["stripe"])
         rows: dict[int, int] = {}
         for place in places:
             row = rows.get(place["role"], 0)
             rows[place["role"]] = row + 1
-            cells.append(_cell(int(document["stripe"]), row, place))
-    return Picture(
-        str(status["layout"]), int(status["chunk_size"]), columns, tuple(shown), tuple(cells)
-    )
+            cells.append(_cell(document["stripe"], row, place))
+    return Picture(status["layout"], status["chunk_size"], columns, tuple(shown), tuple(cells))
 
 
 def _cell(stripe: int, row: int, place: Mapping[str, Any]) -> Cell:
-    kind = "data" if str(place["cell"]).startswith("D") else "parity"
+    kind = "data" if place["cell"].startswith("D") else "parity"
     if not place["written"]:
         kind = "unwritten"
     elif place["lost"]:
         kind = "lost"
     return Cell(
         stripe,
-        str(place["cell"])[:NAME_CHARS_MAX],
-        int(place["role"]),
+        place["cell"][:NAME_CHARS_MAX],
+        place["role"],
         row,
         kind,
-        None if place["path"] is None else str(place["path"]),
-        int(place["member_offset"]),
-        None if place.get("image_offset") is None else int(place["image_offset"]),
+        place["path"],
+        place["member_offset"],
+        place.get("image_offset"),
     )
 
 

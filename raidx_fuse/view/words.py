@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -71,7 +70,7 @@ def state(status: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]
     counters = {member["role"]: member for member in stats.get("members", ())}
     return {
         **{key: short(status[key]) for key in ("name", "layout", "state")},
-        "redundancy_left": operator.index(status["redundancy_left"]),
+        "redundancy_left": status["redundancy_left"],
         "size": format_size(status["size"]),
         "chunk": format_size(status["chunk_size"]),
         "can_be_broken": status.get("lab") is not None,
@@ -82,7 +81,7 @@ def state(status: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]
             {
                 "kind": short(job["kind"]),
                 "state": short(job["state"]),
-                "done": job["done"] + 0,
+                "done": job["done"],
                 "total": max(1, job["total"]),
                 "percent": round(100 * job["done"] / max(1, job["total"])),
             }
@@ -98,7 +97,7 @@ def state(status: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]
 
 def _member(member: Mapping[str, Any], counters: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "role": operator.index(member["role"]),  # TypeError unless it is a number
+        "role": member["role"],
         "path": short(member["path"]),
         "state": short(member["state"]),
         **{key: counters.get(key) for key in ("reads", "writes", "queue_now", "errors")},
@@ -107,7 +106,7 @@ def _member(member: Mapping[str, Any], counters: Mapping[str, Any]) -> dict[str,
 
 def change(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sums of an answer to `compare`: a line, and rows for a table of members."""
-    cells, moved = operator.index(document["cells"]), operator.index(document["moved"])
+    cells, moved = document["cells"], document["moved"]
     least = "at least " if document["is_cut"] else ""
     parts = [f"{least}{moved} of {cells} cells in use lie elsewhere"]
     if document["sampled_ratio"] < 1:
@@ -115,12 +114,12 @@ def change(document: Mapping[str, Any]) -> dict[str, Any]:
     kind = short(document["kind"])
     rows = [
         {
-            "role": operator.index(member["role"]),
+            "role": member["role"],
             "path": short(member["path"]),
             **{
                 side: {
-                    "data": operator.index(member[side]["data"]),
-                    "parity": operator.index(member[side]["parity"]),
+                    "data": member[side]["data"],
+                    "parity": member[side]["parity"],
                     "accesses": _rate(member[side]["accesses_per_s"]),
                 }
                 for side in ("before", "after")
@@ -135,10 +134,10 @@ def change(document: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _rate(value: Any) -> float | None:
-    return None if value is None else round(value + 0.0, 1)
+def _rate(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)
 
 
-def short(text: Any) -> str | None:
-    """Return *text*, which may be anything, in at most `TEXT_CHARS_MAX` characters."""
-    return None if text is None else str(text)[:TEXT_CHARS_MAX]
+def short(text: str | None) -> str | None:
+    """Return *text* in at most `TEXT_CHARS_MAX` characters."""
+    return text and text[:TEXT_CHARS_MAX]

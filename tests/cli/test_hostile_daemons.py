@@ -115,6 +115,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         answers = {**answers, "/mnt/good": says(status(name="good", mountpoint="/mnt/good"))}
         mounts = {path: owner if path != "/mnt/good" else os.getuid() for path in answers}
         monkeypatch.setattr(asking, "_mounts", lambda: mounts)
+        owners = {str(runtime.files_in(sockets, path).socket): mounts[path] for path in mounts}
+        monkeypatch.setattr(
+            control_socket, "peer", lambda client: (os.getpid(), owners[client.getpeername()])
+        )
         while liars:
             liars.pop().close()
         liars.extend(Liar(path, answer) for path, answer in answers.items())

@@ -84,6 +84,7 @@ def stats(*roles: int, **changes: Any) -> dict[str, Any]:
             "latency_ms": {"mean": 0.1, "p50": 0.08, "p95": 2, "p99": 4.4},
             **changes,
         },
+        "volumes": [],
     }
 
 

@@ -15,6 +15,7 @@ from trio.testing import (
     memory_stream_pair,
 )
 
+from raidx_fuse.daemon.control_socket import check_answer
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.view.access import Access
@@ -29,7 +30,7 @@ OnSite = Callable[..., None]
 
 
 class Script:
-    """A source that answers from *answers*; *asked* and *done* are what it was asked."""
+    """The daemon of another user, with these answers; *asked* and *done* are what it was asked."""
 
     where = "/mnt"
     actions: Collection[str] = ("fail-disk", "replace-disk", "inject")
@@ -41,7 +42,7 @@ class Script:
         self.told: list[dict[str, Any]] = []
         self.next = 0
         self.cells: list[list[Any]] = []
-        self.stats: dict[str, Any] = {"members": []}
+        self.stats: dict[str, Any] = documents.stats()
         self.status = documents.status(events=1, lab=[])
         self.change: dict[str, Any] = {"kind": None, "number": 0}
         self.places = [
@@ -63,7 +64,10 @@ class Script:
         if self.problem is not None:
             raise self.problem
         self.asked += [name for name, _ in questions]
-        return [self._answer(name, arguments) for name, arguments in questions]
+        answers = [self._answer(name, arguments) for name, arguments in questions]
+        for (name, arguments), answer in zip(questions, answers, strict=True):
+            check_answer(name, arguments, answer)
+        return answers
 
     def _answer(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         if name == "status":
@@ -74,11 +78,14 @@ class Script:
             return self.change
         if name == "trace":
             self.next += 1
-            more = {"requests": [], "cells": self.cells, "log": [], "missed": 0}
-            return {"next": self.next, "stripes": 24, **more}
+            more = {"requests": [], "cells": self.cells, "log": [], "missed": 0, "other": 0}
+            sizes = {"stripes": 24, "chunk_size": 65536, "data_offset": 1 << 20}
+            return {"next": self.next, **sizes, **more}
         if "stripe" in arguments:
-            return {"stripe": arguments["stripe"], "cells": self.places}
-        return {**arguments, "operation": "read", "reads": 0, "writes": 0, "stripes": []}
+            state = {"layout": "raid5", "state": [], "journal": "", "parity_may_follow": False}
+            return {"stripe": arguments["stripe"], "cells": self.places, **state}
+        told = {"operation": "read", "layout": "raid5", "policy": "auto", "stripes": []}
+        return {**arguments, **told, "reads": 0, "writes": 0}
 
     async def act(self, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Note *command*."""

@@ -11,6 +11,7 @@ import trio
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.view.feed import LOOK_S, PACE_S
 from tests.support import documents
+from tests.support.documents import stats
 from tests.view.test_app import messages
 
 if TYPE_CHECKING:
@@ -178,9 +179,10 @@ def test_a_change_that_is_not_valid_is_refused(on_site: OnSite, change: dict[str
 
 def test_no_answer_has_a_number_that_browsers_cannot_read(on_site: OnSite) -> None:
     async def scene(site: Site) -> None:
-        site.source.stats = {"members": [{"role": 0, "reads": float("nan")}]}
+        site.source.stats = stats(0)
+        site.source.stats["members"][0]["read_ms_mean"] = float("nan")
         async with site.feed.reader() as news:
-            assert "not valid" in (await next_state(news, alive=False))["why"]
+            assert "out of range" in (await next_state(news, alive=False))["why"]
 
     on_site(scene)
 

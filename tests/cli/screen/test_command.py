@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from raidx_fuse.cli.commands.teach import watch as command
 from raidx_fuse.cli.main import main
 from raidx_fuse.cli.screen.frame import Feed
+from raidx_fuse.daemon import control_socket
 from raidx_fuse.daemon.control_socket import DaemonEndedError
 from raidx_fuse.errors import UsageError
 from tests.support.documents import chunk_map, member, stats, status
@@ -62,17 +64,20 @@ def test_the_document_has_the_three_answers(daemon: Daemon) -> None:
     }
 
 
-def test_what_cannot_be_watched_is_refused_in_one_line(daemon: Daemon) -> None:
+def test_what_cannot_be_watched_is_refused_in_one_line(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scripted(daemon)
     daemon.answers["stats"] = UsageError("this mount has 2 arrays", action="name one: a, b")
     result = daemon.run("watch", "ARRAY")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "raidx: this mount has 2 arrays; name one: a, b\n"
+    monkeypatch.setattr(control_socket, "peer", lambda _: (os.getpid(), os.getuid() + 1))
     scripted(daemon)
     daemon.answers["chunk-map"] = {"members": 5}
     result = daemon.run("watch", "ARRAY")
     assert result.exit_code == 1
-    assert result.stderr == "raidx: the daemon sent an answer that is not valid\n"
+    assert result.stderr == "raidx: the daemon's answer to chunk-map has no valid 'sampled_ratio'\n"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from raidx_fuse.cli.screen.frame import COLOURS, PARTS_MAX, Frame, Part
-from raidx_fuse.daemon.control_socket import ControlError
+from raidx_fuse.daemon.control_socket import ControlError, check_answer
 from tests.support.documents import chunk_map, job, member, stats, status
 
 if TYPE_CHECKING:
@@ -201,6 +201,13 @@ def places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return found
 
 
+def check(look: Watched) -> None:
+    """Raise ControlError unless the answers of *look* are such, as of a daemon of another user."""
+    check_answer("status", {}, look["status"])
+    check_answer("stats", {}, look["stats"])
+    check_answer("chunk-map", {}, look["chunk_map"])
+
+
 BAD: list[Any] = [None, -1, 1e300, float("nan"), "\x1b[2J", [], {}, [[]], True, 10**400]
 
 
@@ -210,6 +217,7 @@ def test_answers_that_are_not_valid_are_refused_and_nothing_else_happens() -> No
         "stats": stats(0),
         "chunk_map": chunk_map(0, parts=2),
     }
+    check(good)
     refused = 0
     for path in places(good):
         if len(path) == 1:
@@ -222,6 +230,7 @@ def test_answers_that_are_not_valid_are_refused_and_nothing_else_happens() -> No
             inner[path[-1]] = bad
             frame = plain()
             try:
+                check(documents)
                 frame.take(documents)
             except ControlError:
                 refused += 1
