@@ -57,7 +57,6 @@ MAY_TOUCH_THE_SYSTEM = {
     "daemon.array_lock",  # a lock file for each array
     "daemon.member_files",  # does a file exist? removes the ones it made
     "fuse.mountpoint",  # mount table, fusermount3
-    "daemon.history_file",  # what a pool has seen, kept for the next mount
     "daemon.paths",  # where sockets and logs lie
     "daemon.control_socket",  # the socket
     "daemon.control_server",  # the same
@@ -71,7 +70,7 @@ MAY_TOUCH_THE_SYSTEM = {
     "daemon.scan",  # which files and devices there are
     "daemon.events.store",  # its files
     "daemon.events.programs",  # hooks, the journal's socket
-    "daemon.stand",  # signals
+    "daemon.serve",  # signals; what a pool has seen, kept for the next mount
     "nbd.address",  # listening sockets
     "nbd.door",  # the sockets of clients
     "nbd.pipe",  # whose they are

@@ -1,7 +1,8 @@
 """Serves one mount: opens its members, runs their arrays, serves volumes and commands.
 
     daemonize.start(body(request)) -> members -> arrays -> volumes -> pool -> commands
-        -> mount.serve or stand.serve
+        -> mount.serve, or without a mount:
+           listen -> make the control socket -> on_ready(report) -> clients ... -> SIGTERM
 
 Everything is closed in reverse order: the mount and the door for NBD clients, the moves between
 arrays, then the arrays (flushed, marked clean), then the members, whose locks are released last.
@@ -10,18 +11,22 @@ Without a mount point nothing of FUSE is imported.
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
 import zlib
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.daemon import control_socket, daemonize, paths, stand
+from raidx_fuse.daemon import control_server, control_socket, daemonize, paths
 from raidx_fuse.daemon.commands.balance import BalanceCommands
 from raidx_fuse.daemon.commands.commands import ArrayCommands
 from raidx_fuse.daemon.commands.dispatch import Dispatcher
@@ -32,10 +37,10 @@ from raidx_fuse.daemon.events.delivery import Delivery, delivering
 from raidx_fuse.daemon.events.event import unix_s
 from raidx_fuse.daemon.events.store import EventStore, state_directory
 from raidx_fuse.daemon.events.watch import Watch
-from raidx_fuse.daemon.history_file import HistoryFiles
 from raidx_fuse.daemon.member_files import Disks
+from raidx_fuse.daemon.memory_protection import Protections, few_collections, protect
 from raidx_fuse.daemon.paths import own_directory
-from raidx_fuse.errors import RaidxError, Reason, single
+from raidx_fuse.errors import FormatError, RaidxError, Reason, single
 from raidx_fuse.fuse.mountpoint import loop_devices
 from raidx_fuse.journal.group_commit import Deferral
 from raidx_fuse.layouts.numbers import Role
@@ -45,15 +50,23 @@ from raidx_fuse.members.simulated.lab_member import LabMember
 from raidx_fuse.pool.companions import remembering
 from raidx_fuse.pool.hotspots.balancer import JobMover, watched
 from raidx_fuse.pool.hotspots.sampler import Sampler
+from raidx_fuse.pool.monitor import Monitor
 from raidx_fuse.pool.move import open_pool
 from raidx_fuse.pool.pool import by_array, check_names
 from raidx_fuse.pool.volume_table import ArrayVolumes, open_volumes
 
 if TYPE_CHECKING:
+    from raidx_fuse.documents import DaemonReport, NbdServer
     from raidx_fuse.nbd.door import Door
+
+log = logging.getLogger(__name__)
 
 # For asking the daemon of another array, whose image a new member is on, for its members.
 ASK_S = 5.0
+# Of the files of histories.
+SAVE_S = 300.0
+FILES_KEPT = 64
+BYTES_MAX = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +200,7 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
 
         door = None
         if request.nbd:
-            door = stand.make_door(request.nbd, request.tls, request.any_user, deferral, sources)
+            door = _make_door(request.nbd, request.tls, request.any_user, deferral, sources)
         if door is not None:
             for volumes in shown:
                 for volume in volumes.volumes:
@@ -224,12 +237,12 @@ class _Serving:
     async def stand(self, door: Door) -> None:
         """Serve NBD clients alone until a signal comes."""
 
-        def on_ready(report: stand.StandReport) -> None:
+        def on_ready(report: StandReport) -> None:
             for commands in self.commands:
                 commands.mount_report = report
             self.ready(self.dispatcher.report())
 
-        await stand.serve(door, self.dispatcher.handle, on_ready)
+        await _stand(door, self.dispatcher.handle, on_ready)
 
     async def mount(self, door: Door | None) -> None:
         """Serve the mount, and NBD clients if there is a *door*, until it is unmounted."""
@@ -249,12 +262,12 @@ class _Serving:
             allow_other=request.allow_other,
             read_only=request.read_only,
             mode=request.mode,
-            nbd=None if door is None else partial(stand.described, door),
+            nbd=None if door is None else partial(_described, door),
             deferral=self.deferral,
             sources=self.sources,
         )
         shown = [volume for volumes in self.arrays for volume in volumes.volumes]
-        async with stand.opened(door):
+        async with _opened(door):
             await serve(shown, request.mountpoint, self.dispatcher.handle, on_ready, options)
 
 
@@ -286,3 +299,165 @@ def _members_of(mountpoint: str) -> list[str]:
     status = control_socket.call(mountpoint, "status", timeout_s=ASK_S)
     arrays = status.get("arrays", [status])
     return [str(m["path"]) for array in arrays for m in array["members"] if m["path"]]
+
+
+# -- without a mount ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StandReport:
+    """What is served where, for `status`."""
+
+    door: Door
+    files: paths.RuntimeFiles
+    protections: Protections
+
+    def as_dict(self) -> DaemonReport:
+        return {
+            **self.files.as_dict(),
+            "nbd": _described(self.door),
+            "protections": self.protections.as_dict(),
+            "bugs": self.door.bugs,
+        }
+
+
+def _described(door: Door) -> NbdServer:
+    return {
+        "address": str(door.address),
+        "place": door.address.place,
+        "exports": door.uris(),
+        "clients": door.clients,
+        "refused": door.refused,
+    }
+
+
+def _make_door(
+    address: str, tls: str, any_user: bool, deferral: Deferral, sources: Sources
+) -> Door:
+    """Listen on *address* (raidx_fuse/nbd/address.py), with the certificates in *tls* if given.
+
+    With *any_user*, every user of this machine may connect to a port.
+
+    *deferral* is that of the journals, *sources* those of all front ends.
+
+    Raises UsageError, RaidxError.
+    """
+    from raidx_fuse.nbd.address import parse_address, tls_context  # late: most mounts have no door
+    from raidx_fuse.nbd.door import Door
+
+    context = tls_context(tls) if tls else None
+    place = parse_address(address, tls=bool(tls))
+    return Door(place, context, deferral, sources, any_user=any_user)
+
+
+@asynccontextmanager
+async def _opened(door: Door | None) -> AsyncIterator[None]:
+    """Serve the clients of *door*, if there is one, inside the block."""
+    if door is None:
+        yield
+        return
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(door.run)
+            try:
+                yield
+            finally:
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise single(group) from None
+    finally:
+        door.close()
+
+
+async def _stand(
+    door: Door, control_handler: control_server.Handler, on_ready: Callable[[StandReport], None]
+) -> None:
+    """Serve the clients of *door*, and commands, until SIGTERM, SIGINT or SIGHUP."""
+    files = paths.own_files(door.address.place)
+    server = control_server.ControlServer(files.socket, control_handler)
+    ends = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+    try:
+        with few_collections(), trio.open_signal_receiver(*ends) as signals:
+            async with _opened(door), trio.open_nursery() as nursery:
+                on_ready(StandReport(door, files, protect()))
+                nursery.start_soon(server.run)
+                async for number in signals:
+                    log.info("%s: serving ends", signal.Signals(number).name)
+                    break
+                nursery.cancel_scope.cancel()
+    finally:
+        server.close()
+
+
+class HistoryFiles:
+    """The files of the arrays of *pool* in *directory*; now is *now_s* of the pool's clock.
+
+    They carry the histories of a pool from one mount to the next: one for each array, beside the
+    sockets and logs (paths.py), named by the array's UUID, with what was seen of the array and of
+    its volumes. So the history of an array follows it to another mount point or into another pool
+    on this machine. It is a hint, not data: nothing of it is on the members, no request waits for
+    it, and a history that is missing or cannot be read begins anew.
+
+    They are written at the end of a mount and every `SAVE_S`, as a whole, and replace the old ones
+    by a rename. Files of arrays that were not mounted for long are removed.
+    """
+
+    def __init__(self, directory: Path, pool: Sequence[ArrayVolumes], now_s: float) -> None:
+        self._directory = directory
+        self._pool = pool
+        self._saved_s = now_s
+
+    def load(self) -> Monitor:
+        """Return the histories of the last mount, as far as there are any."""
+        monitor = Monitor()
+        for part in self._pool:
+            path = self._path(part.array.uuid)
+            try:
+                if path.stat().st_size > BYTES_MAX:
+                    raise FormatError("the pool's history is too long")
+                kept = Monitor.from_bytes(path.read_bytes())
+            except FileNotFoundError:
+                continue
+            except (OSError, RaidxError) as error:
+                log.warning("the history of array %s begins anew: %s", part.array.name, error)
+                continue
+            kept.resume_at(self._saved_s)
+            known = (volume.uuid for volume in part.volumes)
+            monitor.take_over(kept.part(part.array.uuid, known))
+        return monitor
+
+    def save_now_and_then(self, monitor: Monitor, now_s: float) -> None:
+        """Save if `SAVE_S` have passed since the last time."""
+        if now_s - self._saved_s >= SAVE_S:
+            self._saved_s = now_s
+            self.save(monitor)
+
+    def save(self, monitor: Monitor) -> None:
+        """Write the histories; what cannot be written is reported in the log only."""
+        for part in self._pool:
+            path = self._path(part.array.uuid)
+            if part.array.uuid not in monitor.arrays:
+                continue
+            new = path.with_suffix(f".new{os.getpid()}")
+            content = monitor.part(part.array.uuid, (v.uuid for v in part.volumes)).to_bytes()
+            try:
+                new.write_bytes(content)
+                new.replace(path)
+            except OSError as error:
+                log.warning("the history of array %s is not kept: %s", part.array.name, error)
+                with suppress(OSError):
+                    new.unlink()
+        self._sweep(self._path(part.array.uuid) for part in self._pool)
+
+    def _path(self, uuid: str) -> Path:
+        return self._directory / f"{uuid}.history"
+
+    def _sweep(self, own: Iterable[Path]) -> None:
+        kept, others = set(own), []
+        for path in self._directory.glob("*.history"):
+            if path not in kept:
+                with suppress(OSError):
+                    others.append((path.stat().st_mtime, path))
+        for _, path in sorted(others, reverse=True)[FILES_KEPT:]:
+            with suppress(OSError):
+                path.unlink()

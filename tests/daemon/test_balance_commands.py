@@ -15,7 +15,7 @@ from raidx_fuse.daemon.commands.balance import BalanceCommands
 from raidx_fuse.daemon.commands.commands import ArrayCommands
 from raidx_fuse.daemon.commands.dispatch import Dispatcher
 from raidx_fuse.daemon.commands.volumes import VolumeCommands
-from raidx_fuse.daemon.history_file import SAVE_S, HistoryFiles
+from raidx_fuse.daemon.serve import SAVE_S, HistoryFiles
 from raidx_fuse.errors import OtherVersionError, Reason, UsageError, single
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.hotspots.balancer import watched
