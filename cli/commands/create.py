@@ -216,7 +216,7 @@ def rename(out: Output, words: tuple[str, ...], new_uuid: bool) -> None:
 
     if new_uuid:
         found = trio.run(creation.give_new_uuid, [absolute(member) for member in words])
-        document = out.fit({**found, "old": found["name"]})
+        document = out.fit(found)
         out.emit(document, f"{document['name']} has the UUID {document['uuid']} now")
         return
     *members, name = words

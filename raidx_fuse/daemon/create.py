@@ -22,7 +22,7 @@ from raidx_fuse.members.spec import parse_spec
 from raidx_fuse.store.host_space import HostSpaces
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import CreationPlan, LayoutChoice, SpaceUse, WipedMember
+    from raidx_fuse.documents import CreationPlan, LayoutChoice, Renamed, SpaceUse, WipedMember
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ async def _look(member: Member, *, lose_data: bool) -> WipedMember:
     return document
 
 
-async def give_new_uuid(specs: Sequence[str]) -> dict[str, Any]:
+async def give_new_uuid(specs: Sequence[str]) -> Renamed:
     """Give the array of the members *specs*, and its members and volumes, new UUIDs.
 
     For a copy: its original may run meanwhile. A change that was cut is completed. Returns a
@@ -277,7 +277,8 @@ async def give_new_uuid(specs: Sequence[str]) -> dict[str, Any]:
         if any(parse_spec(spec).is_remote for spec in specs):
             await disks.claim(members)  # a server may export the very disks of the original
         former, config = await give_new_identity(members)
-    return {"uuid": config.array_uuid, "old_uuid": former, "name": config.name}
+    name = config.name
+    return {"uuid": config.array_uuid, "old_uuid": former, "name": name, "old": name}
 
 
 async def rename(specs: Sequence[str], name: str) -> tuple[str, str]:

@@ -23,13 +23,16 @@ import sys
 from collections.abc import Callable, Mapping
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from raidx_fuse.daemon.control_socket import ControlError
 from raidx_fuse.daemon.events.programs import notify_systemd
 from raidx_fuse.errors import RaidxError, Reason, reason_named, shortage
 
-Ready = Callable[[Mapping[str, Any]], None]
+if TYPE_CHECKING:
+    from raidx_fuse.documents import ArrayReport
+
+Ready = Callable[[Mapping[str, object]], None]
 Body = Callable[[Ready], None]
 
 log = logging.getLogger(__name__)
@@ -38,7 +41,7 @@ _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _LOG_BYTES_MAX = 4 << 20
 
 
-def start(body: Body, log_path: Path) -> dict[str, Any]:
+def start(body: Body, log_path: Path) -> ArrayReport:
     """Run *body* in a daemon; return what it passes to its argument *ready*.
 
     The daemon runs until *body* returns. Raises ControlError with the daemon's own message and exit
@@ -70,7 +73,7 @@ def start(body: Body, log_path: Path) -> dict[str, Any]:
         os.waitpid(pid, 0)
         error = report["error"]
         raise ControlError(**error | {"reason": reason_named(error["reason"])})
-    ready: dict[str, Any] = report["ready"]
+    ready: ArrayReport = report["ready"]
     return ready
 
 
@@ -82,7 +85,7 @@ def run_in_foreground(body: Body, ready: Ready) -> None:
     _log_to(logging.StreamHandler())
     enable_stack_dumps()
 
-    def tell(status: Mapping[str, Any]) -> None:
+    def tell(status: Mapping[str, object]) -> None:
         ready(status)
         notify_systemd("READY=1")
 
@@ -133,7 +136,7 @@ def _close_inherited(writing: int) -> None:
 def _run(body: Body, writing: int) -> int:
     reported = False
 
-    def report(message: dict[str, Any]) -> None:
+    def report(message: Mapping[str, object]) -> None:
         nonlocal reported
         if reported:
             return
@@ -144,7 +147,7 @@ def _run(body: Body, writing: int) -> int:
             log.warning("the process that started this daemon did not wait for it")
         os.close(writing)
 
-    def ready(message: Mapping[str, Any]) -> None:
+    def ready(message: Mapping[str, object]) -> None:
         report({"ready": message})
 
     try:

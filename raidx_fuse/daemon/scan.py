@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from raidx_fuse.daemon import inspect
 from raidx_fuse.daemon.member_files import Disks
@@ -24,20 +24,24 @@ from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.format.superblock import MAGIC, read_superblock
 from raidx_fuse.members.threads import in_thread
 
+if TYPE_CHECKING:
+    from raidx_fuse.documents import Found, FoundArray, ScanProblem
+    from raidx_fuse.format.configuration.config import ArrayConfig
+
 BLOCK_DEVICES = Path("/sys/class/block")
 NOT_DISKS = ("loop", "ram", "zram", "fd", "sr")  # devices without a disk of their own
 FILES_MAX = 100_000
 
 
-async def scan(paths: Sequence[str]) -> dict[str, Any]:
-    """Return *arrays*, those with members among *paths*, and *problems*, what cannot be read.
+async def scan(paths: Sequence[str]) -> Found:
+    """Return the arrays with members among *paths*, and what cannot be read.
 
-    A folder stands for the files in it; no path for all disks. Each array has *uuid*, *name*,
-    *layout*, *state* ("failed" with a *problem* if its members do not suffice), *members*, the
-    paths, and *wanted*, how many it has. Raises UsageError if no path exists.
+    A folder stands for the files in it; no path for all disks. Where arrays are mounted is not
+    known here. Raises UsageError if no path exists.
     """
-    found: dict[str, dict[str, Any]] = {}
-    problems: list[dict[str, str]] = []
+    found: dict[str, list[str]] = {}
+    newest: dict[str, ArrayConfig] = {}
+    problems: list[ScanProblem] = []
     unknown: list[tuple[str | None, str]] = []  # array and path of members that are newer
     for path in _candidates(paths, problems):
         try:
@@ -56,33 +60,39 @@ async def scan(paths: Sequence[str]) -> dict[str, Any]:
             continue
         if superblock is None:
             continue
-        config = superblock.config
-        new = {"uuid": superblock.array_uuid, "name": config.name, "layout": config.layout}
-        array = found.setdefault(superblock.array_uuid, {**new, "members": [], "events": 0})
-        array["members"].append(path)
-        if config.events > array["events"]:  # the newest superblock knows
-            array |= {**new, "events": config.events, "wanted": len(config.roles())}
-    for uuid, path in unknown:  # the array must not be started as if they were absent
-        if uuid in found:
-            found[uuid]["members"].append(path)
-    return {"arrays": [await _judged(array) for array in found.values()], "problems": problems}
+        uuid, config = superblock.array_uuid, superblock.config
+        found.setdefault(uuid, []).append(path)
+        if uuid not in newest or config.events > newest[uuid].events:
+            newest[uuid] = config
+    for other, path in unknown:  # the array must not be started as if they were absent
+        if other in found:
+            found[other].append(path)
+    arrays = [await _judged(uuid, newest[uuid], members) for uuid, members in found.items()]
+    return {"arrays": arrays, "problems": problems}
 
 
-async def _judged(array: dict[str, Any]) -> dict[str, Any]:
-    """Return *array* with its state at rest, "unknown" if it is in use."""
-    del array["events"]
+async def _judged(uuid: str, config: ArrayConfig, members: list[str]) -> FoundArray:
+    """Return the array with its state at rest, "unknown" if it is in use."""
+    problem: str | None = None
     try:
-        status = await inspect.status(array["members"])
+        state = (await inspect.status(members))["state"]
     except BusyError as error:
-        return {**array, "state": "unknown", "problem": str(error)}
+        state, problem = "unknown", str(error)
     except RaidxError as error:
-        return {**array, "state": "failed", "problem": str(error)}
-    return {**array, "state": status["state"], "problem": None}
+        state, problem = "failed", str(error)
+    return {
+        "uuid": uuid,
+        "name": config.name,
+        "layout": config.layout,
+        "members": members,
+        "wanted": len(config.roles()),
+        "state": state,
+        "problem": problem,
+        "mountpoint": None,
+    }
 
 
-def members_of(
-    arrays: Iterable[dict[str, Any]], *, name: str | None, uuid: str | None
-) -> list[str]:
+def members_of(arrays: Iterable[FoundArray], *, name: str | None, uuid: str | None) -> list[str]:
     """Return the members of the array called *name*, or with *uuid* (or its beginning).
 
     Raises UsageError if there is none, or more than one.
@@ -94,7 +104,7 @@ def members_of(
         if (array["name"] == ref if name is not None else array["uuid"].startswith(ref))
     ]
     if len(fits) == 1:
-        return list(fits[0]["members"])
+        return fits[0]["members"]
     if not fits:
         raise UsageError(
             f"no array {ref!r} was found",
@@ -107,7 +117,7 @@ def members_of(
     )
 
 
-def _candidates(paths: Sequence[str], problems: list[dict[str, str]]) -> list[str]:
+def _candidates(paths: Sequence[str], problems: list[ScanProblem]) -> list[str]:
     """Return the files and devices to look at, each once; note in *problems* where there are none.
 
     Raises UsageError if none of the paths can be looked at.

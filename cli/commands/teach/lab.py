@@ -23,6 +23,7 @@ from raidx_fuse.fuse import mountpoint
 
 if TYPE_CHECKING:
     from raidx_fuse.daemon.serve import MountRequest
+    from raidx_fuse.documents import ArrayReport
 
 EXIT_S = 30.0
 FAULTS = {  # name -> what it does, for the line that confirms it
@@ -189,7 +190,7 @@ def _request(again: Any, path: str, start_degraded: bool) -> MountRequest:
     return request
 
 
-def _mount_again(request: MountRequest, path: str) -> dict[str, Any]:
+def _mount_again(request: MountRequest, path: str) -> ArrayReport:
     """Start a daemon for *request*; return the status."""
     from raidx_fuse.daemon import daemonize
     from raidx_fuse.daemon.serve import body

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import trio
@@ -34,6 +34,9 @@ from raidx_fuse.format.superblock import MAGIC
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.layouts.registry import check_chunk_bytes, code_for
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import ArrayReport
 
 MARKER = ".raidx-lab"
 MARKER_BYTES_MAX = 4096
@@ -292,7 +295,7 @@ def _kill(mount: str) -> None:
         raise BusyError(f"the daemon of {mount} (process {pid}) does not end")
 
 
-def _start(place: str, wanted: Lab, lock: int) -> dict[str, Any]:
+def _start(place: str, wanted: Lab, lock: int) -> ArrayReport:
     """Create the members and mount them, both in the daemon: no thread may run at the fork."""
     from raidx_fuse.daemon import create as creation
     from raidx_fuse.daemon import daemonize
