@@ -109,7 +109,7 @@ def encode_shares(name: str, width: int, data_bytes: int, rounds: int) -> list[t
 
 async def filled_array(array: Array, chunks: Sequence[bytes]) -> float:
     """Write all of *array* in whole stripes, twice; return the time of the second in seconds."""
-    stripe = b"".join(chunks[i % len(chunks)] for i in range(array.context.data_count))
+    stripe = b"".join(chunks[i % len(chunks)] for i in range(array.context.code.data_count))
     for _ in range(2):
         start_s = process_time()
         for at in range(0, array.size_bytes // len(stripe) * len(stripe), len(stripe)):

@@ -89,9 +89,9 @@ def test_write(benchmark: Any, layout: str, size: int) -> None:
     data = random.Random(3).randbytes(size)
 
     def use(array: Array) -> None:
-        before = array.context.counters.writes
+        before = array.context.traffic.writes
         benchmark(lambda: step(array.write(following(), data)))
-        assert array.context.counters.writes > before
+        assert array.context.traffic.writes > before
 
     with_array(layout, use)
 

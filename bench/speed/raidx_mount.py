@@ -75,15 +75,15 @@ async def tracking_us(rounds: int) -> list[float]:
         await array.flush()
         rng = random.Random(1)
         places = [rng.randrange(64 * MIB >> 12) << 12 for _ in range(TRACKED_READS)]
-        access = array.context.access
+        access = array.context.traffic.heat
         found = []
         for _ in range(rounds):
             spent = []
             for noting in (None, access, None, access):
-                array.context.access = noting
+                array.context.traffic.heat = noting
                 spent.append(_spent_us(array, places))
             found.append((spent[1] + spent[3] - spent[0] - spent[2]) / 2)
-        array.context.access = access
+        array.context.traffic.heat = access
         return found
 
 

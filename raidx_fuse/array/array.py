@@ -165,8 +165,9 @@ class Array:
         self.tuner: Tuner | None = None
         self.rebundle: RebundleOperation | None = None
         self.self_heal: SelfHeal | None = None
-        if isinstance(context.layout, BundleLayout) and isinstance(context.access, AccessStats):
-            self.tuner = Tuner(self, context.layout, context.access, self.regular_scrub)
+        heat = context.traffic.heat
+        if isinstance(context.layout, BundleLayout) and isinstance(heat, AccessStats):
+            self.tuner = Tuner(self, context.layout, heat, self.regular_scrub)
             self.rebundle = RebundleOperation(self, context.layout)
             self.self_heal = SelfHeal(self, self.rebundle)
         self.nursery = nursery
@@ -225,7 +226,7 @@ class Array:
 
     async def flush(self) -> None:
         """Return when every acknowledged write is durable on the members. Raises RaidxError."""
-        self.context.counters.count_flush()
+        self.context.traffic.count_flush()
         if not self.read_only:
             await self.context.journal.mend_seen()
             await self.member_set.flush()
@@ -402,8 +403,8 @@ class Array:
         member_set.on_fail.append(self.health.note_failed)
         member_set.on_fail.append(changes.note_leaving)
         self.jobs.on_end.append(self._note_ended)
-        member_set.on_change.append(self.context.note_zero_roles)
-        member_set.on_change.append(self.context.bpu.note_members)
+        member_set.on_change.append(self.context.zeros.note)
+        member_set.on_change.append(self.context.policies.bpu.note_members)
         self.nursery.start_soon(member_set.watch)
         if start_degraded or self.read_only:  # then in memory only
             member_set.unreadable.connect(self.mender)  # gives up pages that the log needs, if lost

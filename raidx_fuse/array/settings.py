@@ -85,7 +85,7 @@ def apply(array: RunningArray, name: str, value: Any) -> dict[str, Any]:
 
 def _policy(array: RunningArray) -> str:
     kept = str(array.member_set.config.settings.get(POLICY, TRADITIONAL))
-    return TRADITIONAL if why_not_asked(kept, array.context.policy) else kept
+    return TRADITIONAL if why_not_asked(kept, array.context.policies.current) else kept
 
 
 def _check_journal_mode(text: str) -> None:
@@ -96,8 +96,8 @@ def _check_journal_mode(text: str) -> None:
 def _threshold(field: str) -> Receiver:
     """Return the receiver of one field of `bpu.Thresholds`, derived unless set by hand."""
     return Receiver(
-        lambda array, value: array.context.bpu.set_threshold(field, value),
-        in_force=lambda array: getattr(array.context.bpu.refresh(), field),
+        lambda array, value: array.context.policies.bpu.set_threshold(field, value),
+        in_force=lambda array: getattr(array.context.policies.bpu.refresh(), field),
     )
 
 
@@ -109,7 +109,7 @@ def _service(name: str, kind: str) -> Receiver:
         return "auto" if value is None else value
 
     return Receiver(
-        lambda array, value: array.context.bpu.set_service(kind, value), in_force=in_force
+        lambda array, value: array.context.policies.bpu.set_service(kind, value), in_force=in_force
     )
 
 
@@ -161,7 +161,7 @@ def _keep_restore_after(array: RunningArray, value: Any) -> dict[str, Any]:
 
 RECEIVERS = {
     POLICY: Receiver(
-        lambda array, value: array.context.use_policy(value), check_policy, in_force=_policy
+        lambda array, value: array.context.policies.use(value), check_policy, in_force=_policy
     ),
     "journal": Receiver(
         lambda array, value: array.context.journal.set_mode(value), _check_journal_mode

@@ -41,9 +41,9 @@ def bpu_ratios(counts: BpuCounts) -> BpuRatios:
 def _bpu(array: RunningArray) -> Bpu | None:
     """Return the counters and ratios of BPU; None while another policy is in use."""
     context = array.context
-    if context.policy is not context.bpu:
+    if context.policies.current is not context.policies.bpu:
         return None
-    counts = context.bpu.report()
+    counts = context.policies.bpu.report()
     return {**counts, **bpu_ratios(counts)}
 
 
@@ -76,7 +76,7 @@ def stats(array: RunningArray) -> ArrayCounters:
                 "errors": queue.errors,
             }
         )
-    counters = context.counters
+    counters = context.traffic
     return {
         "interval_seconds": elapsed,
         "members": members,
@@ -86,7 +86,7 @@ def stats(array: RunningArray) -> ArrayCounters:
             "read_bytes": counters.read_bytes,
             "write_bytes": counters.write_bytes,
             "flushes": counters.flushes,
-            "latency_ms": context.latency.summary(),
+            "latency_ms": context.traffic.latency.summary(),
             "pre_reads": counters.pre_reads,
             "rmw": counters.rmw,
             "rcw": counters.rcw,
@@ -104,7 +104,7 @@ def stats(array: RunningArray) -> ArrayCounters:
 
 def _cache(array: RunningArray) -> Cache:
     """Return the counters of the chunk cache: hits, misses, and pre-reads saved."""
-    cache, counters = array.context.cache, array.context.counters
+    cache, counters = array.context.cache, array.context.traffic
     return {
         "size": 0 if cache is None else cache.size_bytes,
         "used": 0 if cache is None else cache.used_bytes,
@@ -117,10 +117,10 @@ def _cache(array: RunningArray) -> Cache:
 def _hottest(array: RunningArray) -> list[HotChunk]:
     """Return the most used chunks; empty for a layout without a chunk table."""
     context = array.context
-    if not isinstance(context.access, AccessStats):
+    if not isinstance(context.traffic.heat, AccessStats):
         return []
     found: list[HotChunk] = []
-    for chunk, seconds in context.access.hottest(HOTTEST_SHOWN):
+    for chunk, seconds in context.traffic.heat.hottest(HOTTEST_SHOWN):
         role, _ = context.layout.place(*context.layout.locate(chunk))
         found.append(
             {"image_offset": chunk << context.shift, "interval_seconds": seconds, "role": role}
@@ -155,7 +155,7 @@ def snapshot(array: RunningArray) -> Snapshot:
     queues = [queue for queue in array.member_set.queues if queue is not None]
     return Snapshot(
         array.stats(),
-        _copy(array.context.latency),
+        _copy(array.context.traffic.latency),
         {q.member.path: (_copy(q.read_latency), _copy(q.write_latency)) for q in queues},
     )
 

@@ -130,7 +130,7 @@ def status(array: RunningArray) -> ArrayReport:
                 "repairs_ever": ever["repairs_ever"],
             }
         )
-    policy = why_not_asked(config.settings.get(POLICY, TRADITIONAL), context.policy)
+    policy = why_not_asked(config.settings.get(POLICY, TRADITIONAL), context.policies.current)
     return {
         "uuid": config.array_uuid,
         "name": config.name,

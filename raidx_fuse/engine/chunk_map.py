@@ -54,7 +54,7 @@ Shares = NDArray[np.float64]
 
 def heat_of(context: ArrayContext) -> Heat:
     """Return how often each place of the image was used lately, for any layout."""
-    access = context.access
+    access = context.traffic.heat
     if isinstance(access, AccessStats):
         return heat_of_bundles(context.layout, access)
     if isinstance(access, RequestHeat):
@@ -103,7 +103,7 @@ class RequestHeat:
         context = self._context
         if context.member_set.clock() - self._looked_s > WATCHED_S:
             self.hand_over()
-            context.access = self.behind
+            context.traffic.heat = self.behind
 
     def hand_over(self) -> None:
         """Let the counter behind count what was noted since the last time."""
@@ -291,7 +291,7 @@ def _places(layout: Layout, stripes: Numbers, cell: CellIndex) -> tuple[Numbers,
 
 def _uses(context: ArrayContext) -> tuple[Numbers, Numbers, Shares]:
     """Return roles, member chunks and accesses per second of the places in use."""
-    access, layout = context.access, context.layout
+    access, layout = context.traffic.heat, context.layout
     if isinstance(access, AccessStats) and isinstance(layout, BundleLayout):
         access.digest()
         known = np.flatnonzero(layout.interval[: layout.cells])
@@ -301,7 +301,7 @@ def _uses(context: ArrayContext) -> tuple[Numbers, Numbers, Shares]:
         return layout.disk[known].astype(np.int64), layout.offset[known].astype(np.int64), rates
     if isinstance(access, PlaceHeat):
         access = RequestHeat(context, access)
-        context.access = access
+        context.traffic.heat = access
     if isinstance(access, RequestHeat):
         return access.look()
     none = np.zeros(0, np.int64)

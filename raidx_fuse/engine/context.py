@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 
-from raidx_fuse.engine.access_stats import Noted, counter_of
+from raidx_fuse.engine.access_stats import counter_of
 from raidx_fuse.engine.changed_regions import ChangedRegions
 from raidx_fuse.engine.chunk_cache import ChunkCache, address_of
 from raidx_fuse.engine.gate import Gate
 from raidx_fuse.engine.growth_position import GrowthPosition
-from raidx_fuse.engine.policies import POLICIES, BpuPolicy, Policy, own_policy
+from raidx_fuse.engine.policies import Policies
 from raidx_fuse.engine.stripe_locks import StripeLocks
+from raidx_fuse.engine.traffic import Traffic
+from raidx_fuse.engine.zeros import Zeros
 from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.format.configuration.lost_chunks import LostChunks
 from raidx_fuse.journal.journal import Journal
-from raidx_fuse.journal.stripe_parity import Plans
 from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Offset, Role, Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
-from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, unwritten_cells
+from raidx_fuse.layouts.planning.stripe_plan import cells_of, unwritten_cells
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.store.buffers import ArenaPool
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
-from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, Latency
 from raidx_fuse.store.member_io import MemberIO, MemberLostError
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.written_map import WrittenMap
@@ -63,44 +62,8 @@ class UnflushedWrites:
         return bool((offset | length) % SECTOR_BYTES) and self.count != self._covered
 
 
-@dataclass(slots=True)
-class ArrayCounters:
-    """Operations of an array since its start, as plain integers; the `stats` command reads them."""
-
-    reads: int = 0
-    writes: int = 0
-    read_bytes: int = 0
-    write_bytes: int = 0
-    pre_reads: int = 0
-    rmw: int = 0
-    rcw: int = 0
-    full_stripe: int = 0
-    degraded_reads: int = 0
-    chunks_moved: int = 0
-    cache_hits: int = 0
-    cache_misses: int = 0
-    cache_pre_reads: int = 0
-    flushes: int = 0
-
-    def count_flush(self) -> None:
-        self.flushes += 1
-
-    def count_moved(self, chunks: int) -> None:
-        self.chunks_moved += chunks
-
-    def count_plan(self, kind: str, pre_reads: int, times: int = 1) -> None:
-        """Count the writes of stripes by the *kind* of their plan (rmw, rcw or full stripe)."""
-        self.pre_reads += pre_reads * times
-        if kind == "rmw":
-            self.rmw += times
-        elif kind == "rcw":
-            self.rcw += times
-        else:
-            self.full_stripe += times
-
-
 class ArrayContext:
-    """One array's geometry, members, maps, locks and counters.
+    """One array's geometry, members, maps, locks and traffic.
 
     *bad_chunks* are the lost chunks: logical chunks whose content nothing can give back, for
     example after a second failure in a degraded stripe. Reading one is an error until it is written
@@ -113,42 +76,31 @@ class ArrayContext:
     looked up a place before it held the stripe's lock compares the epoch afterwards, and repeats
     the look-up if it has changed.
 
-    *access* counts the chunks that requests use (None: nothing does).
-
     *growth* is the position of the growth that is under way, or None.
     """
 
     __slots__ = (
-        "access",
-        "all_read_zero",
         "arenas",
         "bad_chunks",
-        "bpu",
         "cache",
         "changes",
         "chunk_bytes",
         "code",
-        "counters",
-        "data_count",
-        "data_offset",
         "dirty_bitmap",
-        "foreground_s",
         "gate",
         "growth",
-        "inner_mask",
         "journal",
-        "latency",
         "layout",
         "layout_epoch",
         "locks",
         "member_set",
         "on_layout",
-        "policy",
+        "policies",
         "shift",
-        "synchronous",
+        "traffic",
         "unflushed_writes",
         "written",
-        "zero_roles",
+        "zeros",
     )
 
     def __init__(
@@ -164,8 +116,6 @@ class ArrayContext:
         self.growth: GrowthPosition | None = None
         self.chunk_bytes = layout.chunk_bytes
         self.shift = layout.chunk_bytes.bit_length() - 1
-        self.inner_mask = layout.chunk_bytes - 1
-        self.data_offset = member_set.data_offset
         self.member_set = member_set
         self.written = written
         self.dirty_bitmap = dirty
@@ -179,34 +129,20 @@ class ArrayContext:
             self.locks, self._take_mark, self.changes.before_places, self.changes.note_degraded
         )
         self.arenas = ArenaPool()
-        self.counters = ArrayCounters()
-        self.latency = Latency()
-        self.synchronous = 0  # requests so far that did not suspend
-        self.policy: Policy
-        self.bpu = BpuPolicy(self._role, lambda: self.member_set.queues, member_set.clock)
-        self.use_policy("traditional")
-        journal.unsettled.choose_by(_Chooser(self))
-        self.access: Noted | None = counter_of(layout, member_set.queues, member_set.clock)
+        clock = member_set.clock
+        self.traffic = Traffic(clock, counter_of(layout, member_set.queues, clock))
+        self.policies = Policies(
+            self._role, lambda: member_set.queues, clock, self.traffic.count_plan
+        )
+        journal.unsettled.choose_by(self.policies)
+        self.zeros = Zeros(member_set, dirty)
         self.cache: ChunkCache | None = None  # None: switched off
         self.bad_chunks = LostChunks()
-        self.foreground_s = -1e9  # when the last foreground request ended
-        self.zero_roles: frozenset[int] = frozenset()
-        self.all_read_zero = False
         self._take_layout(layout)
-        self.note_zero_roles()
+        self.zeros.note()
 
     def _role(self, stripe: Stripe, cell: CellIndex) -> Role:
         return self.layout.place(stripe, cell)[0]
-
-    def use_policy(self, name: str) -> None:
-        """Let the parity policy *name* choose the plans of partial writes from now on."""
-        if name == "bpu":
-            self.policy = self.bpu
-            self.bpu.start()
-        else:
-            known = POLICIES.get(name)
-            self.policy = known or own_policy(name, self._role, lambda: self.member_set.queues)
-            self.bpu.stop()
 
     def use_cache(self, size_bytes: int) -> None:
         """Give the chunk cache *size_bytes* of memory from now on; 0 switches it off."""
@@ -240,7 +176,6 @@ class ArrayContext:
         self.layout = layout
         self.member_set.take_layout(layout)
         self.code = layout.code
-        self.data_count = layout.code.data_count
         self.growth = None
         if isinstance(layout, ElasticLayout) and layout.growing:
             self.growth = GrowthPosition(self.member_set, layout)
@@ -313,38 +248,6 @@ class ArrayContext:
         if not self.gate.is_closed or self.locks.held:
             raise self.member_set.laws.broken(Law.GATE, f"{change} while requests may come")
 
-    def recorded_zero_roles(self) -> frozenset[int]:
-        """Return the roles whose superblock records say that unwritten places read as zero.
-
-        The set is empty during a restripe. There a place becomes unwritten as soon as its chunk has
-        moved, so it need not read as zero; a member that took a role meanwhile received what
-        was at the place then.
-        """
-        if isinstance(self.layout, RestripeLayout):
-            return frozenset()
-        return frozenset(r.role for r in self.member_set.config.members if r.reads_zero)
-
-    def note_zero_roles(self) -> None:
-        """Update *zero_roles*: the roles whose unwritten places can be relied on to read as zero.
-
-        The set is empty while a resync is due: a write from before the crash may have reached a
-        place whose bit in the written map was never set.
-        """
-        pending = self.dirty_bitmap.pending_regions()
-        self.zero_roles = frozenset() if pending else self.recorded_zero_roles()
-        self.all_read_zero = self.zero_roles.issuperset(self.member_set.config.roles())
-
-    def distrust_zeros(self) -> None:
-        """Assume of no member, now or after a remount, that its unwritten places read as zero."""
-        member_set = self.member_set
-        member_set.change(
-            lambda config: replace(
-                config, members=tuple(replace(r, reads_zero=False) for r in config.members)
-            )
-        )
-        self.note_zero_roles()
-        member_set.publish_soon()
-
     def unwritten_cells(self, stripe: Stripe) -> int:
         """Return the mask of the cells of *stripe* that were never written, parity included."""
         unwritten_data = self.written.unwritten_data(self.layout, stripe)
@@ -360,7 +263,7 @@ class ArrayContext:
     def position(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, Offset]:
         """Return (role, byte offset on the member) of the first byte of a cell."""
         role, chunk = self.layout.place(stripe, cell)
-        return role, self.data_offset + (chunk << self.shift)  # type: ignore[return-value]
+        return role, self.member_set.data_offset + (chunk << self.shift)  # type: ignore[return-value]
 
     def where(self, stripe: Stripe, cells: tuple[CellIndex, ...]) -> str:
         """Return the stripe, roles and image offsets of *cells* as text for a message."""
@@ -368,7 +271,7 @@ class ArrayContext:
         for cell in cells:
             role, _ = self.layout.place(stripe, cell)
             text = f"role {role}"
-            if cell < self.data_count:
+            if cell < self.code.data_count:
                 text += f" (image offset {self.layout.logical(stripe, cell) << self.shift})"
             places.append(text)
         return f"stripe {stripe}, " + ", ".join(places)
@@ -422,38 +325,3 @@ class ArrayContext:
         if self.cache is not None:
             for cell in cells_of(self.code.all_mask):
                 self.cache.forget(address_of(self.layout, stripe, cell), self.chunk_bytes)
-
-    def count_synchronous(self, started_s: float) -> None:
-        """Count a foreground request that ended without suspending (sampled: store/latency.py)."""
-        self.foreground_s = started_s
-        number = self.synchronous = self.synchronous + 1
-        if number <= TIMED_ALL:
-            self.latency.add(self.member_set.clock() - started_s)
-        elif not number % TIMED_EACH:
-            self.latency.add_many(self.member_set.clock() - started_s, TIMED_EACH)
-
-    def touch(self, started_s: float) -> None:
-        """Count a foreground request that may have suspended, and add its latency."""
-        now = self.member_set.clock()
-        self.foreground_s = now
-        self.latency.add(now - started_s)
-
-
-class _Chooser:
-    """Asks the parity policy for the plan by which the parity of logged data follows."""
-
-    def __init__(self, context: ArrayContext) -> None:
-        self._context = context
-
-    def fixed(self, plans: Plans) -> BandPlan | None:
-        """Return the choice for all stripes; None if the policy weighs the queues of each."""
-        policy = self._context.policy
-        if isinstance(policy, BpuPolicy):
-            return policy.choose_now(*plans)
-        return policy(*plans, Stripe(0))
-
-    def choose(self, plans: Plans, stripe: Stripe) -> BandPlan:
-        return self._context.policy(*plans, stripe)
-
-    def count(self, plan: BandPlan, bands: int) -> None:
-        self._context.counters.count_plan(plan.kind, len(plan.reads), bands)

@@ -133,7 +133,8 @@ class Discarder:
         No parity changes by that. Raises as `discard`.
         """
         context = self.context
-        layout, most = context.layout, max(1, ZEROS_BYTES // (context.data_count << context.shift))
+        stripe_bytes = context.code.data_count << context.shift
+        layout, most = context.layout, max(1, ZEROS_BYTES // stripe_bytes)
         for at in range(first, end, CHUNKS_AT_ONCE):
             stop = min(end, at + CHUNKS_AT_ONCE) << context.shift
             for stripes in self._batches(at, stop, end):
@@ -157,7 +158,7 @@ class Discarder:
             return
         written = first + np.flatnonzero(context.written.is_written_many(np.arange(first, last)))
         stripes = sorted({locate(Chunk(chunk))[0] for chunk in written.tolist()})
-        most = context.journal.capacity // (ENTRY_SHARE * context.data_count)
+        most = context.journal.capacity // (ENTRY_SHARE * context.code.data_count)
         most = max(1, min(STRIPES_AT_ONCE, most))
         for at in range(0, len(stripes), most):
             yield stripes[at : at + most]
@@ -254,7 +255,7 @@ class Discarder:
             for cell in cells_of(dropped[stripe])
         ]
         before = {stripe: context.unwritten_cells(stripe) for stripe in stripes}
-        trusted = bool(context.recorded_zero_roles())
+        trusted = bool(context.zeros.recorded())
         if trusted:
             await dirty.enter(stripes)
         try:
@@ -280,7 +281,7 @@ class Discarder:
                 role, offset = context.position(stripe, cell)
                 if role >= 0 and context.member_set.queues[role] is not None:
                     left.setdefault(role, []).append(offset)
-        zeroed = context.recorded_zero_roles()
+        zeroed = context.zeros.recorded()
         asked = [role for role in left if role in zeroed or self._can_punch(role)]
         if not asked:
             return
@@ -293,7 +294,7 @@ class Discarder:
                 await context.member_set.flush()
         except* RaidxError as errors:
             log.warning("discarded places are not empty: %s", errors.exceptions[0])
-            context.distrust_zeros()
+            context.zeros.distrust()
 
     async def _punch_all(self, role: Role, places: Sequence[int], zeroed: bool) -> None:
         """Punch the chunks at *places* (byte offsets); write zeros if *zeroed* demands it."""

@@ -65,7 +65,7 @@ def _place(
         "member_offset": position + low,
         "length": size,
     }
-    if cell < context.data_count:
+    if cell < context.code.data_count:
         place["image_offset"] = (context.layout.logical(stripe, cell) << context.shift) + low
     return place
 
@@ -77,9 +77,9 @@ def _choose(
 
     The cells in the mask *known* are in the cache.
     """
-    if context.policy is not context.bpu:
-        return context.policy(rmw, rcw, stripe, known), None
-    decision = context.bpu.weigh(rmw, rcw, stripe, known)
+    if context.policies.current is not context.policies.bpu:
+        return context.policies.current(rmw, rcw, stripe, known), None
+    decision = context.policies.bpu.weigh(rmw, rcw, stripe, known)
     if decision is None:
         return traditional(rmw, rcw, stripe, known), None
     plan = rmw if decision.chosen == bpu.RMW else rcw
@@ -136,16 +136,16 @@ def explain(
             f"of {context.layout.size_bytes} bytes"
         )
     stripes: list[ExplainedStripe] = []
-    span = context.data_count if context.layout.contiguous else 1
+    span = context.code.data_count if context.layout.contiguous else 1
     at = offset
     end_at = offset + length
     while at < end_at:
         stripe, first = context.layout.locate(at >> context.shift)
-        start = at & context.inner_mask
+        start = at & context.chunk_bytes - 1
         room = ((span - (first if span > 1 else 0)) << context.shift) - start
         size = min(room, end_at - at)
         last = first + (start + size - 1 >> context.shift)
-        end = (start + size - 1 & context.inner_mask) + 1
+        end = (start + size - 1 & context.chunk_bytes - 1) + 1
         stripes.append(_stripe(context, stripe, first, start, last, end, write, policy))
         at += size
     return {
@@ -353,7 +353,7 @@ def explain_place(context: ArrayContext, role: Role, member_offset: int) -> Memb
     for name, region in member_set.config.regions.named().items():
         if region.offset <= member_offset < region.end:
             document["region"] = name
-    inside = member_offset - context.data_offset
+    inside = member_offset - context.member_set.data_offset
     if inside < 0:
         return document
     found = None
@@ -369,7 +369,7 @@ def explain_place(context: ArrayContext, role: Role, member_offset: int) -> Memb
         "cell": context.code.name_of(cell),
         "written": not unwritten >> cell & 1,
     }
-    if cell < context.data_count:
+    if cell < context.code.data_count:
         chunk = context.layout.logical(stripe, cell)
-        document["image_offset"] = (chunk << context.shift) + (inside & context.inner_mask)
+        document["image_offset"] = (chunk << context.shift) + (inside & context.chunk_bytes - 1)
     return document

@@ -137,7 +137,7 @@ class ChunkMover:
 
         if not await context.journal.commit(bundles, writes, (), still_valid, moves):
             return False
-        context.counters.count_moved(len(moves))
+        context.traffic.count_moved(len(moves))
         return True
 
     async def _contents(self, moves: Sequence[Move]) -> list[MemberIO]:
@@ -149,13 +149,12 @@ class ChunkMover:
         size = context.chunk_bytes
         reader = CellReader(context)
         writes: list[MemberIO] = []
-        zero_roles = context.recorded_zero_roles()
-        places = [
-            (role, context.data_offset + (chunk << context.shift)) for _cell, role, chunk in moves
-        ]
+        zero_roles = context.zeros.recorded()
+        begin = context.member_set.data_offset
+        places = [(role, begin + (chunk << context.shift)) for _cell, role, chunk in moves]
         self._preparer.reserve(places)
         for cell, role, chunk in moves:
-            position = context.data_offset + (chunk << context.shift)
+            position = context.member_set.data_offset + (chunk << context.shift)
             context.journal.chunk_table.reserve(role, chunk)
             bundle, column = stripe_and_cell(cell, layout.length)
             if not context.unwritten_cells(bundle) >> column & 1:

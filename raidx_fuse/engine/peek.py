@@ -99,7 +99,7 @@ class Peek:
                     "path": queue.member.path if queue else None,
                     "member_offset": position,
                     "image_offset": layout.logical(stripe, cell) << context.shift
-                    if cell < context.data_count
+                    if cell < context.code.data_count
                     else None,
                     "written": not unwritten >> cell & 1,
                     "lost": bool(lost >> cell & 1),
@@ -194,7 +194,7 @@ class Peek:
             follows = pending and unchecked is None and newest is not None
             chains.append(
                 {
-                    "parity": code.name_of(CellIndex(context.data_count + number)),
+                    "parity": code.name_of(CellIndex(context.code.data_count + number)),
                     "cells": [code.name_of(cell) for cell in cells_of(mask)],
                     "newest": "the parity follows at the checkpoint"
                     if follows

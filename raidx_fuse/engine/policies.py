@@ -24,6 +24,7 @@ from raidx_fuse import plugins
 from raidx_fuse.engine import bpu
 from raidx_fuse.engine.bpu import LIGHT, RCW, RMW, STATES, Decision, Thresholds, state_of
 from raidx_fuse.errors import UsageError
+from raidx_fuse.journal.stripe_parity import Plans
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe, by_role
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of
 from raidx_fuse.store.latency import Latency
@@ -460,3 +461,46 @@ class OwnPolicy:
 
     def _roles(self, plan: BandPlan, stripe: Stripe, cached: int) -> tuple[int, ...]:
         return tuple(self._role_of(stripe, cell) for cell in cells_of(plan.read_mask & ~cached))
+
+
+class Policies:
+    """The parity policy in use of an array, and BPU, which has settings while it is not.
+
+    The journal asks it by which plan the parity of logged data follows.
+    """
+
+    __slots__ = ("_count_plan", "_queues", "_role_of", "bpu", "current")
+
+    def __init__(
+        self,
+        role_of: RoleOf,
+        queues: Queues,
+        clock: Callable[[], float],
+        count_plan: Callable[[str, int, int], None],
+    ) -> None:
+        self._role_of = role_of
+        self._queues = queues
+        self._count_plan = count_plan
+        self.bpu = BpuPolicy(role_of, queues, clock)
+        self.current: Policy = traditional
+
+    def use(self, name: str) -> None:
+        """Let the policy *name* choose the plans of partial writes from now on."""
+        if name == "bpu":
+            self.current = self.bpu
+            self.bpu.start()
+        else:
+            self.current = POLICIES.get(name) or own_policy(name, self._role_of, self._queues)
+            self.bpu.stop()
+
+    def fixed(self, plans: Plans) -> BandPlan | None:
+        """Return the choice for all stripes; None if the policy weighs the queues of each."""
+        if isinstance(self.current, BpuPolicy):
+            return self.current.choose_now(*plans)
+        return self.current(*plans, Stripe(0))
+
+    def choose(self, plans: Plans, stripe: Stripe) -> BandPlan:
+        return self.current(*plans, stripe)
+
+    def count(self, plan: BandPlan, bands: int) -> None:
+        self._count_plan(plan.kind, len(plan.reads), bands)

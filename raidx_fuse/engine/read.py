@@ -89,30 +89,31 @@ class Reader:
         context = self.context
         member_set = context.member_set
         started_s = member_set.clock()
-        counters = context.counters
-        counters.reads += 1
-        counters.read_bytes += length
+        traffic = context.traffic
+        heat = traffic.heat
+        traffic.reads += 1
+        traffic.read_bytes += length
         shift = context.shift
         chunk = offset >> shift
-        inner = offset & context.inner_mask
+        inner = offset & context.chunk_bytes - 1
         if context.dirty_bitmap.guarded:
             pass
         elif inner + length <= context.chunk_bytes and not context.bad_chunks:
             if not context.written.bits[chunk >> 3] >> (chunk & 7) & 1:
-                context.count_synchronous(started_s)
+                traffic.count_synchronous(started_s)
                 return ZEROS[:length]
             cache = context.cache
             if cache is not None:
                 reply = self._reply_of(length)
                 if cache.fill(offset, reply):
-                    counters.cache_hits += 1
-                    context.count_synchronous(started_s)
+                    traffic.cache_hits += 1
+                    traffic.count_synchronous(started_s)
                     return reply
-            if context.access is not None:
-                noted = context.access.noted
+            if heat is not None:
+                noted = heat.noted
                 noted.append(chunk)
                 if not len(noted) & SAMPLE_MASK:
-                    context.access.sample()
+                    heat.sample()
             layout = context.layout
             stripe, cell = layout.locate(chunk)
             if self._copies is None:
@@ -120,7 +121,7 @@ class Reader:
             else:
                 _cell, role, member_chunk = self._nearest(stripe)
             if member_set.readable[role] is not None:
-                position = context.data_offset + (member_chunk << shift) + inner
+                position = member_set.data_offset + (member_chunk << shift) + inner
                 reply = self._reply_of(length)
                 try:
                     newest = member_set.try_read(role, position, (reply,), length)
@@ -130,25 +131,25 @@ class Reader:
                     if newest is not reply:
                         reply = memoryview(newest)
                     elif cache is not None:
-                        counters.cache_misses += 1
+                        traffic.cache_misses += 1
                         self._keep(offset, reply)
-                    context.count_synchronous(started_s)
+                    traffic.count_synchronous(started_s)
                     return reply
         elif length <= REPLY_BYTES and not member_set.lost and not context.bad_chunks:
             if context.cache is not None:
                 reply = self._reply_of(length)
                 if context.cache.fill(offset, reply):
-                    counters.cache_hits += 1
-                    context.count_synchronous(started_s)
+                    traffic.cache_hits += 1
+                    traffic.count_synchronous(started_s)
                     return reply
-            if context.access is not None:
-                context.access.note(chunk, offset + length - 1 >> shift, is_write=False)
+            if heat is not None:
+                heat.note(chunk, offset + length - 1 >> shift, is_write=False)
             reply = self._reply_of(length)
             if self._read_at_once(offset, length, reply):
                 if context.cache is not None:
-                    counters.cache_misses += 1
+                    traffic.cache_misses += 1
                     self._keep(offset, reply)
-                context.count_synchronous(started_s)
+                traffic.count_synchronous(started_s)
                 return reply
         gate = context.gate
         passage = await enter(volume, gate) if gate.is_closed else enter_now(volume, gate)
@@ -156,7 +157,7 @@ class Reader:
             answer = await self._read_general(offset, length)
         finally:
             leave(passage)
-        context.touch(started_s)
+        traffic.count_suspended(started_s)
         return answer
 
     def _keep(self, offset: int, content: memoryview) -> None:
@@ -167,7 +168,7 @@ class Reader:
         length, at = len(content), 0
         while at < length:
             chunk = offset + at >> context.shift
-            size = min(context.chunk_bytes - (offset + at & context.inner_mask), length - at)
+            size = min(context.chunk_bytes - (offset + at & context.chunk_bytes - 1), length - at)
             if bits[chunk >> 3] >> (chunk & 7) & 1 and context.layout.locate(chunk)[0] not in held:
                 cache.keep(offset + at, content[at : at + size])
             at += size
@@ -197,7 +198,11 @@ class Reader:
         Bytes that are in the cache are copied to *target* and need no read.
         """
         context = self.context
-        shift, chunk_bytes, data_offset = context.shift, context.chunk_bytes, context.data_offset
+        shift, chunk_bytes, data_offset = (
+            context.shift,
+            context.chunk_bytes,
+            context.member_set.data_offset,
+        )
         bits, cache = context.written.bits, context.cache
         layout = context.layout
         locate, place = layout.locate, layout.place
@@ -209,7 +214,7 @@ class Reader:
         done = 0
         while done < length:
             chunk = offset + done >> shift
-            inner = (offset + done) & context.inner_mask
+            inner = (offset + done) & context.chunk_bytes - 1
             size = min(chunk_bytes - inner, length - done)
             view = target[done : done + size]
             done += size
@@ -249,7 +254,7 @@ class Reader:
                 self._refuse_bad(offset, length)
             try:
                 if cache is not None and cache.fill(offset, answer):
-                    context.counters.cache_hits += 1
+                    context.traffic.cache_hits += 1
                     return answer
                 if not context.member_set.lost and not context.member_set.unreadable:
                     requests, _zeros = self._segments(offset, length, answer)
@@ -260,7 +265,7 @@ class Reader:
                     self._refuse_bad(offset, length)
                 if mark == context.layout.mark(*chunks):
                     if cache is not None and cache is context.cache:
-                        context.counters.cache_misses += 1
+                        context.traffic.cache_misses += 1
                         if stamp == cache.stamp(offset, length):
                             self._keep(offset, answer)
                     return answer  # else the place read may belong to another chunk by now
@@ -274,7 +279,7 @@ class Reader:
         while done < length:
             start = offset + done
             span = (
-                context.data_count << context.shift
+                context.code.data_count << context.shift
                 if context.layout.contiguous
                 else context.chunk_bytes
             )
@@ -341,8 +346,8 @@ class Reader:
         self, stripe: Stripe, first: int, last: int, offset: int, length: int, answer: memoryview
     ) -> None:
         context = self.context
-        start = offset & context.inner_mask
-        end = (offset + length - 1 & context.inner_mask) + 1
+        start = offset & context.chunk_bytes - 1
+        end = (offset + length - 1 & context.chunk_bytes - 1) + 1
         unwritten = context.unwritten_cells(stripe)
         reader = CellReader(context, background=False)
         for low, high, touched in bands(first, start, last, end, context.chunk_bytes):
@@ -351,5 +356,5 @@ class Reader:
                 at = ((cell - first) << context.shift) + low - start
                 into[cell] = answer[at : at + high - low]
             known = context.cached(stripe, context.code.all_mask & ~unwritten, low, high)
-            context.counters.degraded_reads += reader.add(stripe, into, low, high - low, known)
+            context.traffic.degraded_reads += reader.add(stripe, into, low, high - low, known)
         await reader.run()

@@ -106,7 +106,7 @@ class Job(ABC):
 
     def busy(self) -> bool:
         """Return whether users access the array, so that the job runs at *speed_min*."""
-        return self.context.member_set.clock() - self.context.foreground_s < BUSY_S
+        return self.context.traffic.idle_s() < BUSY_S
 
     # -- control by users and by the array -----------------------------------------------------
 

@@ -383,7 +383,7 @@ class Replacement:
         self._reads_zero = reads_zero
         if not reads_zero:
             member_set.change(lambda config: _distrusted(config, role))
-            context.note_zero_roles()
+            context.zeros.note()
         own_bytes = member_set.config.regions.superblock.end
 
         async def mirror() -> None:

@@ -123,7 +123,7 @@ class Resync(Scrub):
         if completed:
             self.context.dirty_bitmap.note_resynced(self.context.layout.stripes)
         await self.checkpoint()
-        self.context.note_zero_roles()
+        self.context.zeros.note()
 
 
 async def finish(resync: Resync, stripes: list[Stripe]) -> None:
@@ -146,7 +146,7 @@ async def finish(resync: Resync, stripes: list[Stripe]) -> None:
 async def _clean(context: ArrayContext, stripe: Stripe, cell: CellIndex) -> None:
     member_set, size = context.member_set, context.chunk_bytes
     role, offset = context.position(stripe, cell)
-    if member_set.queues[role] is None or role not in context.recorded_zero_roles():
+    if member_set.queues[role] is None or role not in context.zeros.recorded():
         return  # not relied on to be zero: the first write fills the whole chunk
     done = False
     with suppress(MemberError):  # then write zeros

@@ -331,7 +331,7 @@ class Scrub(Job):
         offsets = []
         for role, row in places:
             cell = CellIndex(context.code.index[(row, roles.index(role))])
-            if cell < context.data_count:
+            if cell < context.code.data_count:
                 offsets.append((context.layout.logical(stripe, cell) << context.shift) + inside)
         self.findings.append(
             {
@@ -435,7 +435,7 @@ class RegularScrub:
     def _is_idle(self) -> bool:
         member_set = self._context.member_set
         queues = (queue for queue in member_set.queues if queue is not None)
-        is_quiet = member_set.clock() - self._context.foreground_s >= IDLE_S
+        is_quiet = self._context.traffic.idle_s() >= IDLE_S
         return is_quiet and not any(queue.queue_length() for queue in queues)
 
     def _obstacle(self) -> bool:

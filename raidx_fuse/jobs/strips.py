@@ -108,7 +108,7 @@ class Strips:
         """Return the byte offset on *role*'s member of its strip of the first stripe."""
         context = self.context
         if context.layout.aligned:
-            return context.data_offset + self.first * self.strip_bytes
+            return context.member_set.data_offset + self.first * self.strip_bytes
         column = context.layout.roles(self.first).index(role)
         return context.position(self.first, CellIndex(context.code.column_cells[column][0]))[1]
 

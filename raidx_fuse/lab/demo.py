@@ -198,7 +198,7 @@ async def demo_array(demo: Demo) -> AsyncIterator[DemoArray]:
         await array.flush()
         await array.context.journal.place()
         shown.begin(array, volume)
-        stripe_bytes = array.context.data_count * CHUNK_BYTES
+        stripe_bytes = array.context.code.data_count * CHUNK_BYTES
         async with trio.open_nursery() as nursery:
             pause_s = PAUSE_OPERATIONS * demo.operation_s
             nursery.start_soon(load, volume, stripe_bytes, pause_s, random.Random(demo.seed))

@@ -58,8 +58,8 @@ def given_up(journal: str, by: str, what: int, at: int = STRIPE) -> tuple[Record
         player.hanging = True  # what is lost reads as an error
         events.append(player.event)
         if by == "write":
-            needed = whole[0] if cell >= context.data_count else cell
-            begin = (stripe * context.data_count + needed) * CHUNK_BYTES
+            needed = whole[0] if cell >= context.code.data_count else cell
+            begin = (stripe * context.code.data_count + needed) * CHUNK_BYTES
             with suppress(UnrecoverableError):  # the page is known to be unreadable
                 await player.array.read(begin, CHUNK_BYTES)
             await player.write(begin, CHUNK_BYTES)

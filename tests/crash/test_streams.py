@@ -100,7 +100,7 @@ def closed_in_part(first: int, chunks: int, between: Step | None = None) -> Step
 
     async def step(player: Player) -> None:
         disk = player.disks[player.layout.roles(1)[-1]]
-        player.array.context.use_policy("rmw")  # which reads what some have no more
+        player.array.context.policies.use("rmw")  # which reads what some have no more
         at_once = disk.try_writev
         late = 0
 

@@ -78,7 +78,7 @@ def test_overloaded_it_is_traditional_to_the_microsecond() -> None:
             await array.set("bpu.t_heavy", "0")
             await array.set("parity.policy", policy)
             ends = await burst(array, seed=3)
-            counters = array.context.counters
+            counters = array.context.traffic
             if policy == "bpu":
                 bpu = bpu_stats(array)
                 assert bpu["decisions"]["heavy"] == bpu["rmw"] + bpu["rcw"] > 100
@@ -177,7 +177,7 @@ def test_thresholds_are_derived_until_they_are_set_by_hand() -> None:
             for _ in range(2):
                 assert array.get("bpu.t_light") == 250e-6
                 assert array.get("bpu.t_pre") == 1
-                assert array.context.policy is array.context.bpu
+                assert array.context.policies.current is array.context.policies.bpu
                 await rig.close()
                 array = await rig.open()
             assert await array.set("bpu.t_pre", "auto") == 3
@@ -225,17 +225,17 @@ def test_memory_answers_at_once_under_bpu_and_not_past_a_queue() -> None:
             await array.set("journal", "none")
             await array.write(0, bytes(array.size_bytes))
             await array.set("parity.policy", "bpu")
-            before = array.context.synchronous
+            before = array.context.traffic.synchronous
             await array.write(0, b"x" * 512)
-            assert array.context.synchronous == before + 1
+            assert array.context.traffic.synchronous == before + 1
             assert sum(bpu_stats(array)["decisions"].values()) == 0, "nothing to weigh"
             queue = array.member_set.queues[0]
             assert queue is not None
             await array.set("bpu.a_read", "1ms")
             queue.reads_waiting = 2  # as if it were slow
-            array.context.bpu.monitor.refresh()
+            array.context.policies.bpu.monitor.refresh()
             await array.write(0, b"y" * 512)
-            assert array.context.synchronous == before + 1
+            assert array.context.traffic.synchronous == before + 1
             assert bpu_stats(array)["queued"] == 1
             queue.reads_waiting = 0
         finally:
@@ -256,7 +256,7 @@ def test_a_queue_is_as_long_as_its_member_takes_for_it_at_so_many_at_a_time() ->
                     for stripe in range(3):
                         nursery.start_soon(array.read, 3 * stripe * CHUNK, CHUNK)
                     await trio.sleep(1e-6)
-                    lengths_s = array.context.bpu.monitor.lengths_s
+                    lengths_s = array.context.policies.bpu.monitor.lengths_s
                     assert max(lengths_s) == pytest.approx(expected_s)
                     nursery.cancel_scope.cancel()
 
@@ -269,7 +269,7 @@ def test_a_service_time_by_hand_is_of_all_members() -> None:
     async def main() -> None:
         async with modelled("raid0", 4, channels="1") as array:
             await array.set("parity.policy", "bpu")
-            monitor = array.context.bpu.monitor
+            monitor = array.context.policies.bpu.monitor
             for text, by_hand_s in (("2ms", 2 * MS), ("auto", None)):
                 await array.set("bpu.a_read", text)
                 measured = [q.read_service_s for q in array.member_set.queues if q is not None]
@@ -292,7 +292,7 @@ def test_members_that_go_and_come_are_followed() -> None:
         try:
             await array.set("parity.policy", "bpu")
             await array.write(0, bytes(array.size_bytes))
-            monitor = array.context.bpu.monitor
+            monitor = array.context.policies.bpu.monitor
             gone = array.member_set.queues[2]
             assert gone is not None
             await array.fail_disk(2)

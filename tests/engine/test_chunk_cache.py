@@ -95,7 +95,7 @@ def test_a_hit_touches_no_member_and_is_counted() -> None:
             assert cache["size"] == 1 << 20
             rig.running.member_set.fail(0, "for the test")
             assert await rig.get(8192, 12288) == first[3192 : 3192 + 12288]
-            assert rig.running.context.counters.degraded_reads == 0
+            assert rig.running.context.traffic.degraded_reads == 0
 
     run(scenario)
 
@@ -121,11 +121,11 @@ def test_what_is_cached_is_not_read_before_a_write() -> None:
             assert (kind, reads) == ("rcw", 1)
             assert cached.count(True) == 4
             assert "cache" in array.explain(0, 4096, True)["stripes"][0]["bands"][0]["why"]
-            before = array.context.counters.pre_reads
+            before = array.context.traffic.pre_reads
             rig.log.clear()
             await rig.put(0, bytes(4096))
             assert len(rig.log.of(READ, rig.data)) == 1
-            assert array.context.counters.pre_reads == before + 1
+            assert array.context.traffic.pre_reads == before + 1
             assert array.stats()["array"]["cache"]["pre_reads_spared"] == 4
             # Now data and parity are known: the next write of the page reads nothing at all.
             assert planned()[1] == 0

@@ -160,7 +160,7 @@ def test_who_watches_sees_which_places_requests_use() -> None:
     async def scene(_rig: Rig, array: Array) -> None:
         await write_some(array)
         chunk_map, layout = ChunkMap(array.context), array.context.layout
-        assert isinstance(array.context.access, PlaceHeat), "nobody watches: regions only"
+        assert isinstance(array.context.traffic.heat, PlaceHeat), "nobody watches: regions only"
         cold = await chunk_map.chunk_map(24)
         assert not any(any(member["accesses_per_s"]) for member in cold["members"])
         for _ in range(100):
@@ -195,7 +195,7 @@ def test_many_requests_are_counted_by_a_few_and_nobody_counts_when_nobody_looks(
         for number in range(3 * NOTED_MAX):
             await array.read(number % 4 * CHUNK, 512)
         await array.read(0, 8 * CHUNK)
-        access = array.context.access
+        access = array.context.traffic.heat
         assert access is not None
         assert len(access.noted) < NOTED_MAX
         told = await chunk_map.chunk_map(24)
@@ -206,7 +206,7 @@ def test_many_requests_are_counted_by_a_few_and_nobody_counts_when_nobody_looks(
         await trio.sleep(WATCHED_S + 1)
         for _ in range(16):
             await array.read(0, 512)
-        assert isinstance(array.context.access, PlaceHeat)
+        assert isinstance(array.context.traffic.heat, PlaceHeat)
 
     play(scene)
 

@@ -61,7 +61,7 @@ async def check_zeros(array: Array) -> None:
     """Assert that unwritten places read as zero on the members of which that is recorded."""
     context = array.context
     await context.journal.drain()
-    zero_roles = context.recorded_zero_roles()
+    zero_roles = context.zeros.recorded()
     for stripe in stripe_range(0, context.layout.stripes):
         for cell in cells_of(context.unwritten_cells(stripe)):
             role, offset = context.position(stripe, cell)
@@ -185,10 +185,10 @@ def test_without_parity_each_chunk_is_dropped_alone(layout: str) -> None:
 
 def test_first_writes_after_a_discard_keep_their_fast_path() -> None:
     async def scene(rig: Rig, array: Array) -> None:
-        stripe = array.context.data_count * rig.chunk_bytes
+        stripe = array.context.code.data_count * rig.chunk_bytes
         await array.discard(0, 4 * stripe)
         rig.model[: 4 * stripe] = bytes(4 * stripe)
-        assert array.context.all_read_zero
+        assert array.context.zeros.all_roles
         await array.write(5, b"new")
         rig.model[5:8] = b"new"
 
@@ -202,7 +202,7 @@ def test_members_that_cannot_punch_are_zeroed(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(MemberSet, "punch", cannot)
 
     async def scene(rig: Rig, array: Array) -> None:
-        stripe = array.context.data_count * rig.chunk_bytes
+        stripe = array.context.code.data_count * rig.chunk_bytes
         await array.discard(0, 4 * stripe)
         rig.model[: 4 * stripe] = bytes(4 * stripe)
         await check_zeros(array)
@@ -212,7 +212,7 @@ def test_members_that_cannot_punch_are_zeroed(monkeypatch: pytest.MonkeyPatch) -
 
 def test_unsettled_and_deferred_stripes_are_discarded() -> None:
     async def scene(rig: Rig, array: Array) -> None:
-        stripe = array.context.data_count * rig.chunk_bytes
+        stripe = array.context.code.data_count * rig.chunk_bytes
         await array.flush()
         for at in range(0, 6 * stripe, stripe):
             await array.write(at + 10, b"unsettled")
@@ -249,7 +249,7 @@ def test_a_growth_zeroes_and_drops_afterwards() -> None:
 
 def test_requests_beside_a_discard_wait_for_it() -> None:
     async def scene(rig: Rig, array: Array) -> None:
-        stripe = array.context.data_count * rig.chunk_bytes
+        stripe = array.context.code.data_count * rig.chunk_bytes
         async with trio.open_nursery() as nursery:
             nursery.start_soon(array.discard, 0, 8 * stripe)
             await trio.lowlevel.checkpoint()
@@ -283,7 +283,7 @@ def test_a_crash_before_the_holes_does_not_bring_the_old_content_back(
 
         await trio.sleep(60)  # no region is dirty any more
         monkeypatch.setattr(MemberSet, "punch", noted)
-        stripe = array.context.data_count * rig.chunk_bytes
+        stripe = array.context.code.data_count * rig.chunk_bytes
         await array.discard(0, 2 * stripe)
         rig.model[: 2 * stripe] = bytes(2 * stripe)
         members = [RamMember(len(image)) for image in images]

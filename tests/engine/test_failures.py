@@ -72,7 +72,8 @@ def test_the_event_counter_moves_before_a_degraded_write_is_acknowledged(
             rig.members[0].vanish()
             rig.log.clear()
             acknowledged: list[int] = []
-            place, data_count = rig.running.context.layout.place, rig.running.context.data_count
+            layout = rig.running.context.layout
+            place, data_count = layout.place, layout.code.data_count
 
             async def write(chunk: int) -> None:
                 await rig.put(chunk * CHUNK, noise(CHUNK, chunk))

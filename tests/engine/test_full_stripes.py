@@ -61,7 +61,7 @@ def test_large_writes_of_every_alignment(
         rig = await filled(layout, width, rows, mode)
         taken.clear()
         rng = random.Random(f"{layout}{mode}")
-        stripe = rig.array.context.data_count * CHUNK
+        stripe = rig.array.context.code.data_count * CHUNK
         await put(rig, 3 * stripe, rng.randbytes(2 * stripe))
         assert taken == ([] if mode == "full" else [(3 * stripe, 5 * stripe)])
         for _ in range(30):

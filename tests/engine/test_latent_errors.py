@@ -41,7 +41,7 @@ def lose_page(rig: SpyRig, chunk: int, page: int = 1) -> int:
 def lose_parity(rig: SpyRig, stripe: int, page: int = 1) -> int:
     """Make a sector of the first parity of *stripe* unreadable; return its role."""
     context = rig.running.context
-    role, position = context.position(Stripe(stripe), CellIndex(context.data_count))
+    role, position = context.position(Stripe(stripe), CellIndex(context.code.data_count))
     rig.members[role].lose_sectors(position + page * PAGE_BYTES)
     return role
 

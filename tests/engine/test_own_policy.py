@@ -80,7 +80,7 @@ def test_it_chooses_the_plan(policy: str, reads: int) -> None:
         await scrubbed(rig)
         await rig.close()
         array = await rig.open()
-        assert isinstance(array.context.policy, OwnPolicy), "it is kept over a remount"
+        assert isinstance(array.context.policies.current, OwnPolicy), "it is kept over a remount"
         await rig.close()
 
     run(body)
@@ -115,7 +115,8 @@ def test_names_are_refused_in_one_line() -> None:
         with pytest.raises(UsageError, match=r"'missing' of package my-policies 1\.0 cannot be im"):
             await array.set("parity.policy", "missing")
         await array.set("parity.policy", "bpu")
-        assert array.context.policy is array.context.bpu, "the built-in one has the name"
+        policies = array.context.policies
+        assert policies.current is policies.bpu, "the built-in one has the name"
         assert array.get("parity.policy") == "bpu"
         await rig.close()
 
@@ -145,7 +146,7 @@ def test_an_array_starts_without_its_policy_and_has_it_again_with_the_package(
             (tmp_path / "gone").rename(tmp_path / "site")
         array = await rig.open()
         assert array.get("parity.policy") == "likes-rcw"
-        assert isinstance(array.context.policy, OwnPolicy)
+        assert isinstance(array.context.policies.current, OwnPolicy)
         assert array.status()["warnings"] == []
         await rig.close()
         with installed(tmp_path):

@@ -36,7 +36,7 @@ async def _full(rig: SpyRig) -> int:
     await rig.put(0, noise(len(rig.model), 99))
     await rig.running.set("parity.policy", "rmw")
     await rig.in_place()
-    return rig.running.context.data_count * CHUNK
+    return rig.running.context.code.data_count * CHUNK
 
 
 def _late_in_data(rig: SpyRig, role: int) -> None:
@@ -115,7 +115,7 @@ def test_the_member_that_was_late_fails(layout: str, width: int, rows: int) -> N
     async def main(role: int) -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows) as rig:
             array, size = rig.running, await _full(rig)
-            rig.members[role].error(["write"], offset_bytes=array.context.data_offset)
+            rig.members[role].error(["write"], offset_bytes=array.context.member_set.data_offset)
             await rig.put(STRIPE * size, noise(2 * size, 1))
             assert role in array.member_set.lost
             assert not array.member_set.unpublished, "the superblocks do not say so yet"

@@ -45,7 +45,7 @@ async def _full(rig: SpyRig, policy: str) -> int:
     await rig.put(0, random.Random(1).randbytes(len(rig.model)))
     await rig.running.set("parity.policy", policy)
     await rig.running.context.journal.drain()
-    return rig.running.context.data_count * CHUNK
+    return rig.running.context.code.data_count * CHUNK
 
 
 async def _check(rig: SpyRig) -> None:
@@ -67,7 +67,7 @@ def test_only_data_is_logged(
     async def main() -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows) as rig:
             size = await _full(rig, policy)
-            for cells in range(1, rig.running.context.data_count):
+            for cells in range(1, rig.running.context.code.data_count):
                 tried.clear()
                 logged = rig.running.context.journal.ring.position
                 # From the stripe before on: one whole stripe, then the beginning.
@@ -135,7 +135,8 @@ def test_a_member_that_cannot_be_read(
     async def main(role: int) -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows) as rig:
             size = await _full(rig, "rcw")
-            rig.members[role].error(["read"], offset_bytes=rig.running.context.data_offset)
+            begin = rig.running.member_set.data_offset
+            rig.members[role].error(["read"], offset_bytes=begin)
             tried.clear()
             await rig.put(STRIPE * size, random.Random(2).randbytes(2 * CHUNK))
             assert sum(tried.values()) == 1

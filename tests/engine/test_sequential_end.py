@@ -47,7 +47,7 @@ async def begun(
         await put(rig, 0, random.Random(1).randbytes(len(rig.model)))
         await array.set("parity.policy", policy)
         await array.context.journal.drain()
-        size = array.context.data_count * CHUNK
+        size = array.context.code.data_count * CHUNK
         await put(rig, STRIPE * size, random.Random(2).randbytes(size - lacking * CHUNK))
         assert STRIPE in array.context.journal.unsettled.whole_cells.cells, (
             "the stripe is not being filled"
@@ -62,7 +62,8 @@ async def begun(
 def test_a_member_that_writes_late(layout: str, width: int, rows: int, lacking: int) -> None:
     async def main(late: int) -> None:
         async with begun(layout, width, rows, "rmw", lacking) as (rig, array, at):
-            rig.members[late].error(["write"], offset_bytes=array.context.data_offset, count=1)
+            begin = array.member_set.data_offset
+            rig.members[late].error(["write"], offset_bytes=begin, count=1)
             await put(rig, at, random.Random(3).randbytes(lacking * CHUNK))
             assert not array.member_set.lost, "it was written when tried once more"
             await rig.compare()
@@ -99,7 +100,7 @@ def test_another_member_that_fails_then(
                 return done
 
             monkeypatch.setattr(StripeEnd, "write", failing)
-            offset = array.context.data_offset
+            offset = array.context.member_set.data_offset
             rig.members[last].error(["write"], offset_bytes=offset, count=1)
             await put(rig, at, random.Random(3).randbytes(lacking * CHUNK))
             await rig.compare()
@@ -120,9 +121,9 @@ def test_the_rest_of_a_request_is_written_without_a_member_that_failed_then(
 
     async def main(gone: int) -> None:
         async with begun(layout, width, rows, "traditional", 2) as (rig, array, at):
-            offset = array.context.data_offset
+            offset = array.context.member_set.data_offset
             rig.members[gone].error(["write"], offset_bytes=offset)
-            size = (2 + more * array.context.data_count) * CHUNK
+            size = (2 + more * array.context.code.data_count) * CHUNK
             await put(rig, at, noise(size, 3))
             assert array.member_set.lost == {gone}
             await rig.compare()
@@ -151,7 +152,7 @@ def test_a_recovery_that_is_cut_after_many_were_closed(
             await rig.in_place()
             await rig.put(len(rig.model) - CHUNK, random.Random(2).randbytes(CHUNK))
             context = rig.running.context
-            size = context.data_count * CHUNK
+            size = context.code.data_count * CHUNK
             for stripe in range(stripes):
                 data = random.Random(stripe).randbytes(size)
                 await rig.put(stripe * size, data[: 2 * CHUNK])
@@ -243,7 +244,7 @@ def test_members_that_never_take_it_at_once_get_no_second_mark() -> None:
             await rig.put(0, noise(len(rig.model)))
             await rig.in_place()
             context = rig.running.context
-            size = context.data_count * CHUNK
+            size = context.code.data_count * CHUNK
             marked = []
             for stripe in range(3):
                 await context.dirty_bitmap.clean_quiet(all_regions=True)

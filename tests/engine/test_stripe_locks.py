@@ -26,7 +26,7 @@ def test_parallel_writes_to_one_stripe_end_consistent(
             array = rig.running
             await array.set("parity.policy", policy)
             await rig.put(0, random.Random(seed).randbytes(len(rig.model) // 2))
-            stripe_bytes = array.context.data_count * CHUNK
+            stripe_bytes = array.context.code.data_count * CHUNK
             rng = random.Random(seed)
             writes = []
             for number in range(24):

@@ -94,7 +94,8 @@ def test_only_what_changed_is_visited(
             result = await come_back(rig, 1, member)
             assert result["catches_up"] is True
             regions = rig.running.context.layout.stripes / 64
-            on_member = size / rig.running.context.data_count / rig.running.context.layout.stripes
+            made = rig.running.context.layout
+            on_member = size / made.code.data_count / made.stripes
             written = rig.log.bytes_of(WRITE, rig.data, member.path)
             share = (changed / size) * (1 if not options.get("params") else 1.0)
             # the range, the small write, and a region at each end of both

@@ -128,7 +128,7 @@ async def torn(rig: SpyRig, role: Role) -> tuple[list[bytes], Chunk, list[Chunk]
     """
     context = rig.running.context
     images = [bytearray(image) for image in rig.images()]
-    places = {cell: context.position(TORN, cell) for cell in cell_range(0, context.data_count)}
+    places = {cell: context.position(TORN, cell) for cell in cell_range(0, context.code.data_count)}
     cell = next(cell for cell, (other, _) in places.items() if other != role)
     other, place = places[cell]
     images[other][place : place + CHUNK] = noise(CHUNK, 9)

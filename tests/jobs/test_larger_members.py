@@ -149,10 +149,10 @@ def test_what_was_added_to_a_member_after_it_joined_need_not_be_zero() -> None:
             grown.append(RamMember(4 << 20, name=member.path, reads_zero=False))
             grown[-1].memory[:] = bytes(member.memory) + noise.randbytes(2 << 20)
         async with open_array(grown) as array:
-            assert array.context.all_read_zero
+            assert array.context.zeros.all_roles
             before = array.size_bytes
             await array.larger_members.use()
-            assert not array.context.zero_roles
+            assert not array.context.zeros.roles
             assert [r.size_bytes for r in array.member_set.config.members] == [4 << 20] * 4
             assert bytes(await array.read(before, 1 << 20)) == bytes(1 << 20)
             await array.write(before + 100, b"new")

@@ -36,7 +36,7 @@ async def replace_failed(rig: SpyRig, role: int) -> tuple[int, FaultMember]:
 def test_a_rebuild_moves_what_was_written_and_nothing_else(layout: str, width: int) -> None:
     async def main() -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, stripes=5000) as rig:
-            stripe_bytes = rig.running.context.data_count * CHUNK
+            stripe_bytes = rig.running.context.code.data_count * CHUNK
             for stripe in (0, 1234, 1235, 4999):
                 await rig.put(stripe * stripe_bytes, noise(stripe_bytes, stripe))
             job, new = await replace_failed(rig, 1)

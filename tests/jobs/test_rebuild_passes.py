@@ -52,7 +52,7 @@ async def keep_busy(rig: SpyRig) -> None:
     """Write what a rebuild needs two windows for."""
     context = rig.running.context
     window = (WINDOW_BYTES // CHUNK) * rig.width // context.code.columns // context.code.rows
-    await rig.put(0, noise(1, 2 * window * context.data_count * CHUNK))
+    await rig.put(0, noise(1, 2 * window * context.code.data_count * CHUNK))
 
 
 async def write_first(rig: SpyRig, stripe: int, cells: int) -> None:
@@ -86,7 +86,8 @@ async def write_past_a_watermark(
     context, member_set = rig.running.context, rig.running.member_set
     at = context.layout.logical(stripe, cell) * CHUNK - before
     lost = context.layout.lost_cells(stripe, member_set.lost)
-    parities = (context.data_count + p for p, s in enumerate(context.code.support) if s >> cell & 1)
+    code = context.code
+    parities = (code.data_count + p for p, s in enumerate(code.support) if s >> cell & 1)
     fault = held(rig, stripe, next(c for c in (cell, *parities) if not lost >> c & 1))
     await rig.running.set("speed_max", "64KiB")  # the first window is not limited yet
     job = (await rig.running.replace_disk(ROLE, rig.new_member()))["job"]
@@ -356,7 +357,7 @@ def test_a_first_write_that_begins_between_the_stripes_of_a_window(journal: str)
             job = (await rig.running.replace_disk(ROLE, new))["job"]
             async with trio.open_nursery() as nursery:
                 await until(lambda: at_rebuild.hits)
-                at_write = held(rig, stripe, context.data_count)  # the parity has all of it
+                at_write = held(rig, stripe, context.code.data_count)  # the parity has all of it
                 nursery.start_soon(write_first, rig, stripe, 1 << cell)
                 await trio.sleep(1)
                 assert at_write.hits or journal != "none"

@@ -32,7 +32,7 @@ def test_flushed_content_beside_a_first_write_survives_a_cut_and_a_loss(mode: st
             array = rig.running
             context = array.context
             await array.set("journal", mode)
-            stripe_bytes = context.data_count * CHUNK
+            stripe_bytes = context.code.data_count * CHUNK
             await rig.put(0, noise(SKIPPED * stripe_bytes))
             await rig.put((SKIPPED + 1) * stripe_bytes, noise(40 * stripe_bytes))
             await rig.in_place()

@@ -338,7 +338,7 @@ def test_a_position_counts_for_the_next_start_alone() -> None:
             (job,) = (j for j in array.jobs.running() if isinstance(j, Replace))
             assert job.next_stripe > 2
             job.limit(8192, 8192)
-            behind = 2 * array.context.data_count * CHUNK
+            behind = 2 * array.context.code.data_count * CHUNK
             await rig.put(0, noise(behind, 4))  # its region is marked
             await trio.sleep(0.1)
             before = rig.images()[-1]

@@ -113,7 +113,7 @@ def test_a_repair_that_had_to_assume_says_so(layout: str, width: int) -> None:
     async def main() -> None:
         async with spying(layout, width, chunk_bytes=CHUNK) as rig:
             await rig.put(0, noise(len(rig.model)))
-            data_count = rig.running.context.data_count
+            data_count = rig.running.context.code.data_count
             await rot(rig, 3, copy=data_count)  # the parity, or the second copy
             await rot(rig, 4 * data_count)  # a data chunk
             result = await scrub(rig, repair=True)
@@ -228,7 +228,8 @@ def test_a_repair_of_what_the_log_still_holds_goes_through_the_log() -> None:
             await rig.put(0, noise(len(rig.model)))
             stripe, _role, _ = await rot(rig, 30)
             journal = rig.running.context.journal
-            rig.running.context.use_policy("rmw")  # else the parity would agree with what is rotten
+            # else the parity would agree with what is rotten
+            rig.running.context.policies.use("rmw")
             await rig.put(31 * CHUNK + 512, noise(2 * CHUNK - 512, 1))  # most: with the parity
             journal.set_mode("none")
             assert journal.holds(stripe)

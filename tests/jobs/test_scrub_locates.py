@@ -75,8 +75,8 @@ def test_one_lying_cell_a_stripe_is_located_named_and_mended(name: str, width: i
         liars = {}
         cells = {}
         for stripe in range(STRIPES):
-            first, end = (context.data_count, len(context.code.cells)) if stripe % 2 else (0, 0)
-            cell = case.rng.randrange(first, end or context.data_count)
+            data_count, count = context.code.data_count, len(context.code.cells)
+            cell = case.rng.randrange(*((data_count, count) if stripe % 2 else (0, data_count)))
             cells[stripe] = cell
             liars[stripe] = await case.rot(stripe, cell, *case.somewhere())
         rotten = case.images()
@@ -87,7 +87,7 @@ def test_one_lying_cell_a_stripe_is_located_named_and_mended(name: str, width: i
             stripe = finding["stripe"]
             assert finding["located"] is True
             assert [member["role"] for member in finding["members"]] == [liars[stripe]]
-            is_data = cells[stripe] < context.data_count
+            is_data = cells[stripe] < context.code.data_count
             chunks = [offset // CHUNK for offset in finding["image_offsets"]]
             assert chunks == ([context.layout.logical(stripe, cells[stripe])] if is_data else [])
         mended = await case.scrub(repair=True)
@@ -138,7 +138,7 @@ def test_two_lying_members_are_not_guessed(name: str, width: int) -> None:
         assert (finding["located"], finding["assumed_data_right"]) == (False, True)
         assert result["assumed"] == 1
         # Data stays as it was found, wrong where it was wrong; parity follows it, and says no more.
-        for cell in (cell for cell in cells if cell < context.data_count):
+        for cell in (cell for cell in cells if cell < context.code.data_count):
             at = context.layout.logical(1, cell) * CHUNK + 1030
             case.rig.model[at : at + 40] = await case.rig.get(at, 40)
         await case.rig.compare()

@@ -163,7 +163,7 @@ def test_a_restoration_passes_what_nothing_gives_back_and_lists_it() -> None:
         chunk = next(
             n for n, cell in enumerate(rig.bundles.cells_of(Role(1))) if cell // 3 == bundle
         )
-        rig.members[damaged].lose_sectors(array.context.data_offset + chunk * CHUNK)
+        rig.members[damaged].lose_sectors(array.context.member_set.data_offset + chunk * CHUNK)
         await array.set("restore.after", "0")
         await array.fail_disk(lost)
         await trio.sleep(3)

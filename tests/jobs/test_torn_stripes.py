@@ -32,12 +32,12 @@ async def torn(name: str, dropped_cell: int) -> AsyncIterator[tuple[SpyRig, list
         dropped_cell %= len(context.code.cells)
         role, place = context.position(5, dropped_cell)
         before = bytes(rig.rams[role].memory[place : place + CHUNK])
-        size = context.data_count * CHUNK
+        size = context.code.data_count * CHUNK
         await rig.put(5 * size, noise(size, 3))
         picture = [bytearray(image) for image in rig.images()]
         picture[role][place : place + CHUNK] = before
         now = bytearray(rig.model)
-        if dropped_cell < context.data_count:
+        if dropped_cell < context.code.data_count:
             at = context.layout.logical(5, dropped_cell) * CHUNK
             now[at : at + CHUNK] = before
         yield rig, [bytes(image) for image in picture], bytes(now)
@@ -49,7 +49,7 @@ def test_what_is_written_after_the_crash_is_not_built_on_torn_parity(name: str) 
 
     async def main() -> None:
         async with torn(name, -1) as (rig, picture, _):
-            count, layout = rig.running.context.data_count, rig.running.context.layout
+            count, layout = rig.running.context.code.data_count, rig.running.context.layout
             expected = bytearray(rig.model)
         at = 5 * count * CHUNK + 512
         expected[at : at + 700] = noise(700, 4)
@@ -141,7 +141,7 @@ def test_without_a_journal_torn_parities_outvote_no_neighbour(name: str) -> None
             old, picture = bytes(rig.model), [bytearray(image) for image in rig.images()]
             change = noise(CHUNK, 8)
             for stripe in range(context.layout.stripes):
-                cell = stripe % context.data_count
+                cell = stripe % context.code.data_count
                 for parity in context.code.affects[cell]:
                     role, place = context.position(stripe, parity)
                     for at, byte in enumerate(change):
@@ -163,11 +163,11 @@ def test_a_stripe_that_accuses_two_members_is_torn_not_rotten(name: str) -> None
         async with filled(name) as rig:
             context = rig.running.context
             old, picture = bytes(rig.model), [bytearray(image) for image in rig.images()]
-            for sector, cell in enumerate((0, context.data_count - 1)):
+            for sector, cell in enumerate((0, context.code.data_count - 1)):
                 for parity in context.code.affects[cell]:
                     role, place = context.position(5, parity)
                     picture[role][place + 512 * sector] ^= 0x55
-            assert context.code.column_of[0] != context.code.column_of[context.data_count - 1]
+            assert context.code.column_of[0] != context.code.column_of[context.code.data_count - 1]
         async with restarted([bytes(image) for image in picture]) as array:
             assert bytes(await array.read(0, len(old))) == old
 
@@ -185,7 +185,7 @@ def test_a_rebuild_before_the_resync_makes_no_content_of_a_torn_stripe(name: str
             old, picture = bytes(rig.model), [bytearray(image) for image in rig.images()]
             stripe = context.layout.stripes // 2
             cell = next(
-                c for c in range(context.data_count) if context.layout.place(stripe, c)[0] != 1
+                c for c in range(context.code.data_count) if context.layout.place(stripe, c)[0] != 1
             )
             role, place = context.position(stripe, cell)
             picture[role][place : place + CHUNK] = noise(CHUNK, 9)

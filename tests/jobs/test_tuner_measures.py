@@ -24,7 +24,7 @@ from tests.support.tuning import CHUNK, MIB, with_array
 
 def test_streams_and_random_uses_are_told_apart() -> None:
     async def scenario(array: Array, model: bytearray) -> None:
-        access = array.context.access
+        access = array.context.traffic.heat
         assert isinstance(access, AccessStats)
         chunks = len(model) // CHUNK
         rng = random.Random(3)
@@ -45,7 +45,7 @@ def test_hot_chunks_beside_each_other_are_no_stream() -> None:
     """They stayed on the disk: a neighbour had been used among the last 32 requests."""
 
     async def scenario(array: Array, model: bytearray) -> None:
-        access = array.context.access
+        access = array.context.traffic.heat
         assert isinstance(access, AccessStats)
         rng = random.Random(3)
         hot = [chunk + beside for chunk in range(0, 160, 10) for beside in (0, 1)]
@@ -103,8 +103,8 @@ def test_access_times_survive_in_the_table() -> None:
             table = layout_of(array)
             assert int(table.interval[hottest]) == interval
             assert int(table.last[hottest]) == last
-            assert isinstance(array.context.access, AccessStats)
-            assert array.context.access.ticks() > last, "time goes on from there"
+            assert isinstance(array.context.traffic.heat, AccessStats)
+            assert array.context.traffic.heat.ticks() > last, "time goes on from there"
 
     run(scenario)
 

@@ -80,7 +80,7 @@ def test_a_parity_that_was_computed_without_its_member(journal: str) -> None:
             at = context.layout.logical(STRIPE, CellIndex(1)) * CHUNK
             await rig.put(at, noise(512, 1))
             assert STRIPE in context.journal.unsettled
-            role = context.position(STRIPE, CellIndex(context.data_count))[0]
+            role = context.position(STRIPE, CellIndex(context.code.data_count))[0]
             images = await cut_while_unpublished(rig, role, context.journal.place)
             await check_old_content(rig, images, expected, role, CellIndex(0))
 

@@ -40,7 +40,7 @@ async def prepare(rig: SpyRig, mode: str = "partial") -> None:
 
 def stripe_bytes(rig: SpyRig) -> int:
     """Return how much of the image is in one stripe."""
-    return rig.running.context.data_count * CHUNK
+    return rig.running.context.code.data_count * CHUNK
 
 
 def refuse(rig: SpyRig, times: int | None = 1) -> list[Fault]:
@@ -344,7 +344,7 @@ def test_what_is_too_large_or_has_no_room_is_logged_by_itself(
         async with spying(layout, width, chunk_bytes=large, stripes=STRIPES // 2, rows=4) as rig:
             await prepare(rig, mode)
             journal = rig.running.context.journal
-            stripe = rig.running.context.data_count * large
+            stripe = rig.running.context.code.data_count * large
 
             async def together(*writes: tuple[int, bytes]) -> int:
                 before = journal.ring.next_sequence

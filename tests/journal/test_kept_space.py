@@ -18,7 +18,7 @@ CHUNK = 16384
 
 async def _write(rig: SpyRig, stripes: range, rng: random.Random) -> None:
     """Write pieces of all shapes to *stripes*, of which nobody else writes any."""
-    size = rig.running.context.data_count * CHUNK
+    size = rig.running.context.code.data_count * CHUNK
     for _ in range(40):
         at = rng.choice(stripes) * size + rng.randrange(size // 512) * 512
         length = rng.choice((512, 4096, 4096, CHUNK, 2 * CHUNK, size // 2, size - 512))

@@ -48,7 +48,7 @@ def test_what_readers_have_seen_is_logged_before_the_next_change(layout: str, wi
                 member.error(("write",), offset_bytes=log.offset, length_bytes=log.length)
                 for member in rig.members
             ]
-            offset, content = 5 * context.data_count * CHUNK, random.Random(2).randbytes(PAGE)
+            offset, content = 5 * context.code.data_count * CHUNK, random.Random(2).randbytes(PAGE)
             with pytest.raises(MemberError) as caught:
                 await rig.running.write(offset, content)
             assert caught.value.errno == errno.EIO

@@ -160,7 +160,7 @@ def test_a_law_that_a_background_task_would_break_ends_no_array(monkeypatch: Pat
             ):
                 monkeypatch.setattr(owner, name, breaking(name))
             array.context.bad_chunks.add(Chunk(1))
-            array.member_set.unreadable.add(Role(0), array.context.data_offset // CHUNK)
+            array.member_set.unreadable.add(Role(0), array.context.member_set.data_offset // CHUNK)
             with pytest.raises(LawError):
                 await pool.array("fast").delete(volume, lose_data=True)
             pool.array("fast").wiper.ask()

@@ -38,12 +38,12 @@ def test_a_volume_moves_and_is_all_there() -> None:
             before, uuid = await content(volume), volume.uuid
             free = pool.array("fast").free_bytes()
             source = pool.array("fast").array
-            read = source.context.counters.read_bytes
+            read = source.context.traffic.read_bytes
             job = await start_move(pool, "mail", "slow")
             status = await source.jobs.wait(job)
             assert (status["kind"], status["state"]) == ("move", "done")
             # written chunks alone are read, once
-            assert source.context.counters.read_bytes - read == PAGES // 2 * PAGE
+            assert source.context.traffic.read_bytes - read == PAGES // 2 * PAGE
             assert pool.find("mail") == (pool.array("slow"), volume)
             assert await content(volume) == before
             await is_tidy(pool)
@@ -240,7 +240,7 @@ def test_a_move_alone_reads_and_writes_each_byte_once_at_the_disks_speed() -> No
                 seconds.append(trio.current_time() - started_s)
             await pool.array("slow").delete(other, lose_data=True)
             await pool.array("slow").wiped()
-            counters = [pool.array(name).array.context.counters for name in ("fast", "slow")]
+            counters = [pool.array(name).array.context.traffic for name in ("fast", "slow")]
             before = counters[0].read_bytes, counters[1].write_bytes
             started_s = trio.current_time()
             await start_move(pool, "mail", "slow")

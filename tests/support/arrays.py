@@ -193,7 +193,7 @@ class Rig:
                 if role in context.member_set.lost_at(stripe):
                     continue
                 buffer = memoryview(bytearray(len(content)))
-                place = position + (address & context.inner_mask)
+                place = position + (address & context.chunk_bytes - 1)
                 try:
                     await context.member_set.read([(role, place, [buffer], len(buffer))])
                 except MemberLostError:

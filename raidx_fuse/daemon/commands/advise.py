@@ -144,14 +144,14 @@ class Advice:
 
     def _counter(self) -> PlaceHeat | None:
         """Return what counts for a fixed layout."""
-        access = self._array.context.access
+        access = self._array.context.traffic.heat
         if isinstance(access, RequestHeat):
             access = access.behind
         return access if isinstance(access, PlaceHeat) else None
 
     async def _forecasts(self, model: Model, planned: Heat) -> list[Forecast]:
         array, context = self._array, self._array.context
-        data = context.data_offset
+        data = context.member_set.data_offset
         chunks = {
             int(role): max(0, queue.member.size_bytes - data) >> context.shift
             for role, queue in by_role(context.member_set.queues)
@@ -233,7 +233,7 @@ class Advice:
 
 
 def _arrivals(array: Array) -> int:
-    access = array.context.access
+    access = array.context.traffic.heat
     if isinstance(access, RequestHeat):
         access = access.behind
     return access.arrivals if isinstance(access, AccessStats | PlaceHeat) else 0

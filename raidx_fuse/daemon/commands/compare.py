@@ -211,7 +211,7 @@ class Comparison:
                 "cell": layout.code.name_of(cell),
                 "role": role,
                 "path": before.paths.get(role),
-                "member_offset": context.data_offset + (chunk << context.shift),
+                "member_offset": context.member_set.data_offset + (chunk << context.shift),
                 "written": not unwritten >> cell & 1,
                 "lost": False,
             }
@@ -227,7 +227,7 @@ class Comparison:
             stripe = Stripe(number)
             for cell in cells_of(layout.code.all_mask & ~self._unwritten(before, stripe)):
                 then.add(stripe, cell, before.place(stripe, cell)[0], layout)
-        access = self._context.access
+        access = self._context.traffic.heat
         rates = access if isinstance(access, AccessStats) else None
         if rates is not None:
             rates.digest()

@@ -206,7 +206,7 @@ class LabCommands:
     def _places(self) -> dict[str, tuple[int, int]]:
         """Return path -> (role, offset of the data area in bytes) of the members of all arrays."""
         return {
-            array.membership.path_of(record): (record.role, array.context.data_offset)
+            array.membership.path_of(record): (record.role, array.context.member_set.data_offset)
             for array in self._arrays
             for record in array.member_set.config.members
         }
@@ -282,7 +282,7 @@ def _on_operations(
     kind, operations = kinds[fault]
     if fault in ON_WRITES and count is None:
         count = 1
-    begin = array.context.data_offset if at is None and fault in ON_WRITES else at or 0
+    begin = array.context.member_set.data_offset if at is None and fault in ON_WRITES else at or 0
     shift = 0
     if fault == "misdirect":
         shift = generator.randrange(1, SHIFT_CHUNKS_MAX + 1) * array.context.chunk_bytes

@@ -71,7 +71,7 @@ class Trace:
         return document | {
             "stripes": context.layout.stripes,
             "chunk_size": context.chunk_bytes,
-            "data_offset": context.data_offset,
+            "data_offset": context.member_set.data_offset,
         }
 
     # -- noting ------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class Trace:
         log: set[int] = set()
         other = 0
         for _, role, writes, offset, size_bytes in reversed(operations):
-            if offset < self._array.context.data_offset:
+            if offset < self._array.context.member_set.data_offset:
                 if writes and regions.log.offset <= offset < regions.log.end:
                     log.add(role)
                 else:
@@ -146,8 +146,8 @@ class Trace:
     def _cells_of(self, role: Role, offset: int, size_bytes: int) -> Iterator[tuple[int, str]]:
         """Yield (stripe, name of the cell) of the first `CELLS_MAX` chunks of a range."""
         context = self._array.context
-        first = (offset - context.data_offset) >> context.shift
-        last = (offset + max(1, size_bytes) - 1 - context.data_offset) >> context.shift
+        first = (offset - context.member_set.data_offset) >> context.shift
+        last = (offset + max(1, size_bytes) - 1 - context.member_set.data_offset) >> context.shift
         for chunk in range(first, min(last + 1, first + CELLS_MAX)):
             try:
                 found = context.layout.inverse(role, MemberChunk(chunk))

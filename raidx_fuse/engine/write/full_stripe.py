@@ -71,8 +71,8 @@ def extents(context: ArrayContext) -> list[Extent]:
         if not layout.contiguous or not layout.aligned:
             return []
         columns = [(c, list(map(int, cells))) for c, cells in enumerate(code.column_cells)]
-        end = layout.stripes * context.data_count
-        return [Extent(0, end, context.data_count, encoder(code), columns, [])]
+        end = layout.stripes * context.code.data_count
+        return [Extent(0, end, context.code.data_count, encoder(code), columns, [])]
     found = []
     counts = [g.columns * g.rows if g.in_order else 0 for g in layout.generations]
     bounds = [(g.start, g.end, n) for g, n in zip(layout.generations, counts, strict=True)]
@@ -147,7 +147,7 @@ class FullStripeWrite:
         if left is None:
             return None
         pending = keep_locked(context, stripe_range(row, stop), left, arena)
-        context.counters.full_stripe += stop - row
+        context.traffic.full_stripe += stop - row
         if context.cache is not None and pending is None:
             context.cache.keep(first << shift, content)
         return first << shift, end << shift, pending
@@ -193,7 +193,7 @@ class FullStripeWrite:
         runs: list[list[Run]] = [[] for _ in range(layout.width)]
         array: Bytes | None = np.frombuffer(content, dtype=np.uint8) if sums else None
         slots = iter(arena.slots(size, (stop - row) * sums) if sums else [])
-        position, at = context.data_offset + row * strip_bytes, 0
+        position, at = context.member_set.data_offset + row * strip_bytes, 0
         for stripe in stripe_range(row, stop):
             starts = range(at, at + stripe_bytes, size)
             buffers = [content[start : start + size] for start in starts]
@@ -244,7 +244,7 @@ class StripeEnd:
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
         layout, code = context.layout, context.code
-        self._stripe_bytes = context.data_count << context.shift
+        self._stripe_bytes = context.code.data_count << context.shift
         self._fits = layout.contiguous and layout.aligned and code.parity_count > 0
         self._routes = healthy_routes(context.code.parity_count > 0)
         self._encoder = encoder(code)
@@ -257,7 +257,7 @@ class StripeEnd:
         """
         context = self.context
         stripe, inner = stripe_and_inner(offset, self._stripe_bytes)
-        if not inner or inner & context.inner_mask or not self._fits:
+        if not inner or inner & context.chunk_bytes - 1 or not self._fits:
             return None
         journal, unsettled = context.journal, context.journal.unsettled
         if self._stripe_bytes - inner > length or not self._routes[journal.mode].fills:
@@ -308,7 +308,7 @@ class StripeEnd:
         self._is_synchronous, pending = self._place(stripe, filled, view[:size])
         if not self._is_synchronous:
             return None
-        context.counters.full_stripe += 1
+        context.traffic.full_stripe += 1
         if pending is not None:
             return size, pending
         for cell in (*cells_of(filled), *cells_of(context.code.parity_mask)):
@@ -347,7 +347,7 @@ class StripeEnd:
             cells.append(buffer)
             arrays.append(array)
         self._encoder.run(arrays)
-        position = context.data_offset + (stripe * code.rows << context.shift)
+        position = context.member_set.data_offset + (stripe * code.rows << context.shift)
         size = code.rows << context.shift
         roles = context.layout.roles(stripe)
         left = write_synchronously(

@@ -68,7 +68,7 @@ class Mender:
         unreadable = context.member_set.unreadable
         while True:
             epoch = context.layout_epoch
-            chunk = MemberChunk(page * PAGE_BYTES - context.data_offset >> context.shift)
+            chunk = MemberChunk(page * PAGE_BYTES - context.member_set.data_offset >> context.shift)
             found = context.layout.inverse(role, chunk)
             if found is None:  # nothing lies there
                 unreadable.discard(role, page)

@@ -120,10 +120,10 @@ class ScatteredPiece(Piece):
 
 def split(context: ArrayContext, offset: int, at: int, length: int) -> list[Piece]:
     """Cut the bytes *at*..*length* - 1 of a request at *offset* into pieces, one per stripe."""
-    layout, shift, mask = context.layout, context.shift, context.inner_mask
+    layout, shift, mask = context.layout, context.shift, context.chunk_bytes - 1
     if not layout.contiguous:
         return _split_scattered(context, offset, at, length)
-    span = context.data_count
+    span = context.code.data_count
     pieces = []
     while at < length:
         stripe, first = layout.locate(offset + at >> shift)
@@ -137,7 +137,7 @@ def split(context: ArrayContext, offset: int, at: int, length: int) -> list[Piec
 
 
 def _split_scattered(context: ArrayContext, offset: int, at: int, length: int) -> list[Piece]:
-    locate, shift, mask = context.layout.locate, context.shift, context.inner_mask
+    locate, shift, mask = context.layout.locate, context.shift, context.chunk_bytes - 1
     pieces: dict[int, Piece] = {}
     while at < length:
         stripe, cell = locate(offset + at >> shift)
@@ -214,7 +214,7 @@ class Preparer:
             if context.cache is not None:
                 sources = (rmw.read_mask if rmw else 0) | (rcw.read_mask if rcw else 0)
                 known = context.cached(stripe, sources, low, high)
-            plan = context.policy(rmw, rcw, stripe, known)
+            plan = context.policies.current(rmw, rcw, stripe, known)
             work.plans.append((plan, plan.pre_reads_beside(known)))
             found = self._prepare_band(piece, plan, low, high, view, work, known)
             if context.cache is not None:
@@ -337,7 +337,7 @@ class Preparer:
                 continue
             role, position = context.position(piece.stripe, cell)
             work.reserve.append((role, position))
-            if role in context.zero_roles:
+            if role in context.zeros.roles:
                 continue
             at = 0
             for low, high in [*sorted(ranges), (context.chunk_bytes, context.chunk_bytes)]:

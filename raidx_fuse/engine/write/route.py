@@ -91,7 +91,7 @@ def state_of(context: ArrayContext, stripe: Stripe) -> StripeState:
         context.code.parity_count > 0,
         lost,
         context.unwritten_cells(stripe),
-        context.all_read_zero,
+        context.zeros.all_roles,
         journal.holds(stripe),
         may_follow=may_follow(context, stripe),
         filling=journal.is_filling,
@@ -154,7 +154,7 @@ def shape_of(context: ArrayContext, piece: Piece) -> Shape:
         and layout.aligned
         and touched == piece.whole_cells(context.chunk_bytes)
     )
-    return Shape(touched, from_front, 2 * touched.bit_count() > context.data_count)
+    return Shape(touched, from_front, 2 * touched.bit_count() > context.code.data_count)
 
 
 def logs_data_only(state: StripeState, shape: Shape) -> bool:

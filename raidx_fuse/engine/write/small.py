@@ -49,19 +49,19 @@ class SmallWrite:
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
         self._plans = [
-            write_plans(context.code, 1 << cell, 0, 0) for cell in range(context.data_count)
+            write_plans(context.code, 1 << cell, 0, 0) for cell in range(context.code.data_count)
         ]
         self._slots_needed = max(
             len(plan.reads) + len(plan.outputs) for pair in self._plans for plan in pair if plan
         )
         self._routes = healthy_routes(context.code.parity_count > 0)
-        self._large = context.data_count < 2  # a cell is more than half of the stripe
+        self._large = context.code.data_count < 2  # a cell is more than half of the stripe
         self._whole_bytes = context.chunk_bytes if self._large else -1  # of a full stripe
         self._fills = context.layout.contiguous and context.layout.aligned
         self._has_parity = context.code.parity_count > 0 and not context.code.is_copies
         self._policy: Policy | None = None  # the policy that made *_chosen*
         self._chosen: list[BandPlan] = []
-        cells = cell_range(0, context.data_count)
+        cells = cell_range(0, context.code.data_count)
         self._rmw_parities = [_changed_by(cell, self._plans[cell][0]) for cell in cells]
         self._slots: dict[int, list[Slot]] = {}
         self._renew()
@@ -96,7 +96,7 @@ class SmallWrite:
                 follows = not (self._large or journal.is_filling) or stripe in journal.unsettled
                 if follows or (not cell and length == context.chunk_bytes and self._fills):
                     return self._log_data(stripe, cell, offset, data, length)
-        policy = context.policy
+        policy = context.policies.current
         plan = self._chosen[cell] if policy is self._policy else self._choose(policy, cell)
         if plan is None:
             return None
@@ -110,7 +110,7 @@ class SmallWrite:
         elif routes.marks and not context.dirty_bitmap.touch(stripe):
             return None
         queues = context.member_set.readable
-        base = context.data_offset + (offset & context.inner_mask)
+        base = context.member_set.data_offset + (offset & context.chunk_bytes - 1)
         role, member_chunk = layout.place(stripe, cell)
         position = base + (member_chunk << shift)
         writes: list[MemberIO] = [(role, position, [data], length)]
@@ -130,7 +130,7 @@ class SmallWrite:
             committed = journal.commit_now(stripe, writes)
             if committed is None:
                 return None  # no space, or not synchronously: the general path waits
-            context.counters.count_plan(plan.kind, len(plan.reads))
+            context.traffic.count_plan(plan.kind, len(plan.reads))
             return stripe, committed
         left: list[MemberIO] = []
         for request in writes:
@@ -144,7 +144,7 @@ class SmallWrite:
         if left:
             self._renew()  # the writes that are left own the memory now
         context.unflushed_writes.count += 1
-        context.counters.count_plan(plan.kind, len(plan.reads))
+        context.traffic.count_plan(plan.kind, len(plan.reads))
         return stripe, left
 
     def _log_data(
@@ -152,7 +152,7 @@ class SmallWrite:
     ) -> Done | None:
         """Log *data* without its parity, which follows at the checkpoint; return as `write`."""
         context = self.context
-        low = offset & context.inner_mask
+        low = offset & context.chunk_bytes - 1
         role, position = context.position(stripe, cell)
         if data.__class__ is not bytes:  # the log keeps it: it must not change
             data = bytes(data)

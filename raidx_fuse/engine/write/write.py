@@ -132,24 +132,25 @@ class Writer:
         started_s = context.member_set.clock()
         view = memoryview(data)
         length = len(view)
-        context.counters.writes += 1
-        context.counters.write_bytes += length
+        traffic = context.traffic
+        traffic.writes += 1
+        traffic.write_bytes += length
         if not length:
             return
-        access = context.access
-        if access is not None:
+        heat = traffic.heat
+        if heat is not None:
             first, last = offset >> context.shift, offset + length - 1 >> context.shift
             if first == last:
-                noted = access.noted
+                noted = heat.noted
                 noted.append(~first)
                 if not len(noted) & SAMPLE_MASK:
-                    access.sample()
+                    heat.sample()
             else:
-                access.note(first, last, is_write=True)
+                heat.note(first, last, is_write=True)
         passage: Passage | None = None  # of a write that suspends
         fast = self._is_healthy()
         at = 0
-        whole_cells = length >= context.chunk_bytes and not offset & context.inner_mask
+        whole_cells = length >= context.chunk_bytes and not offset & context.chunk_bytes - 1
         try:
             if fast and whole_cells and context.journal.unsettled.current:
                 stripe = self._stripe_end.completed(offset, length)
@@ -167,10 +168,10 @@ class Writer:
                         context.member_set.require_published("a write")
                         fast = False  # a member may have failed meanwhile
                 if at == length:
-                    context.count_synchronous(started_s)
+                    traffic.count_synchronous(started_s)
                     return
             ranges = [(at, length)]  # left for the general path
-            small = not at and (offset & context.inner_mask) + length <= context.chunk_bytes
+            small = not at and (offset & context.chunk_bytes - 1) + length <= context.chunk_bytes
             if (
                 fast
                 and small
@@ -185,7 +186,7 @@ class Writer:
                         context.member_set.require_published("a write")
                     elif context.cache is not None:
                         context.cache.wrote(offset, view)
-                    context.count_synchronous(started_s)
+                    traffic.count_synchronous(started_s)
                     return
             # One chunk may be a full stripe, of one data cell.
             if fast and (whole_cells or not small):
@@ -198,7 +199,7 @@ class Writer:
                         context.member_set.require_published("a write")
                     ranges = [(at, middle - offset), (tail, length)]
                     if middle == offset + at and tail == length:
-                        context.count_synchronous(started_s)
+                        traffic.count_synchronous(started_s)
                         return
             if passage is None:
                 gate = context.gate
@@ -206,7 +207,7 @@ class Writer:
             await self._write_general(offset, view, ranges)
             if context.member_set.unpublished:
                 context.member_set.require_published("a write")
-            context.touch(started_s)
+            traffic.count_suspended(started_s)
         finally:
             if passage is not None:
                 leave(passage)
@@ -350,7 +351,7 @@ class Writer:
             first_writes = [piece for piece in begun if self._preparer.fresh(piece)]
             if first_writes:  # an unwritten place, and the parity, may hold part of it now
                 self._completion.note_torn(piece.stripe for piece in first_writes)
-                context.distrust_zeros()
+                context.zeros.distrust()
             raise
         if context.bad_chunks:
             self._forgive(placed + direct + logged)
@@ -448,7 +449,7 @@ class Writer:
         def still_valid() -> bool:
             return epoch == context.member_set.role_epoch
 
-        if fresh and not context.all_read_zero:
+        if fresh and not context.zeros.all_roles:
             # If the bit survives a power cut, so must the content: otherwise the chunk would show
             # what the members held there before. Mode none; or it was, when the route was chosen.
             await context.member_set.flush()
@@ -487,7 +488,7 @@ class Writer:
         """Return True if the cache holds what a write inside one chunk reads or changes."""
         context = self.context
         stripe, cell = context.layout.locate(offset >> context.shift)
-        low = offset & context.inner_mask
+        low = offset & context.chunk_bytes - 1
         return is_cached(context, stripe, [(low, low + length, 1 << cell)])
 
     def _keep(self, every: list[Work]) -> None:
@@ -496,7 +497,7 @@ class Writer:
         cache = context.cache
         assert cache is not None
         for part in every:
-            context.counters.cache_pre_reads += part.cached
+            context.traffic.cache_pre_reads += part.cached
             for address, size, data, changed in part.contents:
                 if changed:
                     cache.forget(address, size)
@@ -505,4 +506,4 @@ class Writer:
 
     def _count(self, plans: list[tuple[BandPlan, int]]) -> None:
         for plan, pre_reads in plans:
-            self.context.counters.count_plan(plan.kind, pre_reads)
+            self.context.traffic.count_plan(plan.kind, pre_reads)

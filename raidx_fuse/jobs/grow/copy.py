@@ -126,7 +126,7 @@ class Reads:
         lent: dict[Role, memoryview | None] = {}
         places = [context.layout.place(*cell) for cell in zip(stripes, cells, strict=True)]
         for role, count in Counter(role for role, _ in places).items():
-            offset = context.data_offset + (first << context.shift)
+            offset = context.member_set.data_offset + (first << context.shift)
             try:
                 lent[role] = member_set.lend(role, offset, span, count * size / span)
             except MemberError:
@@ -193,7 +193,12 @@ class Copier:
         holds, size = context.journal.holds, context.chunk_bytes
         for stripe, cell, view in zip(load.stripes, load.cells, load.views, strict=True):
             role, chunk = self.layout.place_in(stripe, cell, after=not self.back)
-            request = (role, context.data_offset + (chunk << context.shift), [view], size)
+            request = (
+                role,
+                context.member_set.data_offset + (chunk << context.shift),
+                [view],
+                size,
+            )
             if holds(stripe):
                 held.setdefault(stripe, []).append(request)
             else:

@@ -65,7 +65,7 @@ class HolePunching:
             return
         done = False
         try:
-            offset = context.data_offset + (row << context.shift)
+            offset = context.member_set.data_offset + (row << context.shift)
             done = await context.member_set.punch(role, offset, count << context.shift)
         except MemberError as error:
             log.warning("%s; no more holes are punched there", error)

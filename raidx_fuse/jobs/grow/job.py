@@ -254,7 +254,7 @@ class Grow(StallableJob):
 
     def _is_busy(self) -> bool:
         """Return whether users have asked for something a moment ago."""
-        return self.context.member_set.clock() - self.context.foreground_s < BUSY_S
+        return self.context.traffic.idle_s() < BUSY_S
 
     async def work(self, stripes: list[Stripe]) -> int:
         """Copy the blocks of *stripes* and move the position past them; return the bytes copied."""
@@ -278,7 +278,7 @@ class Grow(StallableJob):
             context.migrate_to(Stripe(first if self.back else end))
             return 0
         copied = await self._copy_all(moves, stripes)
-        context.counters.count_moved(copied)
+        context.traffic.count_moved(copied)
         return copied << context.shift
 
     async def checkpoint(self) -> None:

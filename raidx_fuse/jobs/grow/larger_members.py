@@ -83,7 +83,7 @@ class LargerMembers:
     def _room(self) -> int:
         """Return for how many stripes the written map has room."""
         pages = self.member_set.config.regions.pages("written").pages
-        return pages * PAYLOAD_BITS // self.context.data_count
+        return pages * PAYLOAD_BITS // self.context.code.data_count
 
     def _fits_bytes(self) -> int:
         """Return how many bytes of whole chunks fit on each member."""
@@ -209,7 +209,7 @@ class LargerMembers:
         """Change to the array of *larger* in memory, without an await."""
         context, layout = self.context, larger.layout
         self.member_set.change(lambda _config: larger.config)
-        context.note_zero_roles()
+        context.zeros.note()
         context.written.extend(layout.chunks)
         context.dirty_bitmap.reshape(
             layout.stripes, layout.founding_data_count * layout.chunk_bytes

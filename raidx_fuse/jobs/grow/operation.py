@@ -248,7 +248,7 @@ class GrowOperation:
                 # All in memory before the first await: what never enters the gate, a mend or a look
                 # at a stripe, may take stripe locks while the superblocks are written.
                 self.member_set.change(final_config)
-                self.context.note_zero_roles()
+                self.context.zeros.note()
                 layout.finish_growth()
                 self.context.end_growth()
                 await self.member_set.update(lambda config: config)

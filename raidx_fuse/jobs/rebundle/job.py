@@ -157,7 +157,7 @@ class RebundleJob(StallableJob):
                 move = (cells.pop(), target, free.pop(0))
                 if (
                     context.unwritten_cells(bundle) >> column & 1
-                    and target not in context.recorded_zero_roles()
+                    and target not in context.zeros.recorded()
                 ):
                     empty.append(move)
                 else:

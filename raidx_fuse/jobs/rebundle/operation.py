@@ -194,8 +194,8 @@ class RebundleOperation:
     def _renew(self, fresh: Sequence[int] = ()) -> None:
         """Refresh everything that is indexed by role; *fresh* roles have a new member."""
         self.context.journal.chunk_table.renew()
-        if isinstance(self.context.access, AccessStats):
-            self.context.access.renew(fresh)
+        if isinstance(self.context.traffic.heat, AccessStats):
+            self.context.traffic.heat.renew(fresh)
         self.context.take_layout(self.layout)
         self.member_set.refresh()
 
@@ -366,7 +366,7 @@ class RebundleOperation:
                     context.dirty_bitmap.extend(layout.stripes)
                 else:
                     layout.drop_appended()
-        context.note_zero_roles()
+        context.zeros.note()
         log.warning("the image has %d bytes now", self.array.size_bytes)
         for hook in self.array.grow_operation.on_size:
             await hook()

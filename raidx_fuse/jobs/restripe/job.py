@@ -187,7 +187,7 @@ class Restripe(StallableJob):
         source = self.schedule.source
         size = self.window_bytes
         if not size:
-            busy = self.context.member_set.clock() - self.context.foreground_s < BUSY_S
+            busy = self.context.traffic.idle_s() < BUSY_S
             size = IDLE_BYTES
             if busy or self.speed_max_bytes:
                 size = WINDOW_BYTES * max(1, source.data_count // source.code.rows)
@@ -248,7 +248,7 @@ class Restripe(StallableJob):
                     # The window was to be skipped, but a chunk in it was written meanwhile.
                     return 0
                 if await self._write(prepared, window, epoch):
-                    context.counters.count_moved(prepared.moved)
+                    context.traffic.count_moved(prepared.moved)
                     for stripe in prepared.stripes:  # their parity has changed
                         context.forget_stripe(stripe)
                     self.error = None

@@ -49,7 +49,10 @@ class Measurements:
         """Return the meter of *role*, a new one if it has a new member."""
         known = self._meters.get(role)
         if known is None or known[0] is not queue:
-            known = queue, ServiceMeter(self.context.data_offset, max(1, queue.member.depth))
+            known = (
+                queue,
+                ServiceMeter(self.context.member_set.data_offset, max(1, queue.member.depth)),
+            )
             self._meters[role] = known
             queue.measure_by(known[1].note)
         return known[1]
@@ -134,7 +137,7 @@ class Measurements:
 
         None also if the member is known not to read one of them: it would be failed for that.
         """
-        member_set, offset = self.context.member_set, self.context.data_offset
+        member_set, offset = self.context.member_set, self.context.member_set.data_offset
         began_s = member_set.clock()
         requests: list[MemberRead] = []
         for place in places:

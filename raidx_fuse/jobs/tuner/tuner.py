@@ -94,7 +94,7 @@ class Verdicts:
         self._began_ticks = self._latest_ticks = 0  # the table is not loaded yet
 
     def _totals(self) -> tuple[float, ...]:
-        latency, counters = self._context.latency, self._context.counters
+        latency, counters = self._context.traffic.latency, self._context.traffic
         size = counters.read_bytes + counters.write_bytes
         access = self._access
         return (
@@ -246,13 +246,13 @@ class Tuner:
                 await rest(REST_S)
 
     def _until_idle_s(self) -> float:
-        passed = self.context.member_set.clock() - self.context.foreground_s
+        passed = self.context.traffic.idle_s()
         left_s = self.idle_s - passed
         return left_s + ROUNDING_S if left_s > 0 else 0.0
 
     def _is_idle(self) -> bool:
         """Return whether no request has come for `idle_s` and none is under way."""
-        passed = self.context.member_set.clock() - self.context.foreground_s
+        passed = self.context.traffic.idle_s()
         return passed >= self.idle_s and not self._is_busy()
 
     def _is_busy(self) -> bool:
@@ -262,7 +262,7 @@ class Tuner:
 
     def _is_wanted(self) -> bool:
         """Return whether a request has come since this slice of work began, or waits."""
-        return self.context.foreground_s > self._began_s or self._is_busy()
+        return self.context.traffic.last_s > self._began_s or self._is_busy()
 
     async def _round(self) -> None:
         if not self.enabled:

@@ -74,7 +74,7 @@ class DiskLaws:
             said = array.member_set.laws.said
             assert not said, said[0]
             context = array.context
-            if offset_bytes < context.data_offset or not context.changes.active:
+            if offset_bytes < context.member_set.data_offset or not context.changes.active:
                 continue
             for role, queue in by_role(array.member_set.queues):
                 if queue is not None and queue.member.path == disk.path:  # perhaps wrapped
@@ -82,8 +82,8 @@ class DiskLaws:
 
     def _judge_home(self, array: Array, role: Role, offset_bytes: int, data: bytes) -> None:
         context = array.context
-        first = offset_bytes - context.data_offset >> context.shift
-        end = offset_bytes + len(data) - 1 - context.data_offset >> context.shift
+        first = offset_bytes - context.member_set.data_offset >> context.shift
+        end = offset_bytes + len(data) - 1 - context.member_set.data_offset >> context.shift
         layout = context.layout
         if isinstance(layout, BundleLayout):
             end = min(end, layout.counts[role] - 1)  # behind the chunks lies the look-up table

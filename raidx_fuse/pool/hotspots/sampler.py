@@ -178,7 +178,7 @@ class Sampler:
 
 
 def _read(array: Array, now_s: float) -> _Reading:
-    latency = array.context.latency
+    latency = array.context.traffic.latency
     queues = [queue for queue in array.member_set.queues if queue is not None]
     return _Reading(
         now_s,

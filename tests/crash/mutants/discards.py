@@ -20,7 +20,7 @@ MUTANTS = (
     Mutant(
         "discarded-without-a-mark",
         DISCARD,
-        "        trusted = bool(context.recorded_zero_roles())\n",
+        "        trusted = bool(context.zeros.recorded())\n",
         "        trusted = False\n",
         "a cut leaves old content where first writes rely on zeros",
         DISCARDS,

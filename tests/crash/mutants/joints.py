@@ -344,7 +344,7 @@ MUTANTS = (
     Mutant(
         "holes-that-failed-relied-on",
         DISCARD,
-        "            context.distrust_zeros()\n\n    async def _punch_all",
+        "            context.zeros.distrust()\n\n    async def _punch_all",
         "\n    async def _punch_all",
         "first writes rely on zeros where the old content still is",
         ("raid5:partial:pairs:discard:fails", "raid5:partial:pairs:trim:full", *DISCARDS),
@@ -465,7 +465,7 @@ MUTANTS = (
     Mutant(
         "torn-first-write-relied-on-to-read-as-zero",
         WRITER,
-        "                context.distrust_zeros()\n            raise",
+        "                context.zeros.distrust()\n            raise",
         "            raise",
         "what an error left of a first write shows beside the next one",
         (

@@ -217,7 +217,7 @@ PAGED = (
     Mutant(
         "bit-durable-before-the-data",
         WRITER,
-        "        if fresh and not context.all_read_zero:",
+        "        if fresh and not context.zeros.all_roles:",
         "        if False:",
         "a chunk becomes written with what lay there before",
         UNLOGGED,
