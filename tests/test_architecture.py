@@ -129,10 +129,10 @@ MAY_STORE = {
     ("cli.app", "sys.stdout"),  # its reader is gone: nothing may flush it at exit
     *(("cli.streams", f"sys.{name}") for name in ("stdin", "stdout", "stderr")),
     # The campaign breaks a rule on purpose: the object of a running array gets a class without it.
-    ("lab.crash.broken", "array.rebundle.__class__"),
-    ("lab.crash.broken", "array.context.journal.__class__"),
+    ("lab.crash.player", "array.rebundle.__class__"),
+    ("lab.crash.player", "array.context.journal.__class__"),
     ("lab.experiments.simulate", "array.context.locks"),  # so does an experiment without locks
-    ("lab.crash.broken", "array.context.journal.unsettled.__class__"),
+    ("lab.crash.player", "array.context.journal.unsettled.__class__"),
 }
 MAY_SETATTR = {("fuse.session_loop", "module")}  # pyfuse3's session loop is replaced, and put back
 
@@ -552,7 +552,7 @@ def test_a_store_across_packages_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_no_product_module_has_a_switch_that_breaks_it() -> None:
-    # The campaign injects its deliberate faults from outside (lab/crash/broken.py).
+    # The campaign injects its deliberate faults from outside (lab/crash/player.py).
     for name, tree in trees().items():
         for node in nodes(tree):
             if isinstance(node, ast.Attribute):

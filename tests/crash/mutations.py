@@ -34,7 +34,7 @@ from pathlib import Path
 
 import click
 
-from raidx_fuse.lab.crash import matrix
+from raidx_fuse.lab.crash import campaign
 from raidx_fuse.lab.crash.state import Cell
 from tests.crash.mutants import (
     discards,
@@ -80,7 +80,7 @@ import sys
 from pathlib import Path
 import raidx_fuse
 from raidx_fuse.lab.crash.state import Cell
-from raidx_fuse.lab.crash.walk import crash_workloads
+from raidx_fuse.lab.crash.campaign import crash_workloads
 assert Path(raidx_fuse.__file__).parents[1] == Path.cwd(), "another tree is tested"
 for number, task in enumerate(sys.argv[1:]):
     cell, first, end, states = task.split()
@@ -163,12 +163,12 @@ class Copy:
     def look(self, mutant: Mutant, states: int, seed: int) -> Finding | None:
         """Return what the campaign and the tests find in the copy, None if all is well."""
         cells = [Cell.parse(cell) for cell in mutant.cells]
-        tasks = matrix.tasks_of(cells, states, seed) if cells else []
+        tasks = campaign.tasks_of(cells, states, seed) if cells else []
         return (self._hunt(tasks) if tasks else None) or self._test(mutant.tests)
 
-    def _hunt(self, tasks: Sequence[matrix.Task]) -> Finding | None:
+    def _hunt(self, tasks: Sequence[campaign.Task]) -> Finding | None:
         texts = [
-            f"{t.cell} {t.first_seed} {t.first_seed + matrix.SEEDS_OF_TASK} {t.states}"
+            f"{t.cell} {t.first_seed} {t.first_seed + campaign.SEEDS_OF_TASK} {t.states}"
             for t in tasks
         ]
         status, words = self._run(("-c", HUNT, *texts), CAMPAIGN_LIMIT_S)

@@ -19,14 +19,14 @@ from click.testing import CliRunner
 
 from raidx_fuse.errors import UsageError
 from raidx_fuse.journal.journal import MODES
-from raidx_fuse.lab.crash import __main__, matrix
+from raidx_fuse.lab.crash import __main__, campaign
+from raidx_fuse.lab.crash.campaign import Tally, crash_workloads, replay
 from raidx_fuse.lab.crash.disks import is_member
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, REGION_STRIPES
 from raidx_fuse.lab.crash.history import History
 from raidx_fuse.lab.crash.oracle import Left, judge
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.state import Cell, Cut, State, ViolationError
-from raidx_fuse.lab.crash.walk import Tally, crash_workloads, replay
 from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.members.base import SECTOR_BYTES
@@ -44,7 +44,7 @@ def test_every_state_keeps_the_promise_of_its_journal_mode() -> None:
     cells = __main__._cells((), (), False, ())
     tally = Tally()
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        for part in pool.imap_unordered(matrix.run_task, matrix.tasks_of(cells, STATES, SEED)):
+        for part in pool.imap_unordered(campaign.run_task, campaign.tasks_of(cells, STATES, SEED)):
             tally.add(part)
     assert not tally.violations, tally.report()
     assert tally.total >= STATES
@@ -103,10 +103,10 @@ def test_a_task_leaves_no_garbage() -> None:
 
 
 def test_the_tasks_do_not_depend_on_the_number_of_processes() -> None:
-    tasks = matrix.tasks_of([Cell("raid5", "full"), Cell("raid0", "none")], 1001, 3)
+    tasks = campaign.tasks_of([Cell("raid5", "full"), Cell("raid0", "none")], 1001, 3)
     assert sum(task.states for task in tasks) == 1001
     assert len({task.first_seed for task in tasks}) == len(tasks)
-    assert tasks == matrix.tasks_of([Cell("raid5", "full"), Cell("raid0", "none")], 1001, 3)
+    assert tasks == campaign.tasks_of([Cell("raid5", "full"), Cell("raid0", "none")], 1001, 3)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_a_missing_member_that_nobody_took_is_noticed() -> None:
 
 
 def test_the_program_prints_and_writes_the_matrix(tmp_path: Path) -> None:
-    page = tmp_path / "matrix.md"
+    page = tmp_path / "campaign.md"
     options = ["--states", "60", "--layout", "raid0", "--journal", "none", "--processes", "1"]
     result = CliRunner().invoke(__main__.main, [*options, "--page", str(page)])
     assert result.exit_code == 0, result.output
@@ -302,11 +302,11 @@ def test_the_program_fails_and_prints_the_line_that_replays() -> None:
 def test_the_program_runs_every_theme_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     themes: list[Cell] = []
 
-    def tasks_of(cells: Sequence[Cell], *_: int, **_by_name: bool) -> list[matrix.Task]:
+    def tasks_of(cells: Sequence[Cell], *_: int, **_by_name: bool) -> list[campaign.Task]:
         themes.extend(cells)
         return []
 
-    monkeypatch.setattr(matrix, "tasks_of", tasks_of)
+    monkeypatch.setattr(campaign, "tasks_of", tasks_of)
     options = ["--layout", "raid5", "--journal", "full", "--theme", "streams", "--theme", "door"]
     assert CliRunner().invoke(__main__.main, options).exit_code == 0
     assert [cell.theme for cell in themes] == ["streams", "door"]

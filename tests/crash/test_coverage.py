@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from raidx_fuse.lab.crash import matrix
-from raidx_fuse.lab.crash.matrix import Coverage
+from raidx_fuse.lab.crash import campaign
+from raidx_fuse.lab.crash.campaign import Coverage, Tally, crash_workloads
 from raidx_fuse.lab.crash.state import Cell
-from raidx_fuse.lab.crash.walk import Tally, crash_workloads
 
 CELL = Cell("raid4", "partial")
 
@@ -23,9 +22,9 @@ def test_a_focus_draws_only_moments_of_its_verb() -> None:
 
 def test_rounds_go_on_until_every_row_has_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """With counts instead of crashes: each task gives what it was asked for, or less."""
-    monkeypatch.setattr(matrix, "themes_of", lambda _cell: {"growth": None, "writes": None})
+    monkeypatch.setattr(campaign, "themes_of", lambda _cell: {"growth": None, "writes": None})
     plan = Coverage([CELL], 10, 7)
-    given: list[list[matrix.Task]] = []
+    given: list[list[campaign.Task]] = []
     for tasks in plan.rounds():
         given.append(tasks)
         for task in tasks:
@@ -46,8 +45,8 @@ def test_rounds_go_on_until_every_row_has_enough(monkeypatch: pytest.MonkeyPatch
     ]
     seeds = [task.first_seed for tasks in given for task in tasks]
     assert len(set(seeds)) == len(seeds)
-    assert min(seeds) >= 7 * matrix.SEEDS_OF_CAMPAIGN + 500_000
-    assert max(seeds) < 8 * matrix.SEEDS_OF_CAMPAIGN
+    assert min(seeds) >= 7 * campaign.SEEDS_OF_CAMPAIGN + 500_000
+    assert max(seeds) < 8 * campaign.SEEDS_OF_CAMPAIGN
     assert plan.missing() == {}
 
 
@@ -56,11 +55,11 @@ def test_rows_of_one_cell_stand_together_whatever_the_theme() -> None:
     tally.states["raid4:partial", "flush", "cut"] = 5
     tally.states["raid4:partial:growth", "flush", "cut"] = 2
     tally.states["raid4:partial:growth", "grow live", "cut"] = 1
-    rows = matrix.rows_of(tally)
+    rows = campaign.rows_of(tally)
     assert [(cell, verb, counts[0]) for cell, verb, counts in rows] == [
         ("raid4:partial", "flush", (7, 0)),
         ("raid4:partial", "grow live", (1, 0)),
         ("raid4:partial", "all", (8, 0)),
     ]
-    page = matrix.markdown(tally, "command", "2026-01-01", 1.0)
+    page = campaign.markdown(tally, "command", "2026-01-01", 1.0)
     assert "A dash means" in page

@@ -18,8 +18,7 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.write.mend import Mender
 from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.lab.crash.disks import SectorDisk
-from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
-from raidx_fuse.lab.crash.parts import read_sectors
+from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape, read_sectors
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import DROPPED, KEPT, Cell, Cut

@@ -16,7 +16,7 @@ from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import Cell
-from raidx_fuse.lab.crash.themes.growth import change_of
+from raidx_fuse.lab.crash.themes.shapes import change_of
 from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.simulated.virtual_time import run
@@ -48,7 +48,7 @@ class Growing:
         disk = player.new_disk()
         player.roles.holders.append((player.event, WIDTH, disk))
         self.begin = player.event
-        span = player.history.begin("grow live", player.event)
+        span = player.timeline.begin("grow live", player.event)
         await array.grow([player.disks[disk]], "live")
         seen = -1
         while isinstance(job := change_of(player), Grow):
@@ -126,7 +126,7 @@ def narrowed() -> tuple[Recording, int]:
         array = player.array
         disk = player.new_disk()
         player.roles.holders.append((player.event, array.member_set.config.width, disk))
-        span = player.history.begin("grow live", player.event)
+        span = player.timeline.begin("grow live", player.event)
         await array.grow([player.disks[disk]], "live")
         job = change_of(player)
         assert job is not None

@@ -10,9 +10,9 @@ import trio
 
 from raidx_fuse.engine.changed_regions import ChangedRegions
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.lab.crash.laws import DiskLaws, acknowledged, arrays_of, writer_of
+from raidx_fuse.lab.crash.campaign import crash_workloads
+from raidx_fuse.lab.crash.mounting import DiskLaws, acknowledged, arrays_of, writer_of
 from raidx_fuse.lab.crash.state import Cell
-from raidx_fuse.lab.crash.walk import crash_workloads
 from raidx_fuse.laws import Law, LawError
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.ram import RamMember

@@ -9,7 +9,7 @@ from dataclasses import replace
 import click
 import pytest
 
-from raidx_fuse.lab.crash.pairs.play import is_pair
+from raidx_fuse.lab.crash.pairs import is_pair
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.lab.crash.workload import themes_of
 from tests.crash import mutations

@@ -13,10 +13,10 @@ import trio
 
 from raidx_fuse.errors import UsageError
 from raidx_fuse.journal.journal import MODES
-from raidx_fuse.lab.crash import __main__, matrix
-from raidx_fuse.lab.crash.pairs.operations import OPERATIONS
+from raidx_fuse.lab.crash import __main__, campaign
+from raidx_fuse.lab.crash.campaign import crash_workloads, replay
+from raidx_fuse.lab.crash.pairs import OPERATIONS
 from raidx_fuse.lab.crash.state import Cell, State
-from raidx_fuse.lab.crash.walk import crash_workloads, replay
 from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.pool.volume_table import ArrayVolumes
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(600 * TIMES)
 def test_every_two_operations_keep_the_promises() -> None:
     names = [name for name, layout in LAYOUTS.items() if layout.build or layout.bundled]
     cells = [Cell(name, MODES[n % len(MODES)], theme="pairs") for n, name in enumerate(names)]
-    tally = matrix.run_cells(cells, STATES, SEED)
+    tally = campaign.run_cells(cells, STATES, SEED)
     assert not tally.violations, tally.report()
     assert tally.total >= STATES
     layouts = {Cell.parse(cell).layout for cell, _, _ in tally.states}

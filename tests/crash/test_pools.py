@@ -9,9 +9,9 @@ import os
 
 import pytest
 
-from raidx_fuse.lab.crash import matrix
+from raidx_fuse.lab.crash import campaign
+from raidx_fuse.lab.crash.campaign import crash_workloads, replay
 from raidx_fuse.lab.crash.state import Cell, State
-from raidx_fuse.lab.crash.walk import crash_workloads, replay
 from raidx_fuse.pool.transfer import Transfer, give_up
 from raidx_fuse.store.member_set import MemberSet
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(600 * TIMES)
 
 @pytest.mark.parametrize("cell", ["raid5:partial:pool", "raid1:full:pool"])
 def test_volumes_keep_their_promises_on_their_way(cell: str) -> None:
-    tally = matrix.run_cells([Cell.parse(cell)], STATES, SEED)
+    tally = campaign.run_cells([Cell.parse(cell)], STATES, SEED)
     assert not tally.violations, tally.report()
     assert tally.total >= STATES
     assert "move" in {verb for _, verb, _ in tally.states}

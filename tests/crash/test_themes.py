@@ -19,10 +19,10 @@ from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.journal.journal import MODES
 from raidx_fuse.journal.ring import Ring
 from raidx_fuse.journal.unsettled import Unsettled
-from raidx_fuse.lab.crash import matrix
+from raidx_fuse.lab.crash import campaign
+from raidx_fuse.lab.crash.campaign import Tally, crash_workloads, replay
 from raidx_fuse.lab.crash.disks import SectorDisk
 from raidx_fuse.lab.crash.state import Cell, State
-from raidx_fuse.lab.crash.walk import Tally, crash_workloads, replay
 from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Stripe
@@ -54,7 +54,7 @@ pytestmark = pytest.mark.timeout(600 * TIMES)
 @pytest.mark.parametrize("layout", ["raidx-zero", "raidx-copy", "raidx-parity"])
 def test_bundles_keep_their_promises_while_chunks_move(layout: str) -> None:
     cells = [Cell(layout, mode, theme="moves") for mode in MODES]
-    tally = matrix.run_cells(cells, BUNDLE_STATES, SEED)
+    tally = campaign.run_cells(cells, BUNDLE_STATES, SEED)
     assert not tally.violations, tally.report()
     assert tally.total >= BUNDLE_STATES
     assert "move" in {verb for _, verb, _ in tally.states}
@@ -64,7 +64,7 @@ def test_bundles_keep_their_promises_while_chunks_move(layout: str) -> None:
     "cell", ["raidx-zero:full:members", "raidx-copy:none:members", "raidx-parity:partial:members"]
 )
 def test_members_that_come_and_leave_keep_its_promises(cell: str) -> None:
-    tally = matrix.run_cells([Cell.parse(cell)], MEMBERS_STATES, SEED)
+    tally = campaign.run_cells([Cell.parse(cell)], MEMBERS_STATES, SEED)
     assert not tally.violations, tally.report()
     assert tally.total >= MEMBERS_STATES
     assert {verb for _, verb, _ in tally.states} & {"grow", "evacuate", "restore"}
@@ -109,7 +109,7 @@ def test_a_cache_that_is_lost_by_a_flush_which_is_then_repeated_is_found_out(
 
 @pytest.mark.parametrize("cell", ["raid0:full:huge", "raid4:none:huge", "raid5:partial:huge"])
 def test_maps_of_huge_images_keep_their_promises(cell: str) -> None:
-    tally = matrix.run_cells([Cell.parse(cell)], HUGE_STATES, SEED)
+    tally = campaign.run_cells([Cell.parse(cell)], HUGE_STATES, SEED)
     assert not tally.violations, tally.report()
     assert tally.total >= HUGE_STATES
 
@@ -154,7 +154,7 @@ def test_a_flush_that_joins_one_under_way_is_found_out(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("cell", ["raid4:full:squeeze", "raid5:partial:squeeze"])
 def test_a_log_that_is_full_keeps_its_promises(cell: str) -> None:
-    tally = matrix.run_cells([Cell.parse(cell)], SQUEEZE_STATES, SEED)
+    tally = campaign.run_cells([Cell.parse(cell)], SQUEEZE_STATES, SEED)
     assert not tally.violations, tally.report()
     assert tally.total >= SQUEEZE_STATES
 
@@ -175,14 +175,14 @@ def test_a_log_that_hands_out_what_a_replay_needs_is_found_out(
 
 @pytest.mark.parametrize("cell", ["raid0:none:hangs", "raid5:partial:hangs"])
 def test_writes_that_land_late_keep_its_promises(cell: str) -> None:
-    tally = matrix.run_cells([Cell.parse(cell)], HANGS_STATES, SEED)
+    tally = campaign.run_cells([Cell.parse(cell)], HANGS_STATES, SEED)
     assert not tally.violations, tally.report()
     assert tally.total >= HANGS_STATES
 
 
 @pytest.mark.parametrize("cell", ["raid5:partial", "raid0:full", "evenodd:none", "raidx-copy:full"])
 def test_what_is_discarded_stays_so_and_nothing_else_changes(cell: str) -> None:
-    tally = matrix.run_cells([Cell.parse(f"{cell}:discards")], DISCARDS_STATES, SEED)
+    tally = campaign.run_cells([Cell.parse(f"{cell}:discards")], DISCARDS_STATES, SEED)
     assert not tally.violations, tally.report()
     assert tally.total >= DISCARDS_STATES
     assert "discard" in {verb for _, verb, _ in tally.states}
@@ -210,7 +210,7 @@ def _never(_growth: GrowthPosition, _stripe: int, _cells: int) -> bool:
     ],
 )
 def test_growth_keeps_its_promises(cell: str) -> None:
-    tally = matrix.run_cells([Cell.parse(cell)], GROWTH_STATES, SEED)
+    tally = campaign.run_cells([Cell.parse(cell)], GROWTH_STATES, SEED)
     assert not tally.violations, tally.report()
     assert tally.total >= GROWTH_STATES
     assert any(verb.startswith("grow") for _, verb, _ in tally.states)
@@ -250,7 +250,7 @@ def test_a_growth_that_breaks_its_order_is_found_out(
     ],
 )
 def test_a_restripe_keeps_its_promises(cell: str, verb: str) -> None:
-    tally = matrix.run_cells([Cell.parse(cell)], RESTRIPE_STATES, SEED)
+    tally = campaign.run_cells([Cell.parse(cell)], RESTRIPE_STATES, SEED)
     assert not tally.violations, tally.report()
     assert tally.total >= RESTRIPE_STATES
     assert verb in {verb for _, verb, _ in tally.states}
@@ -269,7 +269,7 @@ def test_streams_of_which_only_the_data_is_logged_keep_their_promises(
         close(unsettled, stripe, with_parity)
 
     cells = [Cell(layout, mode, theme="streams") for mode in ("partial", "full")]
-    tally = matrix.run_cells(cells, STREAMS_STATES, SEED)
+    tally = campaign.run_cells(cells, STREAMS_STATES, SEED)
     monkeypatch.setattr(Unsettled, "close", counted)
     for seed in range(SEED * STREAM_SEEDS, (SEED + 1) * STREAM_SEEDS):
         record_workload(cells[0], seed)  # few streams of a small log come to it

@@ -13,9 +13,9 @@ from collections import Counter
 import pytest
 
 from raidx_fuse.journal.journal import Journal
-from raidx_fuse.lab.crash import matrix
+from raidx_fuse.lab.crash import campaign
+from raidx_fuse.lab.crash.campaign import crash_workloads, replay
 from raidx_fuse.lab.crash.state import Cell, State
-from raidx_fuse.lab.crash.walk import crash_workloads, replay
 from raidx_fuse.lab.crash.workload import record_workload
 
 TIMES = max(1.0, int(os.environ.get("RAIDX_CRASH_STATES", "5000")) / 5000)
@@ -46,7 +46,7 @@ def met(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 @pytest.mark.parametrize("cell", ["raid5:partial:door", "raid4:full:door", "raid0:full:door"])
 def test_writes_that_share_a_record_keep_their_promises(cell: str, met: Counter[str]) -> None:
-    tally = matrix.run_cells([Cell.parse(cell)], STATES, SEED)
+    tally = campaign.run_cells([Cell.parse(cell)], STATES, SEED)
     assert not tally.violations, tally.report()
     assert tally.total >= STATES
     assert all(met[kind] for kind in ("late", "at once", "several", "the same")), met

@@ -11,7 +11,7 @@ import trio
 
 from raidx_fuse.errors import ArrayFailedError, RaidxError, Reason
 from raidx_fuse.jobs.rebuild import Rebuild
-from raidx_fuse.lab.crash.durable import SLOTS_BYTES
+from raidx_fuse.lab.crash.disks import SLOTS_BYTES
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.reasons import because

@@ -15,7 +15,7 @@ from raidx_fuse.array import estimate
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import BusyError, RaidxError, Reason, UsageError
 from raidx_fuse.jobs.tuner.speeds import Mean
-from raidx_fuse.lab.crash.durable import SLOTS_BYTES
+from raidx_fuse.lab.crash.disks import SLOTS_BYTES
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import Operation

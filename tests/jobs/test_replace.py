@@ -13,7 +13,7 @@ import trio
 from raidx_fuse.errors import JobRunningError, MemberError
 from raidx_fuse.format.log_record import holder_of
 from raidx_fuse.jobs.replace import Replace, Twin
-from raidx_fuse.lab.crash.durable import SLOTS_BYTES
+from raidx_fuse.lab.crash.disks import SLOTS_BYTES
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.faulty import FaultMember

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from raidx_fuse.cli.main import main
 from raidx_fuse.errors import RaidxError, UsageError
-from raidx_fuse.lab.crash import matrix
+from raidx_fuse.lab.crash import campaign
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.lab.experiments.sweep import SweepRun, parse_axis, points, runs_of
 from raidx_fuse.lab.workers import compute, executor
@@ -188,9 +188,9 @@ def test_a_sweep_over_three_workers_of_which_one_is_killed(
     assert found == [compute_or_die(part) for part in parts]
     words = ["simulate", spec, "--sweep", "load.rate=50,80", "--json"]
     assert raidx(*words) == raidx(*words, "--scheduler", scheduler)
-    tasks = matrix.tasks_of([Cell("raid5", "partial")], 60, 1)
-    assert list(compute(matrix.run_task, tasks, scheduler=scheduler)) == [
-        matrix.run_task(task) for task in tasks
+    tasks = campaign.tasks_of([Cell("raid5", "partial")], 60, 1)
+    assert list(compute(campaign.run_task, tasks, scheduler=scheduler)) == [
+        campaign.run_task(task) for task in tasks
     ], "the campaign of power cuts"
     # A program of the report: its folder is on no worker.
     monkeypatch.syspath_prepend(ROOT / "bench" / "figures")

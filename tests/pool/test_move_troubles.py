@@ -16,7 +16,7 @@ from raidx_fuse.errors import (
     Reason,
     UsageError,
 )
-from raidx_fuse.lab.crash.durable import SLOTS_BYTES
+from raidx_fuse.lab.crash.disks import SLOTS_BYTES
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool import transfer
 from raidx_fuse.pool.move import plan_move, start, start_move

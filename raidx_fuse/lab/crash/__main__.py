@@ -20,10 +20,10 @@ from rich.table import Table
 
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.journal.journal import MODES
-from raidx_fuse.lab.crash import matrix
-from raidx_fuse.lab.crash.pairs.play import Meeting, is_pair
+from raidx_fuse.lab.crash import campaign
+from raidx_fuse.lab.crash.campaign import FAULTS, Tally, replay
+from raidx_fuse.lab.crash.pairs import Meeting, is_pair
 from raidx_fuse.lab.crash.state import PROGRAM, Cell, State
-from raidx_fuse.lab.crash.walk import FAULTS, Tally, replay
 from raidx_fuse.lab.crash.workload import themes_of
 from raidx_fuse.lab.workers import compute
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
@@ -79,11 +79,11 @@ def main(
         raise click.UsageError(str(error)) from None
     started_s = time.monotonic()
     tally, interrupted = Tally(), False
-    coverage = matrix.Coverage(cells, minimum, seed)
+    coverage = campaign.Coverage(cells, minimum, seed)
     further = coverage.rounds() if minimum and not themes else iter(())
-    first = matrix.tasks_of(cells, states, seed, every_place=every_place)
+    first = campaign.tasks_of(cells, states, seed, every_place=every_place)
     for tasks in chain([first], further):
-        parts = compute(matrix.run_task, tasks, workers=workers, scheduler=scheduler)
+        parts = compute(campaign.run_task, tasks, workers=workers, scheduler=scheduler)
         try:
             for part in parts:
                 _report(console, part)
@@ -110,7 +110,7 @@ def main(
         # The page names no file of the machine on which it was made.
         command = shlex.join(word for word in sys.argv[1:] if word not in ("--page", str(page)))
         date = time.strftime("%Y-%m-%d")
-        page.write_text(matrix.markdown(tally, f"{PROGRAM} {command}", date, elapsed_s))
+        page.write_text(campaign.markdown(tally, f"{PROGRAM} {command}", date, elapsed_s))
     sys.exit(1 if tally.violations or interrupted else 0)
 
 
@@ -151,9 +151,10 @@ def _print(console: Console, tally: Tally, elapsed_s: float) -> None:
     for fault in FAULTS:
         table.add_column(fault, justify="right")
     last = None
-    for cell, verb, counts in matrix.rows_of(tally):
+    for cell, verb, counts in campaign.rows_of(tally):
         texts = [
-            f"[red]{matrix.shown(pair)}[/red]" if pair[1] else matrix.shown(pair) for pair in counts
+            f"[red]{campaign.shown(pair)}[/red]" if pair[1] else campaign.shown(pair)
+            for pair in counts
         ]
         table.add_row(cell if cell != last else "", verb, *texts, end_section=verb == "all")
         last = cell

@@ -1,15 +1,28 @@
-"""The disks of the campaign: power-cut members that write whole sectors, each at its own pace."""
+"""The disks of the campaign: power-cut members that write whole sectors, each at its own pace.
+
+Those of pairs count their operations, all together while the trigger is armed, hold one of them
+back, and fail in several ways. In virtual time, with a seeded scheduler, the k-th operation is the
+same in every run: a pair is replayed exactly.
+"""
 
 from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 import trio
 
 from raidx_fuse.errors import MemberError
-from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS, SUPERBLOCK_SLOT_BYTES, Region
+from raidx_fuse.format.regions import (
+    PAGE_BYTES,
+    PAGE_SLOTS,
+    SUPERBLOCK_SLOT_BYTES,
+    SUPERBLOCK_SLOTS,
+    Region,
+)
 from raidx_fuse.format.superblock import MAGIC
 from raidx_fuse.members.base import SECTOR_BYTES, Member, ReadBuffer, WrapperMember, WriteBuffer
 from raidx_fuse.members.simulated.powercut import CutRecord, Image, PowerCutMember
@@ -23,7 +36,20 @@ _REFUSED = 0.7  # share of the writes that a disk refuses for a while
 _LANDED = 0.3  # share of these that are written nevertheless
 _DELAY_S = 0.004
 _FLUSH_S = 0.02
+SLOTS_BYTES = SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS
 POISON = random.Random("a sector that cannot be read").randbytes(SECTOR_BYTES)
+DEPTH = 8  # a held operation leaves room for the others
+SLOW_S, DRAG_S = 2.0, 0.3
+# What a disk may do from a moment on:
+DEAD = "dead"  # every operation fails
+FULL = "full"  # writes fail with ENOSPC
+DEAF = "deaf"  # writes to the superblocks fail
+UNFLUSHED = "unflushed"  # flushes fail
+HANGS = "hangs"  # no operation ends
+SLOW = "slow"  # every operation takes SLOW_S
+DRAGS = "drags"  # every write takes DRAG_S
+
+T = TypeVar("T")
 
 
 class Fault:
@@ -103,10 +129,10 @@ class SectorDisk(WrapperMember):
         self.depth = 1 if pace == "inline" else 3
         self._pace = pace
         self._random = generator
-        self._hangs_s = 0.0
-        self._unread = range(0)  # bytes that cannot be read, whatever is written there
-        self._refused = range(0)  # bytes that are not always written
-        self._judge: Judge | None = None
+        self.hangs_s = 0.0  # delay of the next write, in virtual time
+        self.unread = range(0)  # bytes that cannot be read, whatever is written there
+        self.refused_bytes = range(0)  # bytes that are not always written; some land nevertheless
+        self.judge: Judge | None = None  # it is asked about each write
         self._fault: Fault | None = None
         self._flush_failed = False
         self.late_until_s = 0.0  # when the last write that hung reaches the disk (virtual time)
@@ -121,7 +147,7 @@ class SectorDisk(WrapperMember):
         at_once = self._pace in ("inline", "cached")
         if self._pace == MOODY:
             at_once = self._random.random() < _TAKEN
-        return at_once and not self._hangs_s and self._write(offset_bytes, buffers)
+        return at_once and not self.hangs_s and self._write(offset_bytes, buffers)
 
     async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
         await self._dawdle()
@@ -141,7 +167,7 @@ class SectorDisk(WrapperMember):
     def _check_readable(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
         if self._under is not None:
             self._check_poison(offset_bytes, buffers)
-        if offset_bytes in self._unread:
+        if offset_bytes in self.unread:
             raise MemberError(self.path, "read", offset_bytes, errno.EIO)
 
     def _check_poison(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
@@ -151,7 +177,7 @@ class SectorDisk(WrapperMember):
                 raise MemberError(self.path, "read", at, errno.EIO)
 
     async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
-        hangs_s, self._hangs_s = self._hangs_s, 0.0
+        hangs_s, self.hangs_s = self.hangs_s, 0.0
         if hangs_s:
             self.late_until_s = trio.current_time() + hangs_s
             await sleep(hangs_s)
@@ -176,17 +202,6 @@ class SectorDisk(WrapperMember):
         await self._dawdle()
         self.cut.make_durable(writes)
 
-    def lose_log(self, log: Region) -> None:
-        """Let no record of the region *log* be read; its head page can be."""
-        self._unread = _records_of(log)
-
-    def refuse(self, log: Region | None) -> None:
-        """Answer most writes to records of the region *log* with an error; some land nevertheless.
-
-        None: do not any more.
-        """
-        self._refused = range(0) if log is None else _records_of(log)
-
     def give_fault(self, fault: Fault | None) -> None:
         """Let *fault* strike from now on; None: the disk is sound."""
         self._fault = fault
@@ -197,14 +212,6 @@ class SectorDisk(WrapperMember):
         if self._flush_failed:
             self.pull()
         self.give_fault(None)
-
-    def obey(self, judge: Judge) -> None:
-        """Ask *judge* about each write from now on (laws.py)."""
-        self._judge = judge
-
-    def hang(self, delay_s: float) -> None:
-        """Delay the next write by *delay_s* seconds of virtual time."""
-        self._hangs_s = delay_s
 
     def pull(self) -> None:
         """Pull the disk: each write that no flush has covered is kept, lost or torn."""
@@ -221,7 +228,7 @@ class SectorDisk(WrapperMember):
             await sleep(self._random.expovariate(1 / _DELAY_S))
 
     def _write(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
-        if offset_bytes in self._refused and self._random.random() < _REFUSED:
+        if offset_bytes in self.refused_bytes and self._random.random() < _REFUSED:
             if self._random.random() < _LANDED:
                 self._land(offset_bytes, buffers)
             raise MemberError(self.path, "write", offset_bytes, errno.EIO)
@@ -233,8 +240,8 @@ class SectorDisk(WrapperMember):
 
     def _land(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
         data = b"".join(buffers)
-        if self._judge is not None:
-            self._judge(self, offset_bytes, data)
+        if self.judge is not None:
+            self.judge(self, offset_bytes, data)
         end = offset_bytes + len(data)
         low = offset_bytes % SECTOR_BYTES
         high = -end % SECTOR_BYTES
@@ -249,7 +256,7 @@ class SectorDisk(WrapperMember):
         return self.cut.try_writev(offset_bytes - low, [data])
 
 
-def _records_of(log: Region) -> range:
+def records_of(log: Region) -> range:
     """Return the bytes of the region *log* behind its head page."""
     return range(log.offset + PAGE_BYTES * PAGE_SLOTS, log.end)
 
@@ -257,3 +264,150 @@ def _records_of(log: Region) -> range:
 def is_member(image: Image) -> bool:
     """Return whether either superblock slot of *image* begins with the magic number."""
     return image.startswith(MAGIC) or image.startswith(MAGIC, SUPERBLOCK_SLOT_BYTES)
+
+
+class Trigger:
+    """Counts the operations of all disks, and holds number *at* (None: none) until `released`.
+
+    *after*: the operation takes effect first and its answer is held. *breaks*: it ends in an error
+    when it is released, and its disk is dead from then on; with *errors*, so many tries of it fail
+    and the disk is sound, but for a flush: when one has failed, all do until the disk is opened.
+    """
+
+    def __init__(
+        self, at: int | None, *, after: bool = False, breaks: bool = False, errors: int = 0
+    ) -> None:
+        self.at = at
+        self.after = after
+        self.breaks = breaks
+        self.errors = errors
+        self.count = 0
+        self.armed = False
+        self.reached = trio.Event()
+        self.released = trio.Event()
+        self.holder: PairDisk | None = None
+
+    def note(self) -> bool:
+        """Count one operation; return whether it is to be held."""
+        if not self.armed:
+            return False
+        self.count += 1
+        return self.count == self.at
+
+
+class PairDisk(SectorDisk):
+    """A disk behind a *trigger*; *fault* says how it fails, None: not at all.
+
+    *loses_cache*: a flush that fails loses what it should cover.
+    """
+
+    def __init__(
+        self,
+        image: Image,
+        generator: random.Random,
+        trigger: Trigger,
+        *,
+        name: str,
+        record: CutRecord,
+        pace: str,
+        under: dict[int, bytes] | None,
+    ) -> None:
+        super().__init__(
+            *(image, generator), name=name, record=record, pace=pace, reads_zero=True, under=under
+        )
+        self.depth = DEPTH
+        self.fault: str | None = None
+        self.loses_cache = False
+        self._failing = ("", 0)  # the operation that fails, and where
+        self._errors = 0  # how often it still does
+        self._trigger = trigger
+        self._revived = trio.Event()
+
+    def fail(self, fault: str, *, loses_cache: bool = False) -> None:
+        """Fail in the way *fault*; with *loses_cache* a failed flush loses what it should cover."""
+        self.fault = fault
+        self.loses_cache = loses_cache
+
+    def revive(self) -> None:
+        """Work again; what hangs goes on."""
+        self.fault = None
+        self._errors = 0
+        self._revived.set()
+        self._revived = trio.Event()
+
+    def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
+        done = self._at_once("read", offset_bytes) and super().try_readv(offset_bytes, buffers)
+        return done and not self._trigger.note()  # never the one that is held
+
+    def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
+        done = self._at_once("write", offset_bytes) and super().try_writev(offset_bytes, buffers)
+        return done and not self._trigger.note()
+
+    async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
+        await self._do("read", offset_bytes, partial(super().readv, offset_bytes, buffers))
+
+    async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
+        await self._do("write", offset_bytes, partial(super().writev, offset_bytes, buffers))
+
+    async def flush(self) -> None:
+        await self._do("flush", -1, super().flush)
+
+    async def punch(self, offset_bytes: int, length_bytes: int) -> bool:
+        punch = partial(super().punch, offset_bytes, length_bytes)
+        return await self._do("write", offset_bytes, punch)
+
+    def _at_once(self, operation: str, offset_bytes: int) -> bool:
+        """Return whether a synchronous try may be made. Raises MemberError."""
+        trigger = self._trigger
+        is_next = trigger.armed and trigger.count + 1 == trigger.at
+        if is_next or self.fault in (HANGS, SLOW):
+            return False
+        if self.fault == DRAGS and operation == "write":
+            return False
+        self._check(operation, offset_bytes)
+        return True
+
+    async def _do(self, operation: str, offset_bytes: int, effect: Callable[[], Awaitable[T]]) -> T:
+        trigger = self._trigger
+        if trigger.note():
+            done = [await effect()] if trigger.after else []
+            trigger.holder = self
+            trigger.reached.set()
+            await trigger.released.wait()
+            if trigger.breaks:
+                loses_cache = operation == "flush" and self.loses_cache
+                if not trigger.errors:
+                    self.fault = DEAD
+                elif operation == "flush":
+                    self.fail(UNFLUSHED)
+                else:
+                    self._failing, self._errors = (operation, offset_bytes), trigger.errors - 1
+                if loses_cache:
+                    self.pull()
+                raise MemberError(self.path, operation, offset_bytes, errno.EIO)
+            if done:
+                return done[0]
+        if self.fault == HANGS:
+            await self._revived.wait()
+        elif self.fault == SLOW:
+            await sleep(SLOW_S)
+        elif self.fault == DRAGS and operation == "write":
+            await sleep(DRAG_S)
+        self._check(operation, offset_bytes)
+        return await effect()
+
+    def _check(self, operation: str, offset_bytes: int) -> None:
+        """Raise MemberError if the disk's fault lets *operation* fail."""
+        if self._errors and self._failing == (operation, offset_bytes):
+            self._errors -= 1
+            raise MemberError(self.path, operation, offset_bytes, errno.EIO)
+        writes = operation == "write"
+        if self.fault == FULL and writes:
+            raise MemberError(self.path, operation, offset_bytes, errno.ENOSPC)
+        deaf = self.fault == DEAF and writes and 0 <= offset_bytes < SLOTS_BYTES
+        unflushed = self.fault == UNFLUSHED and operation == "flush"
+        if unflushed and self.loses_cache:
+            self.loses_cache = False
+            self.pull()
+        if self.fault == DEAD or deaf or unflushed:
+            raise MemberError(self.path, operation, offset_bytes, errno.EIO)

@@ -71,7 +71,6 @@ class Span:
     end_order: float = math.inf
 
     def end(self, event: int, order: int) -> None:
-        """Note that the span ended before event number *event*."""
         self.end_event, self.end_order = event, order
 
     def begun(self, moment: int) -> bool:
@@ -79,11 +78,9 @@ class Span:
         return self.begin_event < moment
 
     def ended(self, moment: int) -> bool:
-        """Return whether the span had ended at *moment*."""
         return self.end_event <= moment
 
     def runs(self, moment: int) -> bool:
-        """Return whether *moment* lies in the span."""
         return self.begin_event <= moment < self.end_event
 
 
@@ -197,18 +194,15 @@ class Timeline:
         self._order = 0
 
     def tick(self) -> int:
-        """Return the number of the next beginning or end."""
         self._order += 1
         return self._order
 
     def begin(self, verb: str, event: int, *, is_job: bool = False) -> Span:
-        """Note that *verb* begins before event number *event*; return its span."""
         span = Span(verb, event, self.tick(), is_job or verb in JOBS)
         self.spans.append(span)
         return span
 
     def end(self, span: Span, event: int) -> None:
-        """Note that *span* ended before event number *event*."""
         span.end(event, self.tick())
 
     def verb_at(self, moment: int) -> str:
@@ -297,13 +291,9 @@ class History:
 
     # -- what the workload notes ---------------------------------------------------------------
 
-    def begin(self, verb: str, event: int) -> Span:
-        """Note that *verb* begins before event number *event*; return its span."""
-        return self.timeline.begin(verb, event)
-
     def begin_flush(self, verb: str, event: int) -> Span:
         """Note the beginning of an action that makes every earlier write durable."""
-        span = self.begin(verb, event)
+        span = self.timeline.begin(verb, event)
         self.flushes.append(span)
         return span
 
@@ -371,7 +361,6 @@ class History:
         return b"".join(parts)
 
     def end(self, span: Span, event: int) -> None:
-        """Note that *span* ended before event number *event*."""
         self.timeline.end(span, event)
 
     def refuse(self, span: WriteSpan, event: int, given_up: frozenset[int] = frozenset()) -> None:

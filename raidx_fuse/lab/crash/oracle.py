@@ -30,7 +30,8 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import ungrouped
 from raidx_fuse.format.table_page import bytes_needed
-from raidx_fuse.lab.crash.disks import POISON, SectorDisk
+from raidx_fuse.lab.crash.disks import POISON, SectorDisk, records_of
+from raidx_fuse.lab.crash.hardware import Parts, read_all, read_volume, sectors_on_lost
 from raidx_fuse.lab.crash.history import Expectation, History
 from raidx_fuse.lab.crash.mounting import (
     POLL_S,
@@ -41,12 +42,10 @@ from raidx_fuse.lab.crash.mounting import (
     wait_for_jobs,
     waits,
 )
-from raidx_fuse.lab.crash.pairs.play import LIMIT_S
-from raidx_fuse.lab.crash.pairs.scene import READ_BYTES as PAIR_READ_BYTES
-from raidx_fuse.lab.crash.pairs.scene import PairRecording, since
-from raidx_fuse.lab.crash.parts import Parts, read_all, read_volume, sectors_on_lost
+from raidx_fuse.lab.crash.pairs import LIMIT_S, PairRecording, since
+from raidx_fuse.lab.crash.pairs import READ_BYTES as PAIR_READ_BYTES
 from raidx_fuse.lab.crash.recording import Recording
-from raidx_fuse.lab.crash.state import Cut, ViolationError, as_violations
+from raidx_fuse.lab.crash.state import ViolationError, as_violations
 from raidx_fuse.layouts.numbers import Chunk, Role, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import SECTOR_BYTES, Member
@@ -142,7 +141,6 @@ class Left:
 
     @property
     def expected(self) -> list[Expectation]:
-        """What each volume may be."""
         return [history.at(self.moment) for history in self.recording.volumes]
 
     @property
@@ -166,10 +164,6 @@ class Left:
         if record is not None:
             self.exempt = look.exempt
 
-    def again(self, images: Mapping[int, Image], cut: Cut) -> Left:
-        """Return what *cut* of the recovery left: *images*."""
-        return replace(self, images=images, lost=self.lost | set(cut.lost), unread=cut.unread)
-
 
 def judge(left: Left, generator: random.Random, record: CutRecord | None = None) -> frozenset[int]:
     """Check what a cut *left*; return the sectors for which nothing is promised: `Left.judge`."""
@@ -189,7 +183,6 @@ class _Oracle:
         self.exempt = left.exempt
 
     async def look(self) -> None:
-        """Mount the members and run all checks. Raises ViolationError."""
         raise NotImplementedError
 
     def _members(self) -> list[list[Member]]:
@@ -223,7 +216,7 @@ class _Oracle:
                 under=recording.under(number, self.left.moment),
             )
             if number in self.left.unread:
-                disk.lose_log(recording.roles.regions.log)
+                disk.unread = records_of(recording.roles.regions.log)
             members.append(disk)
         return arrays
 
@@ -249,7 +242,6 @@ class _Oracle:
                 )
 
     def _poisoned(self) -> list[int]:
-        """Return the disks that have sectors that cannot be read."""
         if not self.recording.has_poison:
             return []
         return [n for n, image in self.left.images.items() if POISON in image]
@@ -499,7 +491,6 @@ class _PoolOracle(_Oracle):
         return [volume for volumes in pool.arrays for volume in volumes.volumes]
 
     def _histories(self) -> list[History]:
-        """Return the histories of the volumes that are to be checked."""
         return self.recording.volumes
 
     def _check_known(self, found: Found) -> None:
@@ -543,7 +534,6 @@ class _PoolOracle(_Oracle):
                     raise ViolationError(f"array {array.name}: a free byte is not zero")
 
     async def _use(self, pool: Pool, content: Found) -> None:
-        """Write some sectors while the moves go on; *content* has them then."""
         for _ in range(self.rng.randint(1, 8)):
             shown = [volume for volumes in pool.arrays for volume in volumes.volumes]
             if not shown:

@@ -36,6 +36,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import ArrayFailedError, RaidxError
+from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.journal.group_commit import (
     Deferral,
     Handler,
@@ -43,9 +44,10 @@ from raidx_fuse.journal.group_commit import (
     go_on,
     to_its_end,
 )
-from raidx_fuse.lab.crash.at_changes import ChangeWriter
-from raidx_fuse.lab.crash.broken import break_order
-from raidx_fuse.lab.crash.disks import MOODY, PACES, SectorDisk, is_member
+from raidx_fuse.journal.journal import Journal
+from raidx_fuse.journal.ring import HEAD_BYTES
+from raidx_fuse.journal.unsettled import Unsettled
+from raidx_fuse.lab.crash.disks import MOODY, PACES, SLOTS_BYTES, SectorDisk, is_member
 from raidx_fuse.lab.crash.hardware import (
     CHUNK_BYTES,
     POOL,
@@ -53,22 +55,24 @@ from raidx_fuse.lab.crash.hardware import (
     SCATTERED_STRIPES,
     Fronts,
     Hardware,
+    Parts,
     Shape,
+    in_sectors,
+    read_all,
+    read_sectors,
+    sectors_on_lost,
 )
 from raidx_fuse.lab.crash.history import History, Span, Timeline, WriteSpan
-from raidx_fuse.lab.crash.laws import DiskLaws, acknowledged
-from raidx_fuse.lab.crash.mounting import mounted
-from raidx_fuse.lab.crash.parts import Parts, in_sectors, read_all, read_sectors, sectors_on_lost
+from raidx_fuse.lab.crash.mounting import DiskLaws, VolumePlayer, acknowledged, drawn_moves, mounted
 from raidx_fuse.lab.crash.recording import Recording, Roles
 from raidx_fuse.lab.crash.state import Cell
-from raidx_fuse.lab.crash.volumes import VolumePlayer
-from raidx_fuse.layouts.numbers import MemberChunk, Role, Stripe, stripe_range
+from raidx_fuse.layouts.numbers import Stripe, stripe_range
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.members.base import SECTOR_BYTES, Member
-from raidx_fuse.members.simulated.powercut import CutRecord, Image
+from raidx_fuse.members.simulated.powercut import CutRecord, Event, Image
 from raidx_fuse.pool.allocate import EXTENTS_MAX, unit_bytes
 from raidx_fuse.pool.volume_table import ArrayVolumes
 
@@ -94,12 +98,148 @@ TOGETHER_MAX = 8
 DISCARD_SIZES = ("stripe", "stripe", "stripes", "chunks", "many", "sectors", "bytes")
 KINDS = ("sector", "sectors", "bytes", "page", "chunks", "stripe", "stripes", "many")
 KIND_WEIGHTS = (3, 3, 2, 3, 2, 3, 1, 2)
+WAKES = (0.1, 0.5, 0.9)  # shares of the changes at which the writer wakes, one for each workload
+WRITES_MAX = 80  # of a workload: a placement saves the head of the log, for each of these writes
+SECTORS_MAX = 3
+
+
+class ChangeWriter:
+    """Writes at the moments when the configuration changes: at superblocks and the log's head.
+
+    There, members join and leave and the log gets other holders: what is written and flushed in
+    between must be on enough members by the old configuration and by the new one. Steps of a
+    workload seldom hit these moments. This writer wakes when a superblock or the head of the log is
+    written. It has *sectors* of its own, so that the order of the workload's writes stays known.
+    """
+
+    def __init__(self, player: Player, sectors: range) -> None:
+        self.may_write = True
+        self._player = player
+        self._rng = random.Random(f"{player.cell} {player.seed} changes")
+        self._sectors = sectors
+        log = player.regions.log
+        self._head = range(log.offset, log.offset + HEAD_BYTES)
+        self._share = self._rng.choice(WAKES)
+        self._wanted = trio.Event()
+        self._idle = trio.Event()
+        self._idle.set()
+        self._left = WRITES_MAX
+
+    def note(self, event: Event) -> None:
+        """Wake at a write of a superblock or of the head of the log, by chance."""
+        if self.may_write and self._left and event.operation == "write":
+            is_change = event.offset_bytes < SLOTS_BYTES or event.offset_bytes in self._head
+            if is_change and self._rng.random() < self._share:
+                self._left -= 1
+                self._wanted.set()
+
+    async def pause(self) -> None:
+        """Let it write no more; return when it does nothing."""
+        self.may_write = False
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Write whenever something changes, until cancelled."""
+        rng = self._rng
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            if not self.may_write:
+                continue
+            self._idle = trio.Event()
+            try:
+                count = rng.randint(1, SECTORS_MAX)
+                first = rng.choice(self._sectors[: len(self._sectors) - count + 1])
+                await self._player.write(first * SECTOR_BYTES, count * SECTOR_BYTES)
+                if rng.random() < 0.8:
+                    await self._player.flush()
+            finally:
+                self._idle.set()
+
+
+async def through_door(handlers: Sequence[Handler], deferral: Deferral) -> None:
+    """Run *handlers* to their ends as a front end does, each held for a record if it can be.
+
+    *deferral* is that of their journal. Raises their exceptions in an ExceptionGroup.
+    """
+    waiting = list(handlers)
+    try:
+        async with trio.open_nursery() as nursery:
+            await _stretch(waiting, nursery, deferral)
+    finally:
+        for handler in waiting:  # a failure came first
+            handler.close()
+
+
+async def _stretch(waiting: list[Handler], nursery: trio.Nursery, deferral: Deferral) -> None:
+    """Run each of *waiting* until it is held or done, and remove it from the list."""
+    held: HeldHandlers[None] = HeldHandlers(
+        lambda handler, _: nursery.start_soon(go_on, handler), deferral
+    )
+    suspended = None
+    try:
+        while waiting and suspended is None:
+            deferral.allow(True)
+            try:
+                suspended = held.run(waiting.pop(0), None)
+            finally:
+                deferral.allow(False)
+    finally:
+        if suspended is None:
+            suspended = held.release()
+        else:
+            held.let_go()
+    if waiting:
+        nursery.start_soon(_stretch, waiting, nursery, deferral)
+    if suspended is not None:
+        await to_its_end(*suspended[:2])
+
+
+# Arrays that break one ordering rule on purpose, to show that the campaign notices (`--broken`).
+# The product has no switch for it. A subclass leaves out or swaps the step that the rule is about,
+# and `break_order` makes it the class of the mounted array's object.
+
+
+class UnorderedJournal(Journal):
+    """A log whose checkpoint does not wait for flushes between its steps."""
+
+    async def _barrier(self) -> None:
+        pass
+
+
+class ParitylessLog(Unsettled):
+    """A log whose checkpoint does not log the parities first."""
+
+    async def settle_frozen(self) -> list[int]:
+        self.frozen.clear()
+        return []
+
+
+class UnorderedRebundle(RebundleOperation):
+    """Counts new bundles before their places are durable, and retires a role with its records."""
+
+    async def _announce(self, cells: range, bundles: int) -> None:
+        await self._count_bundles(bundles)
+        await self.context.journal.chunk_table.save_places(cells)
+
+    async def _clear_log(self) -> None:
+        pass
+
+
+def break_order(array: Array, theme: str) -> None:
+    """Make *array* break the rule that the workloads of *theme* depend on."""
+    if theme == "members" and array.rebundle is not None:
+        array.rebundle.__class__ = UnorderedRebundle
+    elif theme == "streams":
+        array.context.journal.unsettled.__class__ = ParitylessLog
+    else:
+        array.context.journal.__class__ = UnorderedJournal
 
 
 class Player(VolumePlayer):
     """One workload while it runs; its steps are public, so that scripts can call them.
 
-    *at_changes*: it also writes when the configuration changes (at_changes.py). With the theme
+    *at_changes*: it also writes when the configuration changes (`ChangeWriter`). With the theme
     "pool" it has the *pool* of two arrays, whose volumes come and go; else one *array*.
     """
 
@@ -236,15 +376,11 @@ class Player(VolumePlayer):
 
     @property
     def roles(self) -> Roles:
-        """Which disk holds which role of the only array."""
         return self.recording.roles
 
     def _begin_changes(self, nursery: trio.Nursery) -> None:
         """Write from now on when the configuration changes, to the sectors behind the others."""
-        rng = random.Random(f"{self.cell} {self.seed} changes")
-        own = range(self.sectors, self.parts.sectors)
-        self._changes = ChangeWriter(self.write, self.flush, rng, own, self.regions)
-        self._changes.allow()
+        self._changes = ChangeWriter(self, range(self.sectors, self.parts.sectors))
         nursery.start_soon(self._changes.run)
         for disk in self.disks:
             disk.cut.tell(self._changes.note)
@@ -335,12 +471,12 @@ class Player(VolumePlayer):
                 )
             )
             for disk in self.disks:
-                disk.obey(DiskLaws([self.array]).judge)
+                disk.judge = DiskLaws([self.array]).judge
             self.array.context.use_cache(CACHE_BYTES[self.seed % len(CACHE_BYTES)])
             if self.cell.broken:
                 break_order(self.array, self.cell.theme)
         if self._changes is not None:
-            self._changes.allow()
+            self._changes.may_write = True
 
     async def _open_pool(self) -> None:
         arrays: list[list[Member]] = [[] for _ in self.recording.arrays]
@@ -376,7 +512,6 @@ class Player(VolumePlayer):
             self.doubt(self.event)
 
     async def remount(self) -> None:
-        """End cleanly and mount again."""
         await self.close()
         await self.open()
 
@@ -402,7 +537,7 @@ class Player(VolumePlayer):
             if got != self.history.newest(sector):
                 self._check(sector, got)
         if self._changes is not None:
-            self._changes.allow()
+            self._changes.may_write = True
 
     def _check(self, sector: int, content: bytes | None) -> None:
         """Check that *sector* may read as *content* (None: an error). Raises ViolationError.
@@ -418,7 +553,6 @@ class Player(VolumePlayer):
 
     @contextmanager
     def doing(self, verb: str) -> Iterator[None]:
-        """Note that what the block does is *verb*."""
         span = self.timeline.begin(verb, self.event)
         yield
         self.timeline.end(span, self.event)
@@ -426,7 +560,6 @@ class Player(VolumePlayer):
     # -- requests ------------------------------------------------------------------------------
 
     def present(self) -> list[History]:
-        """Return the histories of the volumes of the pool that are there."""
         return [history for history in self.recording.volumes if history.size]
 
     async def flush(self) -> None:
@@ -443,7 +576,6 @@ class Player(VolumePlayer):
         self.history.end(span, self.event)
 
     async def jobs_end(self) -> None:
-        """Wait until the running jobs have ended."""
         for job in self.array.jobs.running():
             await job.finished.wait()
 
@@ -495,7 +627,7 @@ class Player(VolumePlayer):
         """Write *length* bytes at *offset*, fewer where a part ends, and note the write.
 
         A *discard* counts as a write of zeros. *offset* counts in the workload's parts of the
-        image (parts.py).
+        image (`Parts`).
         """
         if self.whole_sectors:
             offset, length = in_sectors(offset, length)
@@ -592,36 +724,28 @@ class Player(VolumePlayer):
 
     # -- random steps --------------------------------------------------------------------------
 
+    async def steps(self, least: int, most: int) -> None:
+        """Do *least* to *most* random steps."""
+        for _ in range(self.rng.randint(least, most)):
+            await self.step()
+
     async def step(self) -> None:
-        """Do one random step."""
         kinds = dict(STEPS)
         if self.bundled:
-            kinds["moves"] = MOVES_WEIGHT
+            kinds["move_some"] = MOVES_WEIGHT
         if self.has_door:
-            kinds["door"] = DOOR_WEIGHT
+            kinds["come_together"] = DOOR_WEIGHT
         if self.discards:
-            kinds["discard"] = DISCARD_WEIGHT
+            kinds["discard_some"] = DISCARD_WEIGHT
         kind = self.rng.choices(list(kinds), list(kinds.values()))[0]
-        if kind == "moves":
-            await self.move_some()
-        elif kind == "write":
+        if kind == "write":
             await self.write(*self.place())
         elif kind == "again":
             where = self.place()
             for _ in range(self.rng.randint(2, 3)):
                 await self.write(*self.near(where))
-        elif kind == "burst":
-            await self.burst()
-        elif kind == "door":
-            await self.come_together()
-        elif kind == "discard":
-            await self.discard_some()
-        elif kind == "stagger":
-            await self.stagger()
-        elif kind == "flush":
-            await self.flush()
-        elif kind == "tidy":
-            await self.tidy()
+        elif kind != "policy":
+            await getattr(self, kind)()
         else:
             policy = self.rng.choice(("traditional", "rmw", "rcw"))
             with self.doing("setting"):
@@ -632,7 +756,6 @@ class Player(VolumePlayer):
                         raise
 
     async def tidy(self) -> None:
-        """Wait until the log is checkpointed, and perhaps until quiet dirty regions are clean."""
         await trio.sleep(self.rng.choice(TIDY_S))
 
     async def write_and_flush(self, offset: int, length: int, flush: bool) -> None:
@@ -736,11 +859,7 @@ class Player(VolumePlayer):
                 if rng.random() < 0.4:
                     nursery.start_soon(self.write, *self.place())
                 for _ in range(rng.randint(1, 4)):
-                    cell = rng.randrange(self.stripes * layout.length)
-                    role = Role(rng.randrange(layout.width))
-                    moves = mover.exchange(cell, rng.randrange(layout.cells))
-                    if rng.random() < 0.5 and len(free := layout.free_chunks(role)):
-                        moves = [(cell, role, MemberChunk(int(rng.choice(free.tolist()))))]
+                    moves = drawn_moves(mover, layout, rng, self.stripes * layout.length)
                     if mover.problem(moves) is not None:
                         continue
                     try:
@@ -786,41 +905,3 @@ def _touched_stripes(
         )
     full = (s for s in stripes if offset <= s * stripe_bytes and (s + 1) * stripe_bytes <= end)
     return stripes, frozenset(full), closes
-
-
-async def through_door(handlers: Sequence[Handler], deferral: Deferral) -> None:
-    """Run *handlers* to their ends as a front end does, each held for a record if it can be.
-
-    *deferral* is that of their journal. Raises their exceptions in an ExceptionGroup.
-    """
-    waiting = list(handlers)
-    try:
-        async with trio.open_nursery() as nursery:
-            await _stretch(waiting, nursery, deferral)
-    finally:
-        for handler in waiting:  # a failure came first
-            handler.close()
-
-
-async def _stretch(waiting: list[Handler], nursery: trio.Nursery, deferral: Deferral) -> None:
-    """Run each of *waiting* until it is held or done, and remove it from the list."""
-    held: HeldHandlers[None] = HeldHandlers(
-        lambda handler, _: nursery.start_soon(go_on, handler), deferral
-    )
-    suspended = None
-    try:
-        while waiting and suspended is None:
-            deferral.allow(True)
-            try:
-                suspended = held.run(waiting.pop(0), None)
-            finally:
-                deferral.allow(False)
-    finally:
-        if suspended is None:
-            suspended = held.release()
-        else:
-            held.let_go()
-    if waiting:
-        nursery.start_soon(_stretch, waiting, nursery, deferral)
-    if suspended is not None:
-        await to_its_end(*suspended[:2])

@@ -1,17 +1,25 @@
-"""What one workload did: the record of its disks, its histories, which roles were lost when."""
+"""What one workload did: the record of its disks, its histories, which roles were lost when.
+
+From the event on at which a configuration is durable on all of its members, the array counts on
+what it says, whatever is lost: it names a member whole, so any other one may go. What the running
+array has in memory promises nothing yet.
+"""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from raidx_fuse.errors import FormatError
 from raidx_fuse.format.configuration.config import ArrayConfig
-from raidx_fuse.format.regions import Regions
-from raidx_fuse.lab.crash.durable import changes, durable_since
+from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, Regions
+from raidx_fuse.format.superblock import Superblock, decode_superblock
+from raidx_fuse.lab.crash.disks import SLOTS_BYTES
+from raidx_fuse.lab.crash.hardware import Parts
 from raidx_fuse.lab.crash.history import History, Timeline
-from raidx_fuse.lab.crash.parts import Parts
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.placements.layout import Layout
@@ -25,6 +33,75 @@ TEMPTING = 40  # weight of the moments that a theme has made for a cut
 AFTER_CHANGE = 6  # so many moments
 NO_DISK = -1
 """The disk number of a role that was given up."""
+
+
+class _Slots:
+    """The superblocks of one disk: those that are durable, and the writes that are not yet."""
+
+    def __init__(self) -> None:
+        self._durable: dict[int, Superblock | None] = {}
+        self._open: deque[tuple[int, bytes] | None] = deque()
+
+    def write(self, offset_bytes: int, data: bytes) -> None:
+        """Note a write, to a slot or elsewhere."""
+        self._open.append((offset_bytes, data) if offset_bytes < SLOTS_BYTES else None)
+
+    def flush(self, covered: int) -> bool:
+        """Make the first *covered* writes durable; return whether a superblock is among them."""
+        is_changed = False
+        for _ in range(covered):
+            if (written := self._open.popleft()) is not None:
+                slot = written[0] // SUPERBLOCK_SLOT_BYTES
+                try:
+                    self._durable[slot] = decode_superblock(written[1], slot)
+                except FormatError:
+                    self._durable[slot] = None
+                is_changed = True
+        return is_changed
+
+    def newest(self) -> Superblock | None:
+        found = [superblock for superblock in self._durable.values() if superblock is not None]
+        return max(found, key=lambda superblock: superblock.sequence, default=None)
+
+
+def settled(record: CutRecord, begin: int = 0) -> Iterator[tuple[int, ArrayConfig]]:
+    """Yield (event, config): from *event*, which is at least *begin*, all members have *config*.
+
+    All members that it calls active, durably. Superblocks that the disks had before the record
+    do not count.
+    """
+    disks = [_Slots() for _ in record.starts]
+    for index, event in enumerate(record.events):
+        if event.operation == "write":
+            disks[event.member].write(event.offset_bytes, event.data)
+        elif event.operation == "flush" and disks[event.member].flush(event.covered):
+            held = {s.member_uuid: s for disk in disks if (s := disk.newest()) is not None}
+            config = max((s.config for s in held.values()), key=lambda c: c.events)
+            active = (r.member_uuid for r in config.members if r.role >= 0 and r.state == "active")
+            if index + 1 >= begin and all(
+                uuid in held and held[uuid].events == config.events for uuid in active
+            ):
+                yield index + 1, config
+
+
+def changes(record: CutRecord) -> Iterator[int]:
+    """Yield the events at which other members, or another layout, became durable everywhere."""
+    before = None
+    for event, config in settled(record):
+        members = [(m.role, m.state, m.member_uuid) for m in config.members]
+        now = config.layout, config.width, config.params, members
+        if before not in (None, now):
+            yield event
+        before = now
+
+
+def durable_since(record: CutRecord, begin: int, holds: Callable[[ArrayConfig], bool]) -> int:
+    """Return the first event from *begin* on at which a configuration that *holds* is durable.
+
+    Returns the number of events if there is none: the next one, at the earliest.
+    """
+    found = (event for event, config in settled(record, begin) if holds(config))
+    return next(found, len(record.events))
 
 
 @dataclass
@@ -82,7 +159,6 @@ class Roles:
         return sorted(role for role, disk in latest.items() if disk != NO_DISK)
 
     def holder(self, role: int, moment: int) -> int:
-        """Return the number of the disk that holds *role* at *moment* if no member is lost."""
         return [disk for event, r, disk in self.holders if r == role and event <= moment][-1]
 
     def is_damaged(self, moment: int) -> bool:
@@ -160,23 +236,19 @@ class Recording:
 
     @property
     def is_pool(self) -> bool:
-        """Whether several arrays are mounted as a pool of volumes."""
         return len(self.arrays) > 1
 
     @property
     def history(self) -> History:
-        """The history of an array's only volume."""
         (history,) = self.volumes
         return history
 
     @property
     def roles(self) -> Roles:
-        """The roles of the only array."""
         (roles,) = self.arrays
         return roles
 
     def verb_at(self, moment: int) -> str:
-        """Return the verb of what was done at *moment*."""
         return self.timeline.verb_at(moment)
 
     def weights(self) -> list[int]:

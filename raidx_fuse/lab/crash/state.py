@@ -181,5 +181,4 @@ class Violation:
     what: str
 
     def __str__(self) -> str:
-        """Return what broke, and the line that replays it."""
         return f"{self.verb}, {self.fault}: {self.what}\n{PROGRAM} --replay '{self.state}'"

@@ -1,39 +1,7 @@
 """Random workloads in virtual time over recorded disks.
 
 One seed decides everything: width, size, first content and pace of the disks, whether the array has
-lost power before, the theme and its steps. The themes:
-
-    writes     all sizes and alignments, bursts, overlaps, flushes, pauses for the checkpoint
-    remounts   clean ends and new mounts
-    disks      a failure, a replacement or hot spare, a rebuild or copy (themes/disks.py)
-    replaces   members in use are copied to other disks (themes/disks.py)
-    returns    a member leaves, comes back and is caught up (themes/returns.py)
-    scrub      corrupted parity, a repair while writes go on
-    latent     sectors that cannot be read until they are mended (themes/latent.py)
-    errors     single flushes and writes of members fail (themes/faults.py)
-    squeeze    a log without free space (themes/squeeze.py)
-    huge       a few parts of a large sparse image
-    growth     members join in place (themes/growth.py)
-    shrink     members join, and leave again (themes/growth.py); only if asked for
-    leave      any members leave by restripes (themes/restripe.py); only if asked for
-    copies     a raid1 array gets more copies (themes/copies.py)
-    restripe   another layout or width (themes/restripe.py)
-    moves      chunks of raidx bundles move
-    members    members of raidx arrays join and leave (themes/rebundle.py)
-
-Only on request by name:
-    streams    sequential requests that end inside stripes; their members are larger (hardware.py)
-    door       requests that share a commit batch (player.py); every other theme has some of
-               them, too
-    checkpoints  small writes, whose parity follows at the checkpoint, with checkpoints under way
-    rewrites   logged data is written again and settled; the cut leaves of that the last record
-               alone, and recovery is cut as well
-    hangs      writes that hang and reach the disk late (themes/faults.py)
-    refusals   records that members refuse which cannot be spared (themes/faults.py)
-    discards   ranges are discarded and written again (player.py); many workloads of the
-               other themes have some of that, too
-    pool       volumes of two arrays (themes/pool.py)
-    pairs      every two operations that can meet (pairs/); pairs:trim:shrink is one pair
+lost power before, the theme and its steps. `themes_of` lists the themes, except for that of pairs.
 """
 
 from __future__ import annotations
@@ -43,20 +11,32 @@ import random
 
 import trio
 
-from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, POOL, Shape
+from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, POOL, Shape, in_sectors
 from raidx_fuse.lab.crash.player import Player, Script
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import Cell
-from raidx_fuse.lab.crash.themes.copies import theme_copies
-from raidx_fuse.lab.crash.themes.disks import lose_and_rebuild, theme_disks, theme_replaces
-from raidx_fuse.lab.crash.themes.faults import theme_errors, theme_hangs, theme_refusals
-from raidx_fuse.lab.crash.themes.growth import theme_growth, theme_shrink
-from raidx_fuse.lab.crash.themes.latent import theme_latent
+from raidx_fuse.lab.crash.themes.faults import (
+    theme_errors,
+    theme_hangs,
+    theme_latent,
+    theme_refusals,
+)
+from raidx_fuse.lab.crash.themes.members import (
+    lose_and_rebuild,
+    theme_copies,
+    theme_disks,
+    theme_replaces,
+    theme_returns,
+)
 from raidx_fuse.lab.crash.themes.pool import theme_pool
-from raidx_fuse.lab.crash.themes.rebundle import theme_members
-from raidx_fuse.lab.crash.themes.restripe import restripes_of, theme_leave, theme_restripe
-from raidx_fuse.lab.crash.themes.returns import theme_returns
-from raidx_fuse.lab.crash.themes.squeeze import theme_squeeze
+from raidx_fuse.lab.crash.themes.shapes import (
+    restripes_of,
+    theme_growth,
+    theme_leave,
+    theme_members,
+    theme_restripe,
+    theme_shrink,
+)
 from raidx_fuse.layouts.numbers import cell_range
 from raidx_fuse.layouts.registry import find_layout, grows_in_place
 from raidx_fuse.members.base import SECTOR_BYTES
@@ -67,6 +47,8 @@ ERRORS_SHARE = 0.15  # of the workloads of all themes have errors inside operati
 AT_CHANGES_SHARE = 0.7  # of the workloads also write when the configuration changes
 # Their own writes fail or must be the only ones.
 WITHOUT_WRITES_AT_CHANGES = ("hangs", "refusals", "latent", "scrub", "huge", POOL)
+# Of the theme squeeze:
+SQUEEZED_MAX, HELD_UP_S, APART_S = 10, 0.1, 0.01
 
 
 def record_workload(
@@ -97,54 +79,42 @@ def record_workload(
 
 
 def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
-    """Return name -> (script, weight) of the themes that *cell* can have."""
-    themes: dict[str, tuple[Script, int]] = {
-        "writes": (theme_writes, 3),
-        "remounts": (theme_remounts, 1),
-        "hangs": (theme_hangs, 1),
-        "replaces": (theme_replaces, 1),
-        "errors": (theme_errors, 0),
-    }
-    if find_layout(cell.layout).tolerance(3):
-        themes |= {
-            "disks": (theme_disks, 2),
-            "returns": (theme_returns, 2),
-            "scrub": (theme_scrub, 1),
-            "latent": (theme_latent, 1),
-        }
-    if cell.journal != "none":
-        themes["squeeze"] = (theme_squeeze, 1)
-    if find_layout(cell.layout).build is not None:
-        themes["huge"] = (theme_huge, 1)
-    if grows_in_place(cell.layout):
-        themes["growth"] = (theme_growth, 1)
-        themes["shrink"] = (theme_shrink, 0)
-        themes["leave"] = (theme_leave, 0)
-    if cell.layout == "raid1":
-        themes["copies"] = (theme_copies, 1)
-    if restripes_of(cell.layout):
-        themes["restripe"] = (theme_restripe, 1)
-    if find_layout(cell.layout).bundled:
-        themes["moves"] = (theme_moves, 4)
-        themes["members"] = (theme_members, 4)
-    themes["discards"] = (theme_discards, 0)
-    if find_layout(cell.layout).tolerance(3):
-        themes["streams"] = (theme_streams, 0)
-    if cell.journal != "none":
-        themes["door"] = (theme_door, 0)
-        themes["refusals"] = (theme_refusals, 0)
-        if find_layout(cell.layout).build is not None:  # an array that has free space
-            themes[POOL] = (theme_pool, 0)
-    if cell.journal != "none" and find_layout(cell.layout).tolerance(3):
-        themes["checkpoints"] = (theme_checkpoints, 0)
-        themes["rewrites"] = (theme_rewrites, 0)
-    return themes
+    """Return name -> (script, weight) of the themes that *cell* can have; 0: only on request."""
+    layout = find_layout(cell.layout)
+    redundant, logged = layout.tolerance(3) > 0, cell.journal != "none"
+    is_fixed, grows = layout.build is not None, grows_in_place(cell.layout)
+    themes: tuple[tuple[str, Script, int, bool], ...] = (
+        ("writes", theme_writes, 3, True),
+        ("remounts", theme_remounts, 1, True),
+        ("hangs", theme_hangs, 1, True),
+        ("replaces", theme_replaces, 1, True),
+        ("errors", theme_errors, 0, True),
+        ("disks", theme_disks, 2, redundant),
+        ("returns", theme_returns, 2, redundant),
+        ("scrub", theme_scrub, 1, redundant),
+        ("latent", theme_latent, 1, redundant),
+        ("squeeze", theme_squeeze, 1, logged),
+        ("huge", theme_huge, 1, is_fixed),
+        ("growth", theme_growth, 1, grows),
+        ("shrink", theme_shrink, 0, grows),
+        ("leave", theme_leave, 0, grows),
+        ("copies", theme_copies, 1, cell.layout == "raid1"),
+        ("restripe", theme_restripe, 1, bool(restripes_of(cell.layout))),
+        ("moves", theme_moves, 4, layout.bundled),
+        ("members", theme_members, 4, layout.bundled),
+        ("discards", theme_discards, 0, True),  # many workloads of other themes have some, too
+        ("streams", theme_streams, 0, redundant),
+        ("door", theme_door, 0, logged),  # so have they of these
+        ("refusals", theme_refusals, 0, logged),
+        (POOL, theme_pool, 0, logged and is_fixed),  # an array that has free space
+        ("checkpoints", theme_checkpoints, 0, logged and redundant),
+        ("rewrites", theme_rewrites, 0, logged and redundant),
+    )
+    return {name: (script, weight) for name, script, weight, suits in themes if suits}
 
 
 async def theme_writes(player: Player) -> None:
-    """Do some random steps."""
-    for _ in range(player.rng.randint(5, 9)):
-        await player.step()
+    await player.steps(5, 9)
 
 
 async def theme_huge(player: Player) -> None:
@@ -322,8 +292,7 @@ async def theme_moves(player: Player) -> None:
 async def theme_remounts(player: Player) -> None:
     """End cleanly and mount again, twice."""
     for _ in range(2):
-        for _ in range(player.rng.randint(1, 3)):
-            await player.step()
+        await player.steps(1, 3)
         await player.remount()
     await player.step()
 
@@ -333,12 +302,11 @@ async def theme_scrub(player: Player) -> None:
     await player.step()
     await player.flush()
     await rot_parity(player)
-    span = player.history.begin("scrub", player.event)
-    job = await player.array.start_scrub(repair=True)
-    if player.rng.random() < 0.5:
-        await player.step()
-    status = await player.array.jobs.wait(job)
-    player.history.end(span, player.event)
+    with player.doing("scrub"):
+        job = await player.array.start_scrub(repair=True)
+        if player.rng.random() < 0.5:
+            await player.step()
+        status = await player.array.jobs.wait(job)
     if not status["repaired"]:  # a write replaced the bad parity first, and is not durable yet
         await player.flush()
     if player.roles.damaged:
@@ -362,3 +330,43 @@ async def rot_parity(player: Player) -> None:
     player.roles.damaged.append((player.event, math.inf))
     await cut.writev(offset, [rotten])
     await cut.flush()
+
+
+async def theme_squeeze(player: Player) -> None:
+    """Fill the log several times, with large partial writes to a few stripes each time.
+
+    Checkpoints are slow: another task holds the checkpoint's lock, and the disks flush slowly. A
+    log that reused its space too early would overwrite records that recovery still needs.
+    """
+    rng = player.rng
+    if rng.random() < 0.7:  # a write to unwritten chunks would log pages of the written map, too
+        await player.fill()
+    for _ in range(rng.randint(2, 4)):
+        stripe = rng.randrange(player.stripes)
+        ranges: list[tuple[int, int]] = []
+        async with trio.open_nursery() as nursery:
+            if rng.random() < 0.6:
+                nursery.start_soon(_hold_up_placements, player)
+            for _ in range(rng.randint(3, SQUEEZED_MAX)):
+                ranges.append(_large_part(player, stripe))
+                offset, length = ranges[-1]
+                nursery.start_soon(player.write_and_flush, offset, length, rng.random() < 0.3)
+                await trio.sleep(rng.expovariate(1 / APART_S))
+        await player.observe_met(ranges)
+        if rng.random() < 0.3:
+            await player.step()
+
+
+async def _hold_up_placements(player: Player) -> None:
+    async with player.array.context.journal.placing:
+        await trio.sleep(player.rng.expovariate(1 / HELD_UP_S))
+
+
+def _large_part(player: Player, stripe: int) -> tuple[int, int]:
+    """Draw a range in or near *stripe* of one chunk or more, but less than a stripe."""
+    rng = player.rng
+    end = player.sectors * 512
+    length = rng.randint(1, max(1, player.stripe_bytes // CHUNK_BYTES - 1)) * CHUNK_BYTES
+    offset = stripe * player.stripe_bytes + rng.randrange(-length, player.stripe_bytes)
+    offset = max(0, min(offset, end - length))
+    return in_sectors(offset, length)

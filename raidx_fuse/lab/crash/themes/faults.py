@@ -11,11 +11,14 @@ then must be kept.
 Errors inside operations: at a drawn operation one flush, or one write to a superblock, a page, a
 record or a home place ends in an error, and some that follow. A member that can be spared is, and
 no request ends in an error; what was in its cache may be lost. In pools the same strikes beside
-moves of volumes (themes/pool.py), and in pairs inside every job (pairs/).
+moves of volumes (themes/pool.py), and in pairs inside every job (pairs.py).
+
+Latent errors: sectors that cannot be read until they are written, which mending does.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from functools import partial
@@ -23,15 +26,16 @@ from functools import partial
 import trio
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.lab.crash.disks import Fault
-from raidx_fuse.lab.crash.durable import SLOTS_BYTES
-from raidx_fuse.lab.crash.parts import in_sectors
+from raidx_fuse.lab.crash.disks import SLOTS_BYTES, Fault, records_of
+from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, in_sectors
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import Roles
-from raidx_fuse.layouts.numbers import Role, by_role
+from raidx_fuse.layouts.numbers import Role, by_role, cell_range
+from raidx_fuse.members.base import SECTOR_BYTES
 
 TIMEOUT_S = 30.0  # io.timeout_s: an operation is given up after this time, or up to a quarter more
 HANGS_S = (5.0, 45.0, 60.0, 100.0)  # shorter and longer than the time-out
+MENDED_S = 60.0
 APART_S = (0.0, 0.0, 0.002, 0.01, 1.5)  # between writes that are refused; a checkpoint takes place
 
 
@@ -56,7 +60,7 @@ async def _write_while_one_hangs(player: Player) -> None:
     spared = member_set.layout.tolerates(member_set.lost | {role})
     out = player.roles.take_out(role, player.event) if spared else None  # it may be given up
     disk = player.disks[role]
-    disk.hang(rng.choice(HANGS_S))
+    disk.hangs_s = rng.choice(HANGS_S)
     player.hanging = True
     where = player.place("sectors")
     ranges: list[tuple[int, int]] = []
@@ -69,7 +73,7 @@ async def _write_while_one_hangs(player: Player) -> None:
         await player.flush()
     if rng.random() < 0.5:
         await player.observe_met(ranges)
-    disk.hang(0.0)  # in case that no write has reached this disk
+    disk.hangs_s = 0.0  # in case that no write has reached this disk
     await trio.sleep(max(0.0, disk.late_until_s + 1.0 - trio.current_time()))
     player.hanging = False
     await player.observe_met(ranges)
@@ -95,7 +99,7 @@ async def _write_while_records_are_refused(player: Player) -> None:
     disks = [player.disks[role] for role, queue in by_role(queues) if queue is not None]
     player.refusals = True
     for disk in disks:
-        disk.refuse(player.regions.log)
+        disk.refused_bytes = records_of(player.regions.log)
     where = player.place("sectors")
     ranges: list[tuple[int, int]] = []
     async with trio.open_nursery() as nursery:
@@ -107,10 +111,10 @@ async def _write_while_records_are_refused(player: Player) -> None:
         if rng.random() < 0.5:
             await trio.sleep(rng.choice(APART_S))
             for disk in disks:
-                disk.refuse(None)
+                disk.refused_bytes = range(0)
     await player.observe_met(ranges)
     for disk in disks:
-        disk.refuse(None)
+        disk.refused_bytes = range(0)
     player.refusals = False  # from now on nothing fails
     await player.write(*in_sectors(*player.place("sectors")))
     if rng.random() < 0.7:
@@ -131,8 +135,7 @@ async def theme_errors(player: Player) -> None:
     for _ in range(rng.randint(1, max(1, player.tolerance))):
         await player.jobs_end()  # until then a member may be needed that counts as spare
         _give_one_fault(player)
-        for _ in range(rng.randint(2, 5)):
-            await player.step()
+        await player.steps(2, 5)
         draw = rng.random()
         if draw < 0.2 or not player.tolerance:
             await player.remount()
@@ -198,3 +201,57 @@ def give_fault(
             loses_cache=rng.random() < 0.7,
         )
     )
+
+
+async def theme_latent(player: Player) -> None:
+    """Let sectors become unreadable, one after the other; they are found by chance or a scrub."""
+    rng = player.rng
+    await player.fill()
+    if rng.random() < 0.5:
+        await player.flush()
+    for _ in range(rng.randint(1, 3)):
+        await player.jobs_end()  # a torn stripe with an unreadable sector may have lost data
+        if not await lose_sector(player):
+            return
+        await player.steps(0, 3)
+        if rng.random() < 0.3:
+            await player.remount()
+        await mend(player)
+        await player.step()
+
+
+async def lose_sector(player: Player) -> bool:
+    """Make a sector of a written cell unreadable; return False if there is none."""
+    context, rng = player.array.context, player.rng
+    await context.journal.drain()  # nobody reads a place under logged content
+    live = context.written.written_stripes(context.layout, 0, context.layout.stripes)
+    if not live:
+        return False
+    stripe = rng.choice(live)
+    unwritten = context.unwritten_cells(stripe)
+    cells = [c for c in cell_range(0, len(context.code.cells)) if not unwritten >> c & 1]
+    role, start = context.position(stripe, rng.choice(cells))
+    number = player.roles.holder(role, player.event)
+    offset = start + rng.randrange(CHUNK_BYTES // SECTOR_BYTES) * SECTOR_BYTES
+    event = player.event
+    player.roles.damaged.append((event, math.inf))
+    content = await player.disks[number].poison(offset)
+    player.recording.poisoned.append((event, number, offset, content))
+    return True
+
+
+async def mend(player: Player) -> None:
+    """Read everything, or scrub, until no sector is unreadable; no member may be out."""
+    with player.doing("mend"):
+        if player.rng.random() < 0.5:
+            await player.compare()
+        await player.jobs_end()
+        await player.array.jobs.wait(await player.array.start_scrub(repair=False))
+        with trio.fail_after(MENDED_S):
+            while player.array.member_set.unreadable:  # noqa: ASYNC110  # mending tells nobody
+                await trio.sleep(0.05)
+        # A write may have replaced the sector in the log, or past it: now it is in its place.
+        await player.array.context.journal.drain()
+    await player.flush()
+    assert not player.array.member_set.lost, "one sector does not cost a member"
+    player.roles.repair(player.event)

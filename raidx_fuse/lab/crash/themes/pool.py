@@ -69,7 +69,6 @@ class _PoolSteps:
         self._much: dict[int, int] = {}  # volume -> event from which on it may lack whole stripes
 
     async def step(self) -> None:
-        """Do one random step."""
         kind = self._rng.choices(list(STEPS), list(STEPS.values()))[0]
         self._reap()
         present = self._player.present()
@@ -159,7 +158,6 @@ class _PoolSteps:
             await self.flush(history)
 
     async def flush(self, history: History) -> None:
-        """Flush a volume: what was written is sure then."""
         await self._player.flush_volume(history)
         self._end_filling(history)
 
@@ -169,14 +167,12 @@ class _PoolSteps:
             del self._much[history.number]
 
     async def resize(self, history: History) -> None:
-        """Make a volume larger or smaller."""
         size = self._rng.randint(1, PAGES_MAX) * PAGE
         await self.flush(history)  # what it loses is lost for good
         with suppress(BusyError, NoSpaceError, UsageError):  # it is on its way, or has no room
             await self._player.resize_volume(history, size)
 
     async def delete(self, history: History) -> None:
-        """Delete a volume."""
         with suppress(BusyError, UsageError):  # it is on its way, or there already
             await self._player.resize_volume(history, 0)
             self._end_filling(history)
@@ -189,7 +185,6 @@ class _PoolSteps:
         await self._start("move", start_move(pool, uuid, other.array.name))
 
     async def swap(self, history: History) -> None:
-        """Start to swap a volume for another one."""
         other = self._rng.choice(self._player.present())
         uuids = (self._player.uuids[one.volume] for one in (history, other))
         await self._start("swap", start_swap(self._player.pool, *uuids))
@@ -232,7 +227,6 @@ class _PoolSteps:
         give_fault(self._player, volumes.array, self._player.recording.arrays[number], rng=rng)
 
     async def cancel(self) -> None:
-        """Cancel a move."""
         if self._running:
             self._rng.choice(self._running)[0].cancel()
 
