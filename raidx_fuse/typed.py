@@ -44,7 +44,7 @@ def fits(value: object, hint: Any) -> bool:
             and len(value) == len(arguments)
             and all(map(fits, value, arguments))
         )
-    if origin is dict:
+    if origin in (dict, Mapping):
         return isinstance(value, dict) and all(fits(each, arguments[1]) for each in value.values())
     if isinstance(value, bool):
         return hint is bool

@@ -76,7 +76,7 @@ MAY_TOUCH_THE_SYSTEM = {
     "nbd.pipe",  # whose they are
     "daemon.memory_protection",  # prctl, mlockall
     "lab.loads.traces",  # trace files
-    "lab.loads.source",  # is there such a file?
+    "lab.loads.workloads",  # is there such a file?
     "lab.experiments.spec",  # paths of traces beside the experiment
     "lab.experiments.results",  # results as files
     "client.client",  # paths as a program gives them

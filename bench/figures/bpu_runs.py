@@ -16,8 +16,7 @@ from paper_common import Runs, gain, marked
 from raidx_fuse.array.array import Array
 from raidx_fuse.engine.policies import QueueMonitor
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
-from raidx_fuse.lab.loads.request import Load
-from raidx_fuse.lab.loads.shape import faster, fit
+from raidx_fuse.lab.loads.request import Load, faster, fit
 from raidx_fuse.lab.loads.workloads import generate, variant
 from raidx_fuse.store.latency import bucket_top_s
 from raidx_fuse.store.queue import MemberQueue

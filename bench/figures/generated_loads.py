@@ -20,8 +20,7 @@ from paper_common import PaperTable, print_tables
 from rich.console import Console
 
 from raidx_fuse.lab.loads.published import WORKLOADS
-from raidx_fuse.lab.loads.shape import first
-from raidx_fuse.lab.loads.statistics import Statistics, statistics_of
+from raidx_fuse.lab.loads.request import Statistics, first, statistics_of
 from raidx_fuse.lab.loads.traces import Trace
 from raidx_fuse.lab.loads.workloads import generate
 

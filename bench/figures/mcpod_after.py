@@ -16,8 +16,7 @@ from growth_tables import history_of
 from paper_common import Cell, PaperTable, log_bytes, marked
 
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
-from raidx_fuse.lab.loads.request import Block, Load, block_of
-from raidx_fuse.lab.loads.shape import faster, fit
+from raidx_fuse.lab.loads.request import Block, Load, block_of, faster, fit
 from raidx_fuse.lab.loads.workloads import generate
 
 TRACES = ("websearch2", "financial1", "tpcc")

@@ -27,7 +27,7 @@ from restripe_runs import LARGE_WINDOWS, MD, MD_FLUSHES, Habits, restriped, unde
 
 from raidx_fuse.engine.growth_position import LIVE, PIGGYBACK, SURROGATE
 from raidx_fuse.jobs.grow import job as grow_module
-from raidx_fuse.lab.experiments.events import Event
+from raidx_fuse.lab.experiments.modelled import Event
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
 
 TITLE = "McPod: growing RAID-4 by moving the fewest blocks"

@@ -20,8 +20,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
 from raidx_fuse.lab.experiments.modelled import BlankMember
-from raidx_fuse.lab.loads.request import requests_of
-from raidx_fuse.lab.loads.shape import fit
+from raidx_fuse.lab.loads.request import fit, requests_of
 from raidx_fuse.lab.loads.workloads import generate
 from raidx_fuse.loop.tasks import TICK_S, rest
 from raidx_fuse.members.base import Member

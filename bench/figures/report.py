@@ -32,7 +32,7 @@ from paper_common import PaperTable
 from report_page import table_of
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.lab.experiments.plots import draw_lines
+from raidx_fuse.lab.experiments.results import draw_lines
 
 HERE = Path(__file__).parent
 LIMIT_S = 120 * 60.0  # of one program, on a busy machine

@@ -22,7 +22,7 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.jobs.restripe.job import Restripe
-from raidx_fuse.lab.experiments.events import Event
+from raidx_fuse.lab.experiments.modelled import Event
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
 from raidx_fuse.members.simulated.model import ModelMember
 

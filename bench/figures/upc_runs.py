@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 from paper_common import Cell, Runs, gain, marked
 
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
-from raidx_fuse.lab.loads.request import Block, Load, block_of
-from raidx_fuse.lab.loads.shape import faster, fold, scale, times
-from raidx_fuse.lab.loads.source import Source
-from raidx_fuse.lab.loads.workloads import generate, variant, workload_named
+from raidx_fuse.lab.loads.request import Block, Load, block_of, faster, fold, scale, times
+from raidx_fuse.lab.loads.workloads import Source, generate, variant, workload_named
 
 KIB = 1 << 10
 DISK_BYTES = 300 * 10**9 >> 20 << 20  # Seagate ST9300605SS

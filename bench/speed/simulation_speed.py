@@ -17,7 +17,7 @@ from time import process_time
 from lines import Line, print_lines
 
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
-from raidx_fuse.lab.loads.shape import fit
+from raidx_fuse.lab.loads.request import fit
 from raidx_fuse.lab.loads.workloads import generate, variant
 
 BAR_MINUTE = 200_000

@@ -28,12 +28,9 @@ from raidx_fuse.errors import (
     ungrouped,
 )
 from raidx_fuse.fuse import mountpoint
-from raidx_fuse.lab.loads.drive import drive, read_back
-from raidx_fuse.lab.loads.image import THREADS, Image
-from raidx_fuse.lab.loads.record import Recorder
-from raidx_fuse.lab.loads.shape import FITS
-from raidx_fuse.lab.loads.source import Source
-from raidx_fuse.lab.loads.verify import Content
+from raidx_fuse.lab.loads.drive import THREADS, Content, Image, Recorder, drive, read_back
+from raidx_fuse.lab.loads.request import FITS
+from raidx_fuse.lab.loads.workloads import Source
 
 LOOK_S = 0.2
 LINE_S = 10.0  # without a terminal: a line each time

@@ -18,15 +18,15 @@ from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output, console, duration, plural
 from raidx_fuse.cli.parameters import PATH
 from raidx_fuse.errors import UsageError
-from raidx_fuse.lab.experiments.plots import draw_results
 from raidx_fuse.lab.experiments.results import (
     check_path,
     comparison,
     csv_rows,
+    draw_results,
     write_records,
     write_rows,
 )
-from raidx_fuse.lab.experiments.sweep import (
+from raidx_fuse.lab.experiments.spec import (
     SweepRun,
     compute_run,
     experiment_of,
@@ -34,7 +34,7 @@ from raidx_fuse.lab.experiments.sweep import (
     points,
     runs_of,
 )
-from raidx_fuse.lab.loads.record import Recorder
+from raidx_fuse.lab.loads.drive import Recorder
 from raidx_fuse.lab.workers import compute
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from click.testing import CliRunner
 
 from raidx_fuse.cli.commands.teach import quiz as command
 from raidx_fuse.cli.main import main
-from raidx_fuse.lab.quiz.questions import LEVELS
-from raidx_fuse.lab.quiz.quiz import EVERY_KIND
+from raidx_fuse.lab.quiz import EVERY_KIND, LEVELS
 from tests.cli.test_layout_commands import fail, run, run_json
 
 

@@ -13,10 +13,8 @@ import trio
 from raidx_fuse.cli.commands.simulate import SoFar
 from raidx_fuse.errors import MemberError, UsageError
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
-from raidx_fuse.lab.loads.drive import drive
-from raidx_fuse.lab.loads.record import Recorder
-from raidx_fuse.lab.loads.request import Block, block_of
-from raidx_fuse.lab.loads.shape import fit
+from raidx_fuse.lab.loads.drive import Recorder, drive
+from raidx_fuse.lab.loads.request import Block, block_of, fit
 from raidx_fuse.lab.loads.workloads import generate, variant
 from raidx_fuse.members.simulated.virtual_time import run, sleep
 

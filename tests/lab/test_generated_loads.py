@@ -8,10 +8,18 @@ import numpy as np
 import pytest
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.lab.loads import shape
 from raidx_fuse.lab.loads.published import WORKLOADS, mean_of, powers, tilted
-from raidx_fuse.lab.loads.request import Request, block_of, requests_of
-from raidx_fuse.lab.loads.statistics import statistics_of
+from raidx_fuse.lab.loads.request import (
+    Request,
+    block_of,
+    faster,
+    first,
+    fit,
+    fold,
+    requests_of,
+    scale,
+    statistics_of,
+)
 from raidx_fuse.lab.loads.workloads import generate, variant
 
 # Mean sizes that follow from the tables of the papers: volume over requests.
@@ -221,33 +229,33 @@ LOAD = [
 
 
 def test_folding_takes_addresses_modulo_the_image() -> None:
-    folded = [r[2:] for r in requests_of(shape.fold(LOAD, 16384))]
+    folded = [r[2:] for r in requests_of(fold(LOAD, 16384))]
     assert folded == [(0, 512), (512, 1024), (8704, 2560), (4096, 4096), (0, 8192)]
     over = block_of([(0.0, True, 16384 - 512, 4096), (0.0, True, 0, 1 << 20)])
-    assert [r[2:] for r in requests_of(shape.fold([over], 16384))] == [(12288, 4096), (0, 16384)]
+    assert [r[2:] for r in requests_of(fold([over], 16384))] == [(12288, 4096), (0, 16384)]
 
 
 def test_scaling_multiplies_addresses_and_keeps_sizes() -> None:
-    scaled = list(requests_of(shape.scale(LOAD, 4 << 20, 2 << 20)))
+    scaled = list(requests_of(scale(LOAD, 4 << 20, 2 << 20)))
     assert [r.offset_bytes for r in scaled] == [0, 1536, 17920, 40960, 2 << 20]
     assert [r.length_bytes for r in scaled] == [512, 512, 2048, 4096, 8192]
 
 
 def test_without_fitting_what_lies_beyond_is_an_error() -> None:
-    assert len(list(requests_of(shape.fit(LOAD, 2 << 20, "none")))) == 5
+    assert len(list(requests_of(fit(LOAD, 2 << 20, "none")))) == 5
     with pytest.raises(UsageError, match="reaches to byte"):
-        list(shape.fit(LOAD, 1 << 20, "none"))
+        list(fit(LOAD, 1 << 20, "none"))
     with pytest.raises(UsageError, match="no way to fit"):
-        shape.fit(LOAD, 1 << 20, "squeeze")
+        fit(LOAD, 1 << 20, "squeeze")
 
 
 def test_time_can_be_compressed_and_cut() -> None:
-    assert [r.at_s for r in requests_of(shape.faster(LOAD, 4))] == [0, 0.25, 0.5, 0.75, 1.0]
+    assert [r.at_s for r in requests_of(faster(LOAD, 4))] == [0, 0.25, 0.5, 0.75, 1.0]
     with pytest.raises(UsageError, match="factor"):
-        shape.faster(LOAD, 0)
+        faster(LOAD, 0)
     for count in range(7):
-        assert len(list(requests_of(shape.first(LOAD, requests=count)))) == min(count, 5)
+        assert len(list(requests_of(first(LOAD, requests=count)))) == min(count, 5)
     for seconds, count in ((0.0, 1), (1.5, 2), (2.0, 3), (3.5, 4), (9.0, 5)):
-        assert len(list(requests_of(shape.first(LOAD, seconds=seconds)))) == count
-    assert len(list(requests_of(shape.first(LOAD, 2, 3.5)))) == 2
-    assert len(list(requests_of(shape.first(LOAD, 5, 1.5)))) == 2
+        assert len(list(requests_of(first(LOAD, seconds=seconds)))) == count
+    assert len(list(requests_of(first(LOAD, 2, 3.5)))) == 2
+    assert len(list(requests_of(first(LOAD, 5, 1.5)))) == 2

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.lab.experiments.events import Event
+from raidx_fuse.lab.experiments.modelled import Event
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
 from raidx_fuse.lab.experiments.spec import parse_experiment
 from raidx_fuse.lab.loads.request import block_of

@@ -9,11 +9,11 @@ import pytest
 import trio
 
 from raidx_fuse.errors import MemberError, UsageError
+from raidx_fuse.lab.experiments.modelled import PAGE_BYTES, RANGE_BYTES, ControllerCache
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
 from raidx_fuse.lab.experiments.spec import parse_experiment
-from raidx_fuse.lab.loads.controller import PAGE_BYTES, RANGE_BYTES, ControllerCache
 from raidx_fuse.lab.loads.request import block_of, requests_of
-from raidx_fuse.lab.loads.source import Source
+from raidx_fuse.lab.loads.workloads import Source
 from raidx_fuse.members.simulated.virtual_time import run, sleep
 
 ONE = "ssd,read_access_ms=1,write_access_ms=2,read_mb_s=0,write_mb_s=0,channels=1,flush_ms=0"

@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.lab.quiz.questions import KINDS, LEVELS
-from raidx_fuse.lab.quiz.quiz import (
+from raidx_fuse.lab.quiz import (
     EVERY_KIND,
+    KINDS,
     LAYOUTS_OF,
+    LEVELS,
     Question,
     Request,
     check_answers,

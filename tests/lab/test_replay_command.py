@@ -17,11 +17,8 @@ from raidx_fuse.cli.commands.replay import page, round_section
 from raidx_fuse.cli.main import main
 from raidx_fuse.cli.output import Output
 from raidx_fuse.errors import Reason, SignatureFoundError
-from raidx_fuse.lab.loads.drive import drive, read_back
-from raidx_fuse.lab.loads.image import Image
-from raidx_fuse.lab.loads.record import Recorder
-from raidx_fuse.lab.loads.shape import fit
-from raidx_fuse.lab.loads.verify import Content
+from raidx_fuse.lab.loads.drive import Content, Image, Recorder, drive, read_back
+from raidx_fuse.lab.loads.request import fit
 from raidx_fuse.lab.loads.workloads import generate
 from tests.support.reasons import because
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from raidx_fuse.cli.main import main
 from raidx_fuse.errors import UsageError
-from raidx_fuse.lab.experiments import plots
-from raidx_fuse.lab.experiments.plots import section_steps
+from raidx_fuse.lab.experiments import results
+from raidx_fuse.lab.experiments.results import section_steps
 from raidx_fuse.lab.experiments.spec import parse_experiment
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "experiments").glob("*.toml"))
@@ -142,7 +142,7 @@ def test_the_picture_has_every_section_in_its_time(
         "members": [{"role": 0, "reads": 1, "writes": 1}],
         "distribution": {"edges_ms": [0.5, 1.0, 1.3], "reads": [1, 3], "writes": [0, 0]},
     }
-    plots.draw_results([result], str(tmp_path / "x.svg"))
+    results.draw_results([result], str(tmp_path / "x.svg"))
     response, queues, within, _ = drawn[0].axes
     assert within.lines[0].get_xydata().tolist() == [[0.5, 0], [1.0, 25], [1.3, 100]]
     points = response.lines[0].get_xydata().tolist()

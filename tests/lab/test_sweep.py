@@ -18,7 +18,7 @@ from raidx_fuse.cli.main import main
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.lab.crash import campaign
 from raidx_fuse.lab.crash.state import Cell
-from raidx_fuse.lab.experiments.sweep import SweepRun, parse_axis, points, runs_of
+from raidx_fuse.lab.experiments.spec import SweepRun, parse_axis, points, runs_of
 from raidx_fuse.lab.workers import compute, executor
 from tests.support.dying import always_die, compute_or_die
 

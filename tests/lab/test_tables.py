@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from raidx_fuse.cli.main import main
-from raidx_fuse.lab.loads.record import Recorder
+from raidx_fuse.lab.loads.drive import Recorder
 
 SPEC = """
 name = "small"

@@ -13,10 +13,9 @@ import pytest
 
 from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.lab.loads import traces
-from raidx_fuse.lab.loads.request import Request, requests_of
-from raidx_fuse.lab.loads.source import Source
-from raidx_fuse.lab.loads.statistics import statistics_of
+from raidx_fuse.lab.loads.request import Request, requests_of, statistics_of
 from raidx_fuse.lab.loads.traces import Trace
+from raidx_fuse.lab.loads.workloads import Source
 from tests.support.reasons import because
 
 SPC = """0,303567,3584,w,0.000000

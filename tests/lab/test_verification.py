@@ -8,9 +8,7 @@ import pytest
 
 from raidx_fuse.errors import MemberError
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
-from raidx_fuse.lab.loads.drive import drive, read_back
-from raidx_fuse.lab.loads.record import Recorder
-from raidx_fuse.lab.loads.verify import Content
+from raidx_fuse.lab.loads.drive import Content, Recorder, drive, read_back
 from raidx_fuse.lab.loads.workloads import generate, variant
 from raidx_fuse.members.simulated.virtual_time import run, sleep
 

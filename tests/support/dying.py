@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from raidx_fuse.lab.experiments.sweep import SweepRun, compute_run
+from raidx_fuse.lab.experiments.spec import SweepRun, compute_run
 
 Part = tuple[str, int, SweepRun | None]  # a folder for marks, the part's number, what to compute
 KILLER = 2

@@ -59,8 +59,8 @@ def quiz(
     the I/O of a running array. All chunks count as written. The exit status of --check is 1 if an
     answer is wrong or missing.
     """
-    from raidx_fuse.lab.quiz.quiz import Request, check_answers, parse_answers
-    from raidx_fuse.lab.quiz.quiz import quiz as make
+    from raidx_fuse.lab.quiz import Request, check_answers, parse_answers
+    from raidx_fuse.lab.quiz import quiz as make
 
     questions = make(Request(count, seed, level, layout, disks, kind))
     document: dict[str, Any] = {

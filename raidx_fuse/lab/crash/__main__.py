@@ -73,7 +73,9 @@ def main(
     console = Console()
     try:
         if state is not None:
-            sys.exit(_replay(console, State.parse(state)))
+            verb, what = replay(replayed := State.parse(state))
+            console.print(f"{replayed}: {verb}: {what or 'keeps its promises'}", markup=False)
+            sys.exit(1 if what is not None else 0)
         cells = _cells(layouts, journals, broken, themes)
     except (RaidxError, LayoutError) as error:
         raise click.UsageError(str(error)) from None
@@ -86,7 +88,8 @@ def main(
         parts = compute(campaign.run_task, tasks, workers=workers, scheduler=scheduler)
         try:
             for part in parts:
-                _report(console, part)
+                for violation in part.violations:  # now: a run of hours may be interrupted
+                    console.print(f"\n{violation}", markup=False, soft_wrap=True)
                 tally.add(part)
                 coverage.note(part)
                 if console.is_terminal:
@@ -164,18 +167,6 @@ def _print(console: Console, tally: Tally, elapsed_s: float) -> None:
         f"{tally.total:,} states of {tally.workloads:,} workloads in {elapsed_s:.0f} s "
         f"({rate:.0f} a second), {sum(tally.failures.values()):,} violations"
     )
-
-
-def _report(console: Console, part: Tally) -> None:
-    """Print the violations of *part* now: a run of hours may be interrupted before its end."""
-    for violation in part.violations:
-        console.print(f"\n{violation}", markup=False, soft_wrap=True)
-
-
-def _replay(console: Console, state: State) -> int:
-    verb, what = replay(state)
-    console.print(f"{state}: {verb}: {what or 'keeps its promises'}", markup=False)
-    return 1 if what is not None else 0
 
 
 if __name__ == "__main__":

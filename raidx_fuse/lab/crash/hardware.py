@@ -93,14 +93,14 @@ class Shape:
         )
 
 
+@dataclass(frozen=True, slots=True)
 class Hardware:
     """Makes the disks for one workload on *cell*, of *shape*; *rng* is its source of chance."""
 
-    def __init__(self, cell: Cell, theme: str, shape: Shape, rng: random.Random) -> None:
-        self.cell = cell
-        self.theme = theme
-        self.shape = shape
-        self.rng = rng
+    cell: Cell
+    theme: str
+    shape: Shape
+    rng: random.Random
 
     def parts(self, stripe_bytes: int, dirty: DirtyBitmap) -> Parts:
         """Return the parts of the image that the workload uses; a stripe has *stripe_bytes*."""

@@ -77,90 +77,182 @@ from __future__ import annotations
 
 import copy
 import fnmatch
+import itertools
+import statistics
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Any, TypedDict, TypeVar, get_args, get_origin
 
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.configuration.volumes import VOLUMES_MAX
-from raidx_fuse.lab.experiments.events import Event
-from raidx_fuse.lab.experiments.modelled import MEMBER_BYTES, Hardware
-from raidx_fuse.lab.experiments.pool_parts import (
+from raidx_fuse.lab.experiments.modelled import MEMBER_BYTES, Event, Hardware
+from raidx_fuse.lab.experiments.results import measures
+from raidx_fuse.lab.experiments.simulate import (
+    Experiment,
     PoolArray,
     PoolExperiment,
     PoolVolume,
     VolumeLoad,
+    simulate,
 )
-from raidx_fuse.lab.experiments.simulate import Experiment
-from raidx_fuse.lab.loads.source import Source
+from raidx_fuse.lab.loads.drive import Recorder
 from raidx_fuse.lab.loads.traces import regular_file
+from raidx_fuse.lab.loads.workloads import Source
 from raidx_fuse.members.simulated.network import NetworkModel
+from raidx_fuse.typed import fits, hints_of
 from raidx_fuse.units import parse_size
+from raidx_fuse.version import VERSION
 
 T = TypeVar("T")
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-_WORDS |= {list: "a list", dict: "a table"}
+_WORDS |= {list: "a list", dict: "a table", Mapping: "a table"}
+
+Values = Mapping[str, Any]  # a table of the file
+Size = int | str  # bytes, or text such as "64KiB"
 
 
-class Table:
-    """A table of the file. Its keys are taken one by one; a key that nobody takes is an error.
+@dataclass(frozen=True, kw_only=True)
+class _Hardware:
+    members: list[Any] = field(default_factory=list)
+    disks: int = 0
+    model: str = "hdd"
+    layout: str
+    disk_size: Size = ""
+    chunk: Size = ""
+    log_size: Size = ""
+    params: dict[str, Any] = field(default_factory=dict)
 
-    Errors name the place and the nearest known key.
+
+@dataclass(frozen=True, kw_only=True)
+class _Array(_Hardware):
+    controller: Size = ""
+    unsafe_no_stripe_locks: bool = False
+    prefilled: bool = True
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ArrayOfPool(_Hardware):
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Load(Source):
+    verify: bool = False
+    depth: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LoadOfPool(Source):
+    volumes: str
+    begin: float = 0.0
+    depth: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Report:
+    section: float = 0.0
+    warm_up: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ReportOfPool:
+    section: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pool:
+    settings: dict[str, Any] = field(default_factory=dict)
+    prefilled: bool = True
+    verify: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Volume:
+    name: str
+    count: int = 0
+    array: str
+    size: Size = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tables:
+    name: str | None = None
+    seed: int = 0
+    array: Values = field(default_factory=dict)
+    load: Values = field(default_factory=dict)
+    report: Values = field(default_factory=dict)
+    events: list[Values] = field(default_factory=list)
+    network: Values | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TablesOfPool:
+    name: str | None = None
+    seed: int = 0
+    pool: Values = field(default_factory=dict)
+    report: Values = field(default_factory=dict)
+    arrays: list[Values] = field(default_factory=list)
+    volumes: list[Values] = field(default_factory=list)
+    loads: list[Values] = field(default_factory=list)
+    events: list[Values] = field(default_factory=list)
+
+
+def _read(kind: type[T], place: str, values: Values, own: str = "", **renamed: str) -> T:
+    """Return *values* as a *kind*, a dataclass whose fields are the keys, but for those *renamed*.
+
+    The field *own* is no key. Errors name the place and the nearest known key. Raises UsageError.
     """
-
-    def __init__(self, place: str, values: Mapping[str, Any]) -> None:
-        self.place = place
-        self._values = dict(values)
-        self._known: list[str] = []
-
-    def take(self, key: str, kind: type[T], default: T) -> T:
-        """Return the value of *key*, or *default*. Raises UsageError if its type is not *kind*."""
-        self._known.append(key)
-        value: Any = self._values.pop(key, default)
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if value is default or type(value) is kind:
-            return value  # pyright: ignore[reportReturnType]  # its class is *kind*
-        raise UsageError(f"{self.place}: {key} is {_WORDS[kind]}, not {value!r}")
-
-    def size(self, key: str, default: int) -> int:
-        """Return a size in bytes, given as text ("64KiB") or as a number. Raises UsageError."""
-        value = self._values.get(key)
-        if type(value) is int:
-            return self.take(key, int, default)
-        text = self.take(key, str, "")
-        return parse_size(text) if text else default
-
-    def must(self, key: str, kind: type[T], empty: T) -> T:
-        """Return the value of *key*. Raises UsageError if it is missing or of another type."""
-        if key not in self._values:
-            raise UsageError(f"{self.place}: {key} is missing", action=f"add {key} = ...")
-        return self.take(key, kind, empty)
-
-    def has(self, key: str) -> bool:
-        return key in self._values
-
-    def table(self, key: str) -> Table:
-        return Table(f"{self.place} [{key}]", self.take(key, dict, {}))
-
-    def tables(self, key: str) -> list[Table]:
-        rows = self.take(key, list, [])
-        if not all(isinstance(row, dict) for row in rows):
-            raise UsageError(f"{self.place}: {key} is a list of tables, written [[{key}]]")
-        return [Table(f"{self.place} [[{key}]] {n}", row) for n, row in enumerate(rows, 1)]
-
-    def end(self) -> None:
-        """Raise UsageError if the table has a key that was not taken."""
-        for key in self._values:
-            near = get_close_matches(key, self._known, 1)
-            action = f"did you mean {near[0]}?" if near else f"known: {', '.join(self._known)}"
-            raise UsageError(f"{self.place}: unknown key {key!r}", action=action)
+    table: Any = kind  # a dataclass
+    hints, keys = hints_of(table), {name: key for key, name in renamed.items()}
+    first = kind.__annotations__  # a base class comes behind what is more special
+    ordered = sorted(fields(table), key=lambda field: field.name not in first)
+    known = {keys.get(one.name, one.name): one for one in ordered if one.name != own}
+    taken: dict[str, Any] = {}
+    for key, one in known.items():
+        value, hint = values.get(key), hints[one.name]
+        if key in values:
+            if not fits(value, hint):
+                if isinstance(value, list) and hint == list[Values]:
+                    raise UsageError(f"{place}: {key} is a list of tables, written [[{key}]]")
+                options = [o for o in get_args(hint) if get_origin(hint) is UnionType] or [hint]
+                words = [_WORDS[get_origin(o) or o] for o in options if o is not NoneType]
+                raise UsageError(f"{place}: {key} is {words[-1]}, not {value!r}")
+            taken[one.name] = float(value) if type(value) is int and fits(0.5, hint) else value
+        elif one.default is MISSING and one.default_factory is MISSING:
+            raise UsageError(f"{place}: {key} is missing", action=f"add {key} = ...")
+    for key in [key for key in values if key not in known]:
+        near = get_close_matches(key, known, 1)
+        action = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+        raise UsageError(f"{place}: unknown key {key!r}", action=action)
+    return kind(**taken)
 
 
-Changes = Sequence[tuple[Sequence[str], Any]]  # (path of keys, value), see sweep.py
+def _bytes(size: Size, default: int = 0) -> int:
+    if isinstance(size, str):
+        return parse_size(size) if size else default
+    return size
+
+
+@contextmanager
+def _named(place: str) -> Iterator[None]:
+    """Name the *place* in what is wrong there."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(
+            f"{place}: {error.message}", action=error.action, reason=error.reason
+        ) from None
+
+
+Changes = Sequence[tuple[Sequence[str], Any]]  # (path of keys, value), see `SweepRun`
 
 
 def _changed(values: dict[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
@@ -194,210 +286,303 @@ def parse_experiment(
         raise UsageError(f"{name}: not TOML: {error}") from None
     for path, value in changes:
         values = _changed(values, path, value)
-    top = Table(name, values)
-    title = top.take("name", str, name)
-    own_seed = top.take("seed", int, 0)
-    seed = own_seed if seed is None else seed
-    if top.has("arrays"):
-        return _pool(top, title, folder, seed)
-    array, load, report = top.table("array"), top.table("load"), top.table("report")
-    events = [_event(table) for table in top.tables("events")]
-    network = _network(top.table("network")) if top.has("network") else None
-    top.end()
+    if "arrays" in values:
+        return _pool(_read(_TablesOfPool, name, values), name, folder, seed)
+    top = _read(_Tables, name, values)
+    seed = top.seed if seed is None else seed
+    events = [_event(f"{name} [[events]] {n}", row) for n, row in enumerate(top.events, 1)]
+    network = None
+    if top.network is not None:
+        network = _read(NetworkModel, f"{name} [network]", top.network)
+        with _named(f"{name} [network]"):
+            network.check()
     if network is None and any(event.do == "lose" for event in events):
         raise UsageError(f"{name}: only a server can be lost", action="add a table [network]")
-    verify = load.take("verify", bool, False)
-    source, depth = _source(load, folder, seed)
+    load = _load(_Load, f"{name} [load]", top.load, folder)
+    array = _read(_Array, f"{name} [array]", top.array)
+    report = _read(_Report, f"{name} [report]", top.report)
     experiment = Experiment(
-        name=title,
-        controller_bytes=array.size("controller", 0),
-        stripe_locks=not array.take("unsafe_no_stripe_locks", bool, False),
-        prefilled=array.take("prefilled", bool, True),
-        settings=_settings(array),
-        **_hardware(array),
-        load=source.load,
-        depth=depth or None,
-        verify=verify,
+        **_hardware(array, f"{name} [array]"),
+        name=name if top.name is None else top.name,
+        controller_bytes=_bytes(array.controller),
+        stripe_locks=not array.unsafe_no_stripe_locks,
+        prefilled=array.prefilled,
+        settings=_texts(array.settings),
+        load=replace(load, seed=seed).load,
+        depth=load.depth or None,
+        verify=load.verify,
         events=events,
-        section_s=report.take("section", float, 0.0),
-        warm_up_s=report.take("warm_up", float, 0.0),
+        section_s=report.section,
+        warm_up_s=report.warm_up,
         seed=seed,
         network=network,
     )
-    report.end()
-    try:
+    with _named(name):
         experiment.check()
-    except UsageError as error:
-        raise UsageError(
-            f"{name}: {error.message}", action=error.action, reason=error.reason
-        ) from None
     return experiment
 
 
-def _network(table: Table) -> NetworkModel:
-    network = NetworkModel(
-        mb_s=table.take("mb_s", float, 0.0),
-        latency_ms=table.take("latency_ms", float, 0.0),
-        jitter_ms=table.take("jitter_ms", float, 0.0),
-        duplex=table.take("duplex", bool, True),
-    )
-    table.end()
-    try:
-        network.check()
-    except UsageError as error:
-        raise UsageError(f"{table.place}: {error.message}") from None
-    return network
-
-
-def _pool(top: Table, title: str, folder: str, seed: int) -> PoolExperiment:
-    pool, report = top.table("pool"), top.table("report")
-    rows = {key: top.tables(key) for key in ("arrays", "volumes", "loads", "events")}
-    top.end()
+def _pool(top: _TablesOfPool, name: str, folder: str, seed: int | None) -> PoolExperiment:
+    seed = top.seed if seed is None else seed
     arrays = []
-    for table in rows["arrays"]:
-        name, settings = table.must("name", str, ""), _settings(table)
-        arrays.append(
-            PoolArray(hardware=Hardware(name=name, **_hardware(table)), settings=settings)
-        )
-    volumes = [one for table in rows["volumes"] for one in _volumes(table)]
+    for number, row in enumerate(top.arrays, 1):
+        place = f"{name} [[arrays]] {number}"
+        array = _read(_ArrayOfPool, place, row)
+        hardware = Hardware(name=array.name, **_hardware(array, place))
+        arrays.append(PoolArray(hardware=hardware, settings=_texts(array.settings)))
+    volumes: list[PoolVolume] = []
+    for number, row in enumerate(top.volumes, 1):
+        volumes += _volumes(f"{name} [[volumes]] {number}", row)
     loads: list[VolumeLoad] = []
-    for table in rows["loads"]:
-        loads += _loads(table, [one.name for one in volumes], folder, seed + len(loads))
+    for number, row in enumerate(top.loads, 1):
+        place, names = f"{name} [[loads]] {number}", [one.name for one in volumes]
+        loads += _loads(place, row, names, folder, seed + len(loads))
+    events = [_event(f"{name} [[events]] {n}", row) for n, row in enumerate(top.events, 1)]
+    pool = _read(_Pool, f"{name} [pool]", top.pool)
     experiment = PoolExperiment(
-        name=title,
+        name=name if top.name is None else top.name,
         arrays=arrays,
         volumes=volumes,
         loads=loads,
-        settings=_settings(pool),
-        prefilled=pool.take("prefilled", bool, True),
-        verify=pool.take("verify", bool, False),
-        events=[_event(table) for table in rows["events"]],
-        section_s=report.take("section", float, 0.0),
+        settings=_texts(pool.settings),
+        prefilled=pool.prefilled,
+        verify=pool.verify,
+        events=events,
+        section_s=_read(_ReportOfPool, f"{name} [report]", top.report).section,
         seed=seed,
     )
-    pool.end()
-    report.end()
-    try:
+    with _named(name):
         experiment.check()
-    except UsageError as error:
-        raise UsageError(
-            f"{top.place}: {error.message}", action=error.action, reason=error.reason
-        ) from None
     return experiment
 
 
-def _volumes(table: Table) -> list[PoolVolume]:
-    name, count = table.must("name", str, ""), table.take("count", int, 0)
-    array, size = table.must("array", str, ""), table.size("size", 0)
-    table.end()
-    if not 0 <= count <= VOLUMES_MAX or size <= 0:
-        raise UsageError(f"{table.place}: a volume needs a size; count is 1 to {VOLUMES_MAX}")
-    names = [f"{name}{number}" for number in range(count)] if count else [name]
-    return [PoolVolume(name=one, array=array, size_bytes=size) for one in names]
+def _volumes(place: str, row: Values) -> list[PoolVolume]:
+    volume = _read(_Volume, place, row)
+    count, size_bytes = volume.count, _bytes(volume.size)
+    if not 0 <= count <= VOLUMES_MAX or size_bytes <= 0:
+        raise UsageError(f"{place}: a volume needs a size; count is 1 to {VOLUMES_MAX}")
+    names = [f"{volume.name}{number}" for number in range(count)] if count else [volume.name]
+    return [PoolVolume(name=one, array=volume.array, size_bytes=size_bytes) for one in names]
 
 
-def _loads(table: Table, names: Sequence[str], folder: str, seed: int) -> list[VolumeLoad]:
+def _loads(
+    place: str, row: Values, names: Sequence[str], folder: str, seed: int
+) -> list[VolumeLoad]:
     """Return one load for each of the volumes *names* that are meant, with seeds from *seed* on."""
-    pattern, begin_s = table.must("volumes", str, ""), table.take("begin", float, 0.0)
-    meant = fnmatch.filter(names, pattern)
+    load = _load(_LoadOfPool, place, row, folder)
+    meant = fnmatch.filter(names, load.volumes)
     if not meant:
         raise UsageError(
-            f"{table.place}: no volume is called {pattern!r}", action=f"known: {', '.join(names)}"
+            f"{place}: no volume is called {load.volumes!r}", action=f"known: {', '.join(names)}"
         )
-    if not 0 <= begin_s < 1e9:
-        raise UsageError(f"{table.place}: a load cannot begin at {begin_s} s")
-    source, depth = _source(table, folder, seed)
+    if not 0 <= load.begin < 1e9:
+        raise UsageError(f"{place}: a load cannot begin at {load.begin} s")
     return [
         VolumeLoad(
             volume=name,
-            load=replace(source, seed=seed + number).load,
-            begin_s=begin_s,
-            depth=depth or None,
+            load=replace(load, seed=seed + number).load,
+            begin_s=load.begin,
+            depth=load.depth or None,
         )
         for number, name in enumerate(meant)
     ]
 
 
-def _hardware(array: Table) -> dict[str, Any]:
-    """Return the fields that `Experiment` and `Hardware` share, the last that the table has."""
-    own_members = array.take("members", list, [])
-    disks, model = array.take("disks", int, 0), array.take("model", str, "hdd")
-    fields = {
-        "layout": array.must("layout", str, ""),
-        "members": own_members or [model] * disks,
-        "member_bytes": array.size("disk_size", MEMBER_BYTES),
-        "chunk_bytes": array.size("chunk", 64 << 10),
-        "log_bytes": array.size("log_size", 0) or None,
-        "params": array.take("params", dict, {}),
-    }
-    array.end()
-    _check_members(array, own_members, disks)
-    return fields
+class _Fields(TypedDict):
+    """The fields that `Experiment` and `Hardware` share."""
+
+    layout: str
+    members: Sequence[str]
+    member_bytes: int
+    chunk_bytes: int
+    log_bytes: int | None
+    params: Mapping[str, Any]
 
 
-def _settings(table: Table) -> dict[str, str]:
-    return {key: str(value) for key, value in table.take("settings", dict, {}).items()}
-
-
-def _check_members(array: Table, members: list[Any], disks: int) -> None:
+def _hardware(array: _Hardware, place: str) -> _Fields:
+    members, disks = array.members, array.disks
     if bool(members) == bool(disks):
-        raise UsageError(f"{array.place}: give either disks (how many) or members (a list)")
+        raise UsageError(f"{place}: give either disks (how many) or members (a list)")
     if not all(isinstance(member, str) for member in members):
-        raise UsageError(f"{array.place}: members is a list of models, such as 'ssd'")
+        raise UsageError(f"{place}: members is a list of models, such as 'ssd'")
     if not members and not 1 <= disks <= 255:
-        raise UsageError(f"{array.place}: disks must be 1 to 255, not {disks}")
+        raise UsageError(f"{place}: disks must be 1 to 255, not {disks}")
+    return {
+        "layout": array.layout,
+        "members": members or [array.model] * disks,
+        "member_bytes": _bytes(array.disk_size, MEMBER_BYTES),
+        "chunk_bytes": _bytes(array.chunk, 64 << 10),
+        "log_bytes": _bytes(array.log_size) or None,
+        "params": array.params,
+    }
 
 
-def _source(load: Table, folder: str, seed: int) -> tuple[Source, int]:
-    """Return the load and its depth (0: open loop)."""
-    name = load.must("source", str, "")
-    is_limited = load.has("requests"), load.has("seconds")  # 0 is no limit, but a mistake
-    requests, depth = load.take("requests", int, 0), load.take("depth", int, 0)
-    seconds, rate_s = load.take("seconds", float, 0.0), load.take("rate", float, 0.0)
-    source = Source(
-        name=name,
-        requests=requests if is_limited[0] else None,
-        seconds=seconds if is_limited[1] else None,
-        speed=load.take("speed", float, 1.0),
-        rate_s=rate_s or None,
-        factor=load.take("factor", int, 1),
-        asus=load.take("asus", str, "joined"),
-        fit=load.take("fit", str, "fold"),
-        seed=seed,
-        numbers=load.take("numbers", dict, {}),
-    )
-    load.end()
-    if min(requests, depth, seconds, rate_s) < 0:
-        raise UsageError(f"{load.place}: requests, seconds, rate and depth are not negative")
-    if not source.is_generated:
+def _texts(settings: Values) -> dict[str, str]:
+    return {key: str(value) for key, value in settings.items()}
+
+
+L = TypeVar("L", _Load, _LoadOfPool)
+
+
+def _load(kind: type[L], place: str, row: Values, folder: str) -> L:
+    load = _read(kind, place, row, "seed", source="name", rate="rate_s")
+    limits = load.requests or 0, load.depth, load.seconds or 0, load.rate_s or 0
+    if min(limits) < 0:
+        raise UsageError(f"{place}: requests, seconds, rate and depth are not negative")
+    load = replace(load, rate_s=load.rate_s or None)
+    if not load.is_generated:
         # A pipe is read here: the processes that run the parts of a sweep cannot open it.
-        source = source.at(str(regular_file(Path(folder, name))))
-    try:
-        source.check()
-    except UsageError as error:
-        raise UsageError(
-            f"{load.place}: {error.message}", action=error.action, reason=error.reason
-        ) from None
-    return source, depth
+        load = replace(load, name=str(regular_file(Path(folder, load.name))))
+    with _named(place):
+        load.check()
+    return load
 
 
-def _event(table: Table) -> Event:
-    event = Event(
-        at_s=table.must("at", float, 0.0),
-        do=table.must("do", str, ""),
-        disk=table.take("disk", int, -1),
-        model=table.take("model", str, ""),
-        count=table.take("count", int, 1),
-        key=table.take("key", str, ""),
-        value=str(table.take("value", str, "")),
-        for_s=table.take("seconds", float, 0.0),
-        array=table.take("array", str, ""),
-    )
-    table.end()
-    try:
+def _event(place: str, row: Values) -> Event:
+    event = _read(Event, place, row, at="at_s", seconds="for_s")
+    with _named(place):
         event.check()
-    except UsageError as error:
-        raise UsageError(
-            f"{table.place}: {error.message}", action=error.action, reason=error.reason
-        ) from None
     return event
+
+
+RUNS_MAX = 100_000
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A key of the file, as a path, and the values that it takes."""
+
+    key: str
+    path: tuple[str, ...]
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """One run: the *text* of the file, its *name* and *folder*, *changes* (path, value), *seed*.
+
+    *records*: its result has every request, too.
+    """
+
+    text: str
+    name: str
+    folder: str
+    changes: tuple[tuple[tuple[str, ...], Any], ...] = ()
+    seed: int | None = None
+    repetition: int = 0
+    labels: dict[str, Any] = field(default_factory=dict)
+    records: bool = False
+
+
+def parse_axis(text: str) -> Axis:
+    """Return the axis that KEY=a,b,c describes. Raises UsageError."""
+    key, equals, listed = text.partition("=")
+    key = key.strip()
+    values = [value.strip() for value in listed.split(",")]
+    if not equals or not key or not all(values):
+        raise UsageError(f"--sweep {text!r}: not KEY=a,b,c", action="e.g. load.rate=50,100")
+    try:
+        table: Any = tomllib.loads(f"{key} = 0")
+    except tomllib.TOMLDecodeError:
+        raise UsageError(
+            f"--sweep {text!r}: {key!r} is no key", action="write it as in the file, quotes too"
+        ) from None
+    path = []
+    while isinstance(table, dict):
+        ((name, table),) = table.items()
+        path.append(name)
+    return Axis(key, tuple(path), tuple(map(_value, values)))
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def runs_of(
+    specs: Sequence[SweepRun], axes: Sequence[Axis], repeat: int, seed: int | None
+) -> list[SweepRun]:
+    """Return the runs of *specs*, each changed by every combination of *axes*, *repeat* times.
+
+    All are checked as far as is possible without running them. Raises UsageError.
+    """
+    combinations = list(itertools.product(*(axis.values for axis in axes)))
+    if len(specs) * len(combinations) * repeat > RUNS_MAX:
+        raise UsageError(f"a sweep has at most {RUNS_MAX} runs")
+    runs = []
+    for spec in specs:
+        for values in combinations:
+            changes = tuple((axis.path, v) for axis, v in zip(axes, values, strict=True))
+            labels = {axis.key: v for axis, v in zip(axes, values, strict=True)}
+            run = SweepRun(spec.text, spec.name, spec.folder, changes, seed, 0, labels)
+            first = experiment_of(run).seed
+            for number in range(repeat):
+                runs.append(
+                    SweepRun(
+                        *(spec.text, spec.name, spec.folder, changes),
+                        *(first + number, number, labels),
+                    )
+                )
+    return runs
+
+
+def experiment_of(run: SweepRun) -> Experiment | PoolExperiment:
+    """Return the experiment of *run*. Raises UsageError."""
+    return parse_experiment(run.text, run.name, run.folder, run.seed, run.changes)
+
+
+def compute_run(run: SweepRun, recorder: Recorder | None = None) -> dict[str, Any]:
+    """Carry out *run* in virtual time; return its result with its provenance.
+
+    That is "version" of raidx, "spec" (the file), "spec_sha256" of its text, "seed" and "sweep".
+    "distribution" and "records" are those of `Recorder`.
+    """
+    experiment = experiment_of(run)
+    recorder = Recorder() if recorder is None else recorder
+    result = simulate(experiment, recorder)
+    if run.records:
+        result["records"] = recorder.records()
+    return {
+        **result,
+        "distribution": recorder.distribution(),
+        "version": VERSION,
+        "spec": run.name,
+        "spec_sha256": sha256(run.text.encode()).hexdigest(),
+        "seed": experiment.seed,
+        "sweep": run.labels,
+    }
+
+
+def points(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one entry for each point: "name", "sweep", "runs", and "measures".
+
+    A measure has the "mean" over the repetitions and its standard error "se" (None for one run).
+    """
+    grouped: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for result in results:
+        key = (result["spec"], result["name"], *map(str, result["sweep"].values()))
+        grouped.setdefault(key, []).append(result)
+    made = []
+    for group in grouped.values():
+        columns: dict[str, list[float]] = {}
+        for result in group:
+            for name, value, _format in measures(result):
+                columns.setdefault(name.strip(), []).append(value)
+        made.append(
+            {
+                "name": group[0]["name"],
+                "sweep": group[0]["sweep"],
+                "runs": len(group),
+                "measures": {name: _mean(values) for name, values in columns.items()},
+            }
+        )
+    return made
+
+
+def _mean(values: Sequence[float]) -> dict[str, float | None]:
+    error = None
+    if len(values) > 1:
+        error = statistics.stdev(values) / len(values) ** 0.5
+    return {"mean": statistics.fmean(values), "se": error}

@@ -234,18 +234,13 @@ class Trace:
         lines = self._lines()
         number = 1
         while chunk := list(islice(lines, BLOCK_REQUESTS)):
-            columns = self._one_asu(self._parse(chunk, number))
+            time, device, is_write, offset, length = self._parse(chunk, number)
             number += len(chunk)
-            if len(columns[0]):
-                yield columns
-
-    def _one_asu(self, columns: _Columns) -> _Columns:
-        """Return the requests of *columns* that are to the ASU in question."""
-        if not self.asus.isdigit():
-            return columns
-        time, device, is_write, offset, length = columns
-        mine = device == int(self.asus)
-        return time[mine], device[mine], is_write[mine], offset[mine], length[mine]
+            mine = length > 0
+            if self.asus.isdigit():
+                mine &= device == int(self.asus)
+            if mine.any():
+                yield time[mine], device[mine], is_write[mine], offset[mine], length[mine]
 
     def _parse(self, lines: list[str], number: int) -> _Columns:
         read_row, needed, unit_s = FORMATS[self.format]
@@ -255,14 +250,12 @@ class Trace:
             self._complain(lines, number, read_row, needed)
             raise
         time, device, is_write, offset, length = zip(*rows, strict=True) if rows else ((),) * 5
-        return _full(
-            (
-                np.array(time, dtype=np.float64 if unit_s == 1.0 else np.int64),
-                np.array(device, dtype=np.int64),
-                np.array(is_write, dtype=np.bool_),
-                np.array(offset, dtype=np.int64),
-                np.array(length, dtype=np.int64),
-            )
+        return (
+            np.array(time, dtype=np.float64 if unit_s == 1.0 else np.int64),
+            np.array(device, dtype=np.int64),
+            np.array(is_write, dtype=np.bool_),
+            np.array(offset, dtype=np.int64),
+            np.array(length, dtype=np.int64),
         )
 
     def _complain(
@@ -322,12 +315,3 @@ def _checked(row: Row) -> Row:
     if not (abs(time) < float(1 << 62) and 0 <= device < 1 << 31):
         raise ValueError("the time or the device is out of range")
     return row
-
-
-def _full(columns: _Columns) -> _Columns:
-    """Return *columns* without empty requests."""
-    full = columns[4] > 0
-    if full.all():
-        return columns
-    time, device, is_write, offset, length = columns
-    return time[full], device[full], is_write[full], offset[full], length[full]
