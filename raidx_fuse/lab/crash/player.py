@@ -493,22 +493,19 @@ class Player(VolumePlayer):
 
     async def close(self) -> None:
         """Close the arrays cleanly; all writes are durable afterwards."""
-        if self.is_pool:
-            flushes = [(one, one.begin_flush("close", self.event)) for one in self.present()]
-            await self._stack.aclose()
-            self._stack = AsyncExitStack()
-            for history, flush in flushes:
-                history.end(flush, self.event)
-            return
         if self._changes is not None:
             await self._changes.pause()
-        span = self._begin_flush("close")
+        if self.is_pool:
+            flushes = [(one, one.begin_flush("close", self.event)) for one in self.present()]
+        else:
+            flushes = [(self.history, self._begin_flush("close"))]
         await self._stack.aclose()
         self._stack = AsyncExitStack()
-        if self.array.member_set.config.clean:
-            self.history.end(span, self.event)
+        if self.is_pool or self.array.member_set.config.clean:
+            for history, flush in flushes:
+                history.end(flush, self.event)
         else:  # the log was lost before: the next mount continues with what was flushed
-            self.history.fail_flush(span, self.event)
+            self.history.fail_flush(flushes[0][1], self.event)
             self.doubt(self.event)
 
     async def remount(self) -> None:

@@ -33,7 +33,7 @@ from collections.abc import (
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, Required, TypedDict
 
 import trio
 
@@ -269,6 +269,22 @@ class Event:
             raise UsageError("the event 'set' needs a key and a value")
 
 
+class EventReport(TypedDict, total=False):
+    """What became of an event; *during*: the summary of the requests until its job had ended."""
+
+    array: str
+    at_s: Required[float]
+    do: Required[str]
+    disk: int
+    set: str
+    refused: str
+    given_up: bool
+    job: str
+    job_state: str
+    job_ended_s: float
+    during: Mapping[str, Any]
+
+
 async def _perform(
     array: Array, event: Event, new: NewMember
 ) -> int | NetworkMember | Literal["spare"] | None:
@@ -304,17 +320,17 @@ async def _perform(
     return (await array.grow(members, event.value or LIVE)).get("job")
 
 
-async def play(array: Array, events: Sequence[Event], new: NewMember) -> list[dict[str, Any]]:
+async def play(array: Array, events: Sequence[Event], new: NewMember) -> list[EventReport]:
     """Perform *events* at their times; return a report of each when all jobs have ended.
 
     If the array refuses an event, its report has the error message, and the experiment goes on.
     """
     start_s = trio.current_time()
-    reports: list[dict[str, Any]] = []
+    reports: list[EventReport] = []
     async with trio.open_nursery() as nursery:
         for event in sorted(events, key=lambda event: event.at_s):
             await sleep_until(start_s + event.at_s)
-            report: dict[str, Any] = {"at_s": event.at_s, "do": event.do}
+            report: EventReport = {"at_s": event.at_s, "do": event.do}
             if event.disk >= 0:
                 report["disk"] = event.disk
             if event.key:
@@ -336,7 +352,7 @@ async def play(array: Array, events: Sequence[Event], new: NewMember) -> list[di
     return reports
 
 
-async def _follow_rebuild(array: Array, report: dict[str, Any], start_s: float) -> None:
+async def _follow_rebuild(array: Array, report: EventReport, start_s: float) -> None:
     """Report the rebuild that a hot spare starts automatically, if one begins soon."""
     deadline_s = trio.current_time() + REBUILD_BEGINS_S
     while trio.current_time() < deadline_s and array.member_set.lost:
@@ -352,7 +368,7 @@ async def _follow_return(
     role: int,
     member: NetworkMember,
     back_s: float,
-    report: dict[str, Any],
+    report: EventReport,
     start_s: float,
 ) -> None:
     """Report whether a lost server's disk was given up, and have it caught up then."""
@@ -370,7 +386,7 @@ async def _follow_return(
     await _follow(array, begun["job"], report, start_s)
 
 
-async def _follow(array: Array, job_id: int, report: dict[str, Any], start_s: float) -> None:
+async def _follow(array: Array, job_id: int, report: EventReport, start_s: float) -> None:
     status = await array.jobs.wait(job_id)
     report["job"] = status["kind"]
     report["job_state"] = status["state"]

@@ -36,6 +36,7 @@ from raidx_fuse.errors import RaidxError, UsageError, ungrouped
 from raidx_fuse.lab.experiments.modelled import (
     ControllerCache,
     Event,
+    EventReport,
     Hardware,
     NewMember,
     NoLocks,
@@ -163,7 +164,7 @@ async def _drive(
 ) -> dict[str, Any]:
     before = [snapshot(array)]
     content = Content(array.size_bytes, experiment.seed) if experiment.verify else None
-    events: list[dict[str, Any]] = []
+    events: list[EventReport] = []
     samples = Samples(array, experiment.section_s)
 
     target: Array | ControllerCache = array
@@ -433,7 +434,7 @@ class _Run:
     makers: Mapping[str, NewMember]
     recorder: Recorder
     start_s: float = field(default_factory=trio.current_time)
-    events: list[dict[str, Any]] = field(default_factory=list)
+    events: list[EventReport] = field(default_factory=list)
     hotspots: list[dict[str, Any]] = field(default_factory=list)
     contents: dict[str, Content] = field(default_factory=dict)
 
@@ -513,7 +514,8 @@ class _Run:
         events = [e for e in self.experiment.events if e.do == "set" and is_of_pool(e.key)]
         for event in sorted(events, key=lambda event: event.at_s):
             await sleep_until(self.start_s + event.at_s)
-            report = {"at_s": event.at_s, "do": event.do, "set": f"{event.key}={event.value}"}
+            setting = f"{event.key}={event.value}"
+            report: EventReport = {"at_s": event.at_s, "do": event.do, "set": setting}
             array = self.pool.array(event.array).array if event.array else None
             try:
                 await self.balancer.settings.set(event.key, event.value, array)

@@ -163,11 +163,6 @@ class _Report:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ReportOfPool:
-    section: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Pool:
     settings: dict[str, Any] = field(default_factory=dict)
     prefilled: bool = True
@@ -348,7 +343,7 @@ def _pool(top: _TablesOfPool, name: str, folder: str, seed: int | None) -> PoolE
         prefilled=pool.prefilled,
         verify=pool.verify,
         events=events,
-        section_s=_read(_ReportOfPool, f"{name} [report]", top.report).section,
+        section_s=_read(_Report, f"{name} [report]", top.report, "warm_up").section,
         seed=seed,
     )
     with _named(name):

@@ -5,7 +5,7 @@ requests is never in memory as a whole. The other modules take and return such i
 
 A load is fitted to an array and to an experiment, addresses, length and speed, all as streams:
 
-    load = first(faster(fit(read_trace(path), array.size_bytes), 336), requests=100_000)
+    load = first(faster(fit(Trace(path), array.size_bytes), 336), requests=100_000)
 
 BPU compresses a week into half an hour (`faster` by 336, section VI-A); UPC multiplies addresses
 "without changing the size of each request" (section 4.2): `scale`; a trace from a larger disk is
