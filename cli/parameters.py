@@ -119,7 +119,7 @@ class SettingName(ParameterType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Offer the settings that the array has."""
-        names = (name + self._end for name in _told(ctx, "get").get("settings", ()))
+        names = (name + self._end for name in _answer(ctx, "get").get("settings", ()))
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
@@ -132,13 +132,13 @@ class Member(ParameterType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Offer roles with their paths, and paths, spares among them."""
-        members = _told(ctx, "status").get("members", ())
+        members = _answer(ctx, "status").get("members", ())
         items = [CompletionItem(str(m["role"]), help=m["path"]) for m in members if m["role"] >= 0]
         items += [CompletionItem(str(m["path"]), help=m["state"]) for m in members if m["path"]]
         return [item for item in items if item.value.startswith(incomplete)]
 
 
-def _told(ctx: click.Context, command: str) -> dict[str, Any]:
+def _answer(ctx: click.Context, command: str) -> dict[str, Any]:
     """Return the answer to *command* of the array on the command line, {} if there is none."""
     try:
         return control_socket.call(ctx.params["array"], command, timeout_s=COMPLETION_S)

@@ -73,15 +73,15 @@ def events(
     if not follow:
         out.emit({"events": [event.as_dict() for event in found]}, _table(out, found))
         return 0
-    told: set[Event] = set(kept)
+    known: set[Event] = set(kept)
     stamp = None  # what was written since `read` is seen at once
     _print(out, found)
     while True:
         time.sleep(LOOK_S)
         if stamp == (stamp := store.stamp()):
             continue
-        news = [event for event in store.read() if event not in told]
-        told.update(news)
+        news = [event for event in store.read() if event not in known]
+        known.update(news)
         _print(out, (event for event in news if uuids is None or event.uuid in uuids))
 
 

@@ -124,12 +124,12 @@ def wait(out: Output, array: str, states: tuple[str, ...], timeout: float | None
             raise UsageError(f"no array of {mount} is named {name}", reason=Reason.NO_SUCH_ARRAY)
         return found, arrays
 
-    told: set[str] = set()
+    hinted: set[str] = set()
 
     def hint(seen: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
         for each in seen[1]:
-            if nothing_helps(each, states) and each["name"] not in told:
-                told.add(each["name"])
+            if nothing_helps(each, states) and each["name"] not in hinted:
+                hinted.add(each["name"])
                 what = f"{each['name']} is {each['state']} and no job runs, so it stays as it is"
                 warn(f"{what}; {each['action']}" if each.get("action") else what)
 

@@ -21,7 +21,7 @@ new array stores no table. After a move, memory takes 20: 4 for the reverse inde
 Members join and leave the array: a role without a member has 0 chunks until one takes it. So the
 numbers from which the initial places follow are kept apart, as the `Founding`. Two kinds of cells
 have no computed place: those of bundles that were appended later, and those of roles whose initial
-member left the array. They have the role `NOBODY` until `assign` gives them a place.
+member left the array. They have the role `UNASSIGNED` until `assign` gives them a place.
 
 Logical chunks fill the bundles in order: the layout is *contiguous*, not *aligned*. Callers of
 `move` and `assign` ensure that no two cells get the same place.
@@ -59,7 +59,7 @@ SPARE_CHUNKS = 1
 CELL_BYTES = 15
 """Bytes of the table for each cell (section V.B); see above for what memory takes besides."""
 NOWHERE = -1  # the cell number of a free chunk
-NOBODY = 255
+UNASSIGNED = 255
 """The role of a cell that has no place yet: larger than any role."""
 CELLS_MAX = 1 << 27
 """Limit for a new array: the whole table is in memory, and 15 bytes a cell make 2 GiB."""
@@ -84,9 +84,9 @@ def bundle_code(name: str, length: object = None) -> Code:
         length = shortest
     if not isinstance(length, int) or isinstance(length, bool):
         raise LayoutError(f"the length of a bundle is a number, not {length!r}")
-    if not shortest <= length < NOBODY:
+    if not shortest <= length < UNASSIGNED:
         raise LayoutError(
-            f"{name} needs bundles of {shortest} to {NOBODY - 1} chunks, not {length}"
+            f"{name} needs bundles of {shortest} to {UNASSIGNED - 1} chunks, not {length}"
         )
     return build(length)
 
@@ -198,14 +198,14 @@ class BundleLayout(Layout):
         offset = rising(disk, len(first))
         left = [role for role in range(len(first)) if role not in founding.roles]
         if left:
-            disk[np.isin(disk, left)] = NOBODY
+            disk[np.isin(disk, left)] = UNASSIGNED
         later = (bundles or self.founding_stripes) - self.founding_stripes
         if later < 0:
             raise LayoutError(f"{bundles} bundles are fewer than the array was made with")
         if later:
-            homeless = np.full(later * self.length, NOBODY, np.uint8)
-            disk = np.concatenate([disk, homeless])
-            offset = np.concatenate([offset, np.zeros(len(homeless), np.uint64)])
+            unassigned = np.full(later * self.length, UNASSIGNED, np.uint8)
+            disk = np.concatenate([disk, unassigned])
+            offset = np.concatenate([offset, np.zeros(len(unassigned), np.uint64)])
         last = np.zeros(len(disk), np.uint32)  # takes memory only for touched pages
         self._take_table(disk, offset, last, np.zeros(len(disk), np.uint16))
         self._count(len(disk) // self.length)

@@ -348,10 +348,10 @@ class Array:
         *failures*: how often it has failed so far.
         """
         job = self.jobs.start(lambda context, job_id: Rebuild(context, job_id, roles))
-        self.nursery.start_soon(self._go_on_after, job, failures)
+        self.nursery.start_soon(self._continue_after, job, failures)
         return job.job_id
 
-    async def _go_on_after(self, job: Job, failures: int = 0) -> None:
+    async def _continue_after(self, job: Job, failures: int = 0) -> None:
         """When *job* has ended, give the next vacant role to a spare that came meanwhile.
 
         A rebuild that failed begins again while its members have their roles: a member that cannot
@@ -459,7 +459,7 @@ class Array:
         self.health.note_ended(job)
         self.regular_scrub.note_ended(job)
         if isinstance(job, Replace):
-            self.nursery.start_soon(self._go_on_after, job)
+            self.nursery.start_soon(self._continue_after, job)
         if not self.read_only and not self.jobs.closing:
             self.nursery.start_soon(self.health.save)
 

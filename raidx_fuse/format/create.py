@@ -111,12 +111,12 @@ async def check_unsigned(member: Member) -> None:
     found = await find_signatures(member)
     if found:
         raise SignatureFoundError(
-            f"{member.path} carries {describe(found)}{await _whose(member)}",
+            f"{member.path} carries {describe(found)}{await _owner(member)}",
             action="--overwrite-signature destroys it",
         )
 
 
-async def _whose(member: Member) -> str:
+async def _owner(member: Member) -> str:
     try:
         superblock = newest(await read_slots(member), member.path)
     except (FormatError, MemberError):

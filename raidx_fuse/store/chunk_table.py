@@ -45,7 +45,7 @@ from raidx_fuse.format.table_page import (
 )
 from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import MemberChunk, Role, Stripe, by_role, role_range
-from raidx_fuse.layouts.placements.bundled import NOBODY, NOWHERE, BundleLayout
+from raidx_fuse.layouts.placements.bundled import NOWHERE, UNASSIGNED, BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.member_io import MemberIO
@@ -180,7 +180,7 @@ class TableRecovery:
         """Return whether any cell may lie elsewhere than the greedy allocation put it."""
         if self._redone or any(self.scan.pages.values()):
             return True
-        return bool((self.layout.disk == NOBODY).any())
+        return bool((self.layout.disk == UNASSIGNED).any())
 
     def recover(self) -> set[Page]:
         """Build the table in the layout; return the pages that may have to be written again.
@@ -200,19 +200,19 @@ class TableRecovery:
         first_disk = layout.disk
         for cell, (role, _chunk) in moved.items():
             home = Role(int(first_disk[cell]))
-            if home != NOBODY:  # an absent member's share must not claim the cell any more
+            if home != UNASSIGNED:  # an absent member's share must not claim the cell any more
                 self._unsaved.add((home, int(layout.offset[cell]) // PAGE_ENTRIES))
             if home in scan.pages and cell not in gone and cell not in self._redone:
                 raise self._contradiction(cell, home, role)
-        homeless = (gone - moved.keys()) | self._displaced(moved)
+        unassigned = (gone - moved.keys()) | self._displaced(moved)
         changes = [(cell, role, chunk) for cell, (role, chunk) in moved.items()]
         for _cell, role, _chunk in changes:
             layout.cells_of(role)  # builds the index that `move` and `problem` use
         layout.move(changes)
         self._unsaved.update((role, chunk // PAGE_ENTRIES) for _cell, role, chunk in changes)
-        self._place_homeless(sorted(homeless))
+        self._place_unassigned(sorted(unassigned))
         self._place_later_ones()
-        problem = layout.problem([*moved, *homeless]) or layout.problem_beyond_founding()
+        problem = layout.problem([*moved, *unassigned]) or layout.problem_beyond_founding()
         if problem is not None:
             raise AssemblyError(
                 f"the members' shares of the look-up table contradict each other: {problem}",
@@ -245,7 +245,7 @@ class TableRecovery:
             for page, entries in pages.items():
                 chunks = np.flatnonzero(entries["cell"])
                 cells = entries["cell"][chunks].astype(np.int64) - 1
-                new = layout.disk[cells] == NOBODY
+                new = layout.disk[cells] == UNASSIGNED
                 if len(redone):
                     new &= ~np.isin(cells, redone)
                 if index is not None and new.any():
@@ -258,15 +258,15 @@ class TableRecovery:
     def _place_later_ones(self) -> None:
         """Assign cells that still have no place, and that no page claims, to absent members."""
         layout = self.layout
-        cells = np.flatnonzero(layout.disk == NOBODY)
+        cells = np.flatnonzero(layout.disk == UNASSIGNED)
         absent = [r for r, n in by_role(layout.counts) if n and r not in self.scan.pages]
         if len(absent) != 1:
-            self._place_homeless(cells.tolist())
+            self._place_unassigned(cells.tolist())
             return
         (role,) = absent  # no choice: all cells go there, in bulk
         free = layout.free_chunks(role)[: len(cells)]
         if len(free) < len(cells):
-            raise self._nobody_says(int(cells[len(free)]))
+            raise self._no_share_names(int(cells[len(free)]))
         layout.assign(cells, role, free)
         self._unsaved.update((role, int(page)) for page in np.unique(free // PAGE_ENTRIES))
 
@@ -302,7 +302,7 @@ class TableRecovery:
                     moved[cell] = (role, MemberChunk(first + at))
         for cell, place in redone.items():
             home = Role(int(layout.disk[cell])), int(layout.offset[cell])
-            if home[0] != NOBODY:
+            if home[0] != UNASSIGNED:
                 self._unsaved.add((home[0], home[1] // PAGE_ENTRIES))
             moved[cell] = place
         return moved, gone
@@ -328,7 +328,7 @@ class TableRecovery:
             action="start without one of them",
         )
 
-    def _place_homeless(self, cells: Sequence[int]) -> None:
+    def _place_unassigned(self, cells: Sequence[int]) -> None:
         """Assign *cells* that no present member claims to free chunks of absent members.
 
         Any free chunk will do: its content is lost with the member, and a rebuild of the role
@@ -347,13 +347,13 @@ class TableRecovery:
             there = [r for c, r in enumerate(layout.roles(Stripe(bundle))) if c != column]
             roles = [role for role, chunks in free.items() if chunks and role not in there]
             if not roles:
-                raise self._nobody_says(cell)
+                raise self._no_share_names(cell)
             role = max(roles, key=lambda r: len(free[r]))
             chunk = free[role].pop()
             layout.move([(cell, role, chunk)])
             self._unsaved.add((role, chunk // PAGE_ENTRIES))
 
-    def _nobody_says(self, cell: int) -> AssemblyError:
+    def _no_share_names(self, cell: int) -> AssemblyError:
         bundle, column = divmod(cell, self.layout.length)
         return AssemblyError(
             f"no member's share of the look-up table says where chunk {column} of bundle "

@@ -12,7 +12,12 @@ from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.format.table_page import chunks_that_fit, share_bytes
 from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
-from raidx_fuse.layouts.placements.bundled import NOBODY, BundleLayout, bundle_code, make_bundles
+from raidx_fuse.layouts.placements.bundled import (
+    UNASSIGNED,
+    BundleLayout,
+    bundle_code,
+    make_bundles,
+)
 from raidx_fuse.layouts.planning.allocate import greedy, in_turn, maximum
 from raidx_fuse.layouts.registry import make_layout
 from raidx_fuse.members.ram import RamMember
@@ -130,7 +135,7 @@ def test_who_came_later_hides_who_lay_there_at_first() -> None:
     layout = make_bundles(
         "raidx-copy", (0, *counts[1:]), 4096, 2, founding.stripes, founding.founding.as_dict()
     )
-    (cell,) = np.flatnonzero(layout.disk == NOBODY)[:1].tolist()
+    (cell,) = np.flatnonzero(layout.disk == UNASSIGNED)[:1].tolist()
     former = int(layout.cells_of(3)[0])
     assert cell < former
     layout.assign(np.array([cell]), 3, np.array([0]))

@@ -544,10 +544,10 @@ class _Growth:
             yield f"    copy {cell}: {places} (chunk {after[1]} of both)"
         if not step.moved:
             yield "    nothing moves"
-        told = [
+        new_cells = [
             f"{self._cell(new, step.stripe, cell)} on {self.disk(at[0])}" for cell, at in step.new
         ]
-        yield f"    new: {', '.join(told)}"
+        yield f"    new: {', '.join(new_cells)}"
         if step.moved and new.code.parity_count:
             parity = " ".join(map(new.code.name_of, bits(new.code.parity_mask)))
             yield f"    {parity}: as before; the new cells are unwritten and count as zero"

@@ -96,7 +96,7 @@ def view(
     )
 
     def ready(opened: int) -> None:
-        _tell(out, request, opened, None if token_file else token)
+        _announce(out, request, opened, None if token_file else token)
         sys.stdout.flush()
 
     try:
@@ -113,7 +113,7 @@ def _read(path: str) -> str:
         raise RaidxError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _tell(out: Output, request: Any, port: int, token: str | None) -> None:
+def _announce(out: Output, request: Any, port: int, token: str | None) -> None:
     """Say where the page is, what is open, and the token if it is new."""
     url = f"http://127.0.0.1:{port}/"
     urls = [url]

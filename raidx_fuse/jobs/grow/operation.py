@@ -128,8 +128,8 @@ class GrowOperation:
 
     def _rotates(self) -> bool | None:
         """Return whether a member is a rotating disk, None if that is not known of all others."""
-        told = {queue.member.rotates for queue in self.member_set.queues if queue is not None}
-        return True if True in told else None if None in told else False
+        kinds = {queue.member.rotates for queue in self.member_set.queues if queue is not None}
+        return True if True in kinds else None if None in kinds else False
 
     def _check_room(self, layout: ElasticLayout) -> None:
         """Raise UsageError unless the metadata regions are large enough for the wider array."""

@@ -47,9 +47,9 @@ class GrowthRemoval:
         self.operation.array.jobs.require_finished("does not shrink")
         assert isinstance(layout, ElasticLayout)
         assert self.applies(record)
-        who = f"{config.layout} on {layout.history[-2]} members"
+        holder = f"{config.layout} on {layout.history[-2]} members"
         before = layout.generations[-1].start * layout.chunk_bytes
-        require_space(config, self.operation.array.size_bytes, before, who)
+        require_space(config, self.operation.array.size_bytes, before, holder)
         params = config.params | {MIGRATED: layout.stripes, PARITY: LIVE}
         narrower = self.operation.layout_with(params, config.width)
         assert isinstance(narrower, ElasticLayout)

@@ -132,8 +132,8 @@ class RestripeOperation:
         self.array.jobs.require_finished("is not restriped", next(iter(gone), None))
         try:
             layout = restriping(config, shape_of(config), shape)
-            who = f"{shape.layout} on {shape.width} members"
-            require_space(config, self.array.size_bytes, layout.size_bytes, who)
+            holder = f"{shape.layout} on {shape.width} members"
+            require_space(config, self.array.size_bytes, layout.size_bytes, holder)
             self._check_room(layout)
         except PartlyUsedError as error:
             action = f"make them alike first: raidx reshape ARRAY --layout {config.layout}"

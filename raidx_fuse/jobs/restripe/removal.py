@@ -68,16 +68,16 @@ class MemberRemoval:
         layout, config = restripe.context.layout, restripe.member_set.config
         width, chunk_bytes = config.width - 1, layout.chunk_bytes
         chunks = layout.chunks - layout.stripes * layout.code.rows  # all that the others can hold
-        who = f"{config.layout} on {width} members"
+        holder = f"{config.layout} on {width} members"
         if isinstance(layout, ElasticLayout):
             last = next(g for g in layout.generations if g.end > chunks)
             # One generation alone is in the order of the image, of others whole runs can stay.
             room = last.most_chunks(chunks) if last.start else chunks
-            require_space(config, restripe.array.size_bytes, room * chunk_bytes, who)
+            require_space(config, restripe.array.size_bytes, room * chunk_bytes, holder)
         elif isinstance(layout, OrderedLayout) and layout.numbering.total > chunks:
             raise NotWithLayoutError(
                 f"this array was restriped after it had grown: its {layout.numbering.total} chunks "
-                f"keep the order of that growth, and {who} hold {chunks}",
+                f"keep the order of that growth, and {holder} hold {chunks}",
                 action="replace the member with `raidx replace-disk`, or copy the image to a new "
                 "array",
             )

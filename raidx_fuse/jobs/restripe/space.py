@@ -8,10 +8,10 @@ from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.volumes import ALIGN_BYTES, VolumeRecord, image_end
 
 
-def require_space(config: ArrayConfig, size_bytes: int, after_bytes: int, who: str) -> None:
+def require_space(config: ArrayConfig, size_bytes: int, after_bytes: int, holder: str) -> None:
     """Raise UsageError if more than *after_bytes* of an image of *size_bytes* are in use.
 
-    The error names the volume that is in the way. *who* holds so much: "raid5 on 4 members".
+    The error names the volume that is in the way. *holder* holds so much: "raid5 on 4 members".
     BusyError: it is on its way to another array, volumes are changing places in pieces, or the
     space of a deleted one is being wiped.
     """
@@ -45,7 +45,7 @@ def require_space(config: ArrayConfig, size_bytes: int, after_bytes: int, who: s
     if fits:
         action = f"shrink what is on it, then the volume: raidx volume resize MOUNT {name} {fits}"
     raise UsageError(
-        f"volume {name} ends at byte {end} of the image, and {who} holds {after_bytes} bytes",
+        f"volume {name} ends at byte {end} of the image, and {holder} holds {after_bytes} bytes",
         action=action,
         reason=Reason.ARRAY_FULL,
     )

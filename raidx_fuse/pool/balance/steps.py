@@ -106,13 +106,13 @@ def plan_steps(plan: Plan) -> list[PlanStep]:
     found = [_step(state, {"does": "begin", "overloaded": overloaded})]
     for moves in _groups(plan):
         first = moves[0]
-        told: PlanStep
+        details: PlanStep
         if first.reason.step in SWAPS:
-            told = _swap(state, moves)
+            details = _swap(state, moves)
         elif first.reason.step == "displace":
-            told = _displace(state, first)
+            details = _displace(state, first)
         else:
-            told = {"does": "move" if len(moves) == 1 else "exchange"}
+            details = {"does": "move" if len(moves) == 1 else "exchange"}
         out = [move for move in moves if move.source == first.source]
         names = plan.system.volumes
         for move in moves:
@@ -121,13 +121,13 @@ def plan_steps(plan: Plan) -> list[PlanStep]:
             _step(
                 state,
                 {
-                    "does": told["does"],
+                    "does": details["does"],
                     "volumes": [names[move.volume] for move in out],
                     "back": [names[move.volume] for move in moves if move not in out],
                     "source": plan.system.arrays[first.source],
                     "target": plan.system.arrays[first.target],
                     "ours": first.reason.ours,
-                    **told,
+                    **details,
                 },
             )
         )
