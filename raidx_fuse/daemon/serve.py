@@ -47,11 +47,11 @@ from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.loop.busy_poll import Sources
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.lab_member import LabMember
-from raidx_fuse.pool.companions import remembering
 from raidx_fuse.pool.hotspots.balancer import JobMover, watched
 from raidx_fuse.pool.hotspots.sampler import Sampler
 from raidx_fuse.pool.monitor import Monitor
 from raidx_fuse.pool.move import open_pool
+from raidx_fuse.pool.other_arrays import remembering
 from raidx_fuse.pool.pool import by_array, check_names
 from raidx_fuse.pool.volume_table import ArrayVolumes, open_volumes
 

@@ -33,7 +33,7 @@ from raidx_fuse.errors import (
 )
 from raidx_fuse.format.assemble import assemble
 from raidx_fuse.format.configuration.config import ArrayConfig
-from raidx_fuse.format.configuration.remembered import Companion
+from raidx_fuse.format.configuration.remembered import RememberedArray
 from raidx_fuse.format.configuration.renamed import refuse_half_renamed
 from raidx_fuse.format.configuration.volumes import SOURCE, TARGET, MoveMark, VolumeRecord
 from raidx_fuse.format.superblock import newest, read_slots
@@ -145,7 +145,7 @@ class Pool:
         self.arrays = list(arrays)
         self.transfers: dict[str, Transfer] = {}
         self.unshown: list[Unshown] = []
-        self.absent: list[Companion] = []
+        self.absent: list[RememberedArray] = []
         self.starting = trio.Lock()  # moves start one after the other
         self.closing = False  # whether no move may start any more
         self._by_uuid = {volumes.array.uuid: volumes for volumes in self.arrays}

@@ -14,12 +14,12 @@ from raidx_fuse.errors import ReadOnlyError, Reason, UsageError
 from raidx_fuse.format.configuration.remembered import (
     NAMES_BYTES_MAX,
     POOL,
-    Companion,
-    companions_of,
-    with_companions,
+    RememberedArray,
+    remembered_arrays,
+    with_remembered_arrays,
 )
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.pool.companions import LOOK_S, remembering
+from raidx_fuse.pool.other_arrays import LOOK_S, remembering
 from raidx_fuse.pool.pool import Pool
 from tests.daemon.test_move_commands import Ask, asking
 from tests.support.reasons import because
@@ -68,7 +68,7 @@ def test_changes_of_the_volumes_are_remembered_even_by_a_daemon_that_is_killed()
         async with mounted(arrays) as (pool, ask):
             await ask("volume-rename", volume="olds", name="archive")
             await trio.sleep(LOOK_S + 1)
-            (known,) = companions_of(pool.array("fast").array.member_set.config)
+            (known,) = remembered_arrays(pool.array("fast").array.member_set.config)
             assert known.volumes == ("archive",)
             await ask("volume-delete", volume="archive", lose_data=True)
         async with mounted(arrays, "fast") as (pool, _):  # nothing is missing without it
@@ -99,13 +99,13 @@ def test_what_is_remembered_is_bounded_and_may_be_anything() -> None:
         async with mounted(arrays, "fast") as (pool, _):
             config = pool.array("fast").array.member_set.config
             names = tuple(f"{number:0200}" for number in range(100))
-            many = with_companions(config, [Companion("a", "b", names, 100)])
-            (known,) = companions_of(many)
+            many = with_remembered_arrays(config, [RememberedArray("a", "b", names, 100)])
+            (known,) = remembered_arrays(many)
             assert known.total == 100
             assert 0 < sum(map(len, known.volumes)) <= NAMES_BYTES_MAX
-            assert with_companions(many, [Companion("a", "b", names, 100)]) is many
+            assert with_remembered_arrays(many, [RememberedArray("a", "b", names, 100)]) is many
             bads: list[Any] = [{}, 7, [[1, 2, 3, 4]], [["a", "b", ["\x1b"], 1]]]
             for bad in (*bads, [["a", "b", [], -1]]):
-                assert companions_of(replace(config, jobs={POOL: bad})) == []
+                assert remembered_arrays(replace(config, jobs={POOL: bad})) == []
 
     play(scene)

@@ -28,8 +28,8 @@ from raidx_fuse.errors import (
     Reason,
     UsageError,
 )
-from raidx_fuse.pool.companions import forget
 from raidx_fuse.pool.move import Planned, cost, job_of, plan_move, plan_swap, start
+from raidx_fuse.pool.other_arrays import forget
 from raidx_fuse.pool.pool import Pool, Unshown
 from raidx_fuse.pool.volume import Volume
 from raidx_fuse.pool.volume_table import ArrayVolumes

@@ -24,7 +24,7 @@ PLACES_MAX = 16
 MEMBERS_MAX = 64
 ROLES_MAX = 8  # of a place
 UUID_CHARS = 8
-COMPANIONS_MAX = 16
+ARRAYS_MAX = 16
 NAMES_BYTES_MAX = 2 << 10  # of all volumes, as JSON; further ones are only counted
 
 
@@ -122,7 +122,7 @@ def shown_member(health: KeptHealth, member_uuid: str) -> dict[str, int]:
     return {"errors_ever": errors, "repairs_ever": repairs}
 
 
-class Companion(NamedTuple):
+class RememberedArray(NamedTuple):
     """An array by *uuid* and *name*; it had *total* volumes, some or all of them *volumes*."""
 
     uuid: str
@@ -131,13 +131,13 @@ class Companion(NamedTuple):
     total: int
 
 
-def companions_of(config: ArrayConfig) -> list[Companion]:
+def remembered_arrays(config: ArrayConfig) -> list[RememberedArray]:
     """Return the arrays that *config* remembers."""
     kept = config.jobs.get(POOL)
     found = []
-    for row in kept[:COMPANIONS_MAX] if isinstance(kept, list) else []:
+    for row in kept[:ARRAYS_MAX] if isinstance(kept, list) else []:
         with suppress(ValueError):
-            found.append(decode(Companion, row))
+            found.append(decode(RememberedArray, row))
     return [
         one
         for one in found
@@ -146,11 +146,11 @@ def companions_of(config: ArrayConfig) -> list[Companion]:
     ]
 
 
-def with_companions(config: ArrayConfig, companions: Iterable[Companion]) -> ArrayConfig:
-    """Return *config* that remembers *companions*, as many as have room; unchanged if it does."""
+def with_remembered_arrays(config: ArrayConfig, arrays: Iterable[RememberedArray]) -> ArrayConfig:
+    """Return *config* that remembers *arrays*, as many as have room; unchanged if it does."""
     rows: list[list[object]] = []
     room = NAMES_BYTES_MAX
-    for uuid, name, volumes, total in sorted(companions)[:COMPANIONS_MAX]:
+    for uuid, name, volumes, total in sorted(arrays)[:ARRAYS_MAX]:
         names = []
         for volume in volumes:
             room -= len(volume.encode("ascii", "backslashreplace")) + 3

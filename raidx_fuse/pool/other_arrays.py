@@ -16,7 +16,11 @@ from functools import partial
 import trio
 
 from raidx_fuse.errors import RaidxError, Reason, UsageError
-from raidx_fuse.format.configuration.remembered import Companion, companions_of, with_companions
+from raidx_fuse.format.configuration.remembered import (
+    RememberedArray,
+    remembered_arrays,
+    with_remembered_arrays,
+)
 from raidx_fuse.format.configuration.volumes import TARGET
 from raidx_fuse.loop.tasks import rest
 from raidx_fuse.pool.pool import Pool
@@ -31,13 +35,13 @@ def find_absent(pool: Pool) -> None:
     """Note the arrays in *pool* that its arrays remember and that are not there, and warn."""
     here = {volumes.array.uuid for volumes in pool.arrays}
     for volumes in pool.arrays:
-        for one in companions_of(volumes.array.member_set.config):
+        for one in remembered_arrays(volumes.array.member_set.config):
             if one.uuid not in here and all(one.uuid != other.uuid for other in pool.absent):
                 pool.absent.append(one)
                 volumes.array.warnings.append(absent_text(one))
 
 
-def absent_text(one: Companion) -> str:
+def absent_text(one: RememberedArray) -> str:
     """Say what is missing without that array, and what to do, in one line."""
     names = ", ".join(one.volumes) or "none of them is known by name"
     more = f" and {one.total - len(one.volumes)} more" if 0 < len(one.volumes) < one.total else ""
@@ -53,17 +57,17 @@ async def remember(pool: Pool) -> None:
     for volumes in pool.arrays:
         array = volumes.array
         absent = {one.uuid for one in pool.absent}
-        old = [one for one in companions_of(array.member_set.config) if one.uuid in absent]
+        old = [one for one in remembered_arrays(array.member_set.config) if one.uuid in absent]
         new = [one for one in present if one.uuid != array.uuid and one.total]
         config = array.member_set.config
-        if not array.read_only and with_companions(config, [*old, *new]) is not config:
+        if not array.read_only and with_remembered_arrays(config, [*old, *new]) is not config:
             await array.member_set.update(
-                partial(with_companions, companions=[*old, *new]),
+                partial(with_remembered_arrays, arrays=[*old, *new]),
                 asked=True,
             )
 
 
-async def forget(pool: Pool, ref: str) -> Companion:
+async def forget(pool: Pool, ref: str) -> RememberedArray:
     """Forget the absent array with that name or UUID. Raises UsageError, ReadOnlyError."""
     for one in pool.absent:
         if ref in (one.name, one.uuid):
@@ -112,10 +116,10 @@ async def _try_to_remember(pool: Pool) -> None:
         log.debug("the arrays of the pool are not remembered: %s", error)
 
 
-def _seen(volumes: ArrayVolumes) -> Companion:
+def _seen(volumes: ArrayVolumes) -> RememberedArray:
     names = sorted(
         record.name
         for record in volumes.table().volumes
         if record.move is None or record.move.role != TARGET
     )
-    return Companion(volumes.array.uuid, volumes.array.name, tuple(names), len(names))
+    return RememberedArray(volumes.array.uuid, volumes.array.name, tuple(names), len(names))
