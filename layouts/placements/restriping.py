@@ -13,7 +13,7 @@ new places of moved chunks never overlap the old places of chunks that have not 
 first few stripes (layouts/planning/restripe_schedule.py).
 
 The two codes are joined side by side into one code. A stripe of either layout is a stripe of the
-union in which the cells of the other side are unwritten. So reads, writes, degraded reads, rebuild
+union in which the cells of the other one are unwritten. So reads, writes, degraded reads, rebuild
 and scrub need no special case for the restripe. A data cell that is not the current place of its
 chunk belongs to the logical chunk `nowhere`, which is never written: it counts as zero in its
 chains (raidx_fuse/ARCHITECTURE.md, written map).
@@ -33,12 +33,12 @@ from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.numbering import Numbering, OrderedLayout
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
-from raidx_fuse.layouts.placements.sides import IndexView, RoleView, Side
+from raidx_fuse.layouts.placements.views import IndexView, RoleView, View
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-NOWHERE = Role(-1), MemberChunk(0)  # the place of a cell of the other side
+NOWHERE = Role(-1), MemberChunk(0)  # the place of a cell of the other layout
 
 
 class PartlyUsedError(LayoutError):
@@ -72,8 +72,8 @@ class RestripeLayout(Layout):
     *numbering* gives that order (numbering.py); watermark and *image_chunks* count indexes, and
     *size_bytes* is the size of the image.
 
-    A side on fewer members than there are says which ones, and the old side may have columns that
-    are not in use (sides.py).
+    A view on fewer members than there are says which ones, and that of the old layout may have
+    columns that are not in use (views.py).
 
     Stripes 0 .. below.stripes - 1 are those of *below*, the others those of *above*. *size_bytes*
     stays the size of the old image until the restripe ends.
@@ -84,8 +84,8 @@ class RestripeLayout(Layout):
 
     def __init__(
         self,
-        below: Side,
-        above: Side,
+        below: View,
+        above: View,
         image_chunks: int,
         rises: bool,
         numbering: Numbering | None = None,
@@ -118,14 +118,14 @@ class RestripeLayout(Layout):
         """Let *chunk* be the watermark; the chunks that it passes are copied."""
         self.watermark = chunk
 
-    def stripe_of(self, side: Side, stripe: Stripe) -> Stripe:
-        """Return the stripe of the union that is *stripe* of *side* (*below* or *above*)."""
-        return stripe if side is self.below else Stripe(self._split + stripe)
+    def stripe_of(self, view: View, stripe: Stripe) -> Stripe:
+        """Return the stripe of the union that is *stripe* of *view* (*below* or *above*)."""
+        return stripe if view is self.below else Stripe(self._split + stripe)
 
-    def cell_of(self, side: Side, cell: CellIndex) -> CellIndex:
-        """Return the cell index in the union of *cell* of *side* (*below* or *above*)."""
-        data = side.code.data_count
-        if side is self.below:
+    def cell_of(self, view: View, cell: CellIndex) -> CellIndex:
+        """Return the cell index in the union of *cell* of *view* (*below* or *above*)."""
+        data = view.code.data_count
+        if view is self.below:
             return cell if cell < data else CellIndex(self._data + cell - data)
         first = self._below_data if cell < data else self._below_cells - data
         return CellIndex(first + cell)
@@ -183,7 +183,7 @@ class RestripeLayout(Layout):
         return min(max(self.watermark, first), last + 1)
 
     def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, MemberChunk]:
-        """Return (role, member chunk) of a cell; (-1, 0) for a cell of the other side."""
+        """Return (role, member chunk) of a cell; (-1, 0) for a cell of the other layout."""
         if stripe < self._split:
             if cell < self._below_data:
                 return self.below.place(stripe, cell)
@@ -201,31 +201,31 @@ class RestripeLayout(Layout):
 
     def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
         """Return (stripe, cell) of the data chunk that lies there now, None if there is none."""
-        for side in (self.below, self.above):
-            if isinstance(side, RotatedLayout) and role >= side.width:
+        for view in (self.below, self.above):
+            if isinstance(view, RotatedLayout) and role >= view.width:
                 continue
-            found = side.inverse(role, member_chunk)
-            if found is None or found[1] >= side.code.data_count:
+            found = view.inverse(role, member_chunk)
+            if found is None or found[1] >= view.code.data_count:
                 continue
-            stripe, cell = self.stripe_of(side, found[0]), self.cell_of(side, found[1])
+            stripe, cell = self.stripe_of(view, found[0]), self.cell_of(view, found[1])
             if self.logical(stripe, cell) != self.nowhere:
                 return stripe, cell
         return None
 
     def roles(self, stripe: Stripe) -> tuple[Role, ...]:
-        """Return the role of each column of *stripe*, -1 for those of the other side."""
+        """Return the role of each column of *stripe*, -1 for those of the other layout."""
         if stripe < self._split:
             return self.below.roles(stripe) + self._roles_above
         return self._roles_below + self.above.roles(Stripe(stripe - self._split))
 
     def lost_cells(self, stripe: Stripe, lost_roles: frozenset[Role]) -> int:
-        side, shift, first_parity = self.below, 0, self._data
+        view, shift, first_parity = self.below, 0, self._data
         if stripe >= self._split:
-            side, shift, first_parity = self.above, self._below_data, self._below_cells
+            view, shift, first_parity = self.above, self._below_data, self._below_cells
             stripe = Stripe(stripe - self._split)
-        cells = side.lost_cells(stripe, lost_roles)
-        count = side.code.data_count
-        return (cells & side.code.data_mask) << shift | (cells >> count) << first_parity
+        cells = view.lost_cells(stripe, lost_roles)
+        count = view.code.data_count
+        return (cells & view.code.data_mask) << shift | (cells >> count) << first_parity
 
     def tolerates(self, lost_roles: frozenset[Role]) -> bool:
         return self.below.tolerates(lost_roles) and self.above.tolerates(lost_roles)
@@ -256,7 +256,7 @@ def restripe(
     if isinstance(new, ElasticLayout) or described != (None if order is None else order.as_dict()):
         raise LayoutError(f"{new.name} on {new.width} members has another order of chunks")
     own = IndexView(new) if order is not None else _rotated(new)
-    after: Side = own if roles is None else RoleView(own, roles)
+    after: View = own if roles is None else RoleView(own, roles)
     # rows a chunk: rows / data cells, compared without a division
     if new.code.rows * before.data_count <= old.code.rows * new.code.data_count:
         return RestripeLayout(after, before, image_chunks, True, numbering, size_bytes)
@@ -268,8 +268,8 @@ def restripe(
     return RestripeLayout(before, after, image_chunks, False, numbering, size_bytes)
 
 
-def _kept_order(old: Layout, order: Numbering | None) -> tuple[Numbering | None, Side]:
-    """Return (the order of the chunks, the side) of *old*, with what *order* has in use.
+def _kept_order(old: Layout, order: Numbering | None) -> tuple[Numbering | None, View]:
+    """Return (the order of the chunks, a view) of *old*, with what *order* has in use.
 
     No order: the first generation alone. Raises LayoutError.
     """

@@ -54,7 +54,7 @@ class RotatedLayout(Layout):
         self.founding_stripes = stripes
         self.size_bytes = self.chunks * chunk_bytes
         self.member_chunks = stripes * code.rows
-        self.data_count = self.least_count = code.data_count  # as a side of a restripe (sides.py)
+        self.data_count = self.least_count = code.data_count  # as a view in a restripe (views.py)
         self._rows = code.rows
         self._row_of = code.row_of
         self._phases = code.columns if rotation == "left" else 1

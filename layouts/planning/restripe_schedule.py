@@ -25,13 +25,13 @@ from math import lcm
 
 from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
-from raidx_fuse.layouts.placements.sides import Side
+from raidx_fuse.layouts.placements.views import View
 
 
-def _stripe_behind(side: Side, chunk: int) -> int:
-    """Return the first stripe of *side* that holds no chunk before *chunk*."""
-    stripe = side.stripe_at(chunk)
-    return stripe if side.first_of(stripe) == chunk else stripe + 1
+def _stripe_behind(view: View, chunk: int) -> int:
+    """Return the first stripe of *view* that holds no chunk before *chunk*."""
+    stripe = view.stripe_at(chunk)
+    return stripe if view.first_of(stripe) == chunk else stripe + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class RestripeSchedule:
         self.record_chunks = record_chunks
         self.source = layout.above if upward else layout.below
         self.target = layout.below if upward else layout.above
-        sides = self.source, self.target
-        self.even = all(side.data_count == side.least_count for side in sides)
+        views = self.source, self.target
+        self.even = all(view.data_count == view.least_count for view in views)
         self.aligned = lcm(self.source.data_count, self.target.data_count)
 
     @property

@@ -15,7 +15,7 @@ from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.layouts.numbers import CellIndex, Offset, Role, Stripe, cell_range
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
-from raidx_fuse.layouts.placements.sides import Side
+from raidx_fuse.layouts.placements.views import View
 from raidx_fuse.layouts.planning.restripe_schedule import Window
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import ZEROS, Arena, Bytes
@@ -52,7 +52,7 @@ class Copier:
     The buffers are kept from window to window.
     """
 
-    def __init__(self, context: ArrayContext, target: Side) -> None:
+    def __init__(self, context: ArrayContext, target: View) -> None:
         assert isinstance(context.layout, RestripeLayout)
         self.context = context
         self.layout = context.layout

@@ -5,7 +5,7 @@ stripes are assembled with all their parity, written and flushed. Then one recor
 the watermark past the window; it carries the few stripes that could not be written in place. Laws:
 
  1. Only log records move the watermark (`Journal.mark`). Users, a crash and recovery therefore
-    find every chunk on the side that the last record says.
+    find every chunk in the layout that the last record says.
  2. A stripe is written past the log only where no current content can be: its rows hold no cell
     that a start from the *durable* watermark would read, and no record that recovery may redo
     covers them. Both conditions end when the tail of the log has passed (`Journal.durable_mark`).
@@ -211,8 +211,8 @@ class Restripe(StallableJob):
         await context.member_set.update(
             lambda c: replace(c, jobs={**c.jobs, JOB_KEY: {"back": True}})
         )
-        # A read from before its chunk moved would find it on the same side again, but may have seen
-        # what had its place in between.
+        # A read from before its chunk moved would find it in the same layout again, but may have
+        # seen what had its place in between.
         await context.gate.passed()
         self.back = True
         self._set_out()

@@ -43,7 +43,7 @@ from raidx_fuse.layouts.placements.restriping import (
     RestripeLayout,
     numbering_for,
 )
-from raidx_fuse.layouts.placements.sides import final_layout
+from raidx_fuse.layouts.placements.views import final_layout
 from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule
 from raidx_fuse.layouts.plugged import MADE_BY, origin_params
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
@@ -152,12 +152,12 @@ class RestripeOperation:
                 action="add fewer members, or make a new array",
                 reason=Reason.METADATA_FULL,
             )
-        for side in (layout.below, layout.above):
-            cells = len(side.code.cells)
+        for view in (layout.below, layout.above):
+            cells = len(view.code.cells)
             if 2 * record_bytes(2 * cells, cells * chunk_bytes) > capacity:
                 raise UsageError(
                     f"the log of these members, {capacity} bytes, is too small for stripes of "
-                    f"{side.name} on {side.width} members: {cells} chunks of {chunk_bytes} bytes",
+                    f"{view.name} on {view.width} members: {cells} chunks of {chunk_bytes} bytes",
                     action="make a new array, of larger members or smaller chunks",
                     reason=Reason.METADATA_FULL,
                 )
@@ -234,13 +234,13 @@ class RestripeOperation:
         """Change to the pair of layouts in memory, without an await."""
 
         def widened(config: ArrayConfig) -> ArrayConfig:
-            sides = {"from": shape_of(config).as_dict(), "to": shape.as_dict()}
+            shapes = {"from": shape_of(config).as_dict(), "to": shape.as_dict()}
             changed = assign_role(self.member_set, config, records)
             return replace(
                 changed,
                 width=layout.width,
                 members=_used(changed),
-                params={RESTRIPE: sides},
+                params={RESTRIPE: shapes},
                 jobs={**config.jobs, JOB_KEY: {"back": False}},
             )
 
@@ -262,12 +262,12 @@ class RestripeOperation:
     # -- end -----------------------------------------------------------------------------------
 
     async def _conclude(self, back: bool) -> None:
-        """Conclude: all chunks are on one side, whose layout becomes the only one."""
+        """Conclude: all chunks have places of one layout, which becomes the only one."""
         context, member_set = self.context, self.member_set
         released: list[Member] = []
         assert isinstance(context.layout, RestripeLayout)
-        sides = context.layout.below, context.layout.above
-        await context.written.make_room(max(final_layout(side).chunks for side in sides))
+        views = context.layout.below, context.layout.above
+        await context.written.make_room(max(final_layout(view).chunks for view in views))
         while True:
             for job in self._others():  # those jobs rely on both codes, and may be paused
                 await job.finished.wait()

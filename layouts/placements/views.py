@@ -1,6 +1,6 @@
-"""Views of layouts for the two sides of a restripe: indexes for chunks, and other roles.
+"""Views of the two layouts of a restripe: with indexes for chunks, or on other roles.
 
-A side has what a layout has, and *data_count*: how many chunks of the image a stripe has at most.
+A view has what a layout has, and *data_count*: how many chunks of the image a stripe has at most.
 It is less than the data cells of the code in a grown array of which only the first generations are
 in use. *least_count* is that of the last stripes: less still if the last of these generations is in
 use in the first stripes only. `stripe_at` and `first_of` say which chunks a stripe has.
@@ -26,7 +26,7 @@ from raidx_fuse.layouts.placements.rotated import RotatedLayout
 UNUSED = -1  # the index of a cell that no chunk in use has
 
 
-class View(Layout):
+class LayoutView(Layout):
     """*layout*, for a subclass to change some of it."""
 
     contiguous = False
@@ -63,7 +63,7 @@ class View(Layout):
         return self.layout.tolerates(lost_roles)
 
 
-class IndexView(View):
+class IndexView(LayoutView):
     """*layout* with indexes instead of chunks: each stripe holds the next ones.
 
     With *columns*, only so many data columns of each stripe are in use; the others are unwritten.
@@ -133,13 +133,13 @@ class _Cells:
         self.numbers = {cell: number for number, cell in enumerate(self.cells)}
 
 
-class RoleView(View):
-    """*side* on the members that have *roles*, ascending, instead of 0, 1, and so on."""
+class RoleView(LayoutView):
+    """*view* on the members that have *roles*, ascending, instead of 0, 1, and so on."""
 
-    def __init__(self, side: RotatedLayout | IndexView, roles: Sequence[int]) -> None:
-        super().__init__(side)
-        self.data_count, self.least_count = side.data_count, side.least_count
-        self.stripe_at, self.first_of = side.stripe_at, side.first_of
+    def __init__(self, view: RotatedLayout | IndexView, roles: Sequence[int]) -> None:
+        super().__init__(view)
+        self.data_count, self.least_count = view.data_count, view.least_count
+        self.stripe_at, self.first_of = view.stripe_at, view.first_of
         self._role = tuple(map(Role, roles))
         self._own = {role: Role(own) for own, role in enumerate(self._role)}
 
@@ -167,12 +167,12 @@ class RoleView(View):
         return self.layout.tolerates(self._owned(lost_roles))
 
 
-Side = RotatedLayout | IndexView | RoleView
+View = RotatedLayout | IndexView | RoleView
 
 
-def final_layout(side: Side) -> Layout:
-    """Return the layout that *side* is a view of."""
-    layout: Layout = side
-    while isinstance(layout, View):
+def final_layout(view: View) -> Layout:
+    """Return the layout that *view* shows, itself if it is no `LayoutView`."""
+    layout: Layout = view
+    while isinstance(layout, LayoutView):
         layout = layout.layout
     return layout
