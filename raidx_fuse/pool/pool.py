@@ -2,12 +2,12 @@
 
 When arrays are opened, what their tables say of moves is settled (transfer.py, law 1):
 
-    source's mark   target's record          what it means
-    this move       with a mark of it        under way: shown, as far as the watermark says
+    source's table  target's table           what it means
+    this move       this move                under way: shown, as far as the watermark says
     this move       the move has arrived     the source gives its places up
     this move       nothing of it            these tables are not of one time: not shown
-    no such mark    with a mark, watermark 0 never begun, or given back: the target gives up
-    no such mark    with a mark, above 0     not of one time: shown from neither array
+    no such move    a move, watermark 0      never begun, or given back: the target gives up
+    no such move    a move, watermark > 0    not of one time: shown from neither array
     array absent    -                        not shown
 
 Nothing is given up but for a record that says so, so that outdated members of one array cannot make
@@ -35,7 +35,7 @@ from raidx_fuse.format.assemble import assemble
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.remembered import RememberedArray
 from raidx_fuse.format.configuration.renamed import refuse_half_renamed
-from raidx_fuse.format.configuration.volumes import SOURCE, TARGET, MoveMark, VolumeRecord
+from raidx_fuse.format.configuration.volumes import SOURCE, TARGET, MoveRecord, VolumeRecord
 from raidx_fuse.format.superblock import newest, read_slots
 from raidx_fuse.members.base import Member
 from raidx_fuse.pool.transfer import Transfer, forget_arrival, give_up
@@ -218,13 +218,13 @@ class Pool:
             await self._forget_arrivals(volumes)
 
     async def _settle_source(
-        self, source: ArrayVolumes, target: ArrayVolumes, record: VolumeRecord, mark: MoveMark
+        self, source: ArrayVolumes, target: ArrayVolumes, record: VolumeRecord, move: MoveRecord
     ) -> None:
         there = target.table().find(record.uuid)
-        if any(one.move == mark.uuid for one in target.table().arrived):
+        if any(one.move == move.uuid for one in target.table().arrived):
             if not source.array.read_only:
                 await give_up(source, record.uuid)
-        elif _is_same(there, record, mark):
+        elif _is_same(there, record, move):
             assert there is not None
             transfer = Transfer(source, target, record, there, resumed=True)
             source.volumes.append(transfer.volume)
@@ -233,12 +233,12 @@ class Pool:
             self._withhold(source, record, _disagreement(source.array, target.array))
 
     async def _settle_target(
-        self, source: ArrayVolumes, target: ArrayVolumes, record: VolumeRecord, mark: MoveMark
+        self, source: ArrayVolumes, target: ArrayVolumes, record: VolumeRecord, move: MoveRecord
     ) -> None:
         here = source.table().find(record.uuid)
-        if here is not None and here.move is not None and here.move.uuid == mark.uuid:
+        if here is not None and here.move is not None and here.move.uuid == move.uuid:
             return  # under way, see `_settle_source`
-        if not mark.watermark:
+        if not move.watermark:
             if not target.array.read_only:
                 await give_up(target, record.uuid)
             return
@@ -260,8 +260,8 @@ class Pool:
             source = self._by_uuid.get(arrived.source)
             if source is None:
                 continue  # it may still name the move
-            marks = [record.move for record in source.table().volumes if record.move is not None]
-            if all(mark.role == TARGET or mark.uuid != arrived.move for mark in marks):
+            moves = [record.move for record in source.table().volumes if record.move is not None]
+            if all(move.role == TARGET or move.uuid != arrived.move for move in moves):
                 await forget_arrival(volumes, arrived.move)
 
 
@@ -281,20 +281,20 @@ def array_named(arrays: Sequence[Array], ref: str | None) -> Array:
     )
 
 
-def _is_same(there: VolumeRecord | None, here: VolumeRecord, mark: MoveMark) -> bool:
+def _is_same(there: VolumeRecord | None, here: VolumeRecord, move: MoveRecord) -> bool:
     """Return whether both tables name one move of one volume."""
     return (
         there is not None
         and there.move is not None
         and there.move.role == TARGET
-        and there.move.uuid == mark.uuid
+        and there.move.uuid == move.uuid
         and (there.size_bytes, there.name) == (here.size_bytes, here.name)
-        and (mark.first or 0) <= there.move.watermark
+        and (move.first or 0) <= there.move.watermark
     )
 
 
-def _direction(mark: MoveMark) -> str:
-    return "to" if mark.role == SOURCE else "from"
+def _direction(move: MoveRecord) -> str:
+    return "to" if move.role == SOURCE else "from"
 
 
 def _disagreement(array: Array, other: Array) -> str:

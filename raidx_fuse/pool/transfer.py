@@ -5,7 +5,7 @@
            0 ......... window ....... position ........ saved ........ size      back
            [ target   | target, closed | on both      | source               ]
 
-The *watermark* is the durable `saved`, in the mark of the target's volume table. Laws:
+The *watermark* is the durable `saved`, in the move record of the target's volume table. Laws:
 
  1. A move begins in the table of the target, then in that of the source; a begin that fails is
     undone in the other order. It ends, when the target has everything, with one update of the
@@ -42,7 +42,7 @@ from raidx_fuse.format.configuration.volumes import (
     TARGET,
     Arrived,
     Extent,
-    MoveMark,
+    MoveRecord,
     VolumeRecord,
     VolumeTable,
 )
@@ -329,18 +329,18 @@ class Transfer:
                 where = f"byte {position}, with places for {self.first} .. {self.limit}"
                 raise self.target.array.member_set.laws.broken(Law.WATERMARK, where)
             await (self.source if self.back else self.target).array.flush()
-            await self._mark(position, self.back)
+            await self._save_watermark(position, self.back)
             self.saved = position
 
-    async def _mark(self, watermark: int, back: bool) -> None:
-        def marked(table: VolumeTable) -> VolumeTable:
+    async def _save_watermark(self, watermark: int, back: bool) -> None:
+        def moved(table: VolumeTable) -> VolumeTable:
             record = table.find(self.volume_uuid)
             if record is None or record.move is None:
                 return table  # handed over, though the superblocks could not be written then
-            mark = replace(record.move, watermark=watermark, back=back)
-            return with_record(table, replace(record, move=mark))
+            move = replace(record.move, watermark=watermark, back=back)
+            return with_record(table, replace(record, move=move))
 
-        await self.target.change(marked)
+        await self.target.change(moved)
 
     async def turn(self) -> None:
         """Let the volume go back to its source from now on. No window may be open.
@@ -350,7 +350,7 @@ class Transfer:
         async with self._saving:
             if self._is_handed_over(self.target.table()):
                 return
-            await self._mark(self.saved, back=True)
+            await self._save_watermark(self.saved, back=True)
             self.back = True
             self.position = self.saved
 
@@ -387,11 +387,11 @@ class Transfer:
         assert record.move is not None
         if self.back:
             kept, off = cut(record.extents, self.saved)
-            mark = record.move
+            move = record.move
         else:
             kept, off = cut_front(record.extents, self.saved - self.first)
-            mark = replace(record.move, first=self.saved)
-        table = with_record(table, replace(record, extents=kept, move=mark))
+            move = replace(record.move, first=self.saved)
+        table = with_record(table, replace(record, extents=kept, move=move))
         return replace(table, wiping=(*table.wiping, *to_be_wiped(left.array, off)))
 
     def _with_room(self, side: ArrayVolumes, table: VolumeTable) -> VolumeTable:
@@ -401,8 +401,8 @@ class Transfer:
         missing = self.first if self.back else self.size - self.limit
         extents, room = record.extents, side.free_in(table)
         extents, taken = pieced(extents, room, missing, in_front=self.back)
-        mark = replace(record.move, first=missing - taken) if self.back else record.move
-        return with_record(table, replace(record, extents=extents, move=mark))
+        move = replace(record.move, first=missing - taken) if self.back else record.move
+        return with_record(table, replace(record, extents=extents, move=move))
 
     def _sync(self) -> None:
         """Take the places from the tables; a change of before an error may be there, too."""
@@ -459,12 +459,12 @@ class Transfer:
         await self.save()
         if not self.is_over:
             async with self._closed():
-                await self.source.change(self._unmarked)
+                await self.source.change(self._without_move)
                 self.source.bind(self.volume)
                 self.is_over = True
         await give_up(self.target, self.volume_uuid)
 
-    def _unmarked(self, table: VolumeTable) -> VolumeTable:
+    def _without_move(self, table: VolumeTable) -> VolumeTable:
         record = table.find(self.volume_uuid)
         if record is None or record.move is None or record.move.uuid != self.uuid:
             return table  # done before an error, and more has happened since
@@ -489,14 +489,14 @@ async def begin_transfer(
     before = source.table().find(volume.uuid)
     size_bytes = volume.size_bytes if before is None else before.size_bytes or volume.size_bytes
     places = () if in_pieces else target.places_for(size_bytes)
-    mark = MoveMark(move_uuid, TARGET, source.array.uuid, source.array.name)
-    there = VolumeRecord(volume.uuid, volume.name, size_bytes, places, mark)
+    move = MoveRecord(move_uuid, TARGET, source.array.uuid, source.array.name)
+    there = VolumeRecord(volume.uuid, volume.name, size_bytes, places, move)
     first = 0 if in_pieces else None
-    mark = MoveMark(move_uuid, SOURCE, target.array.uuid, target.array.name, first=first)
+    move = MoveRecord(move_uuid, SOURCE, target.array.uuid, target.array.name, first=first)
     # One of the whole image, too, has its size and its place from now on.
-    here = VolumeRecord(volume.uuid, volume.name, size_bytes, source.extents(volume), mark)
+    here = VolumeRecord(volume.uuid, volume.name, size_bytes, source.extents(volume), move)
 
-    def marked(table: VolumeTable) -> VolumeTable:
+    def entered(table: VolumeTable) -> VolumeTable:
         if before is None or table.find(volume.uuid) != before:
             raise BusyError(f"volume {volume.name} has changed meanwhile", action="try again")
         return with_record(table, here)
@@ -518,7 +518,7 @@ async def begin_transfer(
             await target.change(
                 lambda table: replace(table, volumes=(*table.volumes, there)), asked=True
             )
-            await source.change(marked, asked=True)
+            await source.change(entered, asked=True)
         except RaidxError:
             await undo()  # its error, if it has one, says why as well
             raise

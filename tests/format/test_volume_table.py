@@ -25,7 +25,7 @@ from raidx_fuse.format.configuration.volumes import (
     VOLUMES_MAX,
     Arrived,
     Extent,
-    MoveMark,
+    MoveRecord,
     VolumeRecord,
     VolumeTable,
 )
@@ -97,8 +97,8 @@ def test_the_whole_image_has_no_size() -> None:
 
 
 def test_moves_are_read_as_they_were_written() -> None:
-    leaving = MoveMark(UUID.format(3), SOURCE, UUID.format(4), "other")
-    coming = MoveMark(UUID.format(5), TARGET, UUID.format(4), "other", 4096, back=True)
+    leaving = MoveRecord(UUID.format(3), SOURCE, UUID.format(4), "other")
+    coming = MoveRecord(UUID.format(5), TARGET, UUID.format(4), "other", 4096, back=True)
     first, second = TABLE.volumes
     table = replace(
         TABLE,
@@ -144,8 +144,8 @@ def test_impossible_moves_are_refused(changes: dict[str, Any]) -> None:
 
 def test_moves_in_pieces_are_read_as_they_were_written() -> None:
     ids = UUID.format(4), "other"
-    leaving = MoveMark(UUID.format(3), SOURCE, *ids, first=8192)
-    coming = MoveMark(UUID.format(5), TARGET, *ids, 4096)
+    leaving = MoveRecord(UUID.format(3), SOURCE, *ids, first=8192)
+    coming = MoveRecord(UUID.format(5), TARGET, *ids, 4096)
     records = (
         VolumeRecord(UUID.format(1), "a", 16384, (Extent(0, 8192),), leaving),
         VolumeRecord(UUID.format(2), "b", 16384, (Extent(8192, 4096),), coming),

@@ -116,11 +116,11 @@ def test_a_source_that_missed_the_end_gives_its_places_up() -> None:
         async with arrays.mounted() as pool:
             await move_of(pool.array("fast")).finished.wait()
             ended = pool.array("slow").table()
-            mark = left.volumes[0].move
-            assert mark is not None
+            move = left.volumes[0].move
+            assert move is not None
         # The end of the move is there, and the source is as it was before.
         await change(arrays, "fast", lambda table: replace(left, wiping=()))
-        arrived = (Arrived(mark.uuid, pool.array("fast").array.uuid),)
+        arrived = (Arrived(move.uuid, pool.array("fast").array.uuid),)
         values = replace(ended, arrived=arrived)
         await change(arrays, "slow", lambda table: values)
         async with arrays.mounted("slow") as pool:
@@ -258,19 +258,19 @@ def test_a_copy_of_what_a_crash_has_taken_back_does_not_stay() -> None:
 
 def test_no_mark_names_a_copy_that_is_not_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a watermark nor the end of the move (law 2 of transfer.py)."""
-    store, mark, arrived = Transfer.store, Transfer._mark, Transfer._arrived
-    copied = durable = marks = 0
+    store, save, arrived = Transfer.store, Transfer._save_watermark, Transfer._arrived
+    copied = durable = saves = 0
 
     async def watched_store(transfer: Transfer, low: int, data: bytes) -> None:
         nonlocal copied
         await store(transfer, low, data)
         copied = low + len(data)
 
-    async def watched_mark(transfer: Transfer, watermark: int, back: bool) -> None:
-        nonlocal marks
+    async def watched_save(transfer: Transfer, watermark: int, back: bool) -> None:
+        nonlocal saves
         assert watermark <= durable
-        marks += 1
-        await mark(transfer, watermark, back)
+        saves += 1
+        await save(transfer, watermark, back)
 
     def watched_arrived(transfer: Transfer, table: VolumeTable) -> VolumeTable:
         assert durable == transfer.size
@@ -291,11 +291,11 @@ def test_no_mark_names_a_copy_that_is_not_durable(monkeypatch: pytest.MonkeyPatc
             await begin_slowly(pool)
             await trio.sleep(0.9)
             await pool.find("mail")[1].write(0, DATA[:PAGE])  # saves the watermark before it
-            assert marks
+            assert saves
             await ended(pool)
 
     monkeypatch.setattr(Transfer, "store", watched_store)
-    monkeypatch.setattr(Transfer, "_mark", watched_mark)
+    monkeypatch.setattr(Transfer, "_save_watermark", watched_save)
     monkeypatch.setattr(Transfer, "_arrived", watched_arrived)
     play(scene)
     assert durable == PAGES * PAGE

@@ -10,7 +10,7 @@ of pages are written page by page, so that a table of several pages could be tor
                 "wiping": [[offset, length], ...]}
 
 A volume that is on its way to another array is in the tables of both, each with a "move"
-(`MoveMark`), and "arrived" lists the moves that have ended here (pool/transfer.py). Both keys are
+(`MoveRecord`), and "arrived" lists the moves that have ended here (pool/transfer.py). Both keys are
 absent where there is nothing to say.
 
 An array without the field has one volume: the whole image, under the array's name. *size* null also
@@ -50,14 +50,14 @@ class Extent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class MoveMark:
+class MoveRecord:
     """A volume is on its way between this array and another one, *array* (its UUID) or *name*.
 
-    *uuid* names the move; *role* is what this array is, SOURCE or TARGET. Only the target's mark
+    *uuid* names the move; *role* is what this array is, SOURCE or TARGET. Only the target's record
     says how far the move has come: the bytes below *watermark* are valid on the target, the others
     on the source. *back*: the move was cancelled, and the watermark falls.
 
-    *first* of a source's mark (None: it has all): the source has places only for the bytes from
+    *first* of the source's record (None: it has all): the source has places only for the bytes from
     *first* on, the target only for those that its extents hold. Volumes that change places where no
     array has room move so.
     """
@@ -90,7 +90,7 @@ class MoveMark:
 class VolumeRecord:
     """One volume; *size_bytes* None: the whole image. Its *extents* hold at least its size.
 
-    If it moves in pieces, they hold what `MoveMark.first` says.
+    If it moves in pieces, they hold what `MoveRecord.first` says.
     """
 
     UNKNOWN: ClassVar[str] = "a volume has the field"
@@ -102,7 +102,7 @@ class VolumeRecord:
         tuple[Extent, ...], Stored(refused="the extents of {name} are not possible")
     ] = ()
     move: Annotated[
-        MoveMark | None, Stored(optional=True, refused="the move of {name} is not possible")
+        MoveRecord | None, Stored(optional=True, refused="the move of {name} is not possible")
     ] = None
 
     def problem(self) -> str | None:

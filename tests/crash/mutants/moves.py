@@ -43,7 +43,7 @@ MUTANTS = (
         "        await forget_arrival(self.target, self.uuid)\n",
         "        await forget_arrival(self.target, self.uuid)\n"
         "        await give_up(self.source, self.volume_uuid)\n",
-        "nobody can tell any more what the source's mark is about",
+        "nothing says any more what the source's move record is about",
         POOL,
         MOVE_TESTS,
     ),
@@ -105,10 +105,10 @@ MUTANTS = (
     Mutant(
         "target-given-up-before-the-source-is-whole",
         TRANSFER,
-        "                await self.source.change(self._unmarked)\n",
+        "                await self.source.change(self._without_move)\n",
         "                await give_up(self.target, self.volume_uuid)\n"
-        "                await self.source.change(self._unmarked)\n",
-        "a cut between the two finds a mark that nobody knows (law 1)",
+        "                await self.source.change(self._without_move)\n",
+        "a cut between the two finds a move that the other array does not know (law 1)",
         POOL,
         MOVE_TESTS,
     ),
@@ -142,7 +142,7 @@ MUTANTS = (
     Mutant(
         "target-of-another-time-given-up",
         POOLS,
-        "        if not mark.watermark:\n",
+        "        if not move.watermark:\n",
         "        if True:\n",
         "outdated members of the source make the target lose what only it has",
         POOL,
