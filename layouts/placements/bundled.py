@@ -19,9 +19,9 @@ two look-ups. The place of a cell that never moved follows from the numbers of c
 new array stores no table. After a move, memory takes 20: 4 for the reverse index, 1 for the runs.
 
 Members join and leave the array: a role without a member has 0 chunks until one takes it. So the
-numbers from which the initial places follow are kept apart, as the `Founding`. Two kinds of cells
-have no computed place: those of bundles that were appended later, and those of roles whose initial
-member left the array. They have the role `UNASSIGNED` until `assign` gives them a place.
+numbers from which the initial places follow are kept apart, as the `InitialShape`. Two kinds of
+cells have no computed place: those of bundles that were appended later, and those of roles whose
+initial member left the array. They have the role `UNASSIGNED` until `assign` gives them a place.
 
 Logical chunks fill the bundles in order: the layout is *contiguous*, not *aligned*. Callers of
 `move` and `assign` ensure that no two cells get the same place.
@@ -92,7 +92,7 @@ def bundle_code(name: str, length: object = None) -> Code:
 
 
 @dataclass(frozen=True, slots=True)
-class Founding:
+class InitialShape:
     """The numbers of chunks by role (*counts*) and of *bundles* when the array was created.
 
     The initial table is computed from them. They stay the same when members join or leave later, so
@@ -105,7 +105,7 @@ class Founding:
     roles: frozenset[Role]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the founding as JSON values; `founding_from` is the inverse."""
+        """Return the shape as JSON values; `initial_shape_from` is the inverse."""
         return {
             "counts": list(self.counts),
             "bundles": self.bundles,
@@ -122,13 +122,13 @@ def are_counts(values: object) -> bool:
     )
 
 
-def founding_from(values: object) -> Founding:
-    """Return the founding from JSON *values*. Raises LayoutError if they are not valid."""
+def initial_shape_from(values: object) -> InitialShape:
+    """Return the initial shape from JSON *values*. Raises LayoutError if they are not valid."""
     match values:
         case {"counts": counts, "bundles": int(bundles), "roles": roles}:
             known = are_counts(counts) and (roles == [] or are_counts(roles))
             if known and bundles > 0 and all(role < len(counts) for role in roles):
-                return Founding(tuple(counts), bundles, frozenset(roles))
+                return InitialShape(tuple(counts), bundles, frozenset(roles))
     raise LayoutError(f"founding must say counts, bundles and roles, not {values!r}")
 
 
@@ -138,7 +138,7 @@ class BundleLayout(Layout):
     The greedy allocation places them, or, if *numbering* is `TURNS`, the members take turns.
 
     * *length*: L, the chunks of a bundle; *counts*: chunks by role, 0 for a role without member.
-    * *bundles*: at most so many are made; those beyond *founding* have no places yet.
+    * *bundles*: at most so many are made; those beyond *initial* have no places yet.
     * *disk* (role), *offset* (member chunk), *last*, *interval*: the table, one array each, indexed
       by cell number, shared with users and changed in place. *last* (the last access) and
       *interval* are in ticks of the caller's clock; 0 is unknown.
@@ -158,7 +158,7 @@ class BundleLayout(Layout):
         chunk_bytes: int,
         counts: Sequence[int],
         bundles: int | None = None,
-        founding: Founding | None = None,
+        initial: InitialShape | None = None,
         numbering: str | None = None,
     ) -> None:
         assert code.rows == 1
@@ -173,10 +173,10 @@ class BundleLayout(Layout):
         self.closed: set[int] = set()
         self.promised: set[tuple[int, int]] = set()
         self.take_counts(counts)
-        first = founding.counts if founding is not None else tuple(counts)
+        first = initial.counts if initial is not None else tuple(counts)
         check_bundles(first, self.length)
         _check_counts(first)
-        made = founding.bundles if founding is not None else bundles
+        made = initial.bundles if initial is not None else bundles
         if max(bundles or 0, made or 0) > maximum(counts, self.length):
             raise LayoutError(f"{name} has no room for {bundles} bundles on its members")
         self.numbering = numbering
@@ -185,21 +185,23 @@ class BundleLayout(Layout):
             raise LayoutError(
                 f"{name} finds no {self.length} members with a chunk besides their spare one"
             )
-        if founding is None:
-            founding = Founding(tuple(counts), len(table), frozenset(map(Role, range(self.width))))
-        self.founding = founding
-        self.founding_stripes = len(table)
-        self.founding_data_count = code.data_count
+        if initial is None:
+            initial = InitialShape(
+                tuple(counts), len(table), frozenset(map(Role, range(self.width)))
+            )
+        self.initial_shape = initial
+        self.initial_stripes = len(table)
+        self.initial_data_count = code.data_count
         self._data_count = code.data_count
         disk = rotated(table).reshape(-1)
         del table  # four times as large as the array that is kept
         if first != self.counts:
-            self._check_founders(disk, founding.roles)
+            self._check_initial_roles(disk, initial.roles)
         offset = rising(disk, len(first))
-        left = [role for role in range(len(first)) if role not in founding.roles]
+        left = [role for role in range(len(first)) if role not in initial.roles]
         if left:
             disk[np.isin(disk, left)] = UNASSIGNED
-        later = (bundles or self.founding_stripes) - self.founding_stripes
+        later = (bundles or self.initial_stripes) - self.initial_stripes
         if later < 0:
             raise LayoutError(f"{bundles} bundles are fewer than the array was made with")
         if later:
@@ -216,7 +218,7 @@ class BundleLayout(Layout):
             return in_turn(counts, spare=spare, limit=limit)
         return allocate(counts, self.length, spare=spare, limit=limit)
 
-    def _check_founders(self, disk: NDArray[np.uint8], roles: Iterable[Role]) -> None:
+    def _check_initial_roles(self, disk: NDArray[np.uint8], roles: Iterable[Role]) -> None:
         """Raise LayoutError if one of *roles* now has fewer chunks than its initial cells need."""
         for role in roles:
             room = self.counts[role] if role < len(self.counts) else 0
@@ -337,10 +339,10 @@ class BundleLayout(Layout):
         self.width = len(counts)
         self.member_chunks = max(counts)
 
-    def forget_founder(self, role: Role) -> None:
+    def forget_initial_member(self, role: Role) -> None:
         """Note that the initial member of *role* left and was not rebuilt on another member."""
-        founding = self.founding
-        self.founding = Founding(founding.counts, founding.bundles, founding.roles - {role})
+        initial = self.initial_shape
+        self.initial_shape = InitialShape(initial.counts, initial.bundles, initial.roles - {role})
 
     def append(self, bundles: Table) -> range:
         """Append *bundles*, a table of members, with places on free chunks; return their cells.
@@ -372,9 +374,9 @@ class BundleLayout(Layout):
         if index is not None:  # overwrites the cells that lay there when the array was created
             index[chunks] = cells
 
-    def problem_beyond_founding(self) -> str | None:
+    def problem_beyond_initial(self) -> str | None:
         """Return why the bundles beyond the initial ones are invalid (see `problem`), or None."""
-        first = self.founding_stripes
+        first = self.initial_stripes
         rows = np.sort(self.disk[first * self.length : self.cells].reshape(-1, self.length), axis=1)
         twice = np.flatnonzero((rows[:, 1:] == rows[:, :-1]).any(axis=1))
         if len(twice):
@@ -430,5 +432,5 @@ def make_bundles(
         raise LayoutError(f"bundles must be a number of bundles, not {bundles!r}")
     if numbering is not None and (numbering != TURNS or code.columns > 1):
         raise LayoutError(f"numbering is {TURNS!r}, of bundles of one chunk only")
-    found = None if founding is None else founding_from(founding)
+    found = None if founding is None else initial_shape_from(founding)
     return BundleLayout(name, code, chunk_bytes, counts, bundles, found, numbering)  # type: ignore[arg-type]

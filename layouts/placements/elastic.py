@@ -157,8 +157,8 @@ class ElasticLayout(Layout):
         self.width = history[-1] + surrogate
         self.chunk_bytes = chunk_bytes
         self.member_chunks = self.stripes * rows
-        self.founding_data_count = self.first_code.data_count
-        self.founding_stripes = self.stripes
+        self.initial_data_count = self.first_code.data_count
+        self.initial_stripes = self.stripes
         self.generations = self._make_generations(rows, parities - standing)
         self._ends = [generation.end for generation in self.generations]
         self._first_end, self._first_columns = self.generations[0].end, self.generations[0].columns
@@ -265,7 +265,7 @@ class ElasticLayout(Layout):
 
     def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
         if chunk < self._first_end:
-            stripe, number = stripe_and_cell(chunk, self.founding_data_count)
+            stripe, number = stripe_and_cell(chunk, self.initial_data_count)
             if self._rows == 1:
                 return stripe, number
             row, column = divmod(number, self._first_columns)

@@ -49,7 +49,7 @@ class Layout(ABC):
     * *aligned*: stripe s lies at the member chunks s*rows .. s*rows+rows-1 of every role.
     * *moves*: increases when chunks move. A caller that looked up a place and then waited compares
       `mark` before and after, and looks the place up again if it differs.
-    * *founding_data_count*, *founding_stripes*: the data cells of a stripe and the number of
+    * *initial_data_count*, *initial_stripes*: the data cells of a stripe and the number of
       stripes when the array was created. Sizes that a growth must not change depend on them.
     """
 
@@ -64,8 +64,8 @@ class Layout(ABC):
     contiguous: bool
     aligned: bool
     moves: int = 0
-    founding_data_count: int
-    founding_stripes: int
+    initial_data_count: int
+    initial_stripes: int
 
     @abstractmethod
     def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:

@@ -101,12 +101,12 @@ class RestripeLayout(Layout):
         self.code = side_by_side(below.code, above.code)
         self.width = max(below.width, above.width)
         self.chunk_bytes = below.chunk_bytes
-        self.stripes = self.founding_stripes = below.stripes + above.stripes
+        self.stripes = self.initial_stripes = below.stripes + above.stripes
         self.nowhere = Chunk(max(below.chunks, above.chunks))
         self.chunks = self.nowhere + 1
         self.size_bytes = image_chunks * self.chunk_bytes if size_bytes is None else size_bytes
         self.member_chunks = max(below.member_chunks, above.member_chunks)
-        self.founding_data_count = below.founding_data_count
+        self.initial_data_count = below.initial_data_count
         self._split = below.stripes
         self._below_data = below.code.data_count
         self._data = self.code.data_count

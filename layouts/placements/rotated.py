@@ -50,8 +50,8 @@ class RotatedLayout(Layout):
         self.stripes = stripes
         self.rotation = rotation
         self.chunks = stripes * code.data_count
-        self.founding_data_count = code.data_count
-        self.founding_stripes = stripes
+        self.initial_data_count = code.data_count
+        self.initial_stripes = stripes
         self.size_bytes = self.chunks * chunk_bytes
         self.member_chunks = stripes * code.rows
         self.data_count = self.least_count = code.data_count  # as a view in a restripe (views.py)

@@ -37,8 +37,8 @@ class LayoutView(Layout):
         self.chunk_bytes, self.stripes = layout.chunk_bytes, layout.stripes
         self.chunks, self.size_bytes = layout.chunks, layout.size_bytes
         self.member_chunks, self.aligned = layout.member_chunks, layout.aligned
-        self.founding_data_count = layout.founding_data_count
-        self.founding_stripes = layout.founding_stripes
+        self.initial_data_count = layout.initial_data_count
+        self.initial_stripes = layout.initial_stripes
         self.data_count = self.least_count = layout.code.data_count
 
     def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:

@@ -142,13 +142,13 @@ async def _build(
     written = WrittenMap(layout.chunks, pages)
     region = config.regions.pages("bitmap")
     pages = await load_page_store(member_set, "bitmap", region.pages * PAYLOAD_BYTES * 8)
-    stripe_bytes = layout.founding_data_count * layout.chunk_bytes
+    stripe_bytes = layout.initial_data_count * layout.chunk_bytes
     dirty = DirtyBitmap(
         layout.stripes,
         stripe_bytes,
         pages,
         member_set.flush,
-        layout.founding_stripes,
+        layout.initial_stripes,
         unlogged=runs_unlogged(config),
     )
     check_startable(assembly, member_set.watermarks, dirty.pending_regions(), start_degraded)

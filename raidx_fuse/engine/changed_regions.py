@@ -71,10 +71,10 @@ class ChangedRegions:
         self.member_set = member_set
         self._dirty = dirty
         self._logged = logged
-        stripe_bytes = layout.founding_data_count * layout.chunk_bytes
+        stripe_bytes = layout.initial_data_count * layout.chunk_bytes
         self._stripes_min = max(
             1,
-            min(REGION_BYTES // stripe_bytes, layout.founding_stripes // REGIONS_MIN),
+            min(REGION_BYTES // stripe_bytes, layout.initial_stripes // REGIONS_MIN),
             -(-layout.stripes // REGIONS_MAX),
         )
         self._away = away_of(member_set.config) or Away(self._stripes_min)

@@ -212,7 +212,7 @@ class TableRecovery:
         self._unsaved.update((role, chunk // PAGE_ENTRIES) for _cell, role, chunk in changes)
         self._place_unassigned(sorted(unassigned))
         self._place_later_ones()
-        problem = layout.problem([*moved, *unassigned]) or layout.problem_beyond_founding()
+        problem = layout.problem([*moved, *unassigned]) or layout.problem_beyond_initial()
         if problem is not None:
             raise AssemblyError(
                 f"the members' shares of the look-up table contradict each other: {problem}",
@@ -578,7 +578,7 @@ class ChunkTable:
     def found_anew(self, role: Role) -> None:
         """Let nothing of *role* follow from the greedy allocation: its next member has it all."""
         assert self.layout is not None
-        self.layout.forget_founder(role)
+        self.layout.forget_initial_member(role)
         pages = {(role, page) for page in range(share_pages(self.layout.counts[role]))}
         self._written = {page for page in self._written if page[0] != role} | pages
         self._unsaved = {page for page in self._unsaved if page[0] != role} | pages

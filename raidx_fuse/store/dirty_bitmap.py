@@ -46,7 +46,7 @@ def region_stripes(stripes: int, stripe_bytes: int, bits: int) -> int:
 class DirtyBitmap:
     """The regions with writes in flight; *flush* makes all earlier writes to the members durable.
 
-    The number of stripes per bit follows from *founding_stripes* and does not change when the
+    The number of stripes per bit follows from *initial_stripes* and does not change when the
     array grows to more *stripes*.
 
     Attributes: *unlogged* (the array ran without a journal when it crashed); *guarded* (stripes
@@ -59,7 +59,7 @@ class DirtyBitmap:
         stripe_bytes: int,
         pages: PageStore,
         flush: Callable[[], Awaitable[None]],
-        founding_stripes: int | None = None,
+        initial_stripes: int | None = None,
         *,
         unlogged: bool = False,
     ) -> None:
@@ -68,7 +68,7 @@ class DirtyBitmap:
         self.pages = pages
         self.stripes = stripes
         bits = len(pages.payload) * 8
-        self.per_region = region_stripes(founding_stripes or stripes, stripe_bytes, bits)
+        self.per_region = region_stripes(initial_stripes or stripes, stripe_bytes, bits)
         self._flush = flush
         self._marked: set[int] = set()  # durable on the members
         self._inflight: dict[int, int] = {}

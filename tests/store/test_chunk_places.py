@@ -127,13 +127,13 @@ def test_a_place_that_changed_hands_on_a_member_that_is_lost() -> None:
 
 
 def test_who_came_later_hides_who_lay_there_at_first() -> None:
-    """A cell whose founding member left lies where another one did: found by the crash campaign."""
+    """A cell whose initial member left lies where another one did: found by the crash campaign."""
     counts = (11, 11, 6, 7)
-    bundles = 12  # which the others have room for: else the founding member could not have left
-    founding = make_bundles("raidx-copy", counts, 4096, 2, bundles)
-    founding.forget_founder(0)
+    bundles = 12  # which the others have room for: else the initial member could not have left
+    layout = make_bundles("raidx-copy", counts, 4096, 2, bundles)
+    layout.forget_initial_member(0)
     layout = make_bundles(
-        "raidx-copy", (0, *counts[1:]), 4096, 2, founding.stripes, founding.founding.as_dict()
+        "raidx-copy", (0, *counts[1:]), 4096, 2, layout.stripes, layout.initial_shape.as_dict()
     )
     (cell,) = np.flatnonzero(layout.disk == UNASSIGNED)[:1].tolist()
     former = int(layout.cells_of(3)[0])

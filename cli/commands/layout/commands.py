@@ -427,10 +427,10 @@ def map_chunks(
     widths = (disks, *disks_after)
     first = plan_of(name, disks, 1, disks_after, rotate)
     region = first.width - 1 if name == "mcpod" else 1
-    founding = plan_of(name, disks, 1, (), rotate).code.data_count
+    per_stripe = plan_of(name, disks, 1, (), rotate).code.data_count
     if chunks is None and name != "mcpod":
         raise UsageError("say how many chunks: --chunks")
-    chunks = region * founding if chunks is None else chunks
+    chunks = region * per_stripe if chunks is None else chunks
     needed = -(-chunks // first.code.data_count)
     stripes = -(-needed // region) * region
     if blocks_per_disk is not None:

@@ -211,8 +211,6 @@ class LargerMembers:
         self.member_set.change(lambda _config: larger.config)
         context.zeros.note()
         context.written.extend(layout.chunks)
-        context.dirty_bitmap.reshape(
-            layout.stripes, layout.founding_data_count * layout.chunk_bytes
-        )
+        context.dirty_bitmap.reshape(layout.stripes, layout.initial_data_count * layout.chunk_bytes)
         context.take_layout(layout)
         self.member_set.refresh()

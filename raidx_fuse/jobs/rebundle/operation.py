@@ -185,7 +185,7 @@ class RebundleOperation:
             BUNDLES: layout.stripes,  # of a new array, which has no count yet
             **config.params,
             "chunk_counts": list(layout.counts),
-            "founding": layout.founding.as_dict(),
+            "founding": layout.initial_shape.as_dict(),
         }
         if bundles is not None:
             params[BUNDLES] = bundles
@@ -430,7 +430,7 @@ class RebundleOperation:
         """Remove the member of *role*, in memory, without an await; return its queue."""
         member_set = self.member_set
         queue, member_set.queues[role] = member_set.queues[role], None
-        self.layout.forget_founder(role)
+        self.layout.forget_initial_member(role)
         counts = list(self.layout.counts)
         counts[role] = 0
         self.layout.take_counts(counts)

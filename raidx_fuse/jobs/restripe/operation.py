@@ -333,7 +333,7 @@ class RestripeOperation:
 
         member_set.change(shaped)
         context.written.extend(final.chunks)
-        context.dirty_bitmap.reshape(final.stripes, final.founding_data_count * final.chunk_bytes)
+        context.dirty_bitmap.reshape(final.stripes, final.initial_data_count * final.chunk_bytes)
         context.take_layout(final)
         member_set.refresh()
         released = [queue for queue in queues if queue is not None]

@@ -242,9 +242,8 @@ MUTANTS = (
     Mutant(
         "marks-that-stand-for-other-stripes-after-a-start",
         LARGER,
-        "        context.dirty_bitmap.reshape(\n"
-        "            layout.stripes, layout.founding_data_count * layout.chunk_bytes\n"
-        "        )\n",
+        "        context.dirty_bitmap.reshape(layout.stripes, "
+        "layout.initial_data_count * layout.chunk_bytes)\n",
         "        context.dirty_bitmap.extend(layout.stripes)\n",
         "the next start takes a region for more stripes than this one does, and resyncs others",
         ("raid5:none:pairs:larger:stripe", "raid5:partial:pairs:larger:stripe"),

@@ -179,7 +179,7 @@ TABLES = (
     Mutant(
         "places-of-a-smaller-member-computed-as-of-the-larger-one",
         "raidx_fuse/store/chunk_table.py",
-        "        self.layout.forget_founder(role)\n",
+        "        self.layout.forget_initial_member(role)\n",
         "",
         "a start computes places that the role does not have any more",
         ("raidx-parity:partial:disks", "raidx-copy:none:disks"),
