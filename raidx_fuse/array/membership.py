@@ -30,7 +30,7 @@ from raidx_fuse.errors import (
     TooSmallError,
     UsageError,
 )
-from raidx_fuse.format.configuration.away import CHANGED
+from raidx_fuse.format.configuration.absence import CHANGED
 from raidx_fuse.format.configuration.config import MISSING, ArrayConfig, MemberRecord
 from raidx_fuse.format.create import prepare_member, reserve_metadata
 from raidx_fuse.format.shapes import RESTRIPE, leaving_roles

@@ -2,7 +2,7 @@
 
 A member that leaves the array (it fails, or is missing at a start) holds what it held then. The
 array then keeps a map of the regions of stripes that may differ, in the superblocks of the others
-(format/configuration/away.py). If the member returns, its role is rebuilt like that of any new
+(format/configuration/absence.py). If the member returns, its role is rebuilt like that of any new
 member, but the rebuild visits only these regions (jobs/rebuild.py).
 
 Laws:
@@ -33,14 +33,14 @@ from contextlib import suppress
 import trio
 
 from raidx_fuse.errors import MemberError
-from raidx_fuse.format.configuration.away import (
+from raidx_fuse.format.configuration.absence import (
     KEY,
     REGIONS_MAX,
-    Away,
-    away_of,
+    AbsenceMap,
+    absence_map_of,
     catches_up,
     tended,
-    with_away,
+    with_absence_map,
 )
 from raidx_fuse.format.configuration.config import ACTIVE, ArrayConfig
 from raidx_fuse.laws import Law
@@ -77,7 +77,7 @@ class ChangedRegions:
             min(REGION_BYTES // stripe_bytes, layout.initial_stripes // REGIONS_MIN),
             -(-layout.stripes // REGIONS_MAX),
         )
-        self._away = away_of(member_set.config) or Away(self._stripes_min)
+        self._map = absence_map_of(member_set.config) or AbsenceMap(self._stripes_min)
         self._unsaved: set[int] = set()
         self._being_saved: tuple[int, set[int]] = 1, set()  # stripes of a region; regions
         self._redone: frozenset[Stripe] | None = frozenset()  # None: not known
@@ -103,25 +103,25 @@ class ChangedRegions:
         are those of the records that are redone, None if they are not known.
         """
         before = self.member_set.config
-        away = away_of(before)
+        kept = absence_map_of(before)
         gone = [
             record
             for record in before.members
             if record.role >= 0
             and config.excludes(record.member_uuid)
-            and (record.state == ACTIVE or (away is not None and catches_up(before, record)))
+            and (record.state == ACTIVE or (kept is not None and catches_up(before, record)))
         ]
         self._redone = None if stripes is None else frozenset(stripes)
-        if self._redone is None or (away is None and not gone):
+        if self._redone is None or (kept is None and not gone):
             return config.without_job(KEY)
-        self._away = away or Away(self._stripes_min)
+        self._map = kept or AbsenceMap(self._stripes_min)
         for record in gone:
-            self._away.left[record.member_uuid] = left_from, before.events
+            self._map.left[record.member_uuid] = left_from, before.events
             self._note_pages(record.member_uuid)
         self._note_dirty()
         self._add(self._redone)
         self._unsaved.clear()
-        return tended(with_away(config, self._away))
+        return tended(with_absence_map(config, self._map))
 
     def note_redone(self) -> None:
         """Note that what the log held at the start is durable at its home places."""
@@ -140,17 +140,17 @@ class ChangedRegions:
             member_set.change(lambda config: config.without_job(KEY))
             return
         if not self._follow(config):
-            self._away = Away(self._stripes_min)
+            self._map = AbsenceMap(self._stripes_min)
             self._unsaved.clear()
-        self._away.left[record.member_uuid] = member_set.published_events, config.events
+        self._map.left[record.member_uuid] = member_set.published_events, config.events
         self._note_pages(record.member_uuid)
         self._note_dirty()
         self._add(self._logged())
         self._add(self._redone)
-        size = self._away.stripes
-        member_set.change(lambda config: with_away(config, self._away))
-        if self._unsaved and size != self._away.stripes:  # regions have other numbers
-            self._unsaved = set(self._away.regions)
+        size = self._map.stripes
+        member_set.change(lambda config: with_absence_map(config, self._map))
+        if self._unsaved and size != self._map.stripes:  # regions have other numbers
+            self._unsaved = set(self._map.regions)
 
     def _note_pages(self, member_uuid: str) -> None:
         self._pages[member_uuid] = [
@@ -162,12 +162,12 @@ class ChangedRegions:
     def _note_dirty(self) -> None:
         for stripes in self._dirty.stripes_on_disk():
             if stripes:
-                size = self._away.stripes
-                self._away.regions.update(range(stripes[0] // size, stripes[-1] // size + 1))
+                size = self._map.stripes
+                self._map.regions.update(range(stripes[0] // size, stripes[-1] // size + 1))
 
     def _add(self, stripes: Iterable[Stripe]) -> None:
-        size = self._away.stripes
-        self._away.regions.update({stripe // size for stripe in stripes})
+        size = self._map.stripes
+        self._map.regions.update({stripe // size for stripe in stripes})
 
     # -- writes --------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class ChangedRegions:
         """Note, in memory, that *stripes* change while a member of theirs is absent."""
         if not self.active:
             return
-        regions, size = self._away.regions, self._away.stripes
+        regions, size = self._map.regions, self._map.stripes
         for stripe in stripes:
             if stripe // size not in regions:
                 regions.add(stripe // size)
@@ -193,28 +193,28 @@ class ChangedRegions:
         async with self._saving:  # another save under way may have what the caller noted
             if not (self._unsaved and self.active):
                 return
-            size, unsaved = self._being_saved = self._away.stripes, self._unsaved
+            size, unsaved = self._being_saved = self._map.stripes, self._unsaved
             self._unsaved = set()
             try:
                 await self.member_set.update(self._saved)
             except BaseException:
-                same_size = self._away.stripes == size  # else regions have other numbers
-                self._unsaved |= unsaved if same_size else self._away.regions
+                same_size = self._map.stripes == size  # else regions have other numbers
+                self._unsaved |= unsaved if same_size else self._map.regions
                 raise
             finally:
                 self._being_saved = 1, set()
 
     def has(self, stripe: Stripe) -> bool:
         """Return whether *stripe* may have changed while a member was absent."""
-        return stripe // self._away.stripes in self._away.regions
+        return stripe // self._map.stripes in self._map.regions
 
     def is_noted(self, stripe: Stripe) -> bool:
         """Return whether home places of *stripe* may change (law 3)."""
         if not self.active:
             return True
-        region, (size, being_saved) = stripe // self._away.stripes, self._being_saved
+        region, (size, being_saved) = stripe // self._map.stripes, self._being_saved
         saved = region not in self._unsaved and stripe // size not in being_saved
-        return saved and region in self._away.regions
+        return saved and region in self._map.regions
 
     def require_noted(self, stripes: Iterable[Stripe]) -> None:
         """Raise LawError unless home places of *stripes* may change: a writer has a bug."""
@@ -223,13 +223,13 @@ class ChangedRegions:
                 raise self.member_set.laws.broken(Law.NOTED, f"stripe {stripe} was to change")
 
     def _saved(self, config: ArrayConfig) -> ArrayConfig:
-        return with_away(config, self._away) if self._follow(config) else config
+        return with_absence_map(config, self._map) if self._follow(config) else config
 
     def _follow(self, config: ArrayConfig) -> bool:
         """Take over which members still wait by *config*; return whether it has a map."""
         if KEY not in config.jobs:
             return False
-        self._away.keep(config.jobs[KEY]["left"])
+        self._map.keep(config.jobs[KEY]["left"])
         return True
 
     async def before_places(self) -> None:
@@ -244,7 +244,7 @@ class ChangedRegions:
 
     def left(self, member_uuid: str) -> tuple[int, int] | None:
         """Return between which event counters a member left, None if it cannot be caught up."""
-        return self._away.left.get(member_uuid) if self.active else None
+        return self._map.left.get(member_uuid) if self.active else None
 
     async def is_behind(self, member_uuid: str, member: Member) -> bool:
         """Return whether *member* has older pages than the one that left: it is an old copy of it.
@@ -260,9 +260,9 @@ class ChangedRegions:
 
     def rename(self, member_uuid: str, new_uuid: str) -> None:
         """Let a member that is caught up have *new_uuid*, like any member that joins."""
-        left = self._away.left
+        left = self._map.left
         left[new_uuid] = left.pop(member_uuid)
-        self.member_set.change(lambda config: with_away(config, self._away))
+        self.member_set.change(lambda config: with_absence_map(config, self._map))
 
     def catches_up(self, role: Role) -> bool:
         """Return whether *role* is rebuilt by what changed, and by nothing else."""
@@ -271,7 +271,7 @@ class ChangedRegions:
 
     def ranges(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield ranges of stripes, within *start* .. *end* - 1, that changed; ascending."""
-        size, regions = self._away.stripes, self._away.regions
+        size, regions = self._map.stripes, self._map.regions
         if regions is not self._sorted_of or len(regions) != len(self._sorted):  # regions only come
             self._sorted, self._sorted_of = sorted(regions), regions
         low = high = -1

@@ -44,7 +44,7 @@ from raidx_fuse.errors import (
     ShorterError,
     no_space,
 )
-from raidx_fuse.format.configuration.away import tended
+from raidx_fuse.format.configuration.absence import tended
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.superblock import Patience, write_config

@@ -11,9 +11,9 @@ import trio
 from raidx_fuse.array.open import open_array
 from raidx_fuse.engine import changed_regions
 from raidx_fuse.errors import ArrayFailedError
-from raidx_fuse.format.configuration.away import (
+from raidx_fuse.format.configuration.absence import (
     KEY,
-    away_of,
+    absence_map_of,
 )
 from raidx_fuse.format.signature import find_signatures
 from raidx_fuse.format.superblock import decode_superblock
@@ -526,12 +526,12 @@ def test_what_is_written_to_the_member_is_marked_durably_before() -> None:
 def stripes_marked(image: bytes) -> set[int]:
     """Return the stripes that the newest superblock of a member with *image* marks."""
     slots = [decode_superblock(image[at : at + (64 << 10)], at >> 16) for at in (0, 64 << 10)]
-    away = away_of(max(slots, key=lambda slot: slot.sequence).config)
-    assert away is not None
+    absences = absence_map_of(max(slots, key=lambda slot: slot.sequence).config)
+    assert absences is not None
     return {
         stripe
-        for region in away.regions
-        for stripe in range(region * away.stripes, (region + 1) * away.stripes)
+        for region in absences.regions
+        for stripe in range(region * absences.stripes, (region + 1) * absences.stripes)
     }
 
 

@@ -12,12 +12,12 @@ import trio
 
 from raidx_fuse.array.open import open_array
 from raidx_fuse.engine import changed_regions
-from raidx_fuse.format.configuration.away import (
+from raidx_fuse.format.configuration.absence import (
     KEY,
     REGIONS_MAX,
-    Away,
-    away_of,
-    with_away,
+    AbsenceMap,
+    absence_map_of,
+    with_absence_map,
 )
 from raidx_fuse.format.configuration.config import FAILED
 from raidx_fuse.jobs.rebuild import Rebuild
@@ -179,15 +179,15 @@ def test_the_map_of_a_huge_array_has_a_bounded_number_of_regions() -> None:
     async def main() -> None:
         async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
             config = rig.running.member_set.config
-            away = Away(
+            absences = AbsenceMap(
                 1, {0, REGIONS_MAX, 5 * REGIONS_MAX}, {config.members[0].member_uuid: (1, 2)}
             )
-            kept = with_away(config, away)
-            assert (away.stripes, max(away.regions) < REGIONS_MAX) == (8, True)
+            kept = with_absence_map(config, absences)
+            assert (absences.stripes, max(absences.regions) < REGIONS_MAX) == (8, True)
             packed = base64.b64encode(zlib.compress(b"\xff" * (REGIONS_MAX // 8 + 1))).decode()
             crafted = {**kept.jobs[KEY], "regions": packed}
             failed = with_state(kept, 0, FAILED)
-            assert away_of(failed) is not None
-            assert away_of(replace(failed, jobs={**failed.jobs, KEY: crafted})) is None
+            assert absence_map_of(failed) is not None
+            assert absence_map_of(replace(failed, jobs={**failed.jobs, KEY: crafted})) is None
 
     run(main)

@@ -4,7 +4,7 @@ A change that a user requests is refused if it does not fit or leaves less than 
 reserve is for changes that cannot be refused: members fail, counters rise, chunks are lost. If the
 space is not enough even for these, path hints are shortened first, because they are for messages
 only; then what the array remembers for people (remembered.py) is left out, then what changed while
-members were absent (away.py); then the list of lost chunks is rounded up (lost_chunks.py).
+members were absent (absence.py); then the list of lost chunks is rounded up (lost_chunks.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from raidx_fuse.errors import FormatError, Reason
-from raidx_fuse.format.configuration.away import KEY as AWAY_KEY
+from raidx_fuse.format.configuration.absence import KEY as ABSENCE_KEY
 from raidx_fuse.format.configuration.config import ArrayConfig, encode_config
 from raidx_fuse.format.configuration.lost_chunks import (
     FRAME_BYTES,
@@ -44,8 +44,8 @@ def fitted(config: ArrayConfig, reserve_bytes: int = 0) -> ArrayConfig:
     if config.jobs.keys() & {HEALTH, POOL}:
         config = config.without_job(HEALTH).without_job(POOL)
         size = len(encode_config(config))
-    if AWAY_KEY in config.jobs and size > room:
-        config = config.without_job(AWAY_KEY)
+    if ABSENCE_KEY in config.jobs and size > room:
+        config = config.without_job(ABSENCE_KEY)
         size = len(encode_config(config))
     lost = config.jobs.get(KEY)
     if lost and size > room:

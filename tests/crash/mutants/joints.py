@@ -152,7 +152,7 @@ MUTANTS = (
     Mutant(
         "failed-save-of-changes-counts",
         CHANGES,
-        "                self._unsaved |= unsaved if same_size else self._away.regions\n"
+        "                self._unsaved |= unsaved if same_size else self._map.regions\n"
         "                raise",
         "                raise",
         "the next write past the log finds nothing to save, and a cut forgets the region",
@@ -228,8 +228,8 @@ MUTANTS = (
     Mutant(
         "old-copy-of-who-failed-caught-up",
         CHANGES,
-        "        self._away.left[record.member_uuid] = member_set.published_events, config.events",
-        "        self._away.left[record.member_uuid] = 0, config.events",
+        "        self._map.left[record.member_uuid] = member_set.published_events, config.events",
+        "        self._map.left[record.member_uuid] = 0, config.events",
         "an old copy of it lacks more than what is marked",
         RETURNS,
         (*CATCHING_UP, "tests/array/test_old_copies.py"),

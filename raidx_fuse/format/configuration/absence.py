@@ -43,7 +43,7 @@ _MOVING = ("grow", "restripe", "reshape")
 
 
 @dataclass(slots=True)
-class Away:
+class AbsenceMap:
     """The map: *regions*, of *stripes* stripes each, and the members that *left* the array.
 
     *left*: member UUID -> lowest and highest event counter that its superblock can have.
@@ -64,7 +64,7 @@ class Away:
 
 
 @dataclass(frozen=True, slots=True)
-class AwayRecord:
+class StoredAbsenceMap:
     """The map as a superblock has it, for the layout *shape* and the start *starts*."""
 
     left: dict[str, tuple[int, int]]
@@ -88,19 +88,19 @@ def catches_up(config: ArrayConfig, record: MemberRecord) -> bool:
     """
     if record.state != REBUILDING:
         return False
-    progress, kept = config.jobs.get(f"{REBUILD}{record.role}"), config.job(KEY, AwayRecord)
+    progress, kept = config.jobs.get(f"{REBUILD}{record.role}"), config.job(KEY, StoredAbsenceMap)
     if not isinstance(progress, dict) or kept is None:
         return False
     return progress.get(CHANGED) is True and record.member_uuid in kept.left
 
 
-def with_away(config: ArrayConfig, away: Away) -> ArrayConfig:
-    """Return *config* with *away*, whose regions are made larger in place until they fit."""
-    while max(away.regions, default=0) >= REGIONS_MAX:
-        away.coarsen()
-    while len(text := _packed(away.regions)) > TEXT_BYTES_MAX:
-        away.coarsen()
-    kept = AwayRecord(away.left, text, shape_of(config), config.starts, away.stripes)
+def with_absence_map(config: ArrayConfig, absences: AbsenceMap) -> ArrayConfig:
+    """Return *config* with *absences*, whose regions are made larger in place until they fit."""
+    while max(absences.regions, default=0) >= REGIONS_MAX:
+        absences.coarsen()
+    while len(text := _packed(absences.regions)) > TEXT_BYTES_MAX:
+        absences.coarsen()
+    kept = StoredAbsenceMap(absences.left, text, shape_of(config), config.starts, absences.stripes)
     return config.with_job(KEY, encode(kept))
 
 
@@ -108,7 +108,7 @@ def tended(config: ArrayConfig) -> ArrayConfig:
     """Return *config* without members that no longer wait, and without a map that is void."""
     if KEY not in config.jobs:
         return config
-    kept = config.job(KEY, AwayRecord)
+    kept = config.job(KEY, StoredAbsenceMap)
     if (
         kept is None
         or kept.starts != config.starts
@@ -128,13 +128,13 @@ def tended(config: ArrayConfig) -> ArrayConfig:
     return config if left == kept.left else config.with_job(KEY, encode(replace(kept, left=left)))
 
 
-def away_of(config: ArrayConfig) -> Away | None:
+def absence_map_of(config: ArrayConfig) -> AbsenceMap | None:
     """Return the map of *config*; None if there is none, or none that can be used."""
-    kept = tended(config).job(KEY, AwayRecord)
+    kept = tended(config).job(KEY, StoredAbsenceMap)
     if kept is None or kept.stripes < 1:
         return None
     try:
-        return Away(kept.stripes, _unpacked(kept.regions), kept.left)
+        return AbsenceMap(kept.stripes, _unpacked(kept.regions), kept.left)
     except (ValueError, zlib.error):
         return None  # like no map: a member that returns is rebuilt whole
 
