@@ -105,7 +105,7 @@ class ArrayServices(Protocol):
 
     @property
     def discarder(self) -> Discarder:
-        """What discards ranges of the image."""
+        """The discarder of ranges of the image."""
         ...
 
     def require_writable(self) -> None:

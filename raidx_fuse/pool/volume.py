@@ -397,7 +397,7 @@ def check_name(name: str) -> None:
 
 
 class FrontEnd(Protocol):
-    """What shows volumes to users."""
+    """Shows volumes to users."""
 
     def show(self, volume: Volume) -> None:
         """Show *volume* under its present name."""

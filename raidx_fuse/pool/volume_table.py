@@ -416,7 +416,7 @@ class ArrayVolumes:
         Raises BusyError if it is open.
         """
         self._require_unused(volume)
-        self._hide(volume)  # no await since the check: it cannot have been opened
+        self._hide(volume)  # no await since the check: the volume is not open
         try:
             yield
         finally:

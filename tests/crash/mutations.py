@@ -6,9 +6,9 @@
 
 A mutant is planted in a copy of the tree, never in the tree itself. Then the crash campaign runs on
 the cells that suit it, up to the first violation; if there is none, the tests nearest to it run up
-to the first failure. Who does not end is found as well. What finds a mutant is run again without
-it: were something amiss there, too, it would find every mutant. A test that
-fails there as well is left out from then on, and named at the end.
+to the first failure. A mutant that hangs counts as found. Each check that finds a mutant is then
+run on the unmodified tree; a check that fails there too proves nothing and is left out from then
+on, and named at the end.
 
 Exit status 1 if a mutant survives that is not shown to be equivalent (mutants/*.py), or one is
 found that is called so.
@@ -65,10 +65,10 @@ MODULES = (
 MUTANTS: tuple[Mutant, ...] = tuple(mutant for module in MODULES for mutant in module.MUTANTS)
 PROGRAM = "python -m tests.crash.mutations"
 STATES = 2000
-CAMPAIGN_LIMIT_S = 240.0  # many times what one takes: who reaches it does not end
+CAMPAIGN_LIMIT_S = 240.0  # many times what one takes: a campaign that reaches it hangs
 TEST_LIMIT_S = 120
 TESTS_LIMIT_S = 900.0
-# An endless loop may fill the memory: then it is ended, and nobody else. A limit will not do, for
+# An endless loop may fill the memory: then its process is killed first. A limit will not do, for
 # tests have members of terabytes of which little is touched.
 FIRST_TO_GO = 'echo 1000 > /proc/self/oom_score_adj; exec "$@"'
 PYTEST = ("-m", "pytest", "-q", "-x", "--tb=short", "-rfE", "-p", "no:cacheprovider")
@@ -94,9 +94,9 @@ for number, task in enumerate(sys.argv[1:]):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """*by* whom something was found amiss; *words* is all that was said.
+    """*by* is the check that failed; *words* is its output.
 
-    *command* is what finds nothing in the tree as it is, else it tells nothing.
+    *command* runs it: it must find nothing in the unmodified tree, else it proves nothing.
     """
 
     by: str
@@ -106,7 +106,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who found a *mutant*, "" if nobody; *words* is what was said; it took *elapsed_s*."""
+    """The check that found *mutant*, "" if none did; *words*: its output; it took *elapsed_s*."""
 
     mutant: Mutant
     found_by: str
@@ -233,7 +233,7 @@ class Copy:
 
 
 def examine(copy: Copy, mutant: Mutant, states: int = STATES, seed: int = 1) -> Verdict:
-    """Plant *mutant* in *copy* and return who finds it, and nothing without it.
+    """Plant *mutant* in *copy* and return the check that finds it, and nothing without it.
 
     Raises ClickException if the campaign finds something without it, too.
     """
@@ -318,7 +318,7 @@ def page(
 def main(
     only: tuple[str, ...], jobs: int, states: int, seed: int, path: Path | None, words: bool
 ) -> None:
-    """Plant bugs, one at a time, and say which ones nobody finds."""
+    """Plant bugs, one at a time, and say which ones no check finds."""
     unknown = set(only) - {mutant.name for mutant in MUTANTS}
     if unknown:
         raise click.UsageError(f"there is no mutant {', '.join(sorted(unknown))}")
