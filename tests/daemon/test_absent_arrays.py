@@ -53,7 +53,7 @@ def test_an_absent_array_is_named_with_its_volumes() -> None:
             assert "array slow" in line
             assert "is absent; not shown: olds; give its members too" in line
             (absent,) = (await ask("array-list"))["absent"]
-            assert (absent["name"], absent["volumes"], absent["total"]) == ("slow", ("olds",), 1)
+            assert (absent["name"], absent["volumes"], absent["total"]) == ("slow", ["olds"], 1)
             with pytest.raises(UsageError, check=because(Reason.MEMBERS_MISSING)):
                 await ask("volume-rename", volume="olds", name="old")
         async with mounted(arrays) as (_, ask):  # it is back
