@@ -61,7 +61,7 @@ class Shown:
 @asynccontextmanager
 async def opened(rig: Rig) -> AsyncIterator[ArrayVolumes]:
     """Open the array of *rig* and its volumes; close both."""
-    array = rig.array or await rig.open()
+    array = rig.array if rig.is_open else await rig.open()
     try:
         async with open_volumes(array) as volumes:
             yield volumes

@@ -88,6 +88,11 @@ class Rig:
         self._stack = AsyncExitStack()
 
     @property
+    def is_open(self) -> bool:
+        """Whether there is an array."""
+        return self._array is not None
+
+    @property
     def array(self) -> Array:
         """The array, which is open."""
         assert self._array is not None
