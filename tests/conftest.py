@@ -1,9 +1,11 @@
-"""For all tests: events of arrays stay in a folder of the run; no example has a deadline."""
+"""For all tests: asynchronous ones run in virtual time; events stay in a folder of the run."""
 
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
+import inspect
 import os
 import shutil
 import signal
@@ -11,6 +13,8 @@ import tempfile
 
 import pytest
 from hypothesis import settings
+
+from raidx_fuse.members.simulated.virtual_time import run
 
 if "RAIDX_STATE" not in os.environ:
     os.environ["RAIDX_STATE"] = tempfile.mkdtemp(prefix="raidx-state-")
@@ -33,6 +37,17 @@ settings.load_profile("raidx")
 # the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an asynchronous test in virtual time; say that this is done."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    names = inspect.signature(test).parameters
+    run(functools.partial(test, **{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 def pytest_collection_finish() -> None:

@@ -14,7 +14,6 @@ from raidx_fuse.errors import RaidxError, Reason
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.base import WriteBuffer
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.reasons import because
 
 MIB = 1 << 20
@@ -85,55 +84,49 @@ async def member(array: Array) -> None:
 
 
 @pytest.mark.parametrize("meet", [place, clean, scrub, publish, watch, member])
-def test_a_bug_ends_the_array_in_order(meet: Callable[[Array], Awaitable[None]]) -> None:
-    async def main() -> None:
-        members = [Quirky(MIB, name=f"d{n}") for n in range(4)]
-        await create_array(members, "raid5", name="disk", now_s=0, chunk_bytes=4096)
-        came_after = False
-        with trio.fail_after(3600):
-            with pytest.raises(RaidxError, check=because(Reason.BUG)) as caught:  # noqa: PT012
-                async with open_array(members) as array:
-                    await array.write(100, b"flushed")
-                    await array.flush()
-                    await meet(array)
-                    await trio.sleep(600)
-                    came_after = True
-            assert "\n" not in str(caught.value)
-        assert not came_after, "nobody told whoever uses the array"
-        for one in members:
-            one.broken = False
-        async with open_array(members) as array:
-            assert bytes(await array.read(100, 7)) == b"flushed"
-            assert not array.member_set.lost, "nobody is failed for a bug"
-
-    run(main)
-
-
-def test_a_bug_while_it_is_closed_does_not_hang() -> None:
-    async def main() -> None:
-        members = [Quirky(MIB, name=f"d{n}") for n in range(4)]
-        await create_array(members, "raid5", name="disk", now_s=0, chunk_bytes=4096)
-
-        async def never(*_args: Any) -> None:
-            async def late() -> None:
-                await trio.sleep(5)
-                raise TypeError("a bug")
-
-            array.nursery.start_soon(late)
-            queue = array.member_set.queues[2]
-            assert queue is not None
-            queue.member = Stuck(queue.member)
-            await array.member_set.read([(2, 0, [bytearray(4096)], 4096)])
-
-        with trio.fail_after(3600), pytest.raises(RaidxError):  # noqa: PT012
+async def test_a_bug_ends_the_array_in_order(meet: Callable[[Array], Awaitable[None]]) -> None:
+    members = [Quirky(MIB, name=f"d{n}") for n in range(4)]
+    await create_array(members, "raid5", name="disk", now_s=0, chunk_bytes=4096)
+    came_after = False
+    with trio.fail_after(3600):
+        with pytest.raises(RaidxError, check=because(Reason.BUG)) as caught:  # noqa: PT012
             async with open_array(members) as array:
                 await array.write(100, b"flushed")
                 await array.flush()
-                array.context.journal.drain = never  # type: ignore[method-assign,assignment]
-        async with open_array(members) as array:
-            assert bytes(await array.read(100, 7)) == b"flushed"
+                await meet(array)
+                await trio.sleep(600)
+                came_after = True
+        assert "\n" not in str(caught.value)
+    assert not came_after, "nobody told whoever uses the array"
+    for one in members:
+        one.broken = False
+    async with open_array(members) as array:
+        assert bytes(await array.read(100, 7)) == b"flushed"
+        assert not array.member_set.lost, "nobody is failed for a bug"
 
-    run(main)
+
+async def test_a_bug_while_it_is_closed_does_not_hang() -> None:
+    members = [Quirky(MIB, name=f"d{n}") for n in range(4)]
+    await create_array(members, "raid5", name="disk", now_s=0, chunk_bytes=4096)
+
+    async def never(*_args: Any) -> None:
+        async def late() -> None:
+            await trio.sleep(5)
+            raise TypeError("a bug")
+
+        array.nursery.start_soon(late)
+        queue = array.member_set.queues[2]
+        assert queue is not None
+        queue.member = Stuck(queue.member)
+        await array.member_set.read([(2, 0, [bytearray(4096)], 4096)])
+
+    with trio.fail_after(3600), pytest.raises(RaidxError):  # noqa: PT012
+        async with open_array(members) as array:
+            await array.write(100, b"flushed")
+            await array.flush()
+            array.context.journal.drain = never  # type: ignore[method-assign,assignment]
+    async with open_array(members) as array:
+        assert bytes(await array.read(100, 7)) == b"flushed"
 
 
 class Stuck(RamMember):

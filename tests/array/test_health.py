@@ -84,115 +84,98 @@ async def at_rest(members: list[FaultMember]) -> Mapping[str, Any]:
     return describe(await assemble(members))
 
 
-def test_a_scrub_is_remembered_with_date_result_and_places() -> None:
-    async def main() -> None:
-        members = await made("raid5", 4)
+async def test_a_scrub_is_remembered_with_date_result_and_places() -> None:
+    members = await made("raid5", 4)
+    async with opened(members) as array:
+        assert array.status()["last_scrub"] is None
+        assert scan_text(array.status()) == "none requested"
+        await array.write(0, random.Random(1).randbytes(30 * CHUNK))
+        await rot(array, members, 7)
+        await trio.sleep(100)
+        await scrub(array)
+        kept = array.status()["last_scrub"]
+    assert kept["state"] == "done"
+    assert (kept["mismatches"], kept["repaired"], kept["left"]) == (1, 0, 1)
+    assert BEGAN_S + 100 <= (kept["ended_s"] or 0) <= BEGAN_S + 110
+    (place,) = kept["places"]
+    assert place["image_offset"] == 6 * CHUNK + 100, "one parity: any chunk of the stripe"
+    assert place["stripe"] == 2
+    rest = await at_rest(members)
+    assert rest["last_scrub"] == kept
+    assert "1 mismatch, first at image offset" in rest["action"]
+    assert "raidx scrub MOUNTPOINT --repair" in rest["action"]
+    assert "1 mismatch, 0 repaired, 1 left in" in scan_text(rest)
+    assert " on 2023-11-" in scan_text(rest)
+    async with opened(members) as array:
+        status = array.status() | {"mountpoint": "/mnt"}
+        assert status["last_scrub"] == kept
+        assert "raidx scrub /mnt --repair" in (advice.action(status) or "")
+        await scrub(array, repair=True)
+        assert advice.action(array.status()) is None
+    assert (await at_rest(members))["last_scrub"]["left"] == 0
+
+
+async def test_counts_of_each_member_survive_scrubs_and_remounts() -> None:
+    members = await made("rdp", 6)
+    roles = []
+    for turn in (1, 2):
         async with opened(members) as array:
-            assert array.status()["last_scrub"] is None
-            assert scan_text(array.status()) == "none requested"
-            await array.write(0, random.Random(1).randbytes(30 * CHUNK))
-            await rot(array, members, 7)
-            await trio.sleep(100)
-            await scrub(array)
-            kept = array.status()["last_scrub"]
-        assert kept["state"] == "done"
-        assert (kept["mismatches"], kept["repaired"], kept["left"]) == (1, 0, 1)
-        assert BEGAN_S + 100 <= (kept["ended_s"] or 0) <= BEGAN_S + 110
-        (place,) = kept["places"]
-        assert place["image_offset"] == 6 * CHUNK + 100, "one parity: any chunk of the stripe"
-        assert place["stripe"] == 2
-        rest = await at_rest(members)
-        assert rest["last_scrub"] == kept
-        assert "1 mismatch, first at image offset" in rest["action"]
-        assert "raidx scrub MOUNTPOINT --repair" in rest["action"]
-        assert "1 mismatch, 0 repaired, 1 left in" in scan_text(rest)
-        assert " on 2023-11-" in scan_text(rest)
-        async with opened(members) as array:
-            status = array.status() | {"mountpoint": "/mnt"}
-            assert status["last_scrub"] == kept
-            assert "raidx scrub /mnt --repair" in (advice.action(status) or "")
-            await scrub(array, repair=True)
-            assert advice.action(array.status()) is None
-        assert (await at_rest(members))["last_scrub"]["left"] == 0
-
-    run(main)
+            await array.write(0, random.Random(turn).randbytes(40 * CHUNK))
+            roles.append(await rot(array, members, 9))
+            found = await scrub(array, repair=True)
+            assert found["members"] == [{"role": roles[-1], "wrong": 1, "repaired": 1}]
+            assert array.status()["members"][roles[0]]["repairs_ever"] == turn
+    rest = await at_rest(members)
+    assert [m["repairs_ever"] for m in rest["members"]] == [2 * (n == roles[0]) for n in range(6)]
+    assert rest["last_scrub"]["members"] == [{"role": roles[0], "wrong": 1, "repaired": 1}]
 
 
-def test_counts_of_each_member_survive_scrubs_and_remounts() -> None:
-    async def main() -> None:
-        members = await made("rdp", 6)
-        roles = []
-        for turn in (1, 2):
-            async with opened(members) as array:
-                await array.write(0, random.Random(turn).randbytes(40 * CHUNK))
-                roles.append(await rot(array, members, 9))
-                found = await scrub(array, repair=True)
-                assert found["members"] == [{"role": roles[-1], "wrong": 1, "repaired": 1}]
-                assert array.status()["members"][roles[0]]["repairs_ever"] == turn
-        rest = await at_rest(members)
-        assert [m["repairs_ever"] for m in rest["members"]] == [
-            2 * (n == roles[0]) for n in range(6)
-        ]
-        assert rest["last_scrub"]["members"] == [{"role": roles[0], "wrong": 1, "repaired": 1}]
-
-    run(main)
+async def test_errors_of_a_member_are_remembered_also_when_it_was_excluded() -> None:
+    members = await made("raid5", 4)
+    async with opened(members) as array:
+        await array.write(0, random.Random(1).randbytes(30 * CHUNK))
+        await array.context.journal.drain()
+        members[2].error(["read"])
+        await array.read(0, 30 * CHUNK)
+        status = array.status()
+        assert status["members"][2]["state"] == "failed"
+        ever = status["members"][2]["errors_ever"]
+        assert ever >= 1
+        uuid = status["members"][2]["uuid"]
+    rest = await at_rest(members)
+    (told,) = (m for m in rest["members"] if m["uuid"] == uuid)
+    assert told["errors_ever"] == ever
 
 
-def test_errors_of_a_member_are_remembered_also_when_it_was_excluded() -> None:
-    async def main() -> None:
-        members = await made("raid5", 4)
-        async with opened(members) as array:
-            await array.write(0, random.Random(1).randbytes(30 * CHUNK))
-            await array.context.journal.drain()
-            members[2].error(["read"])
-            await array.read(0, 30 * CHUNK)
-            status = array.status()
-            assert status["members"][2]["state"] == "failed"
-            ever = status["members"][2]["errors_ever"]
-            assert ever >= 1
-            uuid = status["members"][2]["uuid"]
-        rest = await at_rest(members)
-        (told,) = (m for m in rest["members"] if m["uuid"] == uuid)
-        assert told["errors_ever"] == ever
-
-    run(main)
-
-
-def test_a_resync_after_a_crash_blames_no_member() -> None:
-    async def main() -> None:
-        async with spying("rdp", 6, chunk_bytes=CHUNK) as rig:
-            await rig.running.set("journal", "none")
-            await rig.put(0, random.Random(1).randbytes(40 * CHUNK))
-            role, at = 2, rig.data.offset + 100
-            images = [bytearray(image) for image in rig.images()]
-        images[role][at] ^= 0x40  # as a torn write leaves it
-        told: list[Event] = []
-        async with restarted([bytes(image) for image in images]) as array:
-            Watch(told.append, "/mnt", lambda: 0).begin(array)
-            (job,) = array.jobs.running()
-            ended = await array.jobs.wait(job.job_id)
-            assert (ended["kind"], ended["mismatches"]) == ("resync", 1)
-            status = array.status()
-            assert [member["repairs_ever"] for member in status["members"]] == [0] * 6
-            assert status["last_scrub"] is None
-        assert "MismatchFound" not in [event.event for event in told]
-
-    run(main)
+async def test_a_resync_after_a_crash_blames_no_member() -> None:
+    async with spying("rdp", 6, chunk_bytes=CHUNK) as rig:
+        await rig.running.set("journal", "none")
+        await rig.put(0, random.Random(1).randbytes(40 * CHUNK))
+        role, at = 2, rig.data.offset + 100
+        images = [bytearray(image) for image in rig.images()]
+    images[role][at] ^= 0x40  # as a torn write leaves it
+    told: list[Event] = []
+    async with restarted([bytes(image) for image in images]) as array:
+        Watch(told.append, "/mnt", lambda: 0).begin(array)
+        (job,) = array.jobs.running()
+        ended = await array.jobs.wait(job.job_id)
+        assert (ended["kind"], ended["mismatches"]) == ("resync", 1)
+        status = array.status()
+        assert [member["repairs_ever"] for member in status["members"]] == [0] * 6
+        assert status["last_scrub"] is None
+    assert "MismatchFound" not in [event.event for event in told]
 
 
-def test_a_read_only_array_and_an_untouched_one_save_nothing() -> None:
-    async def main() -> None:
-        members = await made("raid5", 4)
-        async with opened(members) as array:
-            await array.write(0, b"x")
-        assert HEALTH not in (await assemble(members)).config.jobs
-        before = await contents(members)
-        async with opened(members, read_only=True) as array:
-            await scrub(array)
-            assert array.status()["last_scrub"]["mismatches"] == 0
-        assert await contents(members) == before
-
-    run(main)
+async def test_a_read_only_array_and_an_untouched_one_save_nothing() -> None:
+    members = await made("raid5", 4)
+    async with opened(members) as array:
+        await array.write(0, b"x")
+    assert HEALTH not in (await assemble(members)).config.jobs
+    before = await contents(members)
+    async with opened(members, read_only=True) as array:
+        await scrub(array)
+        assert array.status()["last_scrub"]["mismatches"] == 0
+    assert await contents(members) == before
 
 
 WRONG: list[Any] = [
@@ -210,18 +193,15 @@ WRONG: list[Any] = [
 
 
 @pytest.mark.parametrize("value", WRONG)
-def test_what_cannot_be_read_counts_as_none(value: object) -> None:
-    async def main() -> None:
-        members = await made("raid5", 4)
-        async with opened(members) as array:
-            await array.member_set.update(lambda c: replace(c, jobs={**c.jobs, HEALTH: value}))
-        assert (await at_rest(members))["last_scrub"] is None
-        async with opened(members) as array:
-            assert array.status()["last_scrub"] is None
-            await scrub(array)
-        assert (await at_rest(members))["last_scrub"]["state"] == "done"
-
-    run(main)
+async def test_what_cannot_be_read_counts_as_none(value: object) -> None:
+    members = await made("raid5", 4)
+    async with opened(members) as array:
+        await array.member_set.update(lambda c: replace(c, jobs={**c.jobs, HEALTH: value}))
+    assert (await at_rest(members))["last_scrub"] is None
+    async with opened(members) as array:
+        assert array.status()["last_scrub"] is None
+        await scrub(array)
+    assert (await at_rest(members))["last_scrub"]["state"] == "done"
 
 
 def test_it_is_bounded_and_gives_way_first(monkeypatch: pytest.MonkeyPatch) -> None:

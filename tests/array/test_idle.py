@@ -99,12 +99,9 @@ def test_an_idle_array_over_exports_wakes_once_a_second(all_there: bool) -> None
     assert 5 < run(main) <= IDLE_S + 1 + (not all_there)
 
 
-def test_ticks_are_shared_and_short_delays_kept() -> None:
-    async def story() -> None:
-        await trio.sleep(2.3)
-        assert tick_after(1.0) == 3.0
-        assert tick_after(1.4) == 4.0
-        assert tick_after(10.0) == 12.0
-        assert tick_after(0.25) == pytest.approx(2.55)
-
-    run(story)
+async def test_ticks_are_shared_and_short_delays_kept() -> None:
+    await trio.sleep(2.3)
+    assert tick_after(1.0) == 3.0
+    assert tick_after(1.4) == 4.0
+    assert tick_after(10.0) == 12.0
+    assert tick_after(0.25) == pytest.approx(2.55)

@@ -10,7 +10,6 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import BusyError, JobRunningError, Reason
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
 from raidx_fuse.layouts.numbers import Stripe
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.reasons import because
 from tests.support.spy import WRITE, SpyRig, Touch, fill, members_from, noise, spying
 
@@ -32,66 +31,57 @@ async def killed(rig: SpyRig, mode: str) -> list[bytes]:
 @pytest.mark.parametrize(
     ("before", "after"), [("partial", "none"), ("full", "none"), ("none", "full")]
 )
-def test_it_waits_for_the_resync_of_what_a_crash_left(before: str, after: str) -> None:
-    async def main() -> None:
-        async with spying("raid5", 3, chunk_bytes=CHUNK, stripes=600) as rig:
-            images = await killed(rig, before)
-        members = members_from(images if before == "none" else images[:2])
-        async with open_array(members) as array:
-            dirty = array.context.dirty_bitmap
-            if before != "full":  # which bypasses nothing
-                assert dirty.pending_regions()
-                with pytest.raises(JobRunningError):
-                    await array.set("journal", after)
-                assert array.get("journal") == before
-        async with open_array(members) as array:  # a clean end: it starts, degraded or not
-            for job in list(array.jobs.running()):
-                await job.finished.wait()
-            await array.set("journal", after)
-        async with open_array(members) as array:
-            assert array.get("journal") == after
-
-    run(main)
+async def test_it_waits_for_the_resync_of_what_a_crash_left(before: str, after: str) -> None:
+    async with spying("raid5", 3, chunk_bytes=CHUNK, stripes=600) as rig:
+        images = await killed(rig, before)
+    members = members_from(images if before == "none" else images[:2])
+    async with open_array(members) as array:
+        dirty = array.context.dirty_bitmap
+        if before != "full":  # which bypasses nothing
+            assert dirty.pending_regions()
+            with pytest.raises(JobRunningError):
+                await array.set("journal", after)
+            assert array.get("journal") == before
+    async with open_array(members) as array:  # a clean end: it starts, degraded or not
+        for job in list(array.jobs.running()):
+            await job.finished.wait()
+        await array.set("journal", after)
+    async with open_array(members) as array:
+        assert array.get("journal") == after
 
 
-def test_it_waits_for_the_repair_of_torn_stripes() -> None:
-    async def main() -> None:
-        async with spying("raid5", 3, chunk_bytes=CHUNK, stripes=600) as rig:
-            await killed(rig, "none")
-            array = rig.running
-            array.context.dirty_bitmap.note_torn([Stripe(3)])
-            with pytest.raises(BusyError, check=because(Reason.TORN)):
-                await array.set("journal", "partial")
-            await array.jobs.wait(await array.start_scrub(repair=True))
+async def test_it_waits_for_the_repair_of_torn_stripes() -> None:
+    async with spying("raid5", 3, chunk_bytes=CHUNK, stripes=600) as rig:
+        await killed(rig, "none")
+        array = rig.running
+        array.context.dirty_bitmap.note_torn([Stripe(3)])
+        with pytest.raises(BusyError, check=because(Reason.TORN)):
             await array.set("journal", "partial")
-
-    run(main)
+        await array.jobs.wait(await array.start_scrub(repair=True))
+        await array.set("journal", "partial")
 
 
 @pytest.mark.parametrize(("before", "after"), [("none", "partial"), ("full", "none")])
-def test_superblocks_name_another_mode_only_when_no_request_is_under_way(
+async def test_superblocks_name_another_mode_only_when_no_request_is_under_way(
     before: str, after: str
 ) -> None:
-    async def main() -> None:
-        async with spying("raid5", 3, chunk_bytes=CHUNK, slow=True) as rig:
-            context = rig.running.context
-            await rig.running.set("journal", before)
-            await fill(rig)
-            held: list[list[Stripe]] = []
+    async with spying("raid5", 3, chunk_bytes=CHUNK, slow=True) as rig:
+        context = rig.running.context
+        await rig.running.set("journal", before)
+        await fill(rig)
+        held: list[list[Stripe]] = []
 
-            def look(touch: Touch) -> None:
-                if touch.kind == WRITE and touch.offset_bytes < SLOTS_BYTES:
-                    held.append(list(context.locks.held))
+        def look(touch: Touch) -> None:
+            if touch.kind == WRITE and touch.offset_bytes < SLOTS_BYTES:
+                held.append(list(context.locks.held))
 
-            rig.log.hook = look
-            async with trio.open_nursery() as nursery:
-                for stripe in range(20):
-                    nursery.start_soon(rig.put, stripe * STRIPE + 100, noise(CHUNK, stripe))
-                await trio.testing.wait_all_tasks_blocked()
-                assert context.locks.held
-                await rig.running.set("journal", after)
-            assert held
-            assert not any(held)
-            await rig.compare()
-
-    run(main)
+        rig.log.hook = look
+        async with trio.open_nursery() as nursery:
+            for stripe in range(20):
+                nursery.start_soon(rig.put, stripe * STRIPE + 100, noise(CHUNK, stripe))
+            await trio.testing.wait_all_tasks_blocked()
+            assert context.locks.held
+            await rig.running.set("journal", after)
+        assert held
+        assert not any(held)
+        await rig.compare()

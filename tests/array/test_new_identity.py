@@ -17,7 +17,6 @@ from raidx_fuse.format.superblock import read_superblock
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.powercut import CutRecord, Image, PowerCutMember
-from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.pool import by_array
 from raidx_fuse.pool.volume_table import open_volumes
 from tests.support.reasons import because
@@ -83,82 +82,73 @@ async def identity(members: Sequence[Member], content: bytes) -> tuple[str, set[
 
 
 @pytest.mark.parametrize(("layout", "width", "params"), SHAPES)
-def test_a_cut_leaves_one_of_the_two_arrays_or_what_the_same_command_completes(
+async def test_a_cut_leaves_one_of_the_two_arrays_or_what_the_same_command_completes(
     layout: str, width: int, params: dict[str, Any]
 ) -> None:
     content = random.Random(1).randbytes(40000)
     generator = random.Random(2)
 
-    async def scenario() -> None:
-        before = images_of(await made(layout, width, params, content, spare=layout == "raid5"))
-        old = await identity(powercut(before), content)
-        record = CutRecord()
-        former, _ = await give_new_identity(powercut(before, record))
-        assert former == old[0]
-        seen = set()
-        for _, disks, _ in record.moments():
-            for decisions in (
-                [None] * len(disks),
-                [[write.kept for write in disk.open_writes] for disk in disks],
-                [disk.sample(generator) for disk in disks],
-            ):
-                left = [disk.crash(how) for disk, how in zip(disks, decisions, strict=True)]
-                try:
-                    (members,) = await by_array(powercut(left))
-                    seen.add("old" if await identity(members, content) == old else "new")
-                except AssemblyError as error:
-                    seen.add(error.action)
-                members = powercut(left)
-                await give_new_identity(members)
-                new = await identity(members, content)
-                assert new[0] != old[0]
-                assert not new[1] & old[1]
-                assert len(new[2]) == len(old[2])
-                assert not new[2] & old[2]
-        assert seen == {"old", "new", "complete it: raidx rename --new-uuid with all members"}
-
-    run(scenario)
-
-
-def test_who_was_started_meanwhile_is_not_mixed_with_the_others() -> None:
-    content = random.Random(1).randbytes(40000)
-
-    async def scenario() -> None:
-        before = images_of(await made("raid1", 2, {}, content))
-        record = CutRecord()
-        await give_new_identity(powercut(before, record))
-        for _, disks, _ in record.moments():
-            left = [disk.crash() for disk in disks]
-            found = [await read_superblock(member) for member in powercut(left)]
-            if len({one.array_uuid for one in found if one is not None}) == 2:
-                break
-        for alone in (0, 1):
+    before = images_of(await made(layout, width, params, content, spare=layout == "raid5"))
+    old = await identity(powercut(before), content)
+    record = CutRecord()
+    former, _ = await give_new_identity(powercut(before, record))
+    assert former == old[0]
+    seen = set()
+    for _, disks, _ in record.moments():
+        for decisions in (
+            [None] * len(disks),
+            [[write.kept for write in disk.open_writes] for disk in disks],
+            [disk.sample(generator) for disk in disks],
+        ):
+            left = [disk.crash(how) for disk, how in zip(disks, decisions, strict=True)]
+            try:
+                (members,) = await by_array(powercut(left))
+                seen.add("old" if await identity(members, content) == old else "new")
+            except AssemblyError as error:
+                seen.add(error.action)
             members = powercut(left)
-            async with open_array([members[alone]]):
-                pass
-            with pytest.raises(AssemblyError, check=because(Reason.OUTDATED)):
-                await give_new_identity(members)
-            with pytest.raises(RaidxError):
-                await by_array(members)
+            await give_new_identity(members)
+            new = await identity(members, content)
+            assert new[0] != old[0]
+            assert not new[1] & old[1]
+            assert len(new[2]) == len(old[2])
+            assert not new[2] & old[2]
+    assert seen == {"old", "new", "complete it: raidx rename --new-uuid with all members"}
 
-    run(scenario)
 
-
-def test_a_member_that_would_keep_the_old_uuid_is_missed() -> None:
+async def test_who_was_started_meanwhile_is_not_mixed_with_the_others() -> None:
     content = random.Random(1).randbytes(40000)
 
-    async def scenario() -> None:
-        members = await made("raid5", 3, {}, content)
-        before = images_of(members)
-        with pytest.raises(UsageError, check=because(Reason.MEMBERS_MISSING)):
-            await give_new_identity(members[:2])
-        assert images_of(members) == before
-        async with open_array(members[:2]):
+    before = images_of(await made("raid1", 2, {}, content))
+    record = CutRecord()
+    await give_new_identity(powercut(before, record))
+    for _, disks, _ in record.moments():
+        left = [disk.crash() for disk in disks]
+        found = [await read_superblock(member) for member in powercut(left)]
+        if len({one.array_uuid for one in found if one is not None}) == 2:
+            break
+    for alone in (0, 1):
+        members = powercut(left)
+        async with open_array([members[alone]]):
             pass
-        # Who is out of the array already is out of its copy.
-        await give_new_identity(members[:2])
-        with pytest.raises(AssemblyError, check=because(Reason.SEVERAL_ARRAYS)):
-            async with open_array(members):
-                pass
+        with pytest.raises(AssemblyError, check=because(Reason.OUTDATED)):
+            await give_new_identity(members)
+        with pytest.raises(RaidxError):
+            await by_array(members)
 
-    run(scenario)
+
+async def test_a_member_that_would_keep_the_old_uuid_is_missed() -> None:
+    content = random.Random(1).randbytes(40000)
+
+    members = await made("raid5", 3, {}, content)
+    before = images_of(members)
+    with pytest.raises(UsageError, check=because(Reason.MEMBERS_MISSING)):
+        await give_new_identity(members[:2])
+    assert images_of(members) == before
+    async with open_array(members[:2]):
+        pass
+    # Who is out of the array already is out of its copy.
+    await give_new_identity(members[:2])
+    with pytest.raises(AssemblyError, check=because(Reason.SEVERAL_ARRAYS)):
+        async with open_array(members):
+            pass

@@ -14,7 +14,6 @@ import trio
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import AssemblyError, Reason
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.reasons import because
 from tests.support.spy import Log, SpyMember, Touch, members_from, noise, restarted, spying
 
@@ -22,28 +21,25 @@ CHUNK = 4096
 
 
 @pytest.mark.parametrize("journal", ["none", "partial", "full"])
-def test_an_old_copy_of_a_member_does_not_join(journal: str) -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-            await rig.running.set("journal", journal)
-            await rig.put(0, noise(len(rig.model), 1))
-            await rig.in_place()
+async def test_an_old_copy_of_a_member_does_not_join(journal: str) -> None:
+    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+        await rig.running.set("journal", journal)
+        await rig.put(0, noise(len(rig.model), 1))
+        await rig.in_place()
+        await trio.sleep(30)
+        copy = bytes(rig.rams[1].memory)
+        for seed in range(3):
+            await rig.put(seed * 3 * CHUNK, noise(5 * CHUNK, seed))
+            await rig.running.flush()
             await trio.sleep(30)
-            copy = bytes(rig.rams[1].memory)
-            for seed in range(3):
-                await rig.put(seed * 3 * CHUNK, noise(5 * CHUNK, seed))
-                await rig.running.flush()
-                await trio.sleep(30)
-            images, old = rig.images(), bytes(rig.model)
-        mixed = [image if role != 1 else copy for role, image in enumerate(images)]
-        with pytest.raises(AssemblyError, check=because(Reason.OUTDATED)):
-            async with restarted(mixed):
-                pass
-        left = [image for role, image in enumerate(images) if role != 1]
-        async with restarted(left, start_degraded=True) as array:
-            assert bytes(await array.read(0, len(old))) == old
-
-    run(main)
+        images, old = rig.images(), bytes(rig.model)
+    mixed = [image if role != 1 else copy for role, image in enumerate(images)]
+    with pytest.raises(AssemblyError, check=because(Reason.OUTDATED)):
+        async with restarted(mixed):
+            pass
+    left = [image for role, image in enumerate(images) if role != 1]
+    async with restarted(left, start_degraded=True) as array:
+        assert bytes(await array.read(0, len(old))) == old
 
 
 class LastFlushed(SpyMember):
@@ -84,28 +80,27 @@ async def cuts(images: Sequence[bytes]) -> list[list[bytes]]:
 
 
 @pytest.mark.parametrize("journal", ["none", "partial"])
-def test_a_member_that_a_cut_left_behind_joins_also_after_a_cut_of_the_start(journal: str) -> None:
+async def test_a_member_that_a_cut_left_behind_joins_also_after_a_cut_of_the_start(
+    journal: str,
+) -> None:
     """It lacks the last page that was saved; the start evens that out, and is cut in its turn."""
 
-    async def main() -> None:
-        async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
-            await rig.running.set("journal", journal)
-            await rig.put(0, noise(2 * CHUNK, 1))
-            await rig.in_place()
-            await trio.sleep(30)
-            last = LastFlushed(rig.rams[1], rig.log)
-            rig.members[1].inner = last
-            pictures: list[list[bytes]] = []
-            rig.log.hook = lambda _touch: pictures.append(behind(rig.images(), last))
-            for seed in range(3):
-                await rig.put((5 + seed) * CHUNK, noise(CHUNK, seed))
-                await rig.running.context.journal.place()
-            await rig.running.flush()
-            rig.log.hook = None
-        assert any(picture[0] != picture[1] for picture in pictures)
-        for images in pictures[:: len(pictures) // 12]:
-            for again in await cuts(images):
-                async with restarted(again) as array:
-                    assert not array.member_set.lost
-
-    run(main)
+    async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
+        await rig.running.set("journal", journal)
+        await rig.put(0, noise(2 * CHUNK, 1))
+        await rig.in_place()
+        await trio.sleep(30)
+        last = LastFlushed(rig.rams[1], rig.log)
+        rig.members[1].inner = last
+        pictures: list[list[bytes]] = []
+        rig.log.hook = lambda _touch: pictures.append(behind(rig.images(), last))
+        for seed in range(3):
+            await rig.put((5 + seed) * CHUNK, noise(CHUNK, seed))
+            await rig.running.context.journal.place()
+        await rig.running.flush()
+        rig.log.hook = None
+    assert any(picture[0] != picture[1] for picture in pictures)
+    for images in pictures[:: len(pictures) // 12]:
+        for again in await cuts(images):
+            async with restarted(again) as array:
+                assert not array.member_set.lost

@@ -11,7 +11,6 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import AssemblyError, ReadOnlyError, Reason, UsageError
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.faulty import FaultMember
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.reasons import because
 from tests.support.spy import FLUSH, WRITE, Log, SpyMember, members_from, noise, restarted, spying
 
@@ -19,78 +18,72 @@ CHUNK = 4096
 
 
 @pytest.mark.parametrize("state", ["clean", "dirty", "degraded"])
-def test_a_read_only_start_writes_nothing_at_all(state: str) -> None:
-    async def main() -> None:
-        async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
-            await rig.put(0, noise(len(rig.model)))
-            if state == "degraded":
-                await rig.running.fail_disk(2)
-            if state != "dirty":
-                await rig.close()
-            images = rig.images()
-            if state != "dirty":
-                await rig.open()
-        given = images[:2] if state == "degraded" else images
-        log = Log()
-        bare = members_from(given)
-        members: list[Member] = [SpyMember(member, log) for member in bare]
-        async with open_array(members, read_only=True) as array:
-            assert array.read_only
-            for at in range(0, len(rig.model), 1 << 18):
-                expected = rig.model[at : at + (1 << 18)]
-                assert bytes(await array.read(at, len(expected))) == expected
+async def test_a_read_only_start_writes_nothing_at_all(state: str) -> None:
+    async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
+        await rig.put(0, noise(len(rig.model)))
+        if state == "degraded":
+            await rig.running.fail_disk(2)
+        if state != "dirty":
+            await rig.close()
+        images = rig.images()
+        if state != "dirty":
+            await rig.open()
+    given = images[:2] if state == "degraded" else images
+    log = Log()
+    bare = members_from(given)
+    members: list[Member] = [SpyMember(member, log) for member in bare]
+    async with open_array(members, read_only=True) as array:
+        assert array.read_only
+        for at in range(0, len(rig.model), 1 << 18):
+            expected = rig.model[at : at + (1 << 18)]
+            assert bytes(await array.read(at, len(expected))) == expected
+        with pytest.raises(ReadOnlyError):
+            await array.write(0, b"x")
+        settings = array.settings()
+        for refused in (
+            *(array.fail_disk(0), array.add_spare(bare[0]), array.remove_disk(0)),
+            *(array.set("speed_max", "5MiB"), array.set("journal", "none")),
+        ):
             with pytest.raises(ReadOnlyError):
-                await array.write(0, b"x")
-            settings = array.settings()
-            for refused in (
-                *(array.fail_disk(0), array.add_spare(bare[0]), array.remove_disk(0)),
-                *(array.set("speed_max", "5MiB"), array.set("journal", "none")),
-            ):
-                with pytest.raises(ReadOnlyError):
-                    await refused
-            assert array.settings() == settings
-            await array.flush()
-            array.status()
-        assert not log.of(WRITE)
-        assert not log.of(FLUSH)
-        assert [bytes(member.memory) for member in bare] == given
-
-    run(main)
+                await refused
+        assert array.settings() == settings
+        await array.flush()
+        array.status()
+    assert not log.of(WRITE)
+    assert not log.of(FLUSH)
+    assert [bytes(member.memory) for member in bare] == given
 
 
-def test_settings_are_saved_and_work_after_a_remount() -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-            for key, text in (
-                ("parity.policy", "rcw"),
-                ("speed_min", "1MiB"),
-                ("speed_max", "5MiB"),
-                ("io.timeout_s", "7.5"),
-                ("journal", "full"),
-            ):
-                await rig.running.set(key, text)
-            for _ in range(2):
-                await rig.close()
-                await rig.open()
-                settings = rig.running.settings()
-                kept = {
-                    "io.timeout_s": 7.5,
-                    "journal": "full",
-                    "parity.policy": "rcw",
-                    "speed_max": 5 << 20,
-                    "speed_min": 1 << 20,
-                }
-                assert {key: settings[key] for key in kept} == kept
-                assert rig.running.member_set.io_timeout_s == 7.5
-                assert rig.running.jobs.speed_max_bytes == 5 << 20
-                await rig.put(0, noise(3 * CHUNK))
-                await rig.in_place()
-                before = rig.running.stats()["array"]["rcw"]
-                await rig.put(0, noise(512))  # traditional would read fewer: rmw
-                await rig.in_place()  # the parity follows the logged data
-                assert rig.running.stats()["array"]["rcw"] == before + 1
-
-    run(main)
+async def test_settings_are_saved_and_work_after_a_remount() -> None:
+    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+        for key, text in (
+            ("parity.policy", "rcw"),
+            ("speed_min", "1MiB"),
+            ("speed_max", "5MiB"),
+            ("io.timeout_s", "7.5"),
+            ("journal", "full"),
+        ):
+            await rig.running.set(key, text)
+        for _ in range(2):
+            await rig.close()
+            await rig.open()
+            settings = rig.running.settings()
+            kept = {
+                "io.timeout_s": 7.5,
+                "journal": "full",
+                "parity.policy": "rcw",
+                "speed_max": 5 << 20,
+                "speed_min": 1 << 20,
+            }
+            assert {key: settings[key] for key in kept} == kept
+            assert rig.running.member_set.io_timeout_s == 7.5
+            assert rig.running.jobs.speed_max_bytes == 5 << 20
+            await rig.put(0, noise(3 * CHUNK))
+            await rig.in_place()
+            before = rig.running.stats()["array"]["rcw"]
+            await rig.put(0, noise(512))  # traditional would read fewer: rmw
+            await rig.in_place()  # the parity follows the logged data
+            assert rig.running.stats()["array"]["rcw"] == before + 1
 
 
 @pytest.mark.parametrize(
@@ -105,128 +98,112 @@ def test_settings_are_saved_and_work_after_a_remount() -> None:
         ("io.timeout_s", "soon", "not a time"),
     ],
 )
-def test_a_wrong_setting_is_refused_and_changes_nothing(key: str, text: str, words: str) -> None:
-    async def main() -> None:
-        async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
-            before = rig.running.settings()
-            with pytest.raises(UsageError, match=words):
-                await rig.running.set(key, text)
-            assert rig.running.settings() == before
-
-    run(main)
-
-
-def test_a_degraded_array_starts_with_a_warning_a_failed_one_does_not() -> None:
-    async def main() -> None:
-        async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
-            await rig.put(0, noise(len(rig.model)))
-            await rig.close()
-            images = rig.images()
-            await rig.open()
-        async with restarted(images[1:]) as array:
-            assert array.status()["state"] == "degraded"
-            assert any("role 0" in warning for warning in array.warnings)
-            assert bytes(await array.read(0, CHUNK)) == rig.model[:CHUNK]
-        with pytest.raises(AssemblyError, match=r"role 0 .* is missing; role 1 .* is missing"):
-            async with restarted(images[2:]):
-                pass
-
-    run(main)
+async def test_a_wrong_setting_is_refused_and_changes_nothing(
+    key: str, text: str, words: str
+) -> None:
+    async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
+        before = rig.running.settings()
+        with pytest.raises(UsageError, match=words):
+            await rig.running.set(key, text)
+        assert rig.running.settings() == before
 
 
-def test_a_member_that_missed_writes_is_let_in_again_by_a_rebuild_only() -> None:
-    async def main() -> None:
-        async with spying("raid1", 2, chunk_bytes=CHUNK) as rig:
-            await rig.put(0, noise(len(rig.model)))
-            await rig.close()
-            old = rig.images()
-            await rig.open()
-        first = members_from(old[:1])
-        async with open_array(first) as array:
-            await array.write(0, b"new" * 100)
-        newer = bytes(first[0].memory)
-        async with restarted([newer, old[1]]) as array:
-            assert array.status()["state"] == "rebuilding"
-            assert bytes(await array.read(0, 300)) == b"new" * 100
-            await array.jobs.running()[0].finished.wait()
-            await array.fail_disk(0)
-            assert bytes(await array.read(0, 300)) == b"new" * 100
-        second = members_from(old[1:])
-        async with open_array(second) as array:
-            await array.write(0, b"other" * 60)
-        with pytest.raises(AssemblyError, check=because(Reason.SPLIT)):
-            async with restarted([newer, bytes(second[0].memory)]):
-                pass
-
-    run(main)
+async def test_a_degraded_array_starts_with_a_warning_a_failed_one_does_not() -> None:
+    async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
+        await rig.put(0, noise(len(rig.model)))
+        await rig.close()
+        images = rig.images()
+        await rig.open()
+    async with restarted(images[1:]) as array:
+        assert array.status()["state"] == "degraded"
+        assert any("role 0" in warning for warning in array.warnings)
+        assert bytes(await array.read(0, CHUNK)) == rig.model[:CHUNK]
+    with pytest.raises(AssemblyError, match=r"role 0 .* is missing; role 1 .* is missing"):
+        async with restarted(images[2:]):
+            pass
 
 
-def test_the_split_is_still_known_after_one_half_was_repaired() -> None:
+async def test_a_member_that_missed_writes_is_let_in_again_by_a_rebuild_only() -> None:
+    async with spying("raid1", 2, chunk_bytes=CHUNK) as rig:
+        await rig.put(0, noise(len(rig.model)))
+        await rig.close()
+        old = rig.images()
+        await rig.open()
+    first = members_from(old[:1])
+    async with open_array(first) as array:
+        await array.write(0, b"new" * 100)
+    newer = bytes(first[0].memory)
+    async with restarted([newer, old[1]]) as array:
+        assert array.status()["state"] == "rebuilding"
+        assert bytes(await array.read(0, 300)) == b"new" * 100
+        await array.jobs.running()[0].finished.wait()
+        await array.fail_disk(0)
+        assert bytes(await array.read(0, 300)) == b"new" * 100
+    second = members_from(old[1:])
+    async with open_array(second) as array:
+        await array.write(0, b"other" * 60)
+    with pytest.raises(AssemblyError, check=because(Reason.SPLIT)):
+        async with restarted([newer, bytes(second[0].memory)]):
+            pass
+
+
+async def test_the_split_is_still_known_after_one_half_was_repaired() -> None:
     """Half A replaced B by C; half B went on alone too. B must never rule, nor join."""
 
-    async def main() -> None:
-        async with spying("raid1", 2, chunk_bytes=CHUNK) as rig:
-            await rig.put(0, noise(len(rig.model)))
+    async with spying("raid1", 2, chunk_bytes=CHUNK) as rig:
+        await rig.put(0, noise(len(rig.model)))
+        await rig.close()
+        old = rig.images()
+        await rig.open()
+    half = members_from(old[:1])
+    new = rig.new_member()
+    async with open_array(half) as array:
+        await array.write(0, b"A" * 300)
+        job = (await array.replace_disk(1, new))["job"]
+        assert (await array.jobs.wait(job))["state"] == "done"
+    other = members_from(old[1:])
+    async with open_array(other) as array:
+        for number in range(40):  # its counter runs ahead
+            await array.set("speed_max", str(number))
+        await array.write(0, b"B" * 300)
+    repaired = [bytes(half[0].memory), bytes(rig.rams[2].memory)]
+    stale = bytes(other[0].memory)
+    with pytest.raises(AssemblyError, check=because(Reason.SPLIT)):
+        async with restarted([*repaired, stale]):
+            pass
+    async with restarted(repaired) as array:
+        assert array.status()["state"] == "clean"
+        assert bytes(await array.read(0, 300)) == b"A" * 300
+
+
+async def test_data_survives_many_remounts_with_members_in_any_order() -> None:
+    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+        rng = random.Random(3)
+        for _ in range(6):
+            start = rng.randrange(0, len(rig.model) - CHUNK)
+            await rig.put(start, rng.randbytes(CHUNK))
             await rig.close()
-            old = rig.images()
+            rng.shuffle(rig.members)
             await rig.open()
-        half = members_from(old[:1])
-        new = rig.new_member()
-        async with open_array(half) as array:
-            await array.write(0, b"A" * 300)
-            job = (await array.replace_disk(1, new))["job"]
-            assert (await array.jobs.wait(job))["state"] == "done"
-        other = members_from(old[1:])
-        async with open_array(other) as array:
-            for number in range(40):  # its counter runs ahead
-                await array.set("speed_max", str(number))
-            await array.write(0, b"B" * 300)
-        repaired = [bytes(half[0].memory), bytes(rig.rams[2].memory)]
-        stale = bytes(other[0].memory)
-        with pytest.raises(AssemblyError, check=because(Reason.SPLIT)):
-            async with restarted([*repaired, stale]):
-                pass
-        async with restarted(repaired) as array:
-            assert array.status()["state"] == "clean"
-            assert bytes(await array.read(0, 300)) == b"A" * 300
-
-    run(main)
-
-
-def test_data_survives_many_remounts_with_members_in_any_order() -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-            rng = random.Random(3)
-            for _ in range(6):
-                start = rng.randrange(0, len(rig.model) - CHUNK)
-                await rig.put(start, rng.randbytes(CHUNK))
-                await rig.close()
-                rng.shuffle(rig.members)
-                await rig.open()
-                await rig.compare()
-
-    run(main)
+            await rig.compare()
 
 
 @pytest.mark.parametrize("hangs", ["superblock", "written", "log"])
-def test_a_member_that_does_not_answer_does_not_stop_the_start(hangs: str) -> None:
+async def test_a_member_that_does_not_answer_does_not_stop_the_start(hangs: str) -> None:
     """The array has no queues then, whose watchdog would end the read."""
 
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-            await rig.put(0, noise(len(rig.model)))
-            await rig.running.flush()
-            regions = rig.running.member_set.config.regions
-            images = rig.images()
-        members = [FaultMember(member) for member in members_from(images)]
-        place = regions.named()[hangs]
-        members[1].hang(("read",), offset_bytes=place.offset, length_bytes=place.length)
-        async with open_array(members) as array:
-            for at in range(0, len(rig.model), 1 << 18):
-                expected = rig.model[at : at + (1 << 18)]
-                assert bytes(await array.read(at, len(expected))) == expected
-            await array.write(0, noise(CHUNK, 2))
-            await array.flush()
-            assert trio.current_time() < 300
-
-    run(main)
+    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+        await rig.put(0, noise(len(rig.model)))
+        await rig.running.flush()
+        regions = rig.running.member_set.config.regions
+        images = rig.images()
+    members = [FaultMember(member) for member in members_from(images)]
+    place = regions.named()[hangs]
+    members[1].hang(("read",), offset_bytes=place.offset, length_bytes=place.length)
+    async with open_array(members) as array:
+        for at in range(0, len(rig.model), 1 << 18):
+            expected = rig.model[at : at + (1 << 18)]
+            assert bytes(await array.read(at, len(expected))) == expected
+        await array.write(0, noise(CHUNK, 2))
+        await array.flush()
+        assert trio.current_time() < 300

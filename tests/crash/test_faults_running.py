@@ -59,21 +59,18 @@ async def work(rig: SpyRig, steps: int, seed: int, between_s: float = 0.0) -> No
 
 @pytest.mark.timeout(60)  # in virtual time a deadlock looks like an endless run
 @pytest.mark.parametrize("layout", ["rdp", "raid1"])
-def test_a_slow_a_hanging_and_a_failing_member_within_two_losses(layout: str) -> None:
-    async def main() -> None:
-        width = 4 if layout == "rdp" else 3
-        async with spying(layout, width, chunk_bytes=CHUNK, slow=True) as rig:
-            await prepare(rig)
-            rig.members[0].slow(TIMEOUT_S / 8)
-            rig.members[1].hang(("write",))
-            await work(rig, 4, 10)
-            rig.members[2].error(("write",))
-            await work(rig, 4, 11)
-            await rig.running.flush()
-            assert states(rig)[:3] == ["active", "failed", "failed"]
-            await rig.compare()
-
-    run(main)
+async def test_a_slow_a_hanging_and_a_failing_member_within_two_losses(layout: str) -> None:
+    width = 4 if layout == "rdp" else 3
+    async with spying(layout, width, chunk_bytes=CHUNK, slow=True) as rig:
+        await prepare(rig)
+        rig.members[0].slow(TIMEOUT_S / 8)
+        rig.members[1].hang(("write",))
+        await work(rig, 4, 10)
+        rig.members[2].error(("write",))
+        await work(rig, 4, 11)
+        await rig.running.flush()
+        assert states(rig)[:3] == ["active", "failed", "failed"]
+        await rig.compare()
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -138,30 +138,27 @@ def test_a_raidx_array_is_told_what_tuning_gains() -> None:
     assert before_s > 5 * after_s
 
 
-def test_a_few_requests_are_no_load_and_a_lost_member_is_in_the_way() -> None:
-    async def scene() -> None:
-        members = [model_member(RamMember(8 * MIB, name=str(n)), "ssd", seed=n) for n in range(3)]
-        await create_array(members, "raid5", chunk_bytes=CHUNK, name="few", now_s=0)
-        async with open_array(members) as array:
-            commands = Advice(array, lambda: None)
-            await array.write(0, bytes(CHUNK))
-            assert (await commands.advise())["does"].startswith("nothing yet: ")
-            for _ in range(ACCESSES_MIN):
-                await array.read(0, 512)
-            answers: list[Any] = []
+async def test_a_few_requests_are_no_load_and_a_lost_member_is_in_the_way() -> None:
+    members = [model_member(RamMember(8 * MIB, name=str(n)), "ssd", seed=n) for n in range(3)]
+    await create_array(members, "raid5", chunk_bytes=CHUNK, name="few", now_s=0)
+    async with open_array(members) as array:
+        commands = Advice(array, lambda: None)
+        await array.write(0, bytes(CHUNK))
+        assert (await commands.advise())["does"].startswith("nothing yet: ")
+        for _ in range(ACCESSES_MIN):
+            await array.read(0, 512)
+        answers: list[Any] = []
 
-            async def ask() -> None:
-                try:
-                    answers.append((await commands.advise())["does"])
-                except BusyError as error:
-                    answers.append(error)
+        async def ask() -> None:
+            try:
+                answers.append((await commands.advise())["does"])
+            except BusyError as error:
+                answers.append(error)
 
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(ask)
-                nursery.start_soon(ask)
-            assert sum(isinstance(answer, BusyError) for answer in answers) == 1
-            await array.fail_disk(1)
-            with pytest.raises(UsageError, check=because(Reason.DEGRADED)):
-                await commands.advise()
-
-    run(scene)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            nursery.start_soon(ask)
+        assert sum(isinstance(answer, BusyError) for answer in answers) == 1
+        await array.fail_disk(1)
+        with pytest.raises(UsageError, check=because(Reason.DEGRADED)):
+            await commands.advise()

@@ -28,7 +28,6 @@ from raidx_fuse.daemon.events.store import EventStore
 from raidx_fuse.daemon.events.watch import LOOK_S, Watch
 from raidx_fuse.errors import MemberError, RaidxError, UsageError
 from raidx_fuse.laws import LawError
-from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.settings import MAIL, PROGRAM
 from tests.support.spy import restarted, spying
 
@@ -112,7 +111,7 @@ def test_a_hotspot_is_told_once_and_its_end_too(with_desk: WithDesk) -> None:
     assert end.message == "it is no hotspot any more: its utilisation is 40%, threshold 80%"
 
 
-def test_rot_a_crash_a_stall_and_a_degraded_start_are_told() -> None:
+async def test_rot_a_crash_a_stall_and_a_degraded_start_are_told() -> None:
     told: list[Event] = []
 
     def kinds() -> list[str]:
@@ -120,36 +119,33 @@ def test_rot_a_crash_a_stall_and_a_degraded_start_are_told() -> None:
         told.clear()
         return found
 
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-            await rig.put(0, bytes(range(256)) * 16 * 30)
-            await rig.in_place()
-            watch = Watch(told.append, "/mnt", lambda: 0)
-            watch.begin(rig.running)
-            rig.running.nursery.start_soon(watch.run)
-            assert kinds() == ["NewArray"]
-            await rig.members[1].rot(rig.data.offset + 100, 2)
-            await rig.running.jobs.wait(await rig.running.start_scrub(repair=False))
-            found = told[-1]
-            assert kinds() == ["ScrubStarted", "ScrubFinished", "MismatchFound"]
-            assert "mismatches found by the scrub: 1, left: 1" in found.message
-            assert "raidx scrub /mnt --repair" in (found.action or "")
-            rig.running.context.bad_chunks.add(5)
-            await trio.sleep(2.5 * LOOK_S)
-            assert kinds() == ["LostChunks"], "once"
-            rig.running.context.bad_chunks.discard(5)
-            await trio.sleep(2)  # the superblocks have it
-            await rig.running.fail_disk(0)
-            await rig.put(0, b"logged")
-            images = rig.images()
-        told.clear()
-        async with restarted(images[1:]) as array:
-            Watch(told.append, "/mnt", lambda: 0, beside_others=True).begin(array)
-            assert "log records redone: 1" in told[1].message
-            assert f"raidx replace-disk /mnt:{array.name} 0" in (told[2].action or "")
-            assert kinds() == ["NewArray", "Recovered", "DegradedArray"]
-
-    run(main)
+    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+        await rig.put(0, bytes(range(256)) * 16 * 30)
+        await rig.in_place()
+        watch = Watch(told.append, "/mnt", lambda: 0)
+        watch.begin(rig.running)
+        rig.running.nursery.start_soon(watch.run)
+        assert kinds() == ["NewArray"]
+        await rig.members[1].rot(rig.data.offset + 100, 2)
+        await rig.running.jobs.wait(await rig.running.start_scrub(repair=False))
+        found = told[-1]
+        assert kinds() == ["ScrubStarted", "ScrubFinished", "MismatchFound"]
+        assert "mismatches found by the scrub: 1, left: 1" in found.message
+        assert "raidx scrub /mnt --repair" in (found.action or "")
+        rig.running.context.bad_chunks.add(5)
+        await trio.sleep(2.5 * LOOK_S)
+        assert kinds() == ["LostChunks"], "once"
+        rig.running.context.bad_chunks.discard(5)
+        await trio.sleep(2)  # the superblocks have it
+        await rig.running.fail_disk(0)
+        await rig.put(0, b"logged")
+        images = rig.images()
+    told.clear()
+    async with restarted(images[1:]) as array:
+        Watch(told.append, "/mnt", lambda: 0, beside_others=True).begin(array)
+        assert "log records redone: 1" in told[1].message
+        assert f"raidx replace-disk /mnt:{array.name} 0" in (told[2].action or "")
+        assert kinds() == ["NewArray", "Recovered", "DegradedArray"]
 
 
 # -- what is kept ----------------------------------------------------------------------------------
@@ -335,7 +331,7 @@ def test_hooks_are_set_on_this_machine_tried_and_never_in_the_superblocks(
     with_desk(scene)
 
 
-def test_what_is_found_at_a_look_is_told_once() -> None:
+async def test_what_is_found_at_a_look_is_told_once() -> None:
     told: list[Event] = []
 
     async def next_look() -> list[str]:
@@ -344,45 +340,42 @@ def test_what_is_found_at_a_look_is_told_once() -> None:
         told.clear()
         return kinds
 
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-            await rig.put(0, bytes(range(256)) * 16 * 30)
-            await rig.in_place()
-            watch = Watch(told.append, "/mnt", lambda: 0)
-            watch.begin(rig.running)
-            rig.running.nursery.start_soon(watch.run)
-            layout = rig.running.context.layout
-            role, place = rig.running.context.position(*layout.locate(0))
-            rig.members[role].lose_sectors(place)
+    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+        await rig.put(0, bytes(range(256)) * 16 * 30)
+        await rig.in_place()
+        watch = Watch(told.append, "/mnt", lambda: 0)
+        watch.begin(rig.running)
+        rig.running.nursery.start_soon(watch.run)
+        layout = rig.running.context.layout
+        role, place = rig.running.context.position(*layout.locate(0))
+        rig.members[role].lose_sectors(place)
+        await rig.get(0, CHUNK)
+        assert await next_look() == ["NewArray", "ReadErrorMended"]
+        assert rig.running.status()["members"][role]["repairs_ever"] == 1
+        rig.members[role].lose_sectors(place)
+        await rig.running.fail_disk(layout.place(*layout.locate(1))[0])
+        with pytest.raises(RaidxError):
             await rig.get(0, CHUNK)
-            assert await next_look() == ["NewArray", "ReadErrorMended"]
-            assert rig.running.status()["members"][role]["repairs_ever"] == 1
-            rig.members[role].lose_sectors(place)
-            await rig.running.fail_disk(layout.place(*layout.locate(1))[0])
-            with pytest.raises(RaidxError):
-                await rig.get(0, CHUNK)
-            assert await next_look() == ["Fail", "DegradedArray", "UnreadablePages"]
-            assert "1 page cannot be read" in (rig.running.status()["action"] or "")
-            assert await next_look() == [], "once"
-            with pytest.raises(LawError):
-                rig.running.context.end_growth()
-            assert await next_look() == ["LawBroken"]
+        assert await next_look() == ["Fail", "DegradedArray", "UnreadablePages"]
+        assert "1 page cannot be read" in (rig.running.status()["action"] or "")
+        assert await next_look() == [], "once"
+        with pytest.raises(LawError):
+            rig.running.context.end_growth()
+        assert await next_look() == ["LawBroken"]
+        assert await next_look() == []
+        for _ in range(2):
+            rig.running.context.journal.waits_for_room += 7
+            await trio.sleep(LOOK_S / 2)
+            rig.running.context.journal.waits_for_room += 1
+            assert await next_look() == ["LogFull"], "once for each time that it fills up"
             assert await next_look() == []
-            for _ in range(2):
-                rig.running.context.journal.waits_for_room += 7
-                await trio.sleep(LOOK_S / 2)
-                rig.running.context.journal.waits_for_room += 1
-                assert await next_look() == ["LogFull"], "once for each time that it fills up"
-                assert await next_look() == []
-            for _ in range(2):
-                member = rig.members[0]
-                refused = MemberError(member.path, "reserve", 0, errno.EDQUOT)
-                rig.running.member_set.hosts.note_refused(refused, CHUNK)
-                assert await next_look() == ["HostFull"]
-                assert await next_look() == []
-                assert rig.running.status()["host_full"]
-                rig.running.member_set.hosts.note_taken(member.path)
-                assert await next_look() == ["HostHasSpace"]
-                assert not rig.running.status()["host_full"]
-
-    run(main)
+        for _ in range(2):
+            member = rig.members[0]
+            refused = MemberError(member.path, "reserve", 0, errno.EDQUOT)
+            rig.running.member_set.hosts.note_refused(refused, CHUNK)
+            assert await next_look() == ["HostFull"]
+            assert await next_look() == []
+            assert rig.running.status()["host_full"]
+            rig.running.member_set.hosts.note_taken(member.path)
+            assert await next_look() == ["HostHasSpace"]
+            assert not rig.running.status()["host_full"]

@@ -79,32 +79,29 @@ def test_a_move_from_its_dry_run_to_its_end() -> None:
     play(scene)
 
 
-def test_a_volume_loses_redundancy_only_if_that_is_accepted() -> None:
-    async def scene() -> None:
-        specs = (Spec("safe", "raid5", 4), Spec("fast", "raid0", 2), Spec("copy", "raid1", 2))
-        arrays = Arrays(specs)
-        await arrays.create()
-        async with arrays.mounted() as pool:
-            ask = asking(pool)
-            await ask("volume-create", name="mail", size=4 * PAGE, on="safe")
-            await ask("volume-create", name="tmp", size=4 * PAGE, on="fast")
-            for command, words in (
-                ("volume-move", {"volume": "mail", "to": "fast"}),
-                ("volume-swap", {"first": "mail", "second": "tmp"}),
-                ("volume-swap", {"first": "tmp", "second": "mail"}),
-            ):
-                assert (await ask(command, dry_run=True, **words))["dry_run"]
-                with pytest.raises(UsageError, match=r"mail: 0, not 1; .*--lose-redundancy"):
-                    await ask(command, **words)
-            assert pool.transfers == {}
-            begun = await ask("volume-move", volume="mail", to="copy")  # survives as many
-            await ask("job-wait", in_array="safe", job=begun["job"])
-            begun = await ask("volume-move", volume="mail", to="fast", lose_redundancy=True)
-            await ask("job-wait", in_array="copy", job=begun["job"])
-            found = {one["name"]: one["array"] for one in (await ask("volume-list"))["volumes"]}
-            assert found == {"mail": "fast", "tmp": "fast"}
-
-    run(scene)
+async def test_a_volume_loses_redundancy_only_if_that_is_accepted() -> None:
+    specs = (Spec("safe", "raid5", 4), Spec("fast", "raid0", 2), Spec("copy", "raid1", 2))
+    arrays = Arrays(specs)
+    await arrays.create()
+    async with arrays.mounted() as pool:
+        ask = asking(pool)
+        await ask("volume-create", name="mail", size=4 * PAGE, on="safe")
+        await ask("volume-create", name="tmp", size=4 * PAGE, on="fast")
+        for command, words in (
+            ("volume-move", {"volume": "mail", "to": "fast"}),
+            ("volume-swap", {"first": "mail", "second": "tmp"}),
+            ("volume-swap", {"first": "tmp", "second": "mail"}),
+        ):
+            assert (await ask(command, dry_run=True, **words))["dry_run"]
+            with pytest.raises(UsageError, match=r"mail: 0, not 1; .*--lose-redundancy"):
+                await ask(command, **words)
+        assert pool.transfers == {}
+        begun = await ask("volume-move", volume="mail", to="copy")  # survives as many
+        await ask("job-wait", in_array="safe", job=begun["job"])
+        begun = await ask("volume-move", volume="mail", to="fast", lose_redundancy=True)
+        await ask("job-wait", in_array="copy", job=begun["job"])
+        found = {one["name"]: one["array"] for one in (await ask("volume-list"))["volumes"]}
+        assert found == {"mail": "fast", "tmp": "fast"}
 
 
 def test_a_move_that_goes_back_has_no_negative_rate() -> None:

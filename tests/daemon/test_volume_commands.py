@@ -315,26 +315,21 @@ def test_arrays_and_volumes_of_a_pool_have_names_of_their_own() -> None:
     play_pool(scene)
 
 
-def test_members_are_told_apart_by_their_superblocks() -> None:
-    async def whole() -> None:
-        members: dict[str, list[Member]] = {}
-        for name in ("one", "two"):
-            members[name] = [RamMember(4 << 20, name=f"{name}{number}") for number in range(3)]
-            await create_array(members[name], "raid5", name=name, now_s=0, chunk_bytes=PAGE)
-        one, two = members["one"], members["two"]
-        assert await by_array([one[2], two[0], one[0], two[1], one[1], two[2]]) == [
-            [one[2], one[0], one[1]],
-            [two[0], two[1], two[2]],
-        ]
-        assert await by_array([*one, two[0], two[2]]) == [one, [two[0], two[2]]]  # degraded
-        with pytest.raises(
-            AssemblyError, match=r"2 arrays: .*one0, .*'one'.*; two1 of array 'two'"
-        ):
-            await by_array([*one, two[1]])
-        blank = RamMember(4 << 20, name="blank")
-        assert await by_array([*one, blank, *two]) == [[*one, blank], two]
-
-    run(whole)
+async def test_members_are_told_apart_by_their_superblocks() -> None:
+    members: dict[str, list[Member]] = {}
+    for name in ("one", "two"):
+        members[name] = [RamMember(4 << 20, name=f"{name}{number}") for number in range(3)]
+        await create_array(members[name], "raid5", name=name, now_s=0, chunk_bytes=PAGE)
+    one, two = members["one"], members["two"]
+    assert await by_array([one[2], two[0], one[0], two[1], one[1], two[2]]) == [
+        [one[2], one[0], one[1]],
+        [two[0], two[1], two[2]],
+    ]
+    assert await by_array([*one, two[0], two[2]]) == [one, [two[0], two[2]]]  # degraded
+    with pytest.raises(AssemblyError, match=r"2 arrays: .*one0, .*'one'.*; two1 of array 'two'"):
+        await by_array([*one, two[1]])
+    blank = RamMember(4 << 20, name="blank")
+    assert await by_array([*one, blank, *two]) == [[*one, blank], two]
 
 
 def test_a_trim_counts_nothing_that_others_write_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,137 +75,125 @@ def test_requests_and_changes_in_any_order_never_meet() -> None:
     assert all(sum(column) for column in zip(*totals, strict=True))
 
 
-def test_a_change_that_cannot_wait_any_more_lets_the_others_go_on() -> None:
-    async def play() -> None:
-        gate = Gate("the rig")
-        first = await gate.enter()
-        order: list[str] = []
+async def test_a_change_that_cannot_wait_any_more_lets_the_others_go_on() -> None:
+    gate = Gate("the rig")
+    first = await gate.enter()
+    order: list[str] = []
 
-        async def change(name: str) -> None:
-            try:
-                async with gate.closed(LIMIT_S):
-                    order.append(f"{name} {trio.current_time() - start_s:.0f}")
-            except BusyError as error:
-                order.append(f"{name}: {error}")
+    async def change(name: str) -> None:
+        try:
+            async with gate.closed(LIMIT_S):
+                order.append(f"{name} {trio.current_time() - start_s:.0f}")
+        except BusyError as error:
+            order.append(f"{name}: {error}")
 
-        async def request(name: str) -> None:
-            entry = await gate.enter()
-            order.append(f"{name} {trio.current_time() - start_s:.0f}")
-            entry.leave()
+    async def request(name: str) -> None:
+        entry = await gate.enter()
+        order.append(f"{name} {trio.current_time() - start_s:.0f}")
+        entry.leave()
 
-        start_s = trio.current_time()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(change, "first change")
-            await trio.sleep(1)
-            await request("while it waits for those before")
-            second = await gate.enter()  # it comes when the gate is open, and stays
-            await trio.sleep(1)
-            first.leave()
-            await trio.sleep(1)
-            assert gate.is_closed
-            nursery.start_soon(request, "meanwhile")
-            nursery.start_soon(change, "second change")
-            await trio.sleep(40)
-            second.leave()
-        assert order == [
-            "while it waits for those before 1",
-            "first change: requests of the rig did not end within 30 s; "
-            "try again when less is under way",
-            "meanwhile 32",
-            "second change 43",
-        ]
-
-    run(play)
+    start_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(change, "first change")
+        await trio.sleep(1)
+        await request("while it waits for those before")
+        second = await gate.enter()  # it comes when the gate is open, and stays
+        await trio.sleep(1)
+        first.leave()
+        await trio.sleep(1)
+        assert gate.is_closed
+        nursery.start_soon(request, "meanwhile")
+        nursery.start_soon(change, "second change")
+        await trio.sleep(40)
+        second.leave()
+    assert order == [
+        "while it waits for those before 1",
+        "first change: requests of the rig did not end within 30 s; "
+        "try again when less is under way",
+        "meanwhile 32",
+        "second change 43",
+    ]
 
 
-def test_a_change_waits_for_all_who_came_before_it_however_many_looked_before() -> None:
+async def test_a_change_waits_for_all_who_came_before_it_however_many_looked_before() -> None:
     """Each look begins a new generation; somebody of the first one stays longest."""
 
-    async def play() -> None:
-        gate = Gate("the rig")
-        left: list[str] = []
+    gate = Gate("the rig")
+    left: list[str] = []
 
-        async def request(name: str, from_s: float, until_s: float) -> None:
-            await trio.sleep_until(start_s + from_s)
-            entry = await gate.enter()
-            await trio.sleep_until(start_s + until_s)
-            left.append(name)
-            entry.leave()
+    async def request(name: str, from_s: float, until_s: float) -> None:
+        await trio.sleep_until(start_s + from_s)
+        entry = await gate.enter()
+        await trio.sleep_until(start_s + until_s)
+        left.append(name)
+        entry.leave()
 
-        start_s = trio.current_time()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(request, "first", 0, 20)
-            nursery.start_soon(request, "second", 3, 10)
-            nursery.start_soon(request, "third", 5, 12)  # before it closes
-            await trio.sleep(1)
-            with trio.move_on_after(1):
-                await gate.passed()
-            await trio.sleep(2)
-            async with gate.closed(LIMIT_S):
-                assert left == ["second", "third", "first"]
-                assert not gate.inside
-
-    run(play)
+    start_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(request, "first", 0, 20)
+        nursery.start_soon(request, "second", 3, 10)
+        nursery.start_soon(request, "third", 5, 12)  # before it closes
+        await trio.sleep(1)
+        with trio.move_on_after(1):
+            await gate.passed()
+        await trio.sleep(2)
+        async with gate.closed(LIMIT_S):
+            assert left == ["second", "third", "first"]
+            assert not gate.inside
 
 
-def test_who_passes_by_a_gate_is_refused() -> None:
-    async def play() -> None:
-        volume, layout = Gate("volume v"), Gate("the array")
-        async with volume.closed(LIMIT_S):
-            with pytest.raises(LawError, match="entered the closed gate of volume v"):
-                await enter(volume, layout)
-        passage = await enter(volume, layout)
-        for gate in (volume, layout):
-            with pytest.raises(LawError, match="a change of extents under 1 requests of"):
-                gate.require_empty("a change of extents")
-        leave(passage)
-        async with layout.closed(LIMIT_S), trio.open_nursery() as nursery:  # cancelled in front
-            nursery.start_soon(enter, volume, layout)
-            await trio.sleep(1)
-            assert volume.inside == 1
-            nursery.cancel_scope.cancel()
-        assert not volume.inside
-        async with spying("raid5", 4, chunk_bytes=PAGE) as rig:
-            context = rig.running.context
-            with pytest.raises(LawError, match="a change of the layout while requests may come"):
+async def test_who_passes_by_a_gate_is_refused() -> None:
+    volume, layout = Gate("volume v"), Gate("the array")
+    async with volume.closed(LIMIT_S):
+        with pytest.raises(LawError, match="entered the closed gate of volume v"):
+            await enter(volume, layout)
+    passage = await enter(volume, layout)
+    for gate in (volume, layout):
+        with pytest.raises(LawError, match="a change of extents under 1 requests of"):
+            gate.require_empty("a change of extents")
+    leave(passage)
+    async with layout.closed(LIMIT_S), trio.open_nursery() as nursery:  # cancelled in front
+        nursery.start_soon(enter, volume, layout)
+        await trio.sleep(1)
+        assert volume.inside == 1
+        nursery.cancel_scope.cancel()
+    assert not volume.inside
+    async with spying("raid5", 4, chunk_bytes=PAGE) as rig:
+        context = rig.running.context
+        with pytest.raises(LawError, match="a change of the layout while requests may come"):
+            context.take_layout(context.layout)
+        async with context.closed():
+            context.take_layout(context.layout)
+            await context.locks.acquire(Stripe(0))
+            with pytest.raises(LawError):
                 context.take_layout(context.layout)
-            async with context.closed():
-                context.take_layout(context.layout)
-                await context.locks.acquire(Stripe(0))
-                with pytest.raises(LawError):
-                    context.take_layout(context.layout)
-                context.locks.release(Stripe(0))
-
-    run(play)
+            context.locks.release(Stripe(0))
 
 
-def test_what_a_request_waits_for_goes_on_while_the_gate_is_closed() -> None:
+async def test_what_a_request_waits_for_goes_on_while_the_gate_is_closed() -> None:
     """Checkpoints, parity of logged data, mends, flushes and superblocks pass a closed gate.
 
     A request in front of it has no lock, so that none of them can wait for it.
     """
 
-    async def play() -> None:
-        async with spying("raid5", 4, chunk_bytes=PAGE, slow=True) as rig:
-            array, context = rig.running, rig.running.context
-            await rig.put(0, bytes(range(256)) * 300)
-            await rig.put(100, b"logged")
-            assert context.journal.ring.open
-            async with trio.open_nursery() as nursery, context.closed(drained=False):
-                nursery.start_soon(array.write, 0, b"later" * 100)
-                nursery.start_soon(array.read, 0, 12 * PAGE)
-                nursery.start_soon(array.discard, 0, 3 * PAGE)
-                await trio.sleep(1)
-                assert not context.locks.held
-                await context.journal.drain()
-                assert not context.journal.ring.open
-                await array.flush()
-                await array.member_set.update(lambda config: config)
-                assert not context.gate.inside
-            after = bytes(await array.read(0, PAGE))
-            assert after in (bytes(PAGE), b"later" * 100 + bytes(PAGE - 500))
-
-    run(play)
+    async with spying("raid5", 4, chunk_bytes=PAGE, slow=True) as rig:
+        array, context = rig.running, rig.running.context
+        await rig.put(0, bytes(range(256)) * 300)
+        await rig.put(100, b"logged")
+        assert context.journal.ring.open
+        async with trio.open_nursery() as nursery, context.closed(drained=False):
+            nursery.start_soon(array.write, 0, b"later" * 100)
+            nursery.start_soon(array.read, 0, 12 * PAGE)
+            nursery.start_soon(array.discard, 0, 3 * PAGE)
+            await trio.sleep(1)
+            assert not context.locks.held
+            await context.journal.drain()
+            assert not context.journal.ring.open
+            await array.flush()
+            await array.member_set.update(lambda config: config)
+            assert not context.gate.inside
+        after = bytes(await array.read(0, PAGE))
+        assert after in (bytes(PAGE), b"later" * 100 + bytes(PAGE - 500))
 
 
 def test_no_window_of_a_job_and_no_fast_write_is_under_way_while_the_gate_is_closed(
@@ -256,28 +244,25 @@ def test_no_window_of_a_job_and_no_fast_write_is_under_way_while_the_gate_is_clo
 
 
 @pytest.mark.parametrize("mode", ["none", "full"])
-def test_a_lock_that_is_kept_lets_no_change_begin_and_holds_requests_up_for_a_while(
+async def test_a_lock_that_is_kept_lets_no_change_begin_and_holds_requests_up_for_a_while(
     mode: str,
 ) -> None:
-    async def play() -> None:
-        async with spying("raid5", 4, chunk_bytes=PAGE) as rig:
-            array, context = rig.running, rig.running.context
-            await rig.put(0, bytes(PAGE))
-            await context.locks.acquire(Stripe(0))  # a mend, say
+    async with spying("raid5", 4, chunk_bytes=PAGE) as rig:
+        array, context = rig.running, rig.running.context
+        await rig.put(0, bytes(PAGE))
+        await context.locks.acquire(Stripe(0))  # a mend, say
 
-            async def change() -> None:
-                with pytest.raises(BusyError, match="requests of the array did not end within 30"):
-                    await array.set("journal", mode)
+        async def change() -> None:
+            with pytest.raises(BusyError, match="requests of the array did not end within 30"):
+                await array.set("journal", mode)
 
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(change)
-                await trio.sleep(1)
-                start_s = trio.current_time()
-                await array.write(9 * PAGE, b"another stripe")  # waits in front of the gate
-                assert 28 < trio.current_time() - start_s < 31
-            context.locks.release(Stripe(0))
-            assert context.journal.mode == "partial"
-            await array.set("journal", mode)
-            assert context.journal.mode == mode
-
-    run(play)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(change)
+            await trio.sleep(1)
+            start_s = trio.current_time()
+            await array.write(9 * PAGE, b"another stripe")  # waits in front of the gate
+            assert 28 < trio.current_time() - start_s < 31
+        context.locks.release(Stripe(0))
+        assert context.journal.mode == "partial"
+        await array.set("journal", mode)
+        assert context.journal.mode == mode

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.engine.test_latent_errors import CHUNK, lose_page, lose_parity
 from tests.support.spy import SpyRig, fill, spying
 
@@ -59,20 +58,19 @@ async def replaces(rig: SpyRig) -> Mapping[str, Any]:
         ("raidx-parity", 5, grows),
     ],
 )
-def test_no_job_stops_at_them_and_no_member_fails(layout: str, width: int, begin: Any) -> None:
-    async def main() -> None:
-        params = {"prime": 5} if layout == "rdp" else {}  # room for another member
-        async with spying(layout, width, chunk_bytes=CHUNK, params=params) as rig:
-            await scatter(rig)
-            begun = await begin(rig)
-            with trio.fail_after(600):  # virtual
-                ended = await rig.running.jobs.wait(begun["job"])
-            assert ended["state"] == "done"
-            if begin is replaces:
-                del rig.members[1]
-            assert {r.state for r in rig.running.member_set.config.members} == {"active"}
-            await rig.compare()  # what the image had; a growth adds to it
-            status = await rig.running.jobs.wait(await rig.running.start_scrub(repair=False))
-            assert status["mismatches"] == 0
-
-    run(main)
+async def test_no_job_stops_at_them_and_no_member_fails(
+    layout: str, width: int, begin: Any
+) -> None:
+    params = {"prime": 5} if layout == "rdp" else {}  # room for another member
+    async with spying(layout, width, chunk_bytes=CHUNK, params=params) as rig:
+        await scatter(rig)
+        begun = await begin(rig)
+        with trio.fail_after(600):  # virtual
+            ended = await rig.running.jobs.wait(begun["job"])
+        assert ended["state"] == "done"
+        if begin is replaces:
+            del rig.members[1]
+        assert {r.state for r in rig.running.member_set.config.members} == {"active"}
+        await rig.compare()  # what the image had; a growth adds to it
+        status = await rig.running.jobs.wait(await rig.running.start_scrub(repair=False))
+        assert status["mismatches"] == 0

@@ -8,7 +8,6 @@ import pytest
 from raidx_fuse.array.array import Array
 from raidx_fuse.engine.access_stats import BLOCK, FADING_S, NOTED_MAX, REGIONS_MAX, PlaceHeat
 from raidx_fuse.engine.chunk_map import heat_of
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.arrays import Rig
 
 CHUNK = 4096
@@ -31,20 +30,17 @@ class Clock:
         *(("raidx-zero", 3), ("raidx-copy", 3), ("raidx-parity", 5)),
     ],
 )
-def test_every_layout_knows_where_its_load_goes(layout: str, width: int) -> None:
-    async def scene() -> None:
-        rig = Rig(layout, width)
-        array: Array = await rig.create()
-        for chunk in range(40):
-            await array.write(chunk * CHUNK, bytes(CHUNK))
-        for _ in range(300):
-            await array.read(7 * CHUNK + 100, 100)
-        heat = heat_of(array.context)
-        assert (heat.region_chunks, int(np.argmax(heat.total))) == (1, 7)
-        assert heat.reads[7] / heat.total.sum() > 0.6
-        await rig.close()
-
-    run(scene)
+async def test_every_layout_knows_where_its_load_goes(layout: str, width: int) -> None:
+    rig = Rig(layout, width)
+    array: Array = await rig.create()
+    for chunk in range(40):
+        await array.write(chunk * CHUNK, bytes(CHUNK))
+    for _ in range(300):
+        await array.read(7 * CHUNK + 100, 100)
+    heat = heat_of(array.context)
+    assert (heat.region_chunks, int(np.argmax(heat.total))) == (1, 7)
+    assert heat.reads[7] / heat.total.sum() > 0.6
+    await rig.close()
 
 
 def test_reads_writes_and_runs_are_told_apart_and_fade() -> None:

@@ -121,78 +121,69 @@ def test_the_image_equals_the_model_whatever_moves_or_fails(number: int, seed: i
     run(rig.play, script(seed, 40), seed=seed)
 
 
-def test_moves_survive_a_remount_and_a_table_is_15_bytes_a_chunk() -> None:
-    async def scenario() -> None:
-        rig = BundleRig(("raidx-parity", 3, (44, 30, 36, 12, 21)))
-        await rig.create()
-        counts = [count - 1 for count in rig.bundles.counts]
-        assert rig.bundles.stripes == maximum(counts, 3)
-        await rig._step_write(0.0, 1.0, 1)
-        await rig._step_moves(40, 7)
-        table = rig.bundles.disk.copy(), rig.bundles.offset.copy()
-        await rig.close()
-        await rig.open()
-        assert (rig.bundles.disk == table[0]).all()
-        assert (rig.bundles.offset == table[1]).all()
-        await rig.compare()
-        await rig.close()
-
-    run(scenario)
+async def test_moves_survive_a_remount_and_a_table_is_15_bytes_a_chunk() -> None:
+    rig = BundleRig(("raidx-parity", 3, (44, 30, 36, 12, 21)))
+    await rig.create()
+    counts = [count - 1 for count in rig.bundles.counts]
+    assert rig.bundles.stripes == maximum(counts, 3)
+    await rig._step_write(0.0, 1.0, 1)
+    await rig._step_moves(40, 7)
+    table = rig.bundles.disk.copy(), rig.bundles.offset.copy()
+    await rig.close()
+    await rig.open()
+    assert (rig.bundles.disk == table[0]).all()
+    assert (rig.bundles.offset == table[1]).all()
+    await rig.compare()
+    await rig.close()
 
 
-def test_a_read_that_waits_while_its_chunk_moves_looks_again() -> None:
+async def test_a_read_that_waits_while_its_chunk_moves_looks_again() -> None:
     """What it reads belongs to another chunk by then."""
 
-    async def scenario() -> None:
-        rig = BundleRig(("raidx-zero", 1, (20, 20)), slow=True)
-        array = await rig.create()
-        await rig._step_write(0.0, 1.0, 3)
-        one, other = (int(rig.bundles.cells_of(role)[0]) for role in (0, 1))
-        mover = ChunkMover(array.context, rig.bundles)
-        read_members = array.member_set._read_members
-        moved = False
+    rig = BundleRig(("raidx-zero", 1, (20, 20)), slow=True)
+    array = await rig.create()
+    await rig._step_write(0.0, 1.0, 3)
+    one, other = (int(rig.bundles.cells_of(role)[0]) for role in (0, 1))
+    mover = ChunkMover(array.context, rig.bundles)
+    read_members = array.member_set._read_members
+    moved = False
 
-        async def read_then_move(requests: Any, background: bool) -> None:
-            nonlocal moved
-            if not moved and not background:
-                moved = True
-                assert await mover.move(mover.exchange(one, other))
-            await read_members(requests, background)
+    async def read_then_move(requests: Any, background: bool) -> None:
+        nonlocal moved
+        if not moved and not background:
+            moved = True
+            assert await mover.move(mover.exchange(one, other))
+        await read_members(requests, background)
 
-        array.member_set._read_members = read_then_move  # type: ignore[method-assign]
-        start = one * rig.chunk_bytes
-        assert await array.read(start, 4096) == rig.model[start : start + 4096]
-        assert moved
-        await rig.close()
-
-    run(scenario)
+    array.member_set._read_members = read_then_move  # type: ignore[method-assign]
+    start = one * rig.chunk_bytes
+    assert await array.read(start, 4096) == rig.model[start : start + 4096]
+    assert moved
+    await rig.close()
 
 
-def test_of_two_movers_to_one_free_place_one_does_not_move() -> None:
+async def test_of_two_movers_to_one_free_place_one_does_not_move() -> None:
     """A free place is under no lock, and free until the record of the first move is written."""
 
-    async def scenario() -> None:
-        rig = BundleRig(("raidx-zero", 1, (20, 20, 30)), slow=True)
-        array = await rig.create()
-        await rig._step_write(0.0, 1.0, 3)
-        place = (2, int(rig.bundles.free_chunks(2)[0]))
-        cells = [int(rig.bundles.cells_of(role)[0]) for role in (0, 1)]
-        movers = [ChunkMover(array.context, rig.bundles) for _ in cells]
-        moved: list[bool] = []
+    rig = BundleRig(("raidx-zero", 1, (20, 20, 30)), slow=True)
+    array = await rig.create()
+    await rig._step_write(0.0, 1.0, 3)
+    place = (2, int(rig.bundles.free_chunks(2)[0]))
+    cells = [int(rig.bundles.cells_of(role)[0]) for role in (0, 1)]
+    movers = [ChunkMover(array.context, rig.bundles) for _ in cells]
+    moved: list[bool] = []
 
-        async def move(mover: ChunkMover, cell: int) -> None:
-            moved.append(await mover.move([(cell, *place)]))
+    async def move(mover: ChunkMover, cell: int) -> None:
+        moved.append(await mover.move([(cell, *place)]))
 
-        async with trio.open_nursery() as nursery:
-            for mover, cell in zip(movers, cells, strict=True):
-                nursery.start_soon(move, mover, cell)
-        assert sorted(moved) == [False, True]
-        assert not rig.bundles.promised
-        assert rig.bundles.problem(range(rig.bundles.cells)) is None
-        await rig.compare()
-        await rig.close()
-
-    run(scenario)
+    async with trio.open_nursery() as nursery:
+        for mover, cell in zip(movers, cells, strict=True):
+            nursery.start_soon(move, mover, cell)
+    assert sorted(moved) == [False, True]
+    assert not rig.bundles.promised
+    assert rig.bundles.problem(range(rig.bundles.cells)) is None
+    await rig.compare()
+    await rig.close()
 
 
 @pytest.mark.parametrize("layout", ["raidx-copy", "raid1"])

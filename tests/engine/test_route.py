@@ -17,7 +17,6 @@ from raidx_fuse.engine.write.route import (
     route,
     whole_state_of,
 )
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.arrays import Rig
 
 CHUNK = 4096
@@ -108,36 +107,33 @@ def test_a_mark_is_needed_where_a_crash_leaves_work_for_a_resync() -> None:
         assert must_mark(state, 0b01) == (has_parity or mode == "none" or bool(first))
 
 
-def test_a_snapshot_names_the_states_that_hold() -> None:
-    async def scenario() -> None:
-        rig = Rig("raid5", 4, chunk_bytes=CHUNK)
-        array = await rig.create()
-        context = array.context
-        data = context.code.data_mask
+async def test_a_snapshot_names_the_states_that_hold() -> None:
+    rig = Rig("raid5", 4, chunk_bytes=CHUNK)
+    array = await rig.create()
+    context = array.context
+    data = context.code.data_mask
 
-        def names(stripe: int) -> list[str]:
-            return whole_state_of(context, stripe).names(data)
+    def names(stripe: int) -> list[str]:
+        return whole_state_of(context, stripe).names(data)
 
-        assert names(0) == ["unwritten"]
-        await array.write(0, bytes(6 * CHUNK))  # two full stripes, past the log
-        assert names(0) == ["in flight past the log"]
-        await array.flush()
-        await context.dirty_bitmap.clean_quiet(all_regions=True)
-        assert names(0) == ["clean"]
-        await array.write(100, b"part")
-        assert names(0) == ["logged", "parity deferred"]
-        await context.locks.acquire(0)
-        await context.journal.settle([0])
-        context.locks.release(0)
-        assert names(0) == ["logged"]
-        await context.locks.acquire(1)
-        assert names(1) == ["locked"]
-        context.locks.release(1)
-        context.journal.overlay.freeze()
-        assert "being checkpointed" in names(0)
-        context.journal.overlay.frozen = {}
-        await array.fail_disk(0)
-        assert "degraded" in names(0)
-        await rig.close()
-
-    run(scenario)
+    assert names(0) == ["unwritten"]
+    await array.write(0, bytes(6 * CHUNK))  # two full stripes, past the log
+    assert names(0) == ["in flight past the log"]
+    await array.flush()
+    await context.dirty_bitmap.clean_quiet(all_regions=True)
+    assert names(0) == ["clean"]
+    await array.write(100, b"part")
+    assert names(0) == ["logged", "parity deferred"]
+    await context.locks.acquire(0)
+    await context.journal.settle([0])
+    context.locks.release(0)
+    assert names(0) == ["logged"]
+    await context.locks.acquire(1)
+    assert names(1) == ["locked"]
+    context.locks.release(1)
+    context.journal.overlay.freeze()
+    assert "being checkpointed" in names(0)
+    context.journal.overlay.frozen = {}
+    await array.fail_disk(0)
+    assert "degraded" in names(0)
+    await rig.close()

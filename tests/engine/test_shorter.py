@@ -167,84 +167,74 @@ def test_a_member_that_is_cut_off_is_failed_by_whatever_comes_first(
 
 
 @pytest.mark.parametrize("operation", [small_writes, large_write, flush, superblocks, nothing])
-def test_without_redundancy_it_stays_and_what_needs_it_fails(
+async def test_without_redundancy_it_stays_and_what_needs_it_fails(
     operation: Operation, tmp_path: Path
 ) -> None:
-    async def main() -> None:
-        files = Files(tmp_path, "raid0")
-        await files.create()
-        async with files.open() as array:
-            await trio.sleep(30)
-            files.truncate()
-            if operation is nothing:
-                await nothing(files)
-            else:
-                with pytest.raises(RaidxError, match=r"has become shorter|lacks the newest"):
-                    await operation(files)
-            assert not array.member_set.lost
-            assert 0 < await files.check_reads() < len(files.model) // (64 << 10)
-            with pytest.raises(RaidxError):
-                await array.write(0, files.model)
-            with pytest.raises(RaidxError):
-                await array.flush()
-            files.truncate(SIZE)  # does not bring it back
-            assert await files.check_reads()
-            with pytest.raises(RaidxError):
-                await array.flush()
-
-    run(main)
+    files = Files(tmp_path, "raid0")
+    await files.create()
+    async with files.open() as array:
+        await trio.sleep(30)
+        files.truncate()
+        if operation is nothing:
+            await nothing(files)
+        else:
+            with pytest.raises(RaidxError, match=r"has become shorter|lacks the newest"):
+                await operation(files)
+        assert not array.member_set.lost
+        assert 0 < await files.check_reads() < len(files.model) // (64 << 10)
+        with pytest.raises(RaidxError):
+            await array.write(0, files.model)
+        with pytest.raises(RaidxError):
+            await array.flush()
+        files.truncate(SIZE)  # does not bring it back
+        assert await files.check_reads()
+        with pytest.raises(RaidxError):
+            await array.flush()
 
 
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "raid0"])
-def test_one_that_was_cut_off_while_it_was_away_does_not_come_back(
+async def test_one_that_was_cut_off_while_it_was_away_does_not_come_back(
     layout: str, tmp_path: Path
 ) -> None:
-    async def main() -> None:
-        files = Files(tmp_path, layout)
-        await files.create()
-        async with files.open(CUT) as array:
-            await array.write(0, files.model[:CHUNK])
-        files.truncate()
-        async with files.open() as array:
-            assert array.member_set.lost == {CUT}
-            assert any(files.paths[CUT] in warning for warning in array.warnings)
-            assert not await files.check_reads()
-
-    run(main)
+    files = Files(tmp_path, layout)
+    await files.create()
+    async with files.open(CUT) as array:
+        await array.write(0, files.model[:CHUNK])
+    files.truncate()
+    async with files.open() as array:
+        assert array.member_set.lost == {CUT}
+        assert any(files.paths[CUT] in warning for warning in array.warnings)
+        assert not await files.check_reads()
 
 
-def test_a_path_that_does_not_lead_to_its_member_is_said_and_nothing_more(tmp_path: Path) -> None:
-    async def main() -> None:
-        files = Files(tmp_path, "raid5")
-        await files.create()
-        async with files.open() as array:
-            moved, deleted, replaced, stays = files.paths
-            os.rename(moved, f"{moved}.new")
-            os.unlink(deleted)
-            os.rename(replaced, f"{replaced}.old")
-            create_file(replaced, SIZE)
-            await nothing(files)
-            warnings = "\n".join(array.status()["warnings"])
-            assert f"{moved}: the path does not lead to the member any more" in warnings
-            assert f"{deleted}: the file was deleted" in warnings
-            assert f"{replaced}: the path leads to something else" in warnings
-            assert stays not in warnings
-            assert array.status()["state"] == "clean"
-            os.rename(f"{moved}.new", moved)
-            await nothing(files)
-            assert moved not in "\n".join(array.status()["warnings"])
+async def test_a_path_that_does_not_lead_to_its_member_is_said_and_nothing_more(
+    tmp_path: Path,
+) -> None:
+    files = Files(tmp_path, "raid5")
+    await files.create()
+    async with files.open() as array:
+        moved, deleted, replaced, stays = files.paths
+        os.rename(moved, f"{moved}.new")
+        os.unlink(deleted)
+        os.rename(replaced, f"{replaced}.old")
+        create_file(replaced, SIZE)
+        await nothing(files)
+        warnings = "\n".join(array.status()["warnings"])
+        assert f"{moved}: the path does not lead to the member any more" in warnings
+        assert f"{deleted}: the file was deleted" in warnings
+        assert f"{replaced}: the path leads to something else" in warnings
+        assert stays not in warnings
+        assert array.status()["state"] == "clean"
+        os.rename(f"{moved}.new", moved)
+        await nothing(files)
+        assert moved not in "\n".join(array.status()["warnings"])
 
-    run(main)
 
-
-def test_a_flush_looks_at_members_that_it_need_not_flush() -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-            await rig.put(0, noise(len(rig.model)))
-            await rig.running.flush()
-            rig.members[2].shorten(MIB)
-            await rig.running.flush()
-            assert rig.running.member_set.lost == {2}
-            await rig.compare()
-
-    run(main)
+async def test_a_flush_looks_at_members_that_it_need_not_flush() -> None:
+    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+        await rig.put(0, noise(len(rig.model)))
+        await rig.running.flush()
+        rig.members[2].shorten(MIB)
+        await rig.running.flush()
+        assert rig.running.member_set.lost == {2}
+        await rig.compare()

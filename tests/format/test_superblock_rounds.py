@@ -84,7 +84,7 @@ def test_who_hangs_is_reported_after_the_time_out() -> None:
     assert write_round(members, config(), 5.0) == {NAMES[1]}
 
 
-def test_a_slot_that_an_overdue_superblock_may_still_reach_is_not_written() -> None:
+async def test_a_slot_that_an_overdue_superblock_may_still_reach_is_not_written() -> None:
     """Else the older one would land over the newer one, with the same number."""
 
     class Stuck(RamMember):
@@ -96,16 +96,13 @@ def test_a_slot_that_an_overdue_superblock_may_still_reach_is_not_written() -> N
                 await trio.sleep_forever()
             await super().writev(offset_bytes, buffers)
 
-    async def main() -> None:
-        members: dict[str, Member] = {NAMES[0]: ram(), NAMES[1]: Stuck(SIZE, name="slow")}
-        async with trio.open_nursery() as nursery:
-            patience = Patience(5.0, nursery)
-            for events in (1, 2):
-                round_config = config(events=events)
-                assert await write_config(members, round_config, patience) == {NAMES[1]}
-            nursery.cancel_scope.cancel()
-
-    run(main)
+    members: dict[str, Member] = {NAMES[0]: ram(), NAMES[1]: Stuck(SIZE, name="slow")}
+    async with trio.open_nursery() as nursery:
+        patience = Patience(5.0, nursery)
+        for events in (1, 2):
+            round_config = config(events=events)
+            assert await write_config(members, round_config, patience) == {NAMES[1]}
+        nursery.cancel_scope.cancel()
 
 
 def test_a_round_heals_two_damaged_slots() -> None:
@@ -218,26 +215,23 @@ def test_what_is_not_known_is_refused_and_does_not_give_way_to_the_slot_before(
     assert bytes(member.memory) == before
 
 
-def test_an_array_is_not_started_as_if_a_member_of_a_newer_raidx_were_absent() -> None:
+async def test_an_array_is_not_started_as_if_a_member_of_a_newer_raidx_were_absent() -> None:
     """Without it, a member would count that the newer raidx had excluded: acknowledged bytes."""
 
-    async def main() -> None:
-        members = [ram(name=f"m{n}") for n in range(2)]
-        await create_array(members, "raid1", name="disk", now_s=0, chunk_bytes=4096)
-        slots = [await read_slots(member) for member in members]
-        for slot in slots[0]:
-            if slot.superblock is not None:
-                content = encode_superblock(slot.superblock)
-                at = slot.number * SUPERBLOCK_SLOT_BYTES
-                members[0].memory[at : at + len(content)] = resigned(content, {10: b"\x01"})
-        before = [bytes(member.memory) for member in members]
-        for given in (members, members[::-1]):
-            with pytest.raises(OtherVersionError, match=r"m0: format 1\.1 is newer"):
-                async with open_array(given):
-                    raise AssertionError("it starts")
-        assert [bytes(member.memory) for member in members] == before
-
-    run(main)
+    members = [ram(name=f"m{n}") for n in range(2)]
+    await create_array(members, "raid1", name="disk", now_s=0, chunk_bytes=4096)
+    slots = [await read_slots(member) for member in members]
+    for slot in slots[0]:
+        if slot.superblock is not None:
+            content = encode_superblock(slot.superblock)
+            at = slot.number * SUPERBLOCK_SLOT_BYTES
+            members[0].memory[at : at + len(content)] = resigned(content, {10: b"\x01"})
+    before = [bytes(member.memory) for member in members]
+    for given in (members, members[::-1]):
+        with pytest.raises(OtherVersionError, match=r"m0: format 1\.1 is newer"):
+            async with open_array(given):
+                raise AssertionError("it starts")
+    assert [bytes(member.memory) for member in members] == before
 
 
 def test_a_round_is_never_for_the_excluded() -> None:

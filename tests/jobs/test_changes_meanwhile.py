@@ -10,7 +10,6 @@ import trio
 
 from raidx_fuse.errors import RaidxError, Reason
 from raidx_fuse.jobs.rebuild import Rebuild
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.reasons import because
 from tests.support.spy import spying
 from tests.support.unlike import UnlikeRig, play
@@ -79,114 +78,104 @@ def test_a_growth_whose_end_fails_opens_the_bundles_that_superblocks_may_count()
 
 
 @pytest.mark.parametrize("layout", ["raid4", "raidx-copy"])
-def test_a_new_member_that_is_removed_before_it_has_its_role_ends_the_growth(layout: str) -> None:
-    async def main() -> None:
-        async with spying(layout, 4, chunk_bytes=CHUNK, stripes=200) as rig:
-            array = rig.running
-            await rig.put(0, random.Random(1).randbytes(len(rig.model)))
-            journal: Any = array.context.journal
-            drain = journal.drain
+async def test_a_new_member_that_is_removed_before_it_has_its_role_ends_the_growth(
+    layout: str,
+) -> None:
+    async with spying(layout, 4, chunk_bytes=CHUNK, stripes=200) as rig:
+        array = rig.running
+        await rig.put(0, random.Random(1).randbytes(len(rig.model)))
+        journal: Any = array.context.journal
+        drain = journal.drain
 
-            async def drain_and_be_overtaken(*args: Any) -> None:
-                await drain(*args)
-                for uuid in list(array.member_set.spares):
-                    await array.remove_disk(uuid)
+        async def drain_and_be_overtaken(*args: Any) -> None:
+            await drain(*args)
+            for uuid in list(array.member_set.spares):
+                await array.remove_disk(uuid)
 
-            journal.drain = drain_and_be_overtaken
-            with pytest.raises(RaidxError, check=because(Reason.MEMBER_FAILED)):
-                await array.grow([rig.new_member()])
-            journal.drain = drain
-            assert len(array.member_set.config.members) == 4
-            assert not array.jobs.running()
-            await rig.compare()
-            await rig.close()
-            await rig.open()
-            await rig.compare()
-
-    run(main)
-
-
-def test_a_spare_that_is_removed_before_it_has_its_role_gets_none() -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=200) as rig:
-            array = rig.running
-            await rig.put(0, random.Random(1).randbytes(len(rig.model)))
-            await array.add_spare(rig.new_member())
-            journal: Any = array.context.journal
-            drain = journal.drain
-
-            async def drain_and_be_overtaken(*args: Any) -> None:
-                await drain(*args)
-                for uuid in list(array.member_set.spares):
-                    await array.remove_disk(uuid)
-
-            journal.drain = drain_and_be_overtaken
-            await array.fail_disk(1)
-            await trio.sleep(5)
-            assert array.member_set.config.record(1).state == "failed"
-            assert array.member_set.queues[1] is None
-            assert not array.jobs.running()
-            await rig.compare()
-
-    run(main)
+        journal.drain = drain_and_be_overtaken
+        with pytest.raises(RaidxError, check=because(Reason.MEMBER_FAILED)):
+            await array.grow([rig.new_member()])
+        journal.drain = drain
+        assert len(array.member_set.config.members) == 4
+        assert not array.jobs.running()
+        await rig.compare()
+        await rig.close()
+        await rig.open()
+        await rig.compare()
 
 
-def test_a_spare_takes_the_role_that_a_refused_replacement_leaves_vacant() -> None:
+async def test_a_spare_that_is_removed_before_it_has_its_role_gets_none() -> None:
+    async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=200) as rig:
+        array = rig.running
+        await rig.put(0, random.Random(1).randbytes(len(rig.model)))
+        await array.add_spare(rig.new_member())
+        journal: Any = array.context.journal
+        drain = journal.drain
+
+        async def drain_and_be_overtaken(*args: Any) -> None:
+            await drain(*args)
+            for uuid in list(array.member_set.spares):
+                await array.remove_disk(uuid)
+
+        journal.drain = drain_and_be_overtaken
+        await array.fail_disk(1)
+        await trio.sleep(5)
+        assert array.member_set.config.record(1).state == "failed"
+        assert array.member_set.queues[1] is None
+        assert not array.jobs.running()
+        await rig.compare()
+
+
+async def test_a_spare_takes_the_role_that_a_refused_replacement_leaves_vacant() -> None:
     """While the role was promised to the replacement, the spare had to wait."""
 
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=200) as rig:
-            array = rig.running
-            await rig.put(0, random.Random(1).randbytes(len(rig.model)))
-            await array.fail_disk(1)
-            broken = rig.new_member()
-            broken.error(("write",))
-            refused = False
+    async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=200) as rig:
+        array = rig.running
+        await rig.put(0, random.Random(1).randbytes(len(rig.model)))
+        await array.fail_disk(1)
+        broken = rig.new_member()
+        broken.error(("write",))
+        refused = False
 
-            async def replace() -> None:
-                nonlocal refused
-                with pytest.raises(RaidxError):
-                    await array.replace_disk(1, broken)
-                refused = True
+        async def replace() -> None:
+            nonlocal refused
+            with pytest.raises(RaidxError):
+                await array.replace_disk(1, broken)
+            refused = True
 
-            async with trio.open_nursery() as nursery, array.membership.attaching:
-                nursery.start_soon(replace)
-                await trio.sleep(1)
-                rig.members[1] = rig.new_member()
-                await array.add_spare(rig.members[1])
-                assert not refused
-            await trio.sleep(60)
-            assert array.member_set.config.record(1).state == "active"
-            assert not array.member_set.spares
-            await rig.compare()
-
-    run(main)
+        async with trio.open_nursery() as nursery, array.membership.attaching:
+            nursery.start_soon(replace)
+            await trio.sleep(1)
+            rig.members[1] = rig.new_member()
+            await array.add_spare(rig.members[1])
+            assert not refused
+        await trio.sleep(60)
+        assert array.member_set.config.record(1).state == "active"
+        assert not array.member_set.spares
+        await rig.compare()
 
 
-def test_a_member_that_fails_while_its_rebuild_ends_stays_failed() -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=200) as rig:
-            array = rig.running
-            await rig.put(0, random.Random(1).randbytes(len(rig.model)))
-            await array.fail_disk(1)
-            job = (await array.replace_disk(1, new := rig.new_member()))["job"]
-            rig.members[1] = new
-            rebuild = next(each for each in array.jobs.running() if each.job_id == job)
-            assert isinstance(rebuild, Rebuild)
-            checkpoint = rebuild.checkpoint
+async def test_a_member_that_fails_while_its_rebuild_ends_stays_failed() -> None:
+    async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=200) as rig:
+        array = rig.running
+        await rig.put(0, random.Random(1).randbytes(len(rig.model)))
+        await array.fail_disk(1)
+        job = (await array.replace_disk(1, new := rig.new_member()))["job"]
+        rig.members[1] = new
+        rebuild = next(each for each in array.jobs.running() if each.job_id == job)
+        assert isinstance(rebuild, Rebuild)
+        checkpoint = rebuild.checkpoint
 
-            async def checkpoint_and_fail() -> None:
-                await checkpoint()
-                array.member_set.fail(1, "it broke while the last checkpoint was written")
+        async def checkpoint_and_fail() -> None:
+            await checkpoint()
+            array.member_set.fail(1, "it broke while the last checkpoint was written")
 
-            rebuild.checkpoint = checkpoint_and_fail  # type: ignore[method-assign]
-            await rebuild.finished.wait()
-            assert array.member_set.config.record(1).state == "failed"
-            assert array.member_set.lost == {1}
-            await rig.put(0, random.Random(2).randbytes(len(rig.model)))
-            await rig.close()
-            await rig.open()
-            assert rig.running.member_set.lost == {1}
-            await rig.compare()
-
-    run(main)
+        rebuild.checkpoint = checkpoint_and_fail  # type: ignore[method-assign]
+        await rebuild.finished.wait()
+        assert array.member_set.config.record(1).state == "failed"
+        assert array.member_set.lost == {1}
+        await rig.put(0, random.Random(2).randbytes(len(rig.model)))
+        await rig.close()
+        await rig.open()
+        assert rig.running.member_set.lost == {1}
+        await rig.compare()

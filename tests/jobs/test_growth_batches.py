@@ -58,21 +58,20 @@ async def bandwidth_share(layout: str, added: int) -> float:
         ("ram hdd ssd ssd", 64),
     ],
 )
-def test_a_granule_is_long_on_rotating_disks_and_short_on_others(names: str, rows: int) -> None:
-    async def body() -> None:
-        members = [
-            ModelMember(BlankMember(MEMBER_BYTES << 1, name=f"d{n}"), make_model(name), seed=n)
-            for n, name in enumerate(names.split())
-        ]
-        await create_array(
-            members, "raid5", name="g", now_s=0, chunk_bytes=4096, overwrite_signature=True
-        )
-        async with open_array(members) as array:
-            layout = array.grow_operation.wider(1)
-            assert layout.mapping.rules[-1] is not None
-            assert layout.mapping.rules[-1][0] == rows
-
-    run(body)
+async def test_a_granule_is_long_on_rotating_disks_and_short_on_others(
+    names: str, rows: int
+) -> None:
+    members = [
+        ModelMember(BlankMember(MEMBER_BYTES << 1, name=f"d{n}"), make_model(name), seed=n)
+        for n, name in enumerate(names.split())
+    ]
+    await create_array(
+        members, "raid5", name="g", now_s=0, chunk_bytes=4096, overwrite_signature=True
+    )
+    async with open_array(members) as array:
+        layout = array.grow_operation.wider(1)
+        assert layout.mapping.rules[-1] is not None
+        assert layout.mapping.rules[-1][0] == rows
 
 
 def test_a_window_that_began_in_an_idle_time_ends_when_users_ask() -> None:

@@ -21,58 +21,52 @@ WIDTHS = {"raid1": 2, "raidx-zero": 3, "raidx-copy": 3, "xcode": 5, "pcode": 4, 
 
 
 @pytest.mark.parametrize("layout", sorted(set(LAYOUTS) - {"raid0", "raidx-zero", "mcpod"}))
-def test_a_scrub_runs_when_the_last_one_is_long_ago_over_several_mounts(layout: str) -> None:
-    async def scenario() -> None:
-        width = WIDTHS.get(layout, 5)
-        members = [RamMember(16 * MIB, name=f"ram{number}") for number in range(width)]
-        await create_array(members, layout, chunk_bytes=CHUNK, name="scrubbed", now_s=0)
+async def test_a_scrub_runs_when_the_last_one_is_long_ago_over_several_mounts(layout: str) -> None:
+    width = WIDTHS.get(layout, 5)
+    members = [RamMember(16 * MIB, name=f"ram{number}") for number in range(width)]
+    await create_array(members, layout, chunk_bytes=CHUNK, name="scrubbed", now_s=0)
 
-        def scrubs(array: Array) -> list[Mapping[str, Any]]:
-            return [job for job in array.jobs.list() if job["kind"] == "scrub"]
+    def scrubs(array: Array) -> list[Mapping[str, Any]]:
+        return [job for job in array.jobs.list() if job["kind"] == "scrub"]
 
+    async with open_array(members) as array:
+        await array.write(0, bytes(MIB))
+        assert array.get("scrub_each_s") == 7 * 86400
+        name = "tuner.scrub" if layout == "raidx-copy" else "scrub_each_s"
+        await array.set(name, "500s")  # the earlier name means the same
+        assert array.member_set.config.settings["tuner.scrub"] == 500.0
+        await trio.sleep(300)
+        assert not scrubs(array)
+    async with open_array(members) as array:
+        assert array.get("tuner.scrub") == array.get("scrub_each_s") == 500.0
+        await trio.sleep(150)
+        assert not scrubs(array)
+        assert 440 <= array.regular_scrub.since_scrub_s <= 460
+        await trio.sleep(100)
+        (job,) = scrubs(array)
+        assert (job["state"], job["mismatches"], job["repair"]) == ("done", 0, False)
+        assert job["done"] >= MIB
+        assert array.regular_scrub.since_scrub_s <= 60
+        assert array.status()["last_scrub"]["state"] == "done"
+        await trio.sleep(250)
+        await array.jobs.wait(await array.start_scrub(repair=False))
+        await trio.sleep(450)
+        assert len(scrubs(array)) == 2, "one by hand counts"
+        await array.set("scrub_each_s", "0")
+        await trio.sleep(1250)
+        assert len(scrubs(array)) == 2
+
+
+async def test_a_crash_costs_an_eighth_of_the_interval_at_most() -> None:
+    members = [RamMember(16 * MIB, name=f"ram{number}") for number in range(3)]
+    await create_array(members, "raid5", chunk_bytes=CHUNK, name="crashing", now_s=0)
+    for _ in range(3):
         async with open_array(members) as array:
-            await array.write(0, bytes(MIB))
-            assert array.get("scrub_each_s") == 7 * 86400
-            name = "tuner.scrub" if layout == "raidx-copy" else "scrub_each_s"
-            await array.set(name, "500s")  # the earlier name means the same
-            assert array.member_set.config.settings["tuner.scrub"] == 500.0
-            await trio.sleep(300)
-            assert not scrubs(array)
-        async with open_array(members) as array:
-            assert array.get("tuner.scrub") == array.get("scrub_each_s") == 500.0
-            await trio.sleep(150)
-            assert not scrubs(array)
-            assert 440 <= array.regular_scrub.since_scrub_s <= 460
-            await trio.sleep(100)
-            (job,) = scrubs(array)
-            assert (job["state"], job["mismatches"], job["repair"]) == ("done", 0, False)
-            assert job["done"] >= MIB
-            assert array.regular_scrub.since_scrub_s <= 60
-            assert array.status()["last_scrub"]["state"] == "done"
-            await trio.sleep(250)
-            await array.jobs.wait(await array.start_scrub(repair=False))
-            await trio.sleep(450)
-            assert len(scrubs(array)) == 2, "one by hand counts"
-            await array.set("scrub_each_s", "0")
-            await trio.sleep(1250)
-            assert len(scrubs(array)) == 2
-
-    run(scenario)
-
-
-def test_a_crash_costs_an_eighth_of_the_interval_at_most() -> None:
-    async def scenario() -> None:
-        members = [RamMember(16 * MIB, name=f"ram{number}") for number in range(3)]
-        await create_array(members, "raid5", chunk_bytes=CHUNK, name="crashing", now_s=0)
-        for _ in range(3):
-            async with open_array(members) as array:
-                await array.set("scrub_each_s", "1000s")
-                await trio.sleep(500)
-                ended = array.status()["last_scrub"]
-                array.end_superblocks()  # nothing is saved from here on
-        assert ended is not None
-
-    run(scenario)
+            await array.set("scrub_each_s", "1000s")
+            await trio.sleep(500)
+            ended = array.status()["last_scrub"]
+            array.end_superblocks()  # nothing is saved from here on
+    assert ended is not None
 
 
 def test_a_setting_without_effect_is_not_accepted() -> None:

@@ -11,7 +11,6 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.members.base import Member, WrapperMember
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import (
     FLUSH,
     READ,
@@ -72,143 +71,128 @@ def old_or_new(got: bytes, old: bytes, new: bytes) -> None:
         assert sector in (old[at : at + 512], new[at : at + 512]), f"a third value at byte {at}"
 
 
-def test_a_resync_visits_the_dirty_regions_only() -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=STRIPES) as rig:
-            await rig.running.set("journal", "none")
-            await rig.put(0, noise(len(rig.model), 1))
-            await rig.in_place()
-            await trio.sleep(30)  # all quiet: the regions are clean again
-            per_region = rig.running.context.dirty_bitmap.per_region
-            assert per_region * 10 < STRIPES
-            crash = Crash(rig)
-            at = (per_region * 5 + 3) * 3 * CHUNK
-            await rig.put(at, noise(512, 2))
-            rig.log.hook = None
-            data = rig.data
-        log = Log()
-        members: list[Member] = [SpyMember(m, log) for m in members_from(crash.pictures[-1])]
-        async with open_array(members) as array:
-            (job,) = array.jobs.running()
-            assert job.kind == "resync"
-            await job.finished.wait()
-            first = data.offset + per_region * 5 * CHUNK
-            touched = log.of(READ, data) + log.of(WRITE, data)
-            assert touched
-            for touch in touched:
-                assert first <= touch.offset_bytes < first + per_region * CHUNK
-                assert touch.offset_bytes + touch.size_bytes <= first + per_region * CHUNK
-            assert log.bytes_of(READ, data) <= 4 * per_region * CHUNK
-            assert log.bytes_of(WRITE, data) <= 2 * CHUNK, "only what differs is written"
-            assert array.status()["state"] == "clean"
-            job_id = await array.start_scrub(repair=False)
-            assert (await array.jobs.wait(job_id))["mismatches"] == 0
-
-    run(main)
+async def test_a_resync_visits_the_dirty_regions_only() -> None:
+    async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=STRIPES) as rig:
+        await rig.running.set("journal", "none")
+        await rig.put(0, noise(len(rig.model), 1))
+        await rig.in_place()
+        await trio.sleep(30)  # all quiet: the regions are clean again
+        per_region = rig.running.context.dirty_bitmap.per_region
+        assert per_region * 10 < STRIPES
+        crash = Crash(rig)
+        at = (per_region * 5 + 3) * 3 * CHUNK
+        await rig.put(at, noise(512, 2))
+        rig.log.hook = None
+        data = rig.data
+    log = Log()
+    members: list[Member] = [SpyMember(m, log) for m in members_from(crash.pictures[-1])]
+    async with open_array(members) as array:
+        (job,) = array.jobs.running()
+        assert job.kind == "resync"
+        await job.finished.wait()
+        first = data.offset + per_region * 5 * CHUNK
+        touched = log.of(READ, data) + log.of(WRITE, data)
+        assert touched
+        for touch in touched:
+            assert first <= touch.offset_bytes < first + per_region * CHUNK
+            assert touch.offset_bytes + touch.size_bytes <= first + per_region * CHUNK
+        assert log.bytes_of(READ, data) <= 4 * per_region * CHUNK
+        assert log.bytes_of(WRITE, data) <= 2 * CHUNK, "only what differs is written"
+        assert array.status()["state"] == "clean"
+        job_id = await array.start_scrub(repair=False)
+        assert (await array.jobs.wait(job_id))["mismatches"] == 0
 
 
 @pytest.mark.parametrize("end", ["unmount", "power cut"])
-def test_what_is_resynced_is_not_resynced_again_at_the_next_mount(end: str) -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=STRIPES) as rig:
-            await rig.running.set("journal", "none")
-            await rig.put(0, noise(len(rig.model), 1))
-            pictures = rig.images()
-        members: list[Member] = list(members_from(pictures))
-        async with open_array(members) as array:
-            dirty = array.context.dirty_bitmap
-            await array.set("speed_max", "128KiB")
-            before = dirty.pending_regions()
-            assert before > 10
-            await trio.sleep(125)
-            (job,) = array.jobs.running()
-            done = job.done_bytes / job.total_bytes
-            assert 0.3 < done < 0.9, job.status()
-            if end == "power cut":
-                members = list(members_from([bytes(m.memory) for m in members]))  # type: ignore[attr-defined]
-        async with open_array(members) as array:
-            left = array.context.dirty_bitmap.pending_regions()
-            assert before * (1 - done) <= left <= before * (1 - done) + 2
-            await array.set("speed_max", "0")
-            await settle(array)
-            assert (await array.jobs.wait(await array.start_scrub(repair=False)))["mismatches"] == 0
-            assert await content(array) == bytes(rig.model)
-
-    run(main)
+async def test_what_is_resynced_is_not_resynced_again_at_the_next_mount(end: str) -> None:
+    async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=STRIPES) as rig:
+        await rig.running.set("journal", "none")
+        await rig.put(0, noise(len(rig.model), 1))
+        pictures = rig.images()
+    members: list[Member] = list(members_from(pictures))
+    async with open_array(members) as array:
+        dirty = array.context.dirty_bitmap
+        await array.set("speed_max", "128KiB")
+        before = dirty.pending_regions()
+        assert before > 10
+        await trio.sleep(125)
+        (job,) = array.jobs.running()
+        done = job.done_bytes / job.total_bytes
+        assert 0.3 < done < 0.9, job.status()
+        if end == "power cut":
+            members = list(members_from([bytes(m.memory) for m in members]))  # type: ignore[attr-defined]
+    async with open_array(members) as array:
+        left = array.context.dirty_bitmap.pending_regions()
+        assert before * (1 - done) <= left <= before * (1 - done) + 2
+        await array.set("speed_max", "0")
+        await settle(array)
+        assert (await array.jobs.wait(await array.start_scrub(repair=False)))["mismatches"] == 0
+        assert await content(array) == bytes(rig.model)
 
 
-def test_a_clean_unmount_leaves_nothing_to_resync() -> None:
-    async def main() -> None:
-        async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
-            await rig.put(0, noise(9 * CHUNK))
-            await rig.close()
-            await rig.open()
-            assert not rig.running.jobs.running()
-            assert rig.running.context.dirty_bitmap.pending_regions() == 0
-
-    run(main)
+async def test_a_clean_unmount_leaves_nothing_to_resync() -> None:
+    async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
+        await rig.put(0, noise(9 * CHUNK))
+        await rig.close()
+        await rig.open()
+        assert not rig.running.jobs.running()
+        assert rig.running.context.dirty_bitmap.pending_regions() == 0
 
 
 @pytest.mark.parametrize("mode", ["none", "partial"])
-def test_a_crash_and_a_lost_member_at_once(mode: str) -> None:
+async def test_a_crash_and_a_lost_member_at_once(mode: str) -> None:
     """The journal closes the write hole; without it such a start is refused by default."""
 
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-            await rig.running.set("journal", mode)
-            await rig.put(0, noise(len(rig.model), 1))
-            await rig.in_place()
-            await trio.sleep(30)
-            old = bytes(rig.model)
-            crash = Crash(rig)
-            await rig.put(2 * CHUNK + 512, noise(700, 2))
-            await crash.stop()
-            new = bytes(rig.model)
-        for picture in crash.pictures:
-            for lost in range(4):
-                left = [image for role, image in enumerate(picture) if role != lost]
-                refusal = ""
-                try:
-                    async with restarted(left) as array:
-                        old_or_new(await content(array), old, new)
-                except RaidxError as error:
-                    refusal = str(error)
-                if refusal:
-                    assert mode == "none", refusal
-                    assert "--start-degraded" in refusal
-                    async with restarted(left, start_degraded=True) as array:
-                        assert array.status()["state"] == "degraded"
-                        got = await content(array)
-                        assert got[6 * CHUNK :] == old[6 * CHUNK :]
-
-    run(main)
+    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+        await rig.running.set("journal", mode)
+        await rig.put(0, noise(len(rig.model), 1))
+        await rig.in_place()
+        await trio.sleep(30)
+        old = bytes(rig.model)
+        crash = Crash(rig)
+        await rig.put(2 * CHUNK + 512, noise(700, 2))
+        await crash.stop()
+        new = bytes(rig.model)
+    for picture in crash.pictures:
+        for lost in range(4):
+            left = [image for role, image in enumerate(picture) if role != lost]
+            refusal = ""
+            try:
+                async with restarted(left) as array:
+                    old_or_new(await content(array), old, new)
+            except RaidxError as error:
+                refusal = str(error)
+            if refusal:
+                assert mode == "none", refusal
+                assert "--start-degraded" in refusal
+                async with restarted(left, start_degraded=True) as array:
+                    assert array.status()["state"] == "degraded"
+                    got = await content(array)
+                    assert got[6 * CHUNK :] == old[6 * CHUNK :]
 
 
-def test_what_is_zeroed_is_durable_before_the_regions_are_forgotten() -> None:
+async def test_what_is_zeroed_is_durable_before_the_regions_are_forgotten() -> None:
     """A cut would leave it where zeros are relied on, and parity does not know of it."""
 
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=64) as rig:
-            await rig.put(0, noise(9 * CHUNK, 1))
-            await rig.running.flush()
-            bitmap = rig.running.member_set.config.regions.bitmap
-            data, picture = rig.data, rig.images()
-        log = Log()
-        members: list[Member] = [SpyMember(m, log) for m in members_from(picture)]
-        async with open_array(members) as array:
-            (resync,) = array.jobs.running()
-            await resync.finished.wait()
-            for member in members:
-                mine = [touch for touch in log.touches if touch.member == member.path]
-                zeroed = max(at for at, t in enumerate(mine) if t.offset_bytes >= data.offset)
-                cleared = next(
-                    at
-                    for at, t in enumerate(mine)
-                    if t.kind == WRITE and at > zeroed and t.offset_bytes - bitmap.offset >= 0
-                )
-                assert FLUSH in {touch.kind for touch in mine[zeroed:cleared]}, member.path
-
-    run(main)
+    async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=64) as rig:
+        await rig.put(0, noise(9 * CHUNK, 1))
+        await rig.running.flush()
+        bitmap = rig.running.member_set.config.regions.bitmap
+        data, picture = rig.data, rig.images()
+    log = Log()
+    members: list[Member] = [SpyMember(m, log) for m in members_from(picture)]
+    async with open_array(members) as array:
+        (resync,) = array.jobs.running()
+        await resync.finished.wait()
+        for member in members:
+            mine = [touch for touch in log.touches if touch.member == member.path]
+            zeroed = max(at for at, t in enumerate(mine) if t.offset_bytes >= data.offset)
+            cleared = next(
+                at
+                for at, t in enumerate(mine)
+                if t.kind == WRITE and at > zeroed and t.offset_bytes - bitmap.offset >= 0
+            )
+            assert FLUSH in {touch.kind for touch in mine[zeroed:cleared]}, member.path
 
 
 class Punchless(WrapperMember):
@@ -225,20 +209,17 @@ class Punchless(WrapperMember):
 
 
 @pytest.mark.parametrize("hangs", [True, False])
-def test_a_member_that_cannot_punch_a_hole_does_not_stop_the_resync(hangs: bool) -> None:
+async def test_a_member_that_cannot_punch_a_hole_does_not_stop_the_resync(hangs: bool) -> None:
     """What hangs is failed, as it must not come through later; an error is written over."""
 
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=64) as rig:
-            await rig.put(0, noise(9 * CHUNK, 1))
-            await rig.running.flush()
-            old, picture = bytes(rig.model), rig.images()
-        members: list[Member] = [*members_from(picture)]
-        members[1] = Punchless(members[1], hangs)
-        async with open_array(members) as array:
-            await settle(array)
-            assert array.member_set.lost == ({1} if hangs else set())
-            assert array.context.dirty_bitmap.pending_regions() == 0
-            assert await content(array) == old
-
-    run(main)
+    async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=64) as rig:
+        await rig.put(0, noise(9 * CHUNK, 1))
+        await rig.running.flush()
+        old, picture = bytes(rig.model), rig.images()
+    members: list[Member] = [*members_from(picture)]
+    members[1] = Punchless(members[1], hangs)
+    async with open_array(members) as array:
+        await settle(array)
+        assert array.member_set.lost == ({1} if hangs else set())
+        assert array.context.dirty_bitmap.pending_regions() == 0
+        assert await content(array) == old

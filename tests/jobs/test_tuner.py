@@ -306,16 +306,13 @@ def test_all_that_is_used_may_go_to_a_member_that_answers_at_once() -> None:
     run(with_array, [("hdd", 16), ("ssd", 16)], scenario, "raidx-zero", 4 * MIB)
 
 
-def test_a_layout_with_fixed_places_has_no_tuner() -> None:
-    async def scenario() -> None:
-        members = [RamMember(4 * MIB, name=f"ram{n}") for n in range(3)]
-        await create_array(members, "raid5", chunk_bytes=CHUNK, name="plain", now_s=0)
-        async with open_array(members) as array:
-            assert array.status()["tuner"] is None
-            with pytest.raises(NotWithLayoutError):
-                array.start_tuning()
-
-    run(scenario)
+async def test_a_layout_with_fixed_places_has_no_tuner() -> None:
+    members = [RamMember(4 * MIB, name=f"ram{n}") for n in range(3)]
+    await create_array(members, "raid5", chunk_bytes=CHUNK, name="plain", now_s=0)
+    async with open_array(members) as array:
+        assert array.status()["tuner"] is None
+        with pytest.raises(NotWithLayoutError):
+            array.start_tuning()
 
 
 def test_a_balanced_array_moves_chunks_that_are_used_otherwise_than_before() -> None:

@@ -24,7 +24,6 @@ from raidx_fuse.journal.announce import announce, retract
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.superblocks import config
 
 MIB = 1 << 20
@@ -88,35 +87,34 @@ def test_a_feature_that_is_not_known_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("layout", ["raid5", "raidx-parity"])
-def test_it_is_durable_when_it_returns_and_outlives_every_change_of_the_layout(layout: str) -> None:
-    async def main() -> None:
-        members = await made(layout, 4)
-        async with open_array(members) as array:
-            await array.write(0, b"x" * 50_000)
-            await announce(array.member_set, TRIED)
-            assert await needs(members) == {(TRIED,)}
-            await announce(array.member_set, TRIED)
-            members.append(RamMember(2 * MIB, name="more"))
-            await array.grow(members[-1:])
+async def test_it_is_durable_when_it_returns_and_outlives_every_change_of_the_layout(
+    layout: str,
+) -> None:
+    members = await made(layout, 4)
+    async with open_array(members) as array:
+        await array.write(0, b"x" * 50_000)
+        await announce(array.member_set, TRIED)
+        assert await needs(members) == {(TRIED,)}
+        await announce(array.member_set, TRIED)
+        members.append(RamMember(2 * MIB, name="more"))
+        await array.grow(members[-1:])
+        assert await needs(members) == {(TRIED,)}
+        await ended(array)
+    async with open_array(members) as array:
+        assert array.member_set.config.needs == (TRIED,)
+        if layout == "raid5":
+            members.append(RamMember(2 * MIB, name="last"))
+            await array.restripe(members[-1:], "rdp", {})
             assert await needs(members) == {(TRIED,)}
             await ended(array)
-        async with open_array(members) as array:
-            assert array.member_set.config.needs == (TRIED,)
-            if layout == "raid5":
-                members.append(RamMember(2 * MIB, name="last"))
-                await array.restripe(members[-1:], "rdp", {})
-                assert await needs(members) == {(TRIED,)}
-                await ended(array)
-                assert array.member_set.config.layout == "rdp"
-            members.append(RamMember(2 * MIB, name="other"))
-            await array.replace_disk(1, members[-1])
-            await ended(array)
-            assert await needs(members) == {(TRIED,)}
-            await retract(array.context.journal, array.member_set, TRIED)
-            assert await needs(members) == {()}
-            assert bytes(await array.read(0, 50_000)) == b"x" * 50_000
-
-    run(main)
+            assert array.member_set.config.layout == "rdp"
+        members.append(RamMember(2 * MIB, name="other"))
+        await array.replace_disk(1, members[-1])
+        await ended(array)
+        assert await needs(members) == {(TRIED,)}
+        await retract(array.context.journal, array.member_set, TRIED)
+        assert await needs(members) == {()}
+        assert bytes(await array.read(0, 50_000)) == b"x" * 50_000
 
 
 class Watched(FaultMember):
@@ -130,34 +128,31 @@ class Watched(FaultMember):
         await super().writev(offset_bytes, buffers)
 
 
-def test_without_its_superblocks_it_is_not_announced_and_it_goes_with_an_empty_log(
+async def test_without_its_superblocks_it_is_not_announced_and_it_goes_with_an_empty_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def main() -> None:
-        rams = await made("raid0", 2)
-        members = [Watched(ram) for ram in rams]
-        async with open_array(members) as array:
-            members[1].error(("write",))
-            with pytest.raises(RaidxError, match="superblock"):
-                await announce(array.member_set, TRIED)
-            with pytest.raises(RaidxError, match="superblock"):
-                await announce(array.member_set, TRIED)
-            members[1].clear()
+    rams = await made("raid0", 2)
+    members = [Watched(ram) for ram in rams]
+    async with open_array(members) as array:
+        members[1].error(("write",))
+        with pytest.raises(RaidxError, match="superblock"):
             await announce(array.member_set, TRIED)
-            assert await needs(rams) == {(TRIED,)}
-            await array.write(0, b"y" * 700)
-            ring = array.context.journal.ring
-            empty: list[bool] = []
+        with pytest.raises(RaidxError, match="superblock"):
+            await announce(array.member_set, TRIED)
+        members[1].clear()
+        await announce(array.member_set, TRIED)
+        assert await needs(rams) == {(TRIED,)}
+        await array.write(0, b"y" * 700)
+        ring = array.context.journal.ring
+        empty: list[bool] = []
 
-            def look() -> None:
-                empty.append(not ring.open and ring.durable_tail[0] == ring.next_sequence)
+        def look() -> None:
+            empty.append(not ring.open and ring.durable_tail[0] == ring.next_sequence)
 
-            look()
-            monkeypatch.setattr(Watched, "on_superblock", staticmethod(look))
-            await retract(array.context.journal, array.member_set, TRIED)
-            assert empty[0] is False
-            assert len(empty) == 3
-            assert all(empty[1:])
-            assert await needs(rams) == {()}
-
-    run(main)
+        look()
+        monkeypatch.setattr(Watched, "on_superblock", staticmethod(look))
+        await retract(array.context.journal, array.member_set, TRIED)
+        assert empty[0] is False
+        assert len(empty) == 3
+        assert all(empty[1:])
+        assert await needs(rams) == {()}

@@ -16,7 +16,6 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.superblock import read_superblock
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.members.simulated.faulty import Fault
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import SpyRig, noise, restarted, spying
 
 CHUNK = 4096
@@ -52,175 +51,157 @@ async def until_done(job: Job) -> None:
 
 
 @NUMBERS
-def test_writes_are_refused_in_time_and_go_on_when_the_fault_is_gone(number: int) -> None:
-    async def main() -> None:
-        async with filled() as rig:
-            faults = break_head(rig, number)
-            error: RaidxError | None = None
+async def test_writes_are_refused_in_time_and_go_on_when_the_fault_is_gone(number: int) -> None:
+    async with filled() as rig:
+        faults = break_head(rig, number)
+        error: RaidxError | None = None
+        for at in range(0, len(rig.model), CHUNK):
+            before = bytes(rig.model)
+            try:
+                with trio.fail_after(SOON_S):
+                    await rig.put(at, noise(CHUNK, at))
+            except RaidxError as caught:
+                error = caught
+                rig.model[:] = before
+                break
+            await trio.sleep(2)  # it is placed meanwhile
+        for seed in range(200):  # until the ring is full
+            if error is not None:
+                break
+            try:
+                with trio.fail_after(SOON_S):
+                    await rig.put(0, noise(CHUNK, seed))
+            except RaidxError as caught:
+                error = caught
+        assert error is not None
+        assert error.errno == (errno.EIO if number == errno.EIO else errno.ENOSPC)
+        assert rig.running.status()["state"] == "clean"
+        with trio.fail_after(SOON_S):
+            await rig.running.flush()
+            with pytest.raises(RaidxError):
+                await rig.running.context.journal.drain()
+        await rig.compare()
+        images, model = rig.images(), bytes(rig.model)
+        async with restarted(images) as array:  # the power went
+            assert bytes(await array.read(0, len(model))) == model
+        for fault in faults:
+            fault.lift()
+        with trio.fail_after(SOON_S):
             for at in range(0, len(rig.model), CHUNK):
-                before = bytes(rig.model)
-                try:
-                    with trio.fail_after(SOON_S):
-                        await rig.put(at, noise(CHUNK, at))
-                except RaidxError as caught:
-                    error = caught
-                    rig.model[:] = before
-                    break
-                await trio.sleep(2)  # it is placed meanwhile
-            for seed in range(200):  # until the ring is full
-                if error is not None:
-                    break
-                try:
-                    with trio.fail_after(SOON_S):
-                        await rig.put(0, noise(CHUNK, seed))
-                except RaidxError as caught:
-                    error = caught
-            assert error is not None
-            assert error.errno == (errno.EIO if number == errno.EIO else errno.ENOSPC)
-            assert rig.running.status()["state"] == "clean"
-            with trio.fail_after(SOON_S):
-                await rig.running.flush()
-                with pytest.raises(RaidxError):
-                    await rig.running.context.journal.drain()
-            await rig.compare()
-            images, model = rig.images(), bytes(rig.model)
-            async with restarted(images) as array:  # the power went
-                assert bytes(await array.read(0, len(model))) == model
-            for fault in faults:
-                fault.lift()
-            with trio.fail_after(SOON_S):
-                for at in range(0, len(rig.model), CHUNK):
-                    await rig.put(at, noise(CHUNK, at + 1))
-                await rig.in_place()
-            await rig.compare()
-            await rig.close()
-            superblock = await read_superblock(rig.members[0])
-            assert superblock is not None
-            assert superblock.config.clean
-            await rig.open()
-            await rig.compare()
-
-    run(main)
+                await rig.put(at, noise(CHUNK, at + 1))
+            await rig.in_place()
+        await rig.compare()
+        await rig.close()
+        superblock = await read_superblock(rig.members[0])
+        assert superblock is not None
+        assert superblock.config.clean
+        await rig.open()
+        await rig.compare()
 
 
 @pytest.mark.parametrize(("layout", "width"), [("raid0", 2), ("raid1", 2), ("raid5", 3)])
-def test_a_close_that_cannot_write_it_ends_and_loses_nothing(layout: str, width: int) -> None:
-    async def main() -> None:
-        async with filled(layout, width) as rig:
-            await rig.put(5, noise(3 * CHUNK, 1))
-            await rig.running.flush()
-            faults = break_head(rig, errno.ENOSPC)
-            began_s = trio.current_time()
-            await rig.close()
-            assert trio.current_time() - began_s < SOON_S
-            for fault in faults:
-                fault.lift()
-            superblock = await read_superblock(rig.members[-1])
-            assert superblock is not None
-            assert not superblock.config.clean
-            await rig.open()
-            await rig.compare()
-
-    run(main)
+async def test_a_close_that_cannot_write_it_ends_and_loses_nothing(layout: str, width: int) -> None:
+    async with filled(layout, width) as rig:
+        await rig.put(5, noise(3 * CHUNK, 1))
+        await rig.running.flush()
+        faults = break_head(rig, errno.ENOSPC)
+        began_s = trio.current_time()
+        await rig.close()
+        assert trio.current_time() - began_s < SOON_S
+        for fault in faults:
+            fault.lift()
+        superblock = await read_superblock(rig.members[-1])
+        assert superblock is not None
+        assert not superblock.config.clean
+        await rig.open()
+        await rig.compare()
 
 
-def test_a_setting_is_in_force_although_the_log_cannot_be_emptied() -> None:
-    async def main() -> None:
-        async with filled() as rig:
-            await rig.put(0, noise(CHUNK, 1))
-            faults = break_head(rig, errno.EDQUOT)
-            with trio.fail_after(SOON_S):
-                assert await rig.running.set("journal", "none") == "none"
-            assert rig.running.context.journal.mode == "none"
-            await rig.put(0, noise(CHUNK, 2))
-            for fault in faults:
-                fault.lift()
-            await trio.sleep(5)
-            await rig.compare()
-            await rig.close()
-            await rig.open()
-            await rig.compare()
-
-    run(main)
+async def test_a_setting_is_in_force_although_the_log_cannot_be_emptied() -> None:
+    async with filled() as rig:
+        await rig.put(0, noise(CHUNK, 1))
+        faults = break_head(rig, errno.EDQUOT)
+        with trio.fail_after(SOON_S):
+            assert await rig.running.set("journal", "none") == "none"
+        assert rig.running.context.journal.mode == "none"
+        await rig.put(0, noise(CHUNK, 2))
+        for fault in faults:
+            fault.lift()
+        await trio.sleep(5)
+        await rig.compare()
+        await rig.close()
+        await rig.open()
+        await rig.compare()
 
 
-def test_a_rebuild_ends_and_the_log_is_formed_again_later() -> None:
-    async def main() -> None:
-        async with filled("raid5", 4) as rig:
-            await rig.running.fail_disk(0)
-            await rig.put(0, noise(9 * CHUNK, 1))
-            await rig.running.replace_disk(0, rig.new_member())
-            job = next(job for job in rig.running.jobs.running() if job.kind == "rebuild")
-            # The rebuild itself needs no head page: it is refused while the job concludes.
-            members = [queue.member for queue in rig.running.member_set.queues if queue is not None]
-            head = rig.running.member_set.config.regions.log
-            faults = [
-                member.error(  # type: ignore[attr-defined]
-                    ("write",), number=errno.ENOSPC, offset_bytes=head.offset, length_bytes=8192
-                )
-                for member in members
-            ]
-            await rig.put(0, noise(100, 2))
-            with trio.fail_after(600):
-                await job.finished.wait()
-            assert job.state == "done", job.status()
-            journal = rig.running.context.journal
-            assert journal.to_form, "the head page was not missed"
-            for fault in faults:
-                fault.lift()
-            await trio.sleep(5)
-            assert not journal.to_form
-            await rig.put(7, noise(5 * CHUNK, 3))
-            await rig.compare()
-
-    run(main)
+async def test_a_rebuild_ends_and_the_log_is_formed_again_later() -> None:
+    async with filled("raid5", 4) as rig:
+        await rig.running.fail_disk(0)
+        await rig.put(0, noise(9 * CHUNK, 1))
+        await rig.running.replace_disk(0, rig.new_member())
+        job = next(job for job in rig.running.jobs.running() if job.kind == "rebuild")
+        # The rebuild itself needs no head page: it is refused while the job concludes.
+        members = [queue.member for queue in rig.running.member_set.queues if queue is not None]
+        head = rig.running.member_set.config.regions.log
+        faults = [
+            member.error(  # type: ignore[attr-defined]
+                ("write",), number=errno.ENOSPC, offset_bytes=head.offset, length_bytes=8192
+            )
+            for member in members
+        ]
+        await rig.put(0, noise(100, 2))
+        with trio.fail_after(600):
+            await job.finished.wait()
+        assert job.state == "done", job.status()
+        journal = rig.running.context.journal
+        assert journal.to_form, "the head page was not missed"
+        for fault in faults:
+            fault.lift()
+        await trio.sleep(5)
+        assert not journal.to_form
+        await rig.put(7, noise(5 * CHUNK, 3))
+        await rig.compare()
 
 
 @pytest.mark.parametrize("kind", ["grow", "restripe"])
-def test_growth_and_restripe_wait_and_go_on(kind: str) -> None:
-    async def main() -> None:
-        async with filled("raid0" if kind == "grow" else "raid5", 3) as rig:
-            newcomers = [rig.new_member()]
-            if kind == "grow":
-                await rig.running.grow(newcomers)
-            else:
-                await rig.running.restripe(newcomers, None, {})
-            rig.members += newcomers
-            job = next(job for job in rig.running.jobs.running() if job.kind == kind)
-            faults = break_head(rig, errno.ENOSPC)
-            await trio.sleep(60)
-            assert not job.finished.is_set() or kind == "grow"
-            for fault in faults:
-                fault.lift()
-            await until_done(job)
-            await trio.sleep(5)
-            assert bytes(await rig.running.read(0, len(rig.model))) == rig.model
-            rig.model.extend(bytes(rig.running.size_bytes - len(rig.model)))
-            await rig.put(3, noise(len(rig.model) - 3, 5))
-            await rig.compare()
-            await rig.close()
-            await rig.open()
-            await rig.compare()
-
-    run(main)
+async def test_growth_and_restripe_wait_and_go_on(kind: str) -> None:
+    async with filled("raid0" if kind == "grow" else "raid5", 3) as rig:
+        newcomers = [rig.new_member()]
+        if kind == "grow":
+            await rig.running.grow(newcomers)
+        else:
+            await rig.running.restripe(newcomers, None, {})
+        rig.members += newcomers
+        job = next(job for job in rig.running.jobs.running() if job.kind == kind)
+        faults = break_head(rig, errno.ENOSPC)
+        await trio.sleep(60)
+        assert not job.finished.is_set() or kind == "grow"
+        for fault in faults:
+            fault.lift()
+        await until_done(job)
+        await trio.sleep(5)
+        assert bytes(await rig.running.read(0, len(rig.model))) == rig.model
+        rig.model.extend(bytes(rig.running.size_bytes - len(rig.model)))
+        await rig.put(3, noise(len(rig.model) - 3, 5))
+        await rig.compare()
+        await rig.close()
+        await rig.open()
+        await rig.compare()
 
 
-def test_a_page_whose_save_failed_goes_to_the_same_slot_again() -> None:
+async def test_a_page_whose_save_failed_goes_to_the_same_slot_again() -> None:
     """The other slot has the last copy that a cut would leave."""
 
-    async def main() -> None:
-        async with filled() as rig:
-            pages = next(p for p in rig.running.member_set.page_stores if p.kind == "journal")  # type: ignore[attr-defined]
-            slots = [pages._slots[0]]  # type: ignore[attr-defined]
-            faults = break_head(rig, errno.EIO)
-            for _ in range(3):
-                with pytest.raises(RaidxError):
-                    await pages.save([0])  # type: ignore[attr-defined]
-                slots.append(pages._slots[0])  # type: ignore[attr-defined]
-                await rig.put(0, noise(CHUNK))
-                await rig.running.flush()
-            for fault in faults:
-                fault.lift()
-            assert slots[1:] == [1 - slots[0]] * 3
-
-    run(main)
+    async with filled() as rig:
+        pages = next(p for p in rig.running.member_set.page_stores if p.kind == "journal")  # type: ignore[attr-defined]
+        slots = [pages._slots[0]]  # type: ignore[attr-defined]
+        faults = break_head(rig, errno.EIO)
+        for _ in range(3):
+            with pytest.raises(RaidxError):
+                await pages.save([0])  # type: ignore[attr-defined]
+            slots.append(pages._slots[0])  # type: ignore[attr-defined]
+            await rig.put(0, noise(CHUNK))
+            await rig.running.flush()
+        for fault in faults:
+            fault.lift()
+        assert slots[1:] == [1 - slots[0]] * 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from raidx_fuse.array.open import open_array
 from raidx_fuse.layouts.numbers import Stripe
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import Log, SpyMember, locked, members_from, restarted, spying
 
 PAGE = 4096
@@ -38,17 +37,14 @@ async def _cut_log() -> tuple[list[bytes], bytes]:
     return images, model
 
 
-def test_a_record_behind_a_lost_one_does_not_follow_the_record_that_takes_its_place() -> None:
-    async def main() -> None:
-        images, model = await _cut_log()
-        log, moments = Log(), []
-        rams = members_from(images)
-        log.hook = lambda _touch: moments.append([bytes(ram.memory) for ram in rams])
-        async with open_array([SpyMember(ram, log) for ram in rams]) as array:
-            assert bytes(await array.read(0, len(model))) == model
-        for moment in moments:
-            async with restarted(moment) as array:
-                await array.fail_disk(array.context.position(0, 1)[0])  # not the member written to
-                assert bytes(await array.read(0, 3 * PAGE)) == model[: 3 * PAGE]
-
-    run(main)
+async def test_a_record_behind_a_lost_one_does_not_follow_the_record_that_takes_its_place() -> None:
+    images, model = await _cut_log()
+    log, moments = Log(), []
+    rams = members_from(images)
+    log.hook = lambda _touch: moments.append([bytes(ram.memory) for ram in rams])
+    async with open_array([SpyMember(ram, log) for ram in rams]) as array:
+        assert bytes(await array.read(0, len(model))) == model
+    for moment in moments:
+        async with restarted(moment) as array:
+            await array.fail_disk(array.context.position(0, 1)[0])  # not the member written to
+            assert bytes(await array.read(0, 3 * PAGE)) == model[: 3 * PAGE]

@@ -13,7 +13,6 @@ from raidx_fuse.errors import AssemblyError, Reason
 from raidx_fuse.format.regions import Region
 from raidx_fuse.journal.ring import HEAD_BYTES
 from raidx_fuse.members.simulated.faulty import FaultMember
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.reasons import because
 from tests.support.spy import Log, SpyMember, members_from, noise, restarted, spying
 
@@ -60,86 +59,68 @@ CASES = pytest.mark.parametrize(
 
 @pytest.mark.parametrize("read_only", [False, True])
 @CASES
-def test_a_start_is_refused_if_flushed_records_may_be_where_nothing_can_be_read(
+async def test_a_start_is_refused_if_flushed_records_may_be_where_nothing_can_be_read(
     layout: str, width: int, unread: list[int], absent: list[int], read_only: bool
 ) -> None:
-    async def main() -> None:
-        images, log, content = await _logged(layout, width)
-        with pytest.raises(AssemblyError, check=because(Reason.WRITE_HOLE)):
-            async with _started(images, log, unread, absent, read_only=read_only):
-                pass
-        async with restarted(images) as array:  # nothing was written
-            assert bytes(await array.read(0, len(content))) == content
-
-    run(main)
+    images, log, content = await _logged(layout, width)
+    with pytest.raises(AssemblyError, check=because(Reason.WRITE_HOLE)):
+        async with _started(images, log, unread, absent, read_only=read_only):
+            pass
+    async with restarted(images) as array:  # nothing was written
+        assert bytes(await array.read(0, len(content))) == content
 
 
 @CASES
-def test_who_accepts_the_loss_gets_what_can_be_read(
+async def test_who_accepts_the_loss_gets_what_can_be_read(
     layout: str, width: int, unread: list[int], absent: list[int]
 ) -> None:
-    async def main() -> None:
-        images, log, content = await _logged(layout, width)
-        async with _started(images, log, unread, absent, start_degraded=True) as array:
-            found = bytes(await array.read(0, len(content)))
-            assert found[4 * PAGE :] == content[4 * PAGE :]
-            await array.write(0, content)
-            assert bytes(await array.read(0, len(content))) == content
-
-    run(main)
+    images, log, content = await _logged(layout, width)
+    async with _started(images, log, unread, absent, start_degraded=True) as array:
+        found = bytes(await array.read(0, len(content)))
+        assert found[4 * PAGE :] == content[4 * PAGE :]
+        await array.write(0, content)
+        assert bytes(await array.read(0, len(content))) == content
 
 
 @pytest.mark.parametrize(
     ("layout", "width", "unread"), [("raid5", 4, [1]), ("raid1", 2, [0]), ("rdp", 4, [0, 2])]
 )
-def test_as_many_logs_as_members_may_be_lost_can_be_unreadable(
+async def test_as_many_logs_as_members_may_be_lost_can_be_unreadable(
     layout: str, width: int, unread: list[int]
 ) -> None:
-    async def main() -> None:
-        images, log, content = await _logged(layout, width)
-        async with _started(images, log, unread) as array:
-            assert bytes(await array.read(0, len(content))) == content
-
-    run(main)
+    images, log, content = await _logged(layout, width)
+    async with _started(images, log, unread) as array:
+        assert bytes(await array.read(0, len(content))) == content
 
 
-def test_a_log_that_nothing_was_written_to_since_a_clean_end_may_be_unreadable() -> None:
-    async def main() -> None:
-        async with spying("raid0", 2, chunk_bytes=PAGE) as rig:
-            await rig.put(0, noise(len(rig.model), 1))
-            log, content = rig.running.member_set.config.regions.log, bytes(rig.model)
-            await rig.close()
-            images = rig.images()
-        async with _started(images, log, [0, 1]) as array:
-            assert bytes(await array.read(0, len(content))) == content
-
-    run(main)
+async def test_a_log_that_nothing_was_written_to_since_a_clean_end_may_be_unreadable() -> None:
+    async with spying("raid0", 2, chunk_bytes=PAGE) as rig:
+        await rig.put(0, noise(len(rig.model), 1))
+        log, content = rig.running.member_set.config.regions.log, bytes(rig.model)
+        await rig.close()
+        images = rig.images()
+    async with _started(images, log, [0, 1]) as array:
+        assert bytes(await array.read(0, len(content))) == content
 
 
-def test_records_are_read_many_at_a_time() -> None:
-    async def main() -> None:
-        images, log, content = await _logged("raid0", 2, records=16)
-        seen = Log()
-        members = [SpyMember(ram, seen) for ram in members_from(images)]
-        async with open_array(members) as array:
-            reads = seen.of("read", log)
-            assert bytes(await array.read(0, len(content))) == content
-        assert len(reads) < 16, "one read for each record, or more"
-
-    run(main)
+async def test_records_are_read_many_at_a_time() -> None:
+    images, log, content = await _logged("raid0", 2, records=16)
+    seen = Log()
+    members = [SpyMember(ram, seen) for ram in members_from(images)]
+    async with open_array(members) as array:
+        reads = seen.of("read", log)
+        assert bytes(await array.read(0, len(content))) == content
+    assert len(reads) < 16, "one read for each record, or more"
 
 
 @pytest.mark.parametrize("bad_bytes", [512, PAGE])
-def test_what_cannot_be_read_behind_the_records_hides_none_of_them(bad_bytes: int) -> None:
-    async def main() -> None:
-        images, log, content = await _logged("raid0", 2, records=16)
-        members = [FaultMember(ram) for ram in members_from(images)]
-        for member in members:
-            member.error(("read",), offset_bytes=log.end - bad_bytes, length_bytes=bad_bytes)
-        async with open_array(members) as array:
-            assert bytes(await array.read(0, len(content))) == content
-
-    run(main)
+async def test_what_cannot_be_read_behind_the_records_hides_none_of_them(bad_bytes: int) -> None:
+    images, log, content = await _logged("raid0", 2, records=16)
+    members = [FaultMember(ram) for ram in members_from(images)]
+    for member in members:
+        member.error(("read",), offset_bytes=log.end - bad_bytes, length_bytes=bad_bytes)
+    async with open_array(members) as array:
+        assert bytes(await array.read(0, len(content))) == content
 
 
 async def _cut_log() -> tuple[list[bytes], Region, bytes, int]:
@@ -167,22 +148,19 @@ async def _cut_log() -> tuple[list[bytes], Region, bytes, int]:
     return before, log, content, holder
 
 
-def test_a_record_that_could_not_be_read_does_not_take_the_place_of_a_later_one() -> None:
-    async def main() -> None:
-        images, log, content, holder = await _cut_log()
-        moments: list[list[bytes]] = []
-        spies = Log()
-        rams = members_from(images)
-        spies.hook = lambda _touch: moments.append([bytes(ram.memory) for ram in rams])
-        members = [FaultMember(SpyMember(ram, spies)) for ram in rams]
-        begin = log.offset + HEAD_BYTES
-        members[holder].error(("read",), offset_bytes=begin, length_bytes=log.end - begin)
-        async with open_array(members) as array:
-            assert bytes(await array.read(0, len(content))) == content
-        for moment in moments:
-            for absent in sorted({0, 1, 2, 3} - {holder}):
-                async with _started(moment, log, [], [absent]) as array:
-                    found = bytes(await array.read(0, 8 * PAGE))
-                    assert found == content[: 8 * PAGE]
-
-    run(main)
+async def test_a_record_that_could_not_be_read_does_not_take_the_place_of_a_later_one() -> None:
+    images, log, content, holder = await _cut_log()
+    moments: list[list[bytes]] = []
+    spies = Log()
+    rams = members_from(images)
+    spies.hook = lambda _touch: moments.append([bytes(ram.memory) for ram in rams])
+    members = [FaultMember(SpyMember(ram, spies)) for ram in rams]
+    begin = log.offset + HEAD_BYTES
+    members[holder].error(("read",), offset_bytes=begin, length_bytes=log.end - begin)
+    async with open_array(members) as array:
+        assert bytes(await array.read(0, len(content))) == content
+    for moment in moments:
+        for absent in sorted({0, 1, 2, 3} - {holder}):
+            async with _started(moment, log, [], [absent]) as array:
+                found = bytes(await array.read(0, 8 * PAGE))
+                assert found == content[: 8 * PAGE]

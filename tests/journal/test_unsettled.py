@@ -204,38 +204,37 @@ def test_the_cache_can_be_switched_on_at_any_time() -> None:
 
 @pytest.mark.parametrize("lost", [None, 0, 1])
 @pytest.mark.parametrize(("layout", "width"), [("raid5", 4), ("rdp", 6)])
-def test_a_record_of_an_older_version_is_redone(layout: str, width: int, lost: int | None) -> None:
+async def test_a_record_of_an_older_version_is_redone(
+    layout: str, width: int, lost: int | None
+) -> None:
     """It has the parity of a healthy stripe beside the data."""
 
-    async def scenario() -> None:
-        async with spying(layout, width, chunk_bytes=CHUNK, stripes=60) as rig:
-            await rig.put(0, random.Random(1).randbytes(len(rig.model)))
-            await rig.in_place()
-            context = rig.running.context
-            new, old = random.Random(2).randbytes(512), rig.model[1024:1536]
-            change = bytes(a ^ b for a, b in zip(new, old, strict=True))
-            plan, _ = write_plans(context.code, 1, 0, 0)
-            assert plan is not None
-            assert plan.kind == "rmw"
-            writes = []
-            for cell in (0, *(output.cell for output in plan.outputs)):
-                role, place = context.position(Stripe(0), CellIndex(cell))
-                before = bytes(rig.rams[role].memory[place + 1024 : place + 1536])
-                after = bytes(a ^ b for a, b in zip(before, change, strict=True))
-                writes.append((role, place + 1024, [after], 512))
-            with locked(context, 0):
-                assert await context.journal.commit([Stripe(0)], writes, [])
-            await rig.running.flush()
-            rig.model[1024:1536] = new
-            images, model = rig.images(), bytes(rig.model)
-        if lost is not None:
-            images[lost] = bytes(len(images[lost]))
-        async with restarted([image for n, image in enumerate(images) if n != lost]) as array:
-            assert bytes(await array.read(0, len(model))) == model
-            status = await array.jobs.wait(await array.start_scrub(repair=False))
-            assert status["mismatches"] == 0
-
-    run(scenario)
+    async with spying(layout, width, chunk_bytes=CHUNK, stripes=60) as rig:
+        await rig.put(0, random.Random(1).randbytes(len(rig.model)))
+        await rig.in_place()
+        context = rig.running.context
+        new, old = random.Random(2).randbytes(512), rig.model[1024:1536]
+        change = bytes(a ^ b for a, b in zip(new, old, strict=True))
+        plan, _ = write_plans(context.code, 1, 0, 0)
+        assert plan is not None
+        assert plan.kind == "rmw"
+        writes = []
+        for cell in (0, *(output.cell for output in plan.outputs)):
+            role, place = context.position(Stripe(0), CellIndex(cell))
+            before = bytes(rig.rams[role].memory[place + 1024 : place + 1536])
+            after = bytes(a ^ b for a, b in zip(before, change, strict=True))
+            writes.append((role, place + 1024, [after], 512))
+        with locked(context, 0):
+            assert await context.journal.commit([Stripe(0)], writes, [])
+        await rig.running.flush()
+        rig.model[1024:1536] = new
+        images, model = rig.images(), bytes(rig.model)
+    if lost is not None:
+        images[lost] = bytes(len(images[lost]))
+    async with restarted([image for n, image in enumerate(images) if n != lost]) as array:
+        assert bytes(await array.read(0, len(model))) == model
+        status = await array.jobs.wait(await array.start_scrub(repair=False))
+        assert status["mismatches"] == 0
 
 
 def test_a_log_too_small_for_a_stripes_parity_logs_both() -> None:
@@ -258,39 +257,36 @@ def test_a_log_too_small_for_a_stripes_parity_logs_both() -> None:
 
 @pytest.mark.parametrize("slow", [False, True], ids=["ram", "slow"])
 @pytest.mark.parametrize(("layout", "width"), [("raid5", 4), ("rdp", 6)])
-def test_random_writes_losses_and_checkpoints_keep_the_content(
+async def test_random_writes_losses_and_checkpoints_keep_the_content(
     layout: str, width: int, slow: bool
 ) -> None:
-    async def scenario() -> None:
-        rig = Rig(layout, width, chunk_bytes=CHUNK, stripes=2600, slow=slow)
-        array = await rig.create()
-        model = bytearray(1 << 20)
-        rng = random.Random(f"{layout} {slow}")
-        notes = 0
-        note = Unsettled.note
+    rig = Rig(layout, width, chunk_bytes=CHUNK, stripes=2600, slow=slow)
+    array = await rig.create()
+    model = bytearray(1 << 20)
+    rng = random.Random(f"{layout} {slow}")
+    notes = 0
+    note = Unsettled.note
 
-        def counted(self: Unsettled, *change: Any) -> None:
-            nonlocal notes
-            notes += 1
-            note(self, *change)
+    def counted(self: Unsettled, *change: Any) -> None:
+        nonlocal notes
+        notes += 1
+        note(self, *change)
 
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(Unsettled, "note", counted)
-            await array.write(0, bytes(len(model)))
-            for turn in range(120):
-                offset = rng.randrange(len(model) // 4)
-                data = rng.randbytes(rng.choice((1, 512, 4096, 9000)))[: len(model) - offset]
-                await array.write(offset, data)
-                model[offset : offset + len(data)] = data
-                if turn % 17 == 0:
-                    await array.context.journal.place()
-                if turn == 60:
-                    await array.fail_disk(1)
-            assert bytes(await array.read(0, len(model))) == model
-        assert notes > 20
-        await rig.close()
-
-    run(scenario)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Unsettled, "note", counted)
+        await array.write(0, bytes(len(model)))
+        for turn in range(120):
+            offset = rng.randrange(len(model) // 4)
+            data = rng.randbytes(rng.choice((1, 512, 4096, 9000)))[: len(model) - offset]
+            await array.write(offset, data)
+            model[offset : offset + len(data)] = data
+            if turn % 17 == 0:
+                await array.context.journal.place()
+            if turn == 60:
+                await array.fail_disk(1)
+        assert bytes(await array.read(0, len(model))) == model
+    assert notes > 20
+    await rig.close()
 
 
 def test_bands_are_cut_where_a_part_begins_or_ends() -> None:

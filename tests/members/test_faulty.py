@@ -21,47 +21,38 @@ def member() -> FaultMember:
     return FaultMember(RamMember(SIZE_BYTES, name="ram3"), seed=1)
 
 
-def test_errors_name_the_member_and_keep_the_number(member: FaultMember) -> None:
-    async def main() -> None:
-        fault = member.error(number=errno.ENOSPC)
-        assert await refused(lambda: member.try_writev(0, [b"x"])) == errno.ENOSPC
-        assert await refused(lambda: member.try_readv(0, [bytearray(1)])) == errno.ENOSPC
-        assert await refused(lambda: member.writev(0, [b"x"])) == errno.ENOSPC
-        assert await refused(lambda: member.punch(0, 1)) == errno.ENOSPC
-        assert await refused(member.flush) == errno.ENOSPC
-        with pytest.raises(MemberError, match="ram3: read at byte 512 failed"):
-            await member.readv(512, [bytearray(1)])
-        assert fault.hits == member.injected["error"] == 6
-        fault.lift()
-        await member.flush()
-        assert await read(member, 0, 1) == b"\0"
-
-    run(main)
+async def test_errors_name_the_member_and_keep_the_number(member: FaultMember) -> None:
+    fault = member.error(number=errno.ENOSPC)
+    assert await refused(lambda: member.try_writev(0, [b"x"])) == errno.ENOSPC
+    assert await refused(lambda: member.try_readv(0, [bytearray(1)])) == errno.ENOSPC
+    assert await refused(lambda: member.writev(0, [b"x"])) == errno.ENOSPC
+    assert await refused(lambda: member.punch(0, 1)) == errno.ENOSPC
+    assert await refused(member.flush) == errno.ENOSPC
+    with pytest.raises(MemberError, match="ram3: read at byte 512 failed"):
+        await member.readv(512, [bytearray(1)])
+    assert fault.hits == member.injected["error"] == 6
+    fault.lift()
+    await member.flush()
+    assert await read(member, 0, 1) == b"\0"
 
 
-def test_a_burst_ends_by_itself(member: FaultMember) -> None:
-    async def main() -> None:
-        member.error(("write",), count=3)
-        assert await read(member, 0, 1) == b"\0"
-        for _ in range(3):
-            assert await refused(lambda: member.writev(0, [b"x"])) == errno.EIO
-        await write(member, 0, b"x")
-        assert member.view(0, 1) is not None, "healthy again, so views are offered again"
-
-    run(main)
+async def test_a_burst_ends_by_itself(member: FaultMember) -> None:
+    member.error(("write",), count=3)
+    assert await read(member, 0, 1) == b"\0"
+    for _ in range(3):
+        assert await refused(lambda: member.writev(0, [b"x"])) == errno.EIO
+    await write(member, 0, b"x")
+    assert member.view(0, 1) is not None, "healthy again, so views are offered again"
 
 
-def test_a_bad_area_has_edges(member: FaultMember) -> None:
-    async def main() -> None:
-        member.error(("read",), offset_bytes=1000, length_bytes=100)
-        await read(member, 900, 100)
-        await read(member, 1100, 10)
-        for begin, length in ((900, 101), (1099, 1), (0, 5000)):
-            assert await refused(lambda b=begin, n=length: member.readv(b, [bytearray(n)]))  # type: ignore[misc]
-        await write(member, 1000, b"writes pass")
-        await member.flush()
-
-    run(main)
+async def test_a_bad_area_has_edges(member: FaultMember) -> None:
+    member.error(("read",), offset_bytes=1000, length_bytes=100)
+    await read(member, 900, 100)
+    await read(member, 1100, 10)
+    for begin, length in ((900, 101), (1099, 1), (0, 5000)):
+        assert await refused(lambda b=begin, n=length: member.readv(b, [bytearray(n)]))  # type: ignore[misc]
+    await write(member, 1000, b"writes pass")
+    await member.flush()
 
 
 def test_chances_follow_the_seed() -> None:
@@ -82,57 +73,45 @@ def test_chances_follow_the_seed() -> None:
     assert 30 < len(first) < 90
 
 
-def test_a_hang_lasts_until_it_is_lifted(member: FaultMember) -> None:
-    async def main() -> None:
-        fault = member.hang(("write",))
-        assert not member.try_writev(0, [b"held"])
+async def test_a_hang_lasts_until_it_is_lifted(member: FaultMember) -> None:
+    fault = member.hang(("write",))
+    assert not member.try_writev(0, [b"held"])
+    assert await read(member, 0, 4) == bytes(4)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(member.writev, 0, [b"held"])
+        with trio.move_on_after(3600) as scope:
+            await member.writev(100, [b"left"])
+        assert scope.cancelled_caught
         assert await read(member, 0, 4) == bytes(4)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(member.writev, 0, [b"held"])
-            with trio.move_on_after(3600) as scope:
-                await member.writev(100, [b"left"])
-            assert scope.cancelled_caught
-            assert await read(member, 0, 4) == bytes(4)
-            fault.lift()
-        assert await read(member, 0, 4) == b"held"
-        assert await read(member, 100, 4) == bytes(4)
-        assert trio.current_time() == 3600
-
-    run(main)
+        fault.lift()
+    assert await read(member, 0, 4) == b"held"
+    assert await read(member, 100, 4) == bytes(4)
+    assert trio.current_time() == 3600
 
 
-def test_a_slow_member_is_late_by_exactly_that(member: FaultMember) -> None:
-    async def main() -> None:
-        member.slow(0.25, ("read",), count=2)
-        for expected_s in (0.25, 0.5, 0.5):
-            await member.readv(0, [bytearray(1)])
-            assert trio.current_time() == expected_s
-
-    run(main)
+async def test_a_slow_member_is_late_by_exactly_that(member: FaultMember) -> None:
+    member.slow(0.25, ("read",), count=2)
+    for expected_s in (0.25, 0.5, 0.5):
+        await member.readv(0, [bytearray(1)])
+        assert trio.current_time() == expected_s
 
 
-def test_a_lost_write_is_acknowledged(member: FaultMember) -> None:
-    async def main() -> None:
-        member.lose_writes()
-        await write(member, 0, b"lost")
-        await write(member, 4, b"kept")
-        assert await read(member, 0, 8) == b"\0\0\0\0kept"
-        assert member.injected == {"lost": 1}
-
-    run(main)
+async def test_a_lost_write_is_acknowledged(member: FaultMember) -> None:
+    member.lose_writes()
+    await write(member, 0, b"lost")
+    await write(member, 4, b"kept")
+    assert await read(member, 0, 8) == b"\0\0\0\0kept"
+    assert member.injected == {"lost": 1}
 
 
-def test_a_misdirected_write_lands_elsewhere(member: FaultMember) -> None:
-    async def main() -> None:
-        member.misdirect_writes(4096)
-        await write(member, 0, b"lost")
-        assert await read(member, 0, 4) == bytes(4)
-        assert await read(member, 4096, 4) == b"lost"
-        member.misdirect_writes(4096)
-        await write(member, SIZE_BYTES - 600, b"e" * 600)
-        assert await read(member, SIZE_BYTES - 600, 600) == b"e" * 600, "nothing lies beyond"
-
-    run(main)
+async def test_a_misdirected_write_lands_elsewhere(member: FaultMember) -> None:
+    member.misdirect_writes(4096)
+    await write(member, 0, b"lost")
+    assert await read(member, 0, 4) == bytes(4)
+    assert await read(member, 4096, 4) == b"lost"
+    member.misdirect_writes(4096)
+    await write(member, SIZE_BYTES - 600, b"e" * 600)
+    assert await read(member, SIZE_BYTES - 600, 600) == b"e" * 600, "nothing lies beyond"
 
 
 @pytest.mark.parametrize("number", [0, errno.EIO])
@@ -156,89 +135,74 @@ def test_a_torn_write_keeps_leading_sectors(number: int) -> None:
     assert len(kept) > 5
 
 
-def test_rot_flips_bits_past_all_faults(member: FaultMember) -> None:
-    async def main() -> None:
-        await write(member, 10, b"\xf0\xf0\xf0")
-        member.vanish()
-        await member.rot(11, 2, mask=0x81)
-        member.come_back()
-        assert await read(member, 10, 3) == b"\xf0\x71\x71"
-
-    run(main)
+async def test_rot_flips_bits_past_all_faults(member: FaultMember) -> None:
+    await write(member, 10, b"\xf0\xf0\xf0")
+    member.vanish()
+    await member.rot(11, 2, mask=0x81)
+    member.come_back()
+    assert await read(member, 10, 3) == b"\xf0\x71\x71"
 
 
-def test_vanish_and_return(member: FaultMember) -> None:
-    async def main() -> None:
-        await write(member, 0, b"before")
-        member.vanish()
-        assert member.view(0, 6) is None
-        assert await refused(lambda: member.try_readv(0, [bytearray(6)])) == errno.ENODEV
-        assert await refused(lambda: member.try_writev(0, [b"during"])) == errno.ENODEV
-        assert await refused(lambda: member.writev(0, [b"during"])) == errno.ENODEV
-        assert await refused(member.flush) == errno.ENODEV
-        with pytest.raises(MemberError):
-            member.reserve(0, 512)
-        with pytest.raises(MemberError):
-            list(member.data_extents(0, 512))
-        member.come_back()
-        assert await read(member, 0, 6) == b"before"
-
-    run(main)
+async def test_vanish_and_return(member: FaultMember) -> None:
+    await write(member, 0, b"before")
+    member.vanish()
+    assert member.view(0, 6) is None
+    assert await refused(lambda: member.try_readv(0, [bytearray(6)])) == errno.ENODEV
+    assert await refused(lambda: member.try_writev(0, [b"during"])) == errno.ENODEV
+    assert await refused(lambda: member.writev(0, [b"during"])) == errno.ENODEV
+    assert await refused(member.flush) == errno.ENODEV
+    with pytest.raises(MemberError):
+        member.reserve(0, 512)
+    with pytest.raises(MemberError):
+        list(member.data_extents(0, 512))
+    member.come_back()
+    assert await read(member, 0, 6) == b"before"
 
 
-def test_vanishing_during_a_wait_is_noticed(member: FaultMember) -> None:
-    async def main() -> None:
-        member.slow(1.0)
-        async with trio.open_nursery() as nursery:
+async def test_vanishing_during_a_wait_is_noticed(member: FaultMember) -> None:
+    member.slow(1.0)
+    async with trio.open_nursery() as nursery:
 
-            async def pull() -> None:
-                await trio.sleep(0.5)
-                member.vanish()
+        async def pull() -> None:
+            await trio.sleep(0.5)
+            member.vanish()
 
-            nursery.start_soon(pull)
-            assert await refused(lambda: member.writev(0, [b"x"])) == errno.ENODEV
-        member.clear()
-        assert await read(member, 0, 1) == b"\0"
-
-    run(main)
+        nursery.start_soon(pull)
+        assert await refused(lambda: member.writev(0, [b"x"])) == errno.ENODEV
+    member.clear()
+    assert await read(member, 0, 1) == b"\0"
 
 
-def test_faults_stack(member: FaultMember) -> None:
-    async def main() -> None:
-        member.slow(1.0)
-        member.error(("write",), count=1)
-        assert await refused(lambda: member.writev(0, [b"x"])) == errno.EIO
-        assert trio.current_time() == 1
-        await member.writev(0, [b"x"])
-        assert trio.current_time() == 2
-        member.clear()
-        assert member.try_readv(0, [bytearray(1)])
-
-    run(main)
+async def test_faults_stack(member: FaultMember) -> None:
+    member.slow(1.0)
+    member.error(("write",), count=1)
+    assert await refused(lambda: member.writev(0, [b"x"])) == errno.EIO
+    assert trio.current_time() == 1
+    await member.writev(0, [b"x"])
+    assert trio.current_time() == 2
+    member.clear()
+    assert member.try_readv(0, [bytearray(1)])
 
 
 @pytest.mark.parametrize("kind", ["hang", "slow"])
-def test_what_was_given_up_lands_later(kind: str) -> None:
+async def test_what_was_given_up_lands_later(kind: str) -> None:
     """A hang in a range comes back when it is lifted, a slow answer by itself."""
 
-    async def main() -> None:
-        ram = RamMember(4096)
-        member = FaultMember(ram)
-        places = {"offset_bytes": 512, "length_bytes": 512, "count": 1}
-        fault = (
-            member.hang(("write",), **places)
-            if kind == "hang"
-            else member.slow(40.0, ("write",), **places)
-        )
-        assert member.try_writev(0, [b"elsewhere"])
-        assert not member.try_writev(512, [b"A"])
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(member.writev, 512, [b"A"])
-            await trio.sleep(30)
-            assert bytes(ram.memory[512:513]) == b"\0"
-            if kind == "hang":
-                fault.lift()
-        assert bytes(ram.memory[512:513]) == b"A"
-        assert trio.current_time() == (30 if kind == "hang" else 40)
-
-    run(main)
+    ram = RamMember(4096)
+    member = FaultMember(ram)
+    places = {"offset_bytes": 512, "length_bytes": 512, "count": 1}
+    fault = (
+        member.hang(("write",), **places)
+        if kind == "hang"
+        else member.slow(40.0, ("write",), **places)
+    )
+    assert member.try_writev(0, [b"elsewhere"])
+    assert not member.try_writev(512, [b"A"])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(member.writev, 512, [b"A"])
+        await trio.sleep(30)
+        assert bytes(ram.memory[512:513]) == b"\0"
+        if kind == "hang":
+            fault.lift()
+    assert bytes(ram.memory[512:513]) == b"A"
+    assert trio.current_time() == (30 if kind == "hang" else 40)

@@ -226,7 +226,9 @@ def test_slow_writes_go_to_a_thread_for_a_while(
     assert member.try_writev(0, [b"again"])
 
 
-def test_short_writes_are_carried_on(member: LocalMember, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_short_writes_are_carried_on(
+    member: LocalMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.pwritev
 
     def pwritev(fd: int, buffers: Sequence[ReadBuffer], offset: int) -> int:
@@ -235,35 +237,26 @@ def test_short_writes_are_carried_on(member: LocalMember, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "pwritev", pwritev)
     assert member.try_writev(0, [b"abcdefgh", b"", b"ijkl"])
 
-    async def main() -> None:
-        await member.writev(100, [b"mnop", b"qrst"])
-        buffers = [bytearray(12), bytearray(8)]
-        await member.readv(0, buffers[:1])
-        await member.readv(100, buffers[1:])
-        assert buffers == [b"abcdefghijkl", b"mnopqrst"]
-
-    run(main)
+    await member.writev(100, [b"mnop", b"qrst"])
+    buffers = [bytearray(12), bytearray(8)]
+    await member.readv(0, buffers[:1])
+    await member.readv(100, buffers[1:])
+    assert buffers == [b"abcdefghijkl", b"mnopqrst"]
 
 
-def test_a_file_that_shrank_is_an_error_not_zeros(path: str, member: LocalMember) -> None:
+async def test_a_file_that_shrank_is_an_error_not_zeros(path: str, member: LocalMember) -> None:
     os.truncate(path, 4096)
 
-    async def main() -> None:
-        assert not member.try_readv(8192, [bytearray(512)])
-        with pytest.raises(MemberError, match="has become shorter"):
-            await member.readv(8192, [bytearray(512)])
-
-    run(main)
+    assert not member.try_readv(8192, [bytearray(512)])
+    with pytest.raises(MemberError, match="has become shorter"):
+        await member.readv(8192, [bytearray(512)])
 
 
-def test_real_reads_take_no_virtual_time(member: LocalMember) -> None:
-    async def main() -> None:
-        with trio.fail_after(1e-9):
-            for _ in range(20):
-                await member.readv(0, [bytearray(65536)])
-        assert trio.current_time() == 0
-
-    run(main)
+async def test_real_reads_take_no_virtual_time(member: LocalMember) -> None:
+    with trio.fail_after(1e-9):
+        for _ in range(20):
+            await member.readv(0, [bytearray(65536)])
+    assert trio.current_time() == 0
 
 
 # -- a full host -----------------------------------------------------------------------------------

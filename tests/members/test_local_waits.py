@@ -18,7 +18,6 @@ from raidx_fuse.errors import BusyError, MemberError
 from raidx_fuse.members import local
 from raidx_fuse.members.base import WriteBuffer
 from raidx_fuse.members.local import LocalMember
-from raidx_fuse.members.simulated.virtual_time import run
 
 # -- durability ------------------------------------------------------------------------------------
 
@@ -37,23 +36,20 @@ def syncs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-def test_a_flush_with_nothing_to_flush_is_free(member: LocalMember, syncs: list[int]) -> None:
-    async def main() -> None:
-        await member.flush()
-        assert len(syncs) == 1, "the first one covers what a killed process may have left"
-        await member.flush()
-        assert len(syncs) == 1
-        member.try_writev(0, [b"x"])
-        await member.flush()
-        await member.writev(0, [b"x"])
-        await member.flush()
-        await member.punch(0, 4096)
-        await member.flush()
-        assert len(syncs) == 4
-        await member.flush()
-        assert len(syncs) == 4
-
-    run(main)
+async def test_a_flush_with_nothing_to_flush_is_free(member: LocalMember, syncs: list[int]) -> None:
+    await member.flush()
+    assert len(syncs) == 1, "the first one covers what a killed process may have left"
+    await member.flush()
+    assert len(syncs) == 1
+    member.try_writev(0, [b"x"])
+    await member.flush()
+    await member.writev(0, [b"x"])
+    await member.flush()
+    await member.punch(0, 4096)
+    await member.flush()
+    assert len(syncs) == 4
+    await member.flush()
+    assert len(syncs) == 4
 
 
 def test_a_second_flush_does_not_overtake_the_first(
@@ -85,19 +81,16 @@ def test_a_second_flush_does_not_overtake_the_first(
     trio.run(main)
 
 
-def test_a_failed_flush_stays_failed(member: LocalMember, syncs: list[int]) -> None:
+async def test_a_failed_flush_stays_failed(member: LocalMember, syncs: list[int]) -> None:
     syncs.append(-1)
 
-    async def main() -> None:
-        member.try_writev(0, [b"x"])
-        with pytest.raises(MemberError) as caught:
-            await member.flush()
-        assert caught.value.errno == errno.EIO
-        syncs[0] = 0
-        with pytest.raises(MemberError, match="an earlier flush lost data"):
-            await member.flush()
-
-    run(main)
+    member.try_writev(0, [b"x"])
+    with pytest.raises(MemberError) as caught:
+        await member.flush()
+    assert caught.value.errno == errno.EIO
+    syncs[0] = 0
+    with pytest.raises(MemberError, match="an earlier flush lost data"):
+        await member.flush()
 
 
 # -- threads that hang -----------------------------------------------------------------------------

@@ -126,35 +126,29 @@ def test_bad_numbers_are_one_line(name: str, numbers: dict[str, str], message: s
     assert message in str(caught.value)
 
 
-def test_a_member_takes_the_modelled_time_and_not_less() -> None:
-    async def main() -> None:
-        member = ModelMember(RamMember(1 << 20), PLAIN)
-        await member.writev(0, [b"x" * 50_000])
-        assert trio.current_time() == pytest.approx(0.003)
-        buffer = bytearray(50_000)
-        await member.readv(0, [buffer])
-        assert trio.current_time() == pytest.approx(0.0045)
-        assert buffer == b"x" * 50_000
-        assert not member.try_readv(0, [buffer])
-        assert not member.try_writev(0, [buffer])
-        with pytest.raises(MemberError):
-            await member.readv(1 << 20, [buffer])
-        assert trio.current_time() == pytest.approx(0.0045)
-
-    run(main)
+async def test_a_member_takes_the_modelled_time_and_not_less() -> None:
+    member = ModelMember(RamMember(1 << 20), PLAIN)
+    await member.writev(0, [b"x" * 50_000])
+    assert trio.current_time() == pytest.approx(0.003)
+    buffer = bytearray(50_000)
+    await member.readv(0, [buffer])
+    assert trio.current_time() == pytest.approx(0.0045)
+    assert buffer == b"x" * 50_000
+    assert not member.try_readv(0, [buffer])
+    assert not member.try_writev(0, [buffer])
+    with pytest.raises(MemberError):
+        await member.readv(1 << 20, [buffer])
+    assert trio.current_time() == pytest.approx(0.0045)
 
 
-def test_data_move_when_their_time_has_come() -> None:
-    async def main() -> None:
-        member = ModelMember(RamMember(4096), PLAIN)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(member.writev, 0, [b"x"])
-            await trio.sleep(0.0019)
-            assert member.inner.view(0, 1) == b"\0"  # type: ignore[comparison-overlap]
-            await trio.sleep(0.0002)
-            assert member.inner.view(0, 1) == b"x"  # type: ignore[comparison-overlap]
-
-    run(main)
+async def test_data_move_when_their_time_has_come() -> None:
+    member = ModelMember(RamMember(4096), PLAIN)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(member.writev, 0, [b"x"])
+        await trio.sleep(0.0019)
+        assert member.inner.view(0, 1) == b"\0"  # type: ignore[comparison-overlap]
+        await trio.sleep(0.0002)
+        assert member.inner.view(0, 1) == b"x"  # type: ignore[comparison-overlap]
 
 
 def test_the_ram_preset_answers_at_once() -> None:

@@ -232,15 +232,12 @@ def test_the_hook_may_stop_the_run_before_anything_happened() -> None:
     assert events == ["write", "flush", "write"]
 
 
-def test_a_punch_can_be_torn() -> None:
+async def test_a_punch_can_be_torn() -> None:
     member = PowerCutMember(bytearray(b"x" * SIZE_BYTES))
 
-    async def main() -> None:
-        assert await member.punch(0, 1024)
-        assert await read(member, 0, 1024) == bytes(1024)
-        assert member.crash([0b10])[:1024] == b"x" * 512 + bytes(512)
-
-    run(main)
+    assert await member.punch(0, 1024)
+    assert await read(member, 0, 1024) == bytes(1024)
+    assert member.crash([0b10])[:1024] == b"x" * 512 + bytes(512)
 
 
 def test_a_cut_may_leave_the_copies_of_what_was_written_last_alone() -> None:

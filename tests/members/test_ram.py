@@ -9,7 +9,6 @@ import pytest
 
 from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.member_contract import read, refused, write
 from tests.support.reasons import because
 
@@ -23,40 +22,34 @@ def resident_bytes() -> int:
     return int(line.split()[1]) * 1024
 
 
-def test_a_tebibyte_costs_what_is_written() -> None:
-    async def main() -> None:
-        before = resident_bytes()
-        members = [RamMember(TIB) for _ in range(4)]
-        for member in members:
-            await write(member, TIB - 5, b"hello")
-            await write(member, TIB // 3, b"x" * (3 << 20))
-            assert await read(member, TIB - 5, 5) == b"hello"
-            assert await read(member, TIB // 2, 5) == bytes(5)
-            extents = list(member.data_extents(0, TIB))
-            assert sum(length for _, length in extents) <= 5 << 20
-            assert await member.punch(100, TIB - 200)
-            assert await read(member, TIB // 3, 5) == bytes(5)
-            assert await read(member, TIB - 5, 5) == b"hello"
-        assert resident_bytes() - before < 100 << 20
-        for member in members:
-            member.close()
-
-    run(main)
+async def test_a_tebibyte_costs_what_is_written() -> None:
+    before = resident_bytes()
+    members = [RamMember(TIB) for _ in range(4)]
+    for member in members:
+        await write(member, TIB - 5, b"hello")
+        await write(member, TIB // 3, b"x" * (3 << 20))
+        assert await read(member, TIB - 5, 5) == b"hello"
+        assert await read(member, TIB // 2, 5) == bytes(5)
+        extents = list(member.data_extents(0, TIB))
+        assert sum(length for _, length in extents) <= 5 << 20
+        assert await member.punch(100, TIB - 200)
+        assert await read(member, TIB // 3, 5) == bytes(5)
+        assert await read(member, TIB - 5, 5) == b"hello"
+    assert resident_bytes() - before < 100 << 20
+    for member in members:
+        member.close()
 
 
-def test_punching_gives_memory_back() -> None:
-    async def main() -> None:
-        member = RamMember(64 << 20)
-        await write(member, 0, b"x" * (64 << 20))
-        full = resident_bytes()
-        await member.punch(1000, (64 << 20) - 2000)
-        assert full - resident_bytes() > 50 << 20
-        assert list(member.data_extents(0, member.size_bytes)) == [
-            (0, 1 << 20),
-            (63 << 20, 1 << 20),
-        ]
-
-    run(main)
+async def test_punching_gives_memory_back() -> None:
+    member = RamMember(64 << 20)
+    await write(member, 0, b"x" * (64 << 20))
+    full = resident_bytes()
+    await member.punch(1000, (64 << 20) - 2000)
+    assert full - resident_bytes() > 50 << 20
+    assert list(member.data_extents(0, member.size_bytes)) == [
+        (0, 1 << 20),
+        (63 << 20, 1 << 20),
+    ]
 
 
 def test_more_than_the_address_space_is_a_clear_error() -> None:
@@ -75,14 +68,11 @@ def test_writing_past_the_member_counts_all_as_written() -> None:
     assert bytes(view) == b"\7"
 
 
-def test_read_only_memory() -> None:
-    async def main() -> None:
-        member = RamMember(4096, read_only=True)
-        assert await refused(lambda: member.try_writev(0, [b"x"])) == errno.EROFS
-        assert await refused(lambda: member.punch(0, 10)) == errno.EROFS
-        assert await read(member, 0, 4096) == bytes(4096)
-
-    run(main)
+async def test_read_only_memory() -> None:
+    member = RamMember(4096, read_only=True)
+    assert await refused(lambda: member.try_writev(0, [b"x"])) == errno.EROFS
+    assert await refused(lambda: member.punch(0, 10)) == errno.EROFS
+    assert await read(member, 0, 4096) == bytes(4096)
 
 
 def test_a_view_outlives_its_member() -> None:

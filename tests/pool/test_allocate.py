@@ -13,7 +13,6 @@ from raidx_fuse.engine.gate import Gate
 from raidx_fuse.errors import NoSpaceError, Reason
 from raidx_fuse.format.configuration.volumes import Extent
 from raidx_fuse.members.base import ReadBuffer
-from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.allocate import EXTENTS_MAX, allocate, cut, extended, free_ranges, unit_bytes
 from raidx_fuse.pool.volume import SLOTS, Volume, allocation_of, discard_of, read_of, write_of
 from tests.support.reasons import because
@@ -138,67 +137,58 @@ def test_one_extent_from_the_start_binds_the_methods_of_the_array() -> None:
 
 
 @pytest.mark.parametrize("slots", [1, 5, SLOTS])  # few: several extents begin in one
-def test_volumes_of_several_extents_read_and_write_like_one_disk(
+async def test_volumes_of_several_extents_read_and_write_like_one_disk(
     slots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("raidx_fuse.pool.volume.SLOTS", slots)
 
-    async def play() -> None:
-        for seed in range(20):
-            rng = random.Random(seed)
-            array = Bytes(64 * PAGE)
-            starts = rng.sample(range(16), rng.randrange(1, 6))
-            extents = [Extent(4 * at * PAGE, rng.randrange(1, 5) * PAGE) for at in starts]
-            volume = volume_in(array, extents)
-            model = bytearray(b"".join(array.content[e.offset : e.end] for e in extents))
-            others = bytearray(array.content)
-            for extent in extents:
-                others[extent.offset : extent.end] = bytes(extent.length)
-            for _ in range(40):
-                offset = rng.randrange(volume.size_bytes)
-                size = rng.randrange(1, volume.size_bytes - offset + 1)
-                draw = rng.random()
-                if draw < 0.5:
-                    assert bytes(await volume.read(offset, size)) == model[offset : offset + size]
-                elif draw < 0.7:
-                    await volume.discard(offset, size)
-                    model[offset : offset + size] = bytes(size)
-                    found = list(volume.allocation(offset, size))
-                    assert sum(length for length, _ in found) == size
-                    assert not any(written for _, written in found)
-                else:
-                    data = rng.randbytes(size)
-                    await volume.write(offset, data)
-                    model[offset : offset + size] = data
-            assert bytes(await volume.read(0, volume.size_bytes)) == model
-            for extent in extents:
-                array.content[extent.offset : extent.end] = bytes(extent.length)
-            assert array.content == others, "a write went beside the volume's extents"
-
-    run(play)
+    for seed in range(20):
+        rng = random.Random(seed)
+        array = Bytes(64 * PAGE)
+        starts = rng.sample(range(16), rng.randrange(1, 6))
+        extents = [Extent(4 * at * PAGE, rng.randrange(1, 5) * PAGE) for at in starts]
+        volume = volume_in(array, extents)
+        model = bytearray(b"".join(array.content[e.offset : e.end] for e in extents))
+        others = bytearray(array.content)
+        for extent in extents:
+            others[extent.offset : extent.end] = bytes(extent.length)
+        for _ in range(40):
+            offset = rng.randrange(volume.size_bytes)
+            size = rng.randrange(1, volume.size_bytes - offset + 1)
+            draw = rng.random()
+            if draw < 0.5:
+                assert bytes(await volume.read(offset, size)) == model[offset : offset + size]
+            elif draw < 0.7:
+                await volume.discard(offset, size)
+                model[offset : offset + size] = bytes(size)
+                found = list(volume.allocation(offset, size))
+                assert sum(length for length, _ in found) == size
+                assert not any(written for _, written in found)
+            else:
+                data = rng.randbytes(size)
+                await volume.write(offset, data)
+                model[offset : offset + size] = data
+        assert bytes(await volume.read(0, volume.size_bytes)) == model
+        for extent in extents:
+            array.content[extent.offset : extent.end] = bytes(extent.length)
+        assert array.content == others, "a write went beside the volume's extents"
 
 
-def test_a_request_inside_one_extent_is_one_request_of_the_array() -> None:
-    async def play() -> None:
-        array = Bytes(16 * PAGE)
-        volume = volume_in(array, [Extent(8 * PAGE, 2 * PAGE), Extent(0, PAGE)])
-        await volume.read(PAGE, PAGE)
-        await volume.write(2 * PAGE, bytes(100))
-        await volume.read(2 * PAGE - 1, 2)
-        assert array.asked == [(9 * PAGE, PAGE), (0, 100), (10 * PAGE - 1, 1), (0, 1)]
-
-    run(play)
+async def test_a_request_inside_one_extent_is_one_request_of_the_array() -> None:
+    array = Bytes(16 * PAGE)
+    volume = volume_in(array, [Extent(8 * PAGE, 2 * PAGE), Extent(0, PAGE)])
+    await volume.read(PAGE, PAGE)
+    await volume.write(2 * PAGE, bytes(100))
+    await volume.read(2 * PAGE - 1, 2)
+    assert array.asked == [(9 * PAGE, PAGE), (0, 100), (10 * PAGE - 1, 1), (0, 1)]
 
 
-def test_a_volume_without_a_discard_of_its_own_writes_zeros() -> None:
-    async def play() -> None:
-        array = Bytes(8 * PAGE)
-        volume = volume_in(array, [Extent(0, 8 * PAGE)])
-        volume.bind(array.read, array.write, volume.flush)  # while it moves, say
-        array.asked.clear()
-        await volume.discard(PAGE, 2 * PAGE)
-        assert array.asked == [(PAGE, 2 * PAGE)]
-        assert not any(array.content[PAGE : 3 * PAGE])
-        assert list(volume.allocation(0, PAGE)) == [(PAGE, True)]
-
-    run(play)
+async def test_a_volume_without_a_discard_of_its_own_writes_zeros() -> None:
+    array = Bytes(8 * PAGE)
+    volume = volume_in(array, [Extent(0, 8 * PAGE)])
+    volume.bind(array.read, array.write, volume.flush)  # while it moves, say
+    array.asked.clear()
+    await volume.discard(PAGE, 2 * PAGE)
+    assert array.asked == [(PAGE, 2 * PAGE)]
+    assert not any(array.content[PAGE : 3 * PAGE])
+    assert list(volume.allocation(0, PAGE)) == [(PAGE, True)]

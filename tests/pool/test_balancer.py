@@ -127,78 +127,69 @@ def test_a_hotspot_is_found_planned_for_and_carried_out_by_itself() -> None:
     play(scene, mover, {"balance.auto": "on"})
 
 
-def test_the_moves_of_a_running_pool_dissolve_a_hotspot_and_keep_every_byte() -> None:
-    async def whole() -> None:
-        rig = PoolRig(TWO)
-        await rig.create()
-        async with rig.mounted() as pool, watched(pool.arrays, JobMover(pool)) as balancer:
-            for key, value in {**QUICK, "balance.auto": "on"}.items():
-                await balancer.settings.set(key, value)
-            mail = pool.find("mail")[1]
-            content = random.Random(1).randbytes(MIB)
-            await mail.write(0, content)
-            async with loaded(pool, mail=8, www=6, old=1):
-                await trio.sleep(12)
-                assert balancer.status()["steps"] == ["move mail from fast to slow"]
-                assert balancer.status()["state"] == "done"
-                assert balancer.planning.hotspots() == []
-            slow, moved = pool.find("mail")
-            assert slow.array.name == "slow"
-            assert bytes(await moved.read(0, MIB)) == content
-            assert max(one["utilisation"] for one in balancer.sampler.arrays()) < 0.5
-        async with rig.mounted() as pool:
-            assert bytes(await pool.find("mail")[1].read(0, MIB)) == content
-
-    run(whole)
-
-
-def test_full_arrays_dissolve_a_hotspot_by_volumes_that_change_places_in_pieces() -> None:
-    async def whole() -> None:
-        rig = PoolRig(TWO)
-        await rig.create()
-        async with rig.mounted() as pool, watched(pool.arrays, JobMover(pool)) as balancer:
-            for key, value in {**QUICK, "balance.auto": "on"}.items():
-                await balancer.settings.set(key, value)
-            for part in pool.arrays:
-                await part.create(f"rest {part.array.name}", part.free_bytes() - 4 * CHUNK)
-            count = sum(len(part.volumes) for part in pool.arrays)
-            content = random.Random(1).randbytes(MIB)
-            await pool.find("www")[1].write(MIB, content)
-            async with loaded(pool, mail=8, www=6, old=1):
-                await trio.sleep(4.5)
-                assert balancer.running
-            assert balancer.status()["steps"] == [
-                "move www from fast to slow, in pieces",
-                "move old from slow to fast, in pieces",
-            ]
-            await balancer.finished.wait()
+async def test_the_moves_of_a_running_pool_dissolve_a_hotspot_and_keep_every_byte() -> None:
+    rig = PoolRig(TWO)
+    await rig.create()
+    async with rig.mounted() as pool, watched(pool.arrays, JobMover(pool)) as balancer:
+        for key, value in {**QUICK, "balance.auto": "on"}.items():
+            await balancer.settings.set(key, value)
+        mail = pool.find("mail")[1]
+        content = random.Random(1).randbytes(MIB)
+        await mail.write(0, content)
+        async with loaded(pool, mail=8, www=6, old=1):
+            await trio.sleep(12)
+            assert balancer.status()["steps"] == ["move mail from fast to slow"]
             assert balancer.status()["state"] == "done"
-            slow, moved = pool.find("www")
-            assert slow.array.name == "slow"
-            assert bytes(await moved.read(MIB, MIB)) == content
-            assert count == sum(len(part.volumes) for part in pool.arrays)
+            assert balancer.planning.hotspots() == []
+        slow, moved = pool.find("mail")
+        assert slow.array.name == "slow"
+        assert bytes(await moved.read(0, MIB)) == content
+        assert max(one["utilisation"] for one in balancer.sampler.arrays()) < 0.5
+    async with rig.mounted() as pool:
+        assert bytes(await pool.find("mail")[1].read(0, MIB)) == content
 
-    run(whole)
+
+async def test_full_arrays_dissolve_a_hotspot_by_volumes_that_change_places_in_pieces() -> None:
+    rig = PoolRig(TWO)
+    await rig.create()
+    async with rig.mounted() as pool, watched(pool.arrays, JobMover(pool)) as balancer:
+        for key, value in {**QUICK, "balance.auto": "on"}.items():
+            await balancer.settings.set(key, value)
+        for part in pool.arrays:
+            await part.create(f"rest {part.array.name}", part.free_bytes() - 4 * CHUNK)
+        count = sum(len(part.volumes) for part in pool.arrays)
+        content = random.Random(1).randbytes(MIB)
+        await pool.find("www")[1].write(MIB, content)
+        async with loaded(pool, mail=8, www=6, old=1):
+            await trio.sleep(4.5)
+            assert balancer.running
+        assert balancer.status()["steps"] == [
+            "move www from fast to slow, in pieces",
+            "move old from slow to fast, in pieces",
+        ]
+        await balancer.finished.wait()
+        assert balancer.status()["state"] == "done"
+        slow, moved = pool.find("www")
+        assert slow.array.name == "slow"
+        assert bytes(await moved.read(MIB, MIB)) == content
+        assert count == sum(len(part.volumes) for part in pool.arrays)
 
 
-def test_a_plan_ends_with_a_move_that_the_user_cancels() -> None:
-    async def whole() -> None:
-        rig = PoolRig(TWO)
-        await rig.create()
-        async with rig.mounted() as pool, watched(pool.arrays, JobMover(pool)) as balancer:
-            balancer.start(await balancer.planning.evacuation("slow"), solved=False)
-            array = pool.array("slow").array
-            while not array.jobs.running():  # noqa: ASYNC110  # no event tells of a new job
-                await trio.sleep(0.001)
-            with pytest.raises(JobRunningError):
-                await balancer.planning.evacuation("slow")
-            array.jobs.cancel(array.jobs.running()[0].job_id)
-            await balancer.finished.wait()
-            assert balancer.status()["state"] == "failed"
-            assert "the move of volume old (job 1) cancelled" in str(balancer.status()["error"])
-            assert pool.find("old")[0].array is array
-
-    run(whole)
+async def test_a_plan_ends_with_a_move_that_the_user_cancels() -> None:
+    rig = PoolRig(TWO)
+    await rig.create()
+    async with rig.mounted() as pool, watched(pool.arrays, JobMover(pool)) as balancer:
+        balancer.start(await balancer.planning.evacuation("slow"), solved=False)
+        array = pool.array("slow").array
+        while not array.jobs.running():  # noqa: ASYNC110  # no event tells of a new job
+            await trio.sleep(0.001)
+        with pytest.raises(JobRunningError):
+            await balancer.planning.evacuation("slow")
+        array.jobs.cancel(array.jobs.running()[0].job_id)
+        await balancer.finished.wait()
+        assert balancer.status()["state"] == "failed"
+        assert "the move of volume old (job 1) cancelled" in str(balancer.status()["error"])
+        assert pool.find("old")[0].array is array
 
 
 def test_nothing_moves_by_itself_unless_it_is_switched_on() -> None:
@@ -311,24 +302,21 @@ def test_a_degraded_array_takes_no_volume() -> None:
     play(scene)
 
 
-def test_no_volume_moves_to_less_redundancy_unless_that_is_allowed() -> None:
-    async def whole() -> None:
-        rig = PoolRig(TWO, layouts={"slow": "raid0"})
-        await rig.create()
-        async with watching(rig, Notes()) as (pool, balancer):
-            async with loaded(pool, mail=8, www=6, old=1):
-                await trio.sleep(4.5)
-            assert not (await balancer.planning.balance()).plan.solved
-            with pytest.raises(UsageError, match="array fast cannot be emptied: mail, www, logs"):
-                await balancer.planning.evacuation("fast")
-            assert (await balancer.planning.evacuation("slow")).lines() == [
-                "move old from slow to fast"
-            ]
-            await balancer.settings.set("balance.redundancy", "any")
-            document = (await balancer.planning.balance()).as_dict()
-            assert (document["solved"], document["redundancy_reduced"]) == (True, True)
-
-    run(whole)
+async def test_no_volume_moves_to_less_redundancy_unless_that_is_allowed() -> None:
+    rig = PoolRig(TWO, layouts={"slow": "raid0"})
+    await rig.create()
+    async with watching(rig, Notes()) as (pool, balancer):
+        async with loaded(pool, mail=8, www=6, old=1):
+            await trio.sleep(4.5)
+        assert not (await balancer.planning.balance()).plan.solved
+        with pytest.raises(UsageError, match="array fast cannot be emptied: mail, www, logs"):
+            await balancer.planning.evacuation("fast")
+        assert (await balancer.planning.evacuation("slow")).lines() == [
+            "move old from slow to fast"
+        ]
+        await balancer.settings.set("balance.redundancy", "any")
+        document = (await balancer.planning.balance()).as_dict()
+        assert (document["solved"], document["redundancy_reduced"]) == (True, True)
 
 
 def test_a_hotspot_by_latency_alone_is_relieved() -> None:
@@ -343,20 +331,17 @@ def test_a_hotspot_by_latency_alone_is_relieved() -> None:
     play(scene, settings={"hot.tau": "1", "hot.latency": "5ms"})
 
 
-def test_a_monitor_goes_on_with_the_histories_it_is_given() -> None:
-    async def whole() -> None:
-        rig = PoolRig(TWO)
-        await rig.create()
-        async with watching(rig, Notes()) as (pool, balancer):
-            async with loaded(pool, mail=8, www=6, old=1):
-                await trio.sleep(6)
-            kept = balancer.monitor.to_bytes()
-        async with rig.mounted() as pool:
-            monitor = Monitor.from_bytes(kept)
-            monitor.resume_at(trio.current_time())
-            async with watched(pool.arrays, Notes(), monitor) as balancer:
-                assert balancer.settings.value("hot.tau") == 0.5  # kept in the superblocks
-                assert balancer.planning.hotspots() == ["fast"]
-                assert (await balancer.planning.balance()).plan.solved
-
-    run(whole)
+async def test_a_monitor_goes_on_with_the_histories_it_is_given() -> None:
+    rig = PoolRig(TWO)
+    await rig.create()
+    async with watching(rig, Notes()) as (pool, balancer):
+        async with loaded(pool, mail=8, www=6, old=1):
+            await trio.sleep(6)
+        kept = balancer.monitor.to_bytes()
+    async with rig.mounted() as pool:
+        monitor = Monitor.from_bytes(kept)
+        monitor.resume_at(trio.current_time())
+        async with watched(pool.arrays, Notes(), monitor) as balancer:
+            assert balancer.settings.value("hot.tau") == 0.5  # kept in the superblocks
+            assert balancer.planning.hotspots() == ["fast"]
+            assert (await balancer.planning.balance()).plan.solved

@@ -70,26 +70,23 @@ def where(pool: Pool) -> dict[str, str]:
     return {v.name: part.array.name for part in pool.arrays for v in part.volumes}
 
 
-def test_a_mount_resumes_the_move_that_had_begun_and_the_rest_is_planned_anew() -> None:
-    async def whole() -> None:
-        arrays = Arrays(SPECS, slow=True)
-        await arrays.create()
-        async with arrays.mounted() as pool, watched(pool.arrays, SlowMover(pool)) as balancer:
-            await begun(pool, balancer)
-        async with arrays.mounted() as pool, watched(pool.arrays, JobMover(pool)) as balancer:
-            assert sorted(where(pool).values()) == ["fast", "fast", "slow"]
-            await move_of(pool.array("fast")).finished.wait()
-            await trio.sleep(60)
-            assert sorted(where(pool).values()) == ["fast", "slow", "slow"]
-            status = balancer.status()
-            assert (status["state"], status["steps"], status["note"]) == ("idle", [], None)
-            balancer.start(await balancer.planning.evacuation("fast"), solved=False)
-            await balancer.finished.wait()
-            assert where(pool) == dict.fromkeys(NAMES, "slow")
-            for number, name in enumerate(NAMES):
-                assert await content(pool.find(name)[1]) == noise(PAGES * PAGE, number)
-
-    run(whole)
+async def test_a_mount_resumes_the_move_that_had_begun_and_the_rest_is_planned_anew() -> None:
+    arrays = Arrays(SPECS, slow=True)
+    await arrays.create()
+    async with arrays.mounted() as pool, watched(pool.arrays, SlowMover(pool)) as balancer:
+        await begun(pool, balancer)
+    async with arrays.mounted() as pool, watched(pool.arrays, JobMover(pool)) as balancer:
+        assert sorted(where(pool).values()) == ["fast", "fast", "slow"]
+        await move_of(pool.array("fast")).finished.wait()
+        await trio.sleep(60)
+        assert sorted(where(pool).values()) == ["fast", "slow", "slow"]
+        status = balancer.status()
+        assert (status["state"], status["steps"], status["note"]) == ("idle", [], None)
+        balancer.start(await balancer.planning.evacuation("fast"), solved=False)
+        await balancer.finished.wait()
+        assert where(pool) == dict.fromkeys(NAMES, "slow")
+        for number, name in enumerate(NAMES):
+            assert await content(pool.find(name)[1]) == noise(PAGES * PAGE, number)
 
 
 def test_a_plan_is_dropped_by_cancel_and_the_present_move_arrives() -> None:
@@ -106,17 +103,14 @@ def test_a_plan_is_dropped_by_cancel_and_the_present_move_arrives() -> None:
 
 
 @pytest.mark.parametrize("kept", [7, {"goal": "balance", "steps": [["a", "b", "c", 0]]}])
-def test_a_plan_that_an_earlier_program_has_kept_is_dropped(kept: object) -> None:
-    async def whole() -> None:
-        arrays = Arrays()
-        await arrays.create()
+async def test_a_plan_that_an_earlier_program_has_kept_is_dropped(kept: object) -> None:
+    arrays = Arrays()
+    await arrays.create()
+    async with arrays.mounted("fast") as pool:
+        member_set = pool.array("fast").array.member_set
+        await member_set.update(lambda c: replace(c, jobs=dict.fromkeys(RETIRED, kept)))
+    async with arrays.mounted("fast", read_only=True) as pool:
+        assert not pool.array("fast").array.warnings
+    for _ in range(2):
         async with arrays.mounted("fast") as pool:
-            member_set = pool.array("fast").array.member_set
-            await member_set.update(lambda c: replace(c, jobs=dict.fromkeys(RETIRED, kept)))
-        async with arrays.mounted("fast", read_only=True) as pool:
-            assert not pool.array("fast").array.warnings
-        for _ in range(2):
-            async with arrays.mounted("fast") as pool:
-                assert not RETIRED & pool.array("fast").array.member_set.config.jobs.keys()
-
-    run(whole)
+            assert not RETIRED & pool.array("fast").array.member_set.config.jobs.keys()

@@ -10,7 +10,6 @@ import trio
 
 from raidx_fuse.errors import JobRunningError, NoSpaceError, Reason, UsageError
 from raidx_fuse.format.configuration.volumes import VolumeTable
-from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.move import Leg, MoveVolumes, cost, plan_swap, start, start_move, start_swap
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.transfer import Transfer, with_record
@@ -48,37 +47,34 @@ def test_two_volumes_change_places_through_free_space() -> None:
     play(scene)
 
 
-def test_volumes_change_places_by_way_of_a_third_array() -> None:
-    async def whole() -> None:
-        specs = (Spec("a", "raid0", 2), Spec("b", "raid0", 2), Spec("c", "raid0", 2))
-        arrays = Arrays(specs)
-        await arrays.create()
-        async with arrays.mounted() as pool:
-            room = pool.array("a").free_bytes() // PAGE
-            one, two = (
-                await make(pool, "a", "one", room - 5),
-                await make(pool, "b", "two", room - 6),
-            )
-            before = await content(one), await content(two)
-            planned = plan_swap(pool, "one", "two")
-            assert [(leg.volume.name, leg.target.array.name) for leg in planned.legs] == [
-                *(("two", "c"), ("one", "b"), ("two", "a"))
-            ]
-            price = cost(planned)
-            assert price["volume_bytes"] == (2 * room - 11) * PAGE  # Eq. 3
-            written = [(room - 5) // 2 * PAGE, (room - 6) // 2 * PAGE]
-            assert price["bytes_moved"] == written[0] + 2 * written[1]
-            await start_swap(pool, "one", "two")
-            with pytest.raises(JobRunningError):
-                await start_move(pool, "one", "c")  # its leg is still to come
-            await ended(pool)
-            assert pool.find("one")[0] is pool.array("b")
-            assert pool.find("two")[0] is pool.array("a")
-            assert (await content(one), await content(two)) == before
-            await pool.array("c").wiper.wiped()
-            await is_tidy(pool)
-
-    run(whole)
+async def test_volumes_change_places_by_way_of_a_third_array() -> None:
+    specs = (Spec("a", "raid0", 2), Spec("b", "raid0", 2), Spec("c", "raid0", 2))
+    arrays = Arrays(specs)
+    await arrays.create()
+    async with arrays.mounted() as pool:
+        room = pool.array("a").free_bytes() // PAGE
+        one, two = (
+            await make(pool, "a", "one", room - 5),
+            await make(pool, "b", "two", room - 6),
+        )
+        before = await content(one), await content(two)
+        planned = plan_swap(pool, "one", "two")
+        assert [(leg.volume.name, leg.target.array.name) for leg in planned.legs] == [
+            *(("two", "c"), ("one", "b"), ("two", "a"))
+        ]
+        price = cost(planned)
+        assert price["volume_bytes"] == (2 * room - 11) * PAGE  # Eq. 3
+        written = [(room - 5) // 2 * PAGE, (room - 6) // 2 * PAGE]
+        assert price["bytes_moved"] == written[0] + 2 * written[1]
+        await start_swap(pool, "one", "two")
+        with pytest.raises(JobRunningError):
+            await start_move(pool, "one", "c")  # its leg is still to come
+        await ended(pool)
+        assert pool.find("one")[0] is pool.array("b")
+        assert pool.find("two")[0] is pool.array("a")
+        assert (await content(one), await content(two)) == before
+        await pool.array("c").wiper.wiped()
+        await is_tidy(pool)
 
 
 def test_a_volume_that_is_deleted_before_its_leg_ends_the_swap() -> None:

@@ -122,7 +122,7 @@ def test_an_array_of_before_has_its_image_as_volume_with_its_own_methods() -> No
     play(scene, empty=False)
 
 
-def test_volumes_are_created_written_and_found_again() -> None:
+async def test_volumes_are_created_written_and_found_again() -> None:
     async def scene(rig: Rig, volumes: ArrayVolumes) -> None:
         shown = Shown(volumes)
         free = volumes.free_bytes()
@@ -141,17 +141,14 @@ def test_volumes_are_created_written_and_found_again() -> None:
         assert await content(volume_of(again, "mail")) == noise(40 * PAGE, 1)
         assert await content(volume_of(again, uuids[1])) == noise(24 * PAGE, 2)
 
-    async def whole() -> None:
-        rig = Rig("raid5", 4, stripes=60)
-        array = await rig.create()
-        table = VolumeTable()
-        await array.member_set.update(lambda config: replace(config, volumes=table))
-        try:
-            await scene(rig, ArrayVolumes(array))
-        finally:
-            await rig.close()
-
-    run(whole)
+    rig = Rig("raid5", 4, stripes=60)
+    array = await rig.create()
+    table = VolumeTable()
+    await array.member_set.update(lambda config: replace(config, volumes=table))
+    try:
+        await scene(rig, ArrayVolumes(array))
+    finally:
+        await rig.close()
 
 
 @pytest.mark.parametrize("layout", ["raid5", "raidx-parity", "pcode"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.members.simulated.virtual_time import VirtualClock, run
+from raidx_fuse.members.simulated.virtual_time import VirtualClock
 from tests.support.hanging import CHUNK, OVER_S, TIMEOUT_S, prepare, running
 from tests.support.spy import SpyRig, noise
 
@@ -34,42 +34,36 @@ def stop(seconds: float) -> None:
 @pytest.mark.parametrize("after_s", [0.1, 0.7])
 @pytest.mark.parametrize("kind", OPERATIONS)
 @pytest.mark.parametrize("layout", ["raid0", "raid5"])
-def test_a_member_that_answers_when_it_goes_on_has_not_failed(
+async def test_a_member_that_answers_when_it_goes_on_has_not_failed(
     layout: str, kind: str, after_s: float
 ) -> None:
-    async def main() -> None:
-        async with running(layout, 4) as rig:
-            await prepare(rig)
-            await rig.running.write(0, noise(CHUNK))  # else there is nothing to flush
-            for member in rig.members:
-                member.slow(ANSWER_S)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(OPERATIONS[kind], rig)
-                await trio.sleep(after_s)
-                stop(STOPPED_S)
-            await trio.sleep(OVER_S)
+    async with running(layout, 4) as rig:
+        await prepare(rig)
+        await rig.running.write(0, noise(CHUNK))  # else there is nothing to flush
+        for member in rig.members:
+            member.slow(ANSWER_S)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(OPERATIONS[kind], rig)
+            await trio.sleep(after_s)
+            stop(STOPPED_S)
+        await trio.sleep(OVER_S)
+        assert not rig.running.member_set.lost
+        assert not rig.running.member_set.unpublished
+        for member in rig.members:
+            assert not member.overdue
+            member.clear()
+
+
+async def test_one_that_does_not_answer_then_is_failed_after_one_limit_more() -> None:
+    async with running("raid5", 4) as rig:
+        await prepare(rig)
+        rig.members[1].hang(count=1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(rig.running.write, 0, noise(6 * CHUNK))
+            await trio.sleep(0.1)
+            stop(STOPPED_S)
+            await trio.sleep(TIMEOUT_S / 2)
             assert not rig.running.member_set.lost
-            assert not rig.running.member_set.unpublished
-            for member in rig.members:
-                assert not member.overdue
-                member.clear()
-
-    run(main)
-
-
-def test_one_that_does_not_answer_then_is_failed_after_one_limit_more() -> None:
-    async def main() -> None:
-        async with running("raid5", 4) as rig:
-            await prepare(rig)
-            rig.members[1].hang(count=1)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(rig.running.write, 0, noise(6 * CHUNK))
-                await trio.sleep(0.1)
-                stop(STOPPED_S)
-                await trio.sleep(TIMEOUT_S / 2)
-                assert not rig.running.member_set.lost
-                await trio.sleep(OVER_S)
-                assert rig.running.member_set.lost == {1}
-            rig.members[1].clear()
-
-    run(main)
+            await trio.sleep(OVER_S)
+            assert rig.running.member_set.lost == {1}
+        rig.members[1].clear()

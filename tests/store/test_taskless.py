@@ -126,17 +126,14 @@ def test_a_write_without_an_answer_is_overdue_until_it_ends() -> None:
     play(scene)
 
 
-def test_nothing_is_left_waiting_when_the_tasks_of_the_array_end() -> None:
-    async def main() -> None:
-        member = Messages()
-        async with trio.open_nursery() as outer:
-            async with trio.open_nursery() as nursery:
-                queue = MemberQueue(member, nursery, trio.current_time)
-                latch, (operation, _) = ask(queue, 2)
-                outer.start_soon(latch.wait)
-                await trio.testing.wait_all_tasks_blocked()
-                nursery.cancel_scope.cancel()
-            await latch.wait()
-            assert operation.error is not None
-
-    run(main)
+async def test_nothing_is_left_waiting_when_the_tasks_of_the_array_end() -> None:
+    member = Messages()
+    async with trio.open_nursery() as outer:
+        async with trio.open_nursery() as nursery:
+            queue = MemberQueue(member, nursery, trio.current_time)
+            latch, (operation, _) = ask(queue, 2)
+            outer.start_soon(latch.wait)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        await latch.wait()
+        assert operation.error is not None

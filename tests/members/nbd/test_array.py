@@ -122,24 +122,21 @@ def test_servers_that_come_back_in_time_cost_nothing(seed: int) -> None:
     run(main, seed=seed)
 
 
-def test_a_server_that_stays_away_is_a_failed_member_and_nothing_is_lost() -> None:
-    async def main() -> None:
-        machine = Machine(1, witness=True)
-        await machine.create()
-        members = machine.members()
-        async with open_array(members) as array:
-            await machine.work(array, 10)
-            begin_s = trio.current_time()
-            machine.servers[1].kill()
-            await machine.work(array, 20)
-            assert 30 <= trio.current_time() - begin_s < 60
-            assert states(array) == ["active", "failed", "active", "active"]
-            machine.servers[1].restart()
-            await machine.work(array, 20)
-            await machine.verify(array)
-        close(members)
-
-    run(main)
+async def test_a_server_that_stays_away_is_a_failed_member_and_nothing_is_lost() -> None:
+    machine = Machine(1, witness=True)
+    await machine.create()
+    members = machine.members()
+    async with open_array(members) as array:
+        await machine.work(array, 10)
+        begin_s = trio.current_time()
+        machine.servers[1].kill()
+        await machine.work(array, 20)
+        assert 30 <= trio.current_time() - begin_s < 60
+        assert states(array) == ["active", "failed", "active", "active"]
+        machine.servers[1].restart()
+        await machine.work(array, 20)
+        await machine.verify(array)
+    close(members)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -179,24 +176,21 @@ async def write_much(array: Array) -> None:
         await array.write(at, bytes(40_000))
 
 
-def test_an_array_that_was_taken_over_writes_nothing_more() -> None:
-    async def main() -> None:
-        machine = Machine(2, witness=True)
-        await machine.create()
-        members = machine.members()
-        async with open_array(members) as array:
-            await machine.work(array, 5)
-            await array.flush()
-            await trio.sleep(30)  # the checkpoint and the dirty bitmap have nothing left to write
-            page = Holder(b"o" * 16, "process 2 on beta").beat().encode()
-            for server in machine.servers:
-                server.content[124 << 10 : 128 << 10] = page
-            before = [bytes(server.content) for server in machine.servers]
-            await trio.sleep(5)
-            with pytest.raises(RaidxError):
-                await write_much(array)  # a write may fit into the log of the local disk
-        close(members)
-        await trio.sleep(1)
-        assert [bytes(server.content) for server in machine.servers] == before
-
-    run(main)
+async def test_an_array_that_was_taken_over_writes_nothing_more() -> None:
+    machine = Machine(2, witness=True)
+    await machine.create()
+    members = machine.members()
+    async with open_array(members) as array:
+        await machine.work(array, 5)
+        await array.flush()
+        await trio.sleep(30)  # the checkpoint and the dirty bitmap have nothing left to write
+        page = Holder(b"o" * 16, "process 2 on beta").beat().encode()
+        for server in machine.servers:
+            server.content[124 << 10 : 128 << 10] = page
+        before = [bytes(server.content) for server in machine.servers]
+        await trio.sleep(5)
+        with pytest.raises(RaidxError):
+            await write_much(array)  # a write may fit into the log of the local disk
+    close(members)
+    await trio.sleep(1)
+    assert [bytes(server.content) for server in machine.servers] == before

@@ -18,7 +18,6 @@ from raidx_fuse.members.nbd.member import NbdMember
 from raidx_fuse.members.nbd.pipe import Piece
 from raidx_fuse.members.nbd.protocol.server import Request, Server
 from raidx_fuse.members.nbd.protocol.wire import Command, Export
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.nbd_server import MemoryServer
 
 MIB = 1 << 20
@@ -121,39 +120,33 @@ class Machines:
             assert await array.read(PART + at, MIB) == self.model[at : at + MIB]
 
 
-def test_a_server_back_too_late_costs_at_most_1_1_times_what_changed() -> None:
+async def test_a_server_back_too_late_costs_at_most_1_1_times_what_changed() -> None:
     """The write that found the server dead had a region of the dirty bitmap marked: 16 MiB."""
 
-    async def main() -> None:
-        machines = Machines()
-        await machines.create()
-        async with machines.opened() as array:
-            await machines.fill(array)
-            machines.gone.kill()
-            await machines.put(array, CHANGED_AT, CHANGED_BYTES)
-            assert array.status()["members"][GONE]["state"] == "failed"
-            machines.gone.restart()
-            machines.start_counting(array)
-            begun = await array.replace_disk(GONE, machines.member(GONE))
-            assert begun["catches_up"] is True
-            await machines.check(array)
-
-    run(main)
+    machines = Machines()
+    await machines.create()
+    async with machines.opened() as array:
+        await machines.fill(array)
+        machines.gone.kill()
+        await machines.put(array, CHANGED_AT, CHANGED_BYTES)
+        assert array.status()["members"][GONE]["state"] == "failed"
+        machines.gone.restart()
+        machines.start_counting(array)
+        begun = await array.replace_disk(GONE, machines.member(GONE))
+        assert begun["catches_up"] is True
+        await machines.check(array)
 
 
-def test_a_server_absent_at_a_start_costs_at_most_1_1_times_what_changed() -> None:
+async def test_a_server_absent_at_a_start_costs_at_most_1_1_times_what_changed() -> None:
     """100 MiB of 10 GiB."""
 
-    async def main() -> None:
-        machines = Machines()
-        await machines.create()
-        async with machines.opened() as array:
-            await machines.fill(array)
-        async with machines.opened(GONE) as array:
-            await machines.put(array, CHANGED_AT, CHANGED_BYTES)
-            machines.start_counting(array)
-        machines.gone.written = 0
-        async with machines.opened() as array:
-            await machines.check(array)
-
-    run(main)
+    machines = Machines()
+    await machines.create()
+    async with machines.opened() as array:
+        await machines.fill(array)
+    async with machines.opened(GONE) as array:
+        await machines.put(array, CHANGED_AT, CHANGED_BYTES)
+        machines.start_counting(array)
+    machines.gone.written = 0
+    async with machines.opened() as array:
+        await machines.check(array)

@@ -32,168 +32,147 @@ async def read(member: NbdMember, offset_bytes: int, size_bytes: int) -> bytes:
     return bytes(buffer)
 
 
-def test_requests_under_way_are_sent_again_after_a_cut() -> None:
-    async def main() -> None:
-        server = MemoryServer(SIZE_BYTES, delay_s=1.0)
-        member = made(server)
-        server.content[:5] = b"there"
-        answers = []
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(member.writev, 0, [b"written"])
-            nursery.start_soon(member.flush)
+async def test_requests_under_way_are_sent_again_after_a_cut() -> None:
+    server = MemoryServer(SIZE_BYTES, delay_s=1.0)
+    member = made(server)
+    server.content[:5] = b"there"
+    answers = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(member.writev, 0, [b"written"])
+        nursery.start_soon(member.flush)
 
-            async def reader() -> None:
-                answers.append(await read(member, 100_000, 3))
+        async def reader() -> None:
+            answers.append(await read(member, 100_000, 3))
 
-            nursery.start_soon(reader)
-            await trio.sleep(0.5)
-            server.cut()
-        assert answers == [bytes(3)]
-        assert server.content[:7] == b"written"
-        assert server.dials == 2
-        assert sum(kind == Command.WRITE for kind, _, _ in server.requests) == 2
-        member.close()
-
-    run(main)
+        nursery.start_soon(reader)
+        await trio.sleep(0.5)
+        server.cut()
+    assert answers == [bytes(3)]
+    assert server.content[:7] == b"written"
+    assert server.dials == 2
+    assert sum(kind == Command.WRITE for kind, _, _ in server.requests) == 2
+    member.close()
 
 
-def test_a_newer_write_does_not_overtake_one_of_a_lost_connection() -> None:
+async def test_a_newer_write_does_not_overtake_one_of_a_lost_connection() -> None:
     """The late copy is carried out 20 s after the cut, by a server that nobody can ask."""
 
-    async def main() -> None:
-        server = MemoryServer(SIZE_BYTES, delay_s=0.1)
-        server.late_s = 20.0
-        member = made(server)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(member.writev, 0, [b"old" * 1000])
-            await trio.sleep(0.05)
-            server.cut()
-        assert await read(member, 0, 3) == b"old"
-        with pytest.raises(MemberError, match="may still land") as refused:
-            await member.writev(2000, [b"new"])
-        assert refused.value.errno == errno.EIO
-        await member.writev(3000, [b"beside"])
-        await trio.sleep(30)
-        assert server.content[:3] == b"old"
-        assert server.content[3000:3006] == b"beside"
-        member.close()
-
-    run(main)
-
-
-def test_a_newer_write_waits_for_the_end_of_the_server_that_holds_an_older_one() -> None:
-    async def main() -> None:
-        server = MemoryServer(SIZE_BYTES, delay_s=0.1, witness=True)
-        server.late_s = 20.0
-        member = made(server)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(member.writev, 0, [b"old" * 1000])
-            await trio.sleep(0.05)
-            server.cut()
-        done_s = []
-
-        async def newer() -> None:
-            await member.writev(2000, [b"new"])
-            done_s.append(trio.current_time())
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(newer)
-            await trio.sleep(5)
-            assert not done_s
-            server.kill()
-            server.restart()
-        assert 5 < done_s[0] < 6
-        await trio.sleep(30)
-        assert server.content[2000:2003] == b"new"
-        member.close()
-
-    run(main)
-
-
-def test_answered_writes_that_a_killed_server_had_not_flushed_are_written_again() -> None:
-    async def main() -> None:
-        server = MemoryServer(SIZE_BYTES, witness=True)
-        member = made(server)
-        await member.writev(0, [b"a" * PAGE])
-        await member.flush()
-        await member.writev(0, [b"b" * 100])
-        await member.writev(50, [b"c" * 100])
-        assert await member.punch(PAGE, PAGE)
-        server.kill()
-        server.restart()
-        server.requests.clear()
-        await member.flush()
-        assert server.durable[:150] == b"b" * 50 + b"c" * 100
-        assert server.durable[150:PAGE] == b"a" * (PAGE - 150)
-        wanted = [(Command.WRITE_ZEROES, PAGE, PAGE), (Command.WRITE, 50, 100)]
-        assert server.requests == [*wanted, (Command.WRITE, 0, 50), (Command.FLUSH, 0, 0)]
-        server.requests.clear()
-        server.kill()
-        server.restart()
-        assert await read(member, 0, 1) == b"b"
-        assert not [each for each in server.requests if each[0] in CHANGES]
-        member.close()
-
-    run(main)
-
-
-def test_a_cancelled_write_leaves_the_old_or_the_new_content_over_a_killed_server() -> None:
-    async def main() -> None:
-        server = MemoryServer(SIZE_BYTES, witness=True, delay_s=0.1)
-        member = made(server)
-        await member.writev(0, [b"answered"])
-        with trio.move_on_after(1):  # it is cancelled while it waits for a connection
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(member.writev, 0, [b"the next"])
-                await trio.sleep(0.05)
-                server.kill()
-        server.restart()
-        await member.flush()
-        assert bytes(server.durable[:8]) in (b"answered", b"the next")
-        member.close()
-
-    run(main)
-
-
-def test_a_server_that_does_not_come_back_is_an_error_and_its_writes_are_overdue() -> None:
-    async def main() -> None:
-        server = MemoryServer(SIZE_BYTES, delay_s=0.1)
-        member = made(server)
-
-        async def gone() -> None:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(member.writev, 512, [b"x" * 512])
-                await trio.sleep(0.05)
-                server.running = False
-                server.cut()
-
-        with pytest.raises(MemberError, match="no connection to the server") as late, ungrouped():
-            await gone()
-        assert late.value.errno == errno.ETIMEDOUT
-        assert 60 <= trio.current_time() < 65
-        assert server.dials < 60, "the pauses between tries grow"
-        assert member.overdue == ((512, 1024),)
-        server.restart()
-        assert await read(member, 0, 1) == b"\0"
-        member.close()
-
-    run(main)
-
-
-def test_another_export_in_its_place_is_refused() -> None:
-    async def main() -> None:
-        server = MemoryServer(SIZE_BYTES)
-        member = made(server)
-        server.export = MemoryServer(2 * SIZE_BYTES).export
-        server.content += bytes(SIZE_BYTES)
+    server = MemoryServer(SIZE_BYTES, delay_s=0.1)
+    server.late_s = 20.0
+    member = made(server)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(member.writev, 0, [b"old" * 1000])
+        await trio.sleep(0.05)
         server.cut()
-        with pytest.raises(MemberError, match="the export has changed"):
-            await read(member, 0, 1)
-        with pytest.raises(MemberError, match="the export has changed"):
-            await member.writev(0, [b"x"])
-        member.close()
+    assert await read(member, 0, 3) == b"old"
+    with pytest.raises(MemberError, match="may still land") as refused:
+        await member.writev(2000, [b"new"])
+    assert refused.value.errno == errno.EIO
+    await member.writev(3000, [b"beside"])
+    await trio.sleep(30)
+    assert server.content[:3] == b"old"
+    assert server.content[3000:3006] == b"beside"
+    member.close()
 
-    run(main)
+
+async def test_a_newer_write_waits_for_the_end_of_the_server_that_holds_an_older_one() -> None:
+    server = MemoryServer(SIZE_BYTES, delay_s=0.1, witness=True)
+    server.late_s = 20.0
+    member = made(server)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(member.writev, 0, [b"old" * 1000])
+        await trio.sleep(0.05)
+        server.cut()
+    done_s = []
+
+    async def newer() -> None:
+        await member.writev(2000, [b"new"])
+        done_s.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(newer)
+        await trio.sleep(5)
+        assert not done_s
+        server.kill()
+        server.restart()
+    assert 5 < done_s[0] < 6
+    await trio.sleep(30)
+    assert server.content[2000:2003] == b"new"
+    member.close()
+
+
+async def test_answered_writes_that_a_killed_server_had_not_flushed_are_written_again() -> None:
+    server = MemoryServer(SIZE_BYTES, witness=True)
+    member = made(server)
+    await member.writev(0, [b"a" * PAGE])
+    await member.flush()
+    await member.writev(0, [b"b" * 100])
+    await member.writev(50, [b"c" * 100])
+    assert await member.punch(PAGE, PAGE)
+    server.kill()
+    server.restart()
+    server.requests.clear()
+    await member.flush()
+    assert server.durable[:150] == b"b" * 50 + b"c" * 100
+    assert server.durable[150:PAGE] == b"a" * (PAGE - 150)
+    wanted = [(Command.WRITE_ZEROES, PAGE, PAGE), (Command.WRITE, 50, 100)]
+    assert server.requests == [*wanted, (Command.WRITE, 0, 50), (Command.FLUSH, 0, 0)]
+    server.requests.clear()
+    server.kill()
+    server.restart()
+    assert await read(member, 0, 1) == b"b"
+    assert not [each for each in server.requests if each[0] in CHANGES]
+    member.close()
+
+
+async def test_a_cancelled_write_leaves_the_old_or_the_new_content_over_a_killed_server() -> None:
+    server = MemoryServer(SIZE_BYTES, witness=True, delay_s=0.1)
+    member = made(server)
+    await member.writev(0, [b"answered"])
+    with trio.move_on_after(1):  # it is cancelled while it waits for a connection
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(member.writev, 0, [b"the next"])
+            await trio.sleep(0.05)
+            server.kill()
+    server.restart()
+    await member.flush()
+    assert bytes(server.durable[:8]) in (b"answered", b"the next")
+    member.close()
+
+
+async def test_a_server_that_does_not_come_back_is_an_error_and_its_writes_are_overdue() -> None:
+    server = MemoryServer(SIZE_BYTES, delay_s=0.1)
+    member = made(server)
+
+    async def gone() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(member.writev, 512, [b"x" * 512])
+            await trio.sleep(0.05)
+            server.running = False
+            server.cut()
+
+    with pytest.raises(MemberError, match="no connection to the server") as late, ungrouped():
+        await gone()
+    assert late.value.errno == errno.ETIMEDOUT
+    assert 60 <= trio.current_time() < 65
+    assert server.dials < 60, "the pauses between tries grow"
+    assert member.overdue == ((512, 1024),)
+    server.restart()
+    assert await read(member, 0, 1) == b"\0"
+    member.close()
+
+
+async def test_another_export_in_its_place_is_refused() -> None:
+    server = MemoryServer(SIZE_BYTES)
+    member = made(server)
+    server.export = MemoryServer(2 * SIZE_BYTES).export
+    server.content += bytes(SIZE_BYTES)
+    server.cut()
+    with pytest.raises(MemberError, match="the export has changed"):
+        await read(member, 0, 1)
+    with pytest.raises(MemberError, match="the export has changed"):
+        await member.writev(0, [b"x"])
+    member.close()
 
 
 def test_a_server_that_lies_when_a_member_is_opened_is_named() -> None:
@@ -205,28 +184,25 @@ def test_a_server_that_lies_when_a_member_is_opened_is_named() -> None:
         NbdMember("nbd://rig/disk", Liar(SIZE_BYTES).dial)
 
 
-def test_errors_of_the_server_have_their_number_and_words() -> None:
-    async def main() -> None:
-        server = MemoryServer(SIZE_BYTES)
-        member = made(server)
-        server.failing[Command.WRITE] = Errno.ENOSPC
-        with pytest.raises(MemberError, match="write at byte 512 failed: as told") as error:
-            await member.writev(512, [b"x"])
-        assert error.value.errno == errno.ENOSPC
-        server.failing.clear()
+async def test_errors_of_the_server_have_their_number_and_words() -> None:
+    server = MemoryServer(SIZE_BYTES)
+    member = made(server)
+    server.failing[Command.WRITE] = Errno.ENOSPC
+    with pytest.raises(MemberError, match="write at byte 512 failed: as told") as error:
         await member.writev(512, [b"x"])
-        server.failing[Command.FLUSH] = Errno.EIO
-        with pytest.raises(MemberError, match="flush failed: as told"):
-            await member.flush()
-        server.failing.clear()
-        with pytest.raises(MemberError, match="an earlier flush lost data"):
-            await member.flush()
-        member.close()
+    assert error.value.errno == errno.ENOSPC
+    server.failing.clear()
+    await member.writev(512, [b"x"])
+    server.failing[Command.FLUSH] = Errno.EIO
+    with pytest.raises(MemberError, match="flush failed: as told"):
+        await member.flush()
+    server.failing.clear()
+    with pytest.raises(MemberError, match="an earlier flush lost data"):
+        await member.flush()
+    member.close()
 
-    run(main)
 
-
-def test_a_request_that_kills_every_connection_is_an_error_in_the_end() -> None:
+async def test_a_request_that_kills_every_connection_is_an_error_in_the_end() -> None:
     """A server may crash at each write and be there again: nothing else ends `raidx create`."""
 
     class Crashing(MemoryServer):
@@ -235,88 +211,73 @@ def test_a_request_that_kills_every_connection_is_an_error_in_the_end() -> None:
                 self.cut()
             return super().carry_out(link, request)
 
-    async def main() -> None:
-        member = made(Crashing(SIZE_BYTES))
-        with trio.fail_after(200), pytest.raises(MemberError, match="over many connections") as no:
-            await member.writev(0, [b"x" * PAGE])
-        assert no.value.errno == errno.ETIMEDOUT
-        assert trio.current_time() >= 60
-        assert member.overdue, "it may still land"
-        member.close()
-
-    run(main)
+    member = made(Crashing(SIZE_BYTES))
+    with trio.fail_after(200), pytest.raises(MemberError, match="over many connections") as no:
+        await member.writev(0, [b"x" * PAGE])
+    assert no.value.errno == errno.ETIMEDOUT
+    assert trio.current_time() >= 60
+    assert member.overdue, "it may still land"
+    member.close()
 
 
-def test_a_server_that_shuts_down_is_waited_for() -> None:
-    async def main() -> None:
-        server = MemoryServer(SIZE_BYTES)
-        member = made(server)
-        server.failing[Command.WRITE] = Errno.ESHUTDOWN
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(member.writev, 0, [b"x"])
-            await trio.sleep(0.01)
-            server.failing.clear()
-        assert server.content[0:1] == b"x"
-        member.close()
-
-    run(main)
+async def test_a_server_that_shuts_down_is_waited_for() -> None:
+    server = MemoryServer(SIZE_BYTES)
+    member = made(server)
+    server.failing[Command.WRITE] = Errno.ESHUTDOWN
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(member.writev, 0, [b"x"])
+        await trio.sleep(0.01)
+        server.failing.clear()
+    assert server.content[0:1] == b"x"
+    member.close()
 
 
-def test_a_server_that_shuts_down_answers_what_it_has_and_bars_no_newer_write() -> None:
+async def test_a_server_that_shuts_down_answers_what_it_has_and_bars_no_newer_write() -> None:
     """A write that was refused, or answered, is not one that may still land, without a witness."""
 
-    async def main() -> None:
-        server = MemoryServer(SIZE_BYTES, delay_s=0.01)
-        member = made(server)
-        await member.writev(0, [b"a" * PAGE])
-        server.failing[Command.WRITE] = Errno.ESHUTDOWN
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(member.writev, 0, [b"b" * PAGE])
-            await trio.sleep(0.005)
-            nursery.start_soon(member.writev, PAGE, [b"c" * PAGE])
-            await trio.sleep(0.007)
-            server.failing.clear()  # the second one is answered
-        assert member.is_settled()
-        assert server.dials == 2
-        await member.writev(0, [b"d" * PAGE])
-        assert server.content[: 2 * PAGE] == b"d" * PAGE + b"c" * PAGE
-        member.close()
-
-    run(main)
+    server = MemoryServer(SIZE_BYTES, delay_s=0.01)
+    member = made(server)
+    await member.writev(0, [b"a" * PAGE])
+    server.failing[Command.WRITE] = Errno.ESHUTDOWN
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(member.writev, 0, [b"b" * PAGE])
+        await trio.sleep(0.005)
+        nursery.start_soon(member.writev, PAGE, [b"c" * PAGE])
+        await trio.sleep(0.007)
+        server.failing.clear()  # the second one is answered
+    assert member.is_settled()
+    assert server.dials == 2
+    await member.writev(0, [b"d" * PAGE])
+    assert server.content[: 2 * PAGE] == b"d" * PAGE + b"c" * PAGE
+    member.close()
 
 
 @pytest.mark.parametrize(("flags", "most"), [(FLAGS, 4), (FLAGS & ~Flag.MULTI_CONN, 1)])
-def test_several_connections_only_where_the_server_allows(flags: Flag, most: int) -> None:
-    async def main() -> None:
-        server = MemoryServer(SIZE_BYTES, flags=flags, delay_s=0.01)
-        member = made(server)
-        for _ in range(10):
-            async with trio.open_nursery() as nursery:
-                for number in range(64):
-                    nursery.start_soon(partial(member.writev, number * PAGE, [b"x" * PAGE]))
-        assert server.dials == most
-        await member.flush()
-        assert sum(kind == Command.FLUSH for kind, _, _ in server.requests) == 1
-        await member.flush()
-        assert sum(kind == Command.FLUSH for kind, _, _ in server.requests) == 1
-        member.close()
-
-    run(main)
+async def test_several_connections_only_where_the_server_allows(flags: Flag, most: int) -> None:
+    server = MemoryServer(SIZE_BYTES, flags=flags, delay_s=0.01)
+    member = made(server)
+    for _ in range(10):
+        async with trio.open_nursery() as nursery:
+            for number in range(64):
+                nursery.start_soon(partial(member.writev, number * PAGE, [b"x" * PAGE]))
+    assert server.dials == most
+    await member.flush()
+    assert sum(kind == Command.FLUSH for kind, _, _ in server.requests) == 1
+    await member.flush()
+    assert sum(kind == Command.FLUSH for kind, _, _ in server.requests) == 1
+    member.close()
 
 
-def test_copies_of_answered_writes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_copies_of_answered_writes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raidx_fuse.members.nbd.member.UNFLUSHED_BYTES_MAX", 100_000)
 
-    async def main() -> None:
-        server = MemoryServer(SIZE_BYTES)
-        member = made(server)
-        for number in range(200):
-            await member.writev(number * PAGE, [b"x" * PAGE])
-            assert member._links.unflushed.size_bytes < 100_000 + 2 * PAGE
-        assert sum(kind == Command.FLUSH for kind, _, _ in server.requests) >= 7
-        member.close()
-
-    run(main)
+    server = MemoryServer(SIZE_BYTES)
+    member = made(server)
+    for number in range(200):
+        await member.writev(number * PAGE, [b"x" * PAGE])
+        assert member._links.unflushed.size_bytes < 100_000 + 2 * PAGE
+    assert sum(kind == Command.FLUSH for kind, _, _ in server.requests) >= 7
+    member.close()
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -83,26 +83,23 @@ def test_a_page_is_a_beat_only_if_it_is_whole() -> None:
     assert beat.decode_beat(page[:512]) is None
 
 
-def test_a_member_that_another_process_holds_is_refused(b: Holder) -> None:
-    async def main() -> None:
-        server = made()
-        first = opened(server, A)
-        await first.writev(0, [SUPERBLOCK])
-        begin_s = trio.current_time()
+async def test_a_member_that_another_process_holds_is_refused(b: Holder) -> None:
+    server = made()
+    first = opened(server, A)
+    await first.writev(0, [SUPERBLOCK])
+    begin_s = trio.current_time()
 
-        async def want() -> None:
-            looks = beat.waiting(held(server), b, "nbd://rig/disk")
-            next(looks)
-            while True:
-                await trio.sleep(beat.LOOK_S)
-                looks.send(bytes(server.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES]))
+    async def want() -> None:
+        looks = beat.waiting(held(server), b, "nbd://rig/disk")
+        next(looks)
+        while True:
+            await trio.sleep(beat.LOOK_S)
+            looks.send(bytes(server.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES]))
 
-        with pytest.raises(InUseError):
-            await want()
-        assert trio.current_time() - begin_s <= BEAT_S + beat.LOOK_S
-        first.close()
-
-    run(main)
+    with pytest.raises(InUseError):
+        await want()
+    assert trio.current_time() - begin_s <= BEAT_S + beat.LOOK_S
+    first.close()
 
 
 def test_a_member_of_a_dead_process_is_free_after_a_time_once_for_all(
@@ -126,178 +123,156 @@ def test_a_member_of_a_dead_process_is_free_after_a_time_once_for_all(
     assert sum(slept) == STALE_S
 
 
-def test_closing_releases_a_member(b: Holder, slept: list[float]) -> None:
-    async def main() -> None:
-        server = made()
-        for lock_only in (True, False):
-            first = opened(server, A)
-            if not lock_only:
-                await first.writev(4096, [b"x"])
-            first.close()
-            await trio.sleep(0.1)
-            assert not held(server).held
-            second = opened(server, b)
-            await second.writev(4096, [b"y"])
-            second.close()
-            await trio.sleep(0.1)
-        assert not slept
-
-    run(main)
+async def test_closing_releases_a_member(b: Holder, slept: list[float]) -> None:
+    server = made()
+    for lock_only in (True, False):
+        first = opened(server, A)
+        if not lock_only:
+            await first.writev(4096, [b"x"])
+        first.close()
+        await trio.sleep(0.1)
+        assert not held(server).held
+        second = opened(server, b)
+        await second.writev(4096, [b"y"])
+        second.close()
+        await trio.sleep(0.1)
+    assert not slept
 
 
-def test_beats_go_on_and_cost_one_read_and_one_write_in_two_seconds(slept: list[float]) -> None:
-    async def main() -> None:
-        servers = [made(), made()]
-        members = [opened(server, A) for server in servers]
-        for member in members:
-            await member.writev(4096, [b"x"])
-        for server in servers:
-            server.requests.clear()
-        await trio.sleep(100)
-        for server in servers:
-            page = BEAT_OFFSET, BEAT_BYTES
-            reads, writes = (
-                server.requests.count((command, *page)) for command in (Command.READ, Command.WRITE)
-            )
-            assert reads == 50
-            assert 49 <= writes <= 50  # one may follow
-            assert len(server.requests) == reads + writes
-        assert held(servers[0]).number == held(servers[1]).number
-        for member in members:
-            member.close()
-
-    run(main)
-
-
-def test_who_reads_does_not_wait_for_the_answer_to_a_beat(slept: list[float]) -> None:
-    """Answers to beats are taken once a second; a read meanwhile is answered at once."""
-
-    async def main() -> None:
-        server = made()
-        server.delay_s = 0.001
-        member = opened(server, A)
-        await member.writev(4096, [b"x"])
-        await trio.sleep(20)
-        for _ in range(40):
-            await trio.sleep(0.23)
-            begun_s = trio.current_time()
-            await member.readv(0, [bytearray(4096)])
-            assert trio.current_time() - begun_s < 0.01
-        member.close()
-
-    run(main)
-
-
-def test_a_read_under_way_does_not_wait_for_the_tick_that_takes_the_answer_to_a_beat(
+async def test_beats_go_on_and_cost_one_read_and_one_write_in_two_seconds(
     slept: list[float],
 ) -> None:
-    async def main() -> None:
-        server = made()
-        server.delay_s = 0.03
-        member = opened(server, A)
+    servers = [made(), made()]
+    members = [opened(server, A) for server in servers]
+    for member in members:
         await member.writev(4096, [b"x"])
-        end_s = trio.current_time() + 5 * BEAT_S
-        while trio.current_time() < end_s:  # one is under way at each beat
-            begun_s = trio.current_time()
-            await member.readv(0, [bytearray(SIZE_BYTES // 2)])
-            assert trio.current_time() - begun_s < 0.04
+    for server in servers:
+        server.requests.clear()
+    await trio.sleep(100)
+    for server in servers:
+        page = BEAT_OFFSET, BEAT_BYTES
+        reads, writes = (
+            server.requests.count((command, *page)) for command in (Command.READ, Command.WRITE)
+        )
+        assert reads == 50
+        assert 49 <= writes <= 50  # one may follow
+        assert len(server.requests) == reads + writes
+    assert held(servers[0]).number == held(servers[1]).number
+    for member in members:
         member.close()
 
-    run(main)
+
+async def test_who_reads_does_not_wait_for_the_answer_to_a_beat(slept: list[float]) -> None:
+    """Answers to beats are taken once a second; a read meanwhile is answered at once."""
+
+    server = made()
+    server.delay_s = 0.001
+    member = opened(server, A)
+    await member.writev(4096, [b"x"])
+    await trio.sleep(20)
+    for _ in range(40):
+        await trio.sleep(0.23)
+        begun_s = trio.current_time()
+        await member.readv(0, [bytearray(4096)])
+        assert trio.current_time() - begun_s < 0.01
+    member.close()
 
 
-def test_a_look_at_the_page_that_is_old_is_not_followed_by_a_beat(slept: list[float]) -> None:
+async def test_a_read_under_way_does_not_wait_for_the_tick_that_takes_the_answer_to_a_beat(
+    slept: list[float],
+) -> None:
+    server = made()
+    server.delay_s = 0.03
+    member = opened(server, A)
+    await member.writev(4096, [b"x"])
+    end_s = trio.current_time() + 5 * BEAT_S
+    while trio.current_time() < end_s:  # one is under way at each beat
+        begun_s = trio.current_time()
+        await member.readv(0, [bytearray(SIZE_BYTES // 2)])
+        assert trio.current_time() - begun_s < 0.04
+    member.close()
+
+
+async def test_a_look_at_the_page_that_is_old_is_not_followed_by_a_beat(slept: list[float]) -> None:
     """Another one may have taken over since; the next look is not patient."""
 
-    async def main() -> None:
-        server = made()
-        member = opened(server, A)
-        await member.writev(4096, [b"x"])
-        await trio.sleep(21.5)
-        server.delay_s = FENCE_S + 1
-        await trio.sleep(1)  # a look has begun
-        server.requests.clear()
-        await trio.sleep(FENCE_S + 0.4)
-        server.delay_s = 0
-        await trio.sleep(BEAT_S)
-        commands = [command for command, _, _ in server.requests if command != Command.FLUSH]
-        assert Command.WRITE in commands
-        assert commands[:2] == [Command.READ, Command.READ]
-        await member.writev(4096, [b"y"])
+    server = made()
+    member = opened(server, A)
+    await member.writev(4096, [b"x"])
+    await trio.sleep(21.5)
+    server.delay_s = FENCE_S + 1
+    await trio.sleep(1)  # a look has begun
+    server.requests.clear()
+    await trio.sleep(FENCE_S + 0.4)
+    server.delay_s = 0
+    await trio.sleep(BEAT_S)
+    commands = [command for command, _, _ in server.requests if command != Command.FLUSH]
+    assert Command.WRITE in commands
+    assert commands[:2] == [Command.READ, Command.READ]
+    await member.writev(4096, [b"y"])
+    member.close()
+
+
+async def test_of_two_that_claim_at_once_one_holds_it(b: Holder) -> None:
+    server = MemoryServer(SIZE_BYTES)
+    members = [opened(server, A), opened(server, b)]
+    refused = []
+
+    async def write(member: NbdMember) -> None:
+        try:
+            await member.writev(4096, [b"x"])
+        except MemberError as error:
+            refused.append(error.message)
+
+    async with trio.open_nursery() as nursery:
+        for member in members:
+            nursery.start_soon(write, member)
+    assert len(refused) == 1
+    assert "in use by" in refused[0]
+    winner = held(server).text
+    assert winner in refused[0]
+    await members[winner == b.text].writev(4096, [b"x"])
+    with pytest.raises(MemberError, match=winner):
+        await members[winner != b.text].writev(4096, [b"x"])
+    for member in members:
         member.close()
 
-    run(main)
+
+async def test_a_holder_that_was_away_too_long_looks_before_it_writes(b: Holder) -> None:
+    server = made()
+    first = opened(server, A)
+    await first.writev(4096, [b"first"])
+    server.running = False
+    server.cut()
+    await trio.sleep(STALE_S + 1)
+    server.running = True
+    page = b.beat().encode()
+    server.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES] = page
+    with pytest.raises(
+        MemberError, match=r"^nbd://rig/disk: write failed: in use by process 2 on beta$"
+    ):
+        await first.writev(4096, [b"wrong"])
+    await trio.sleep(10)
+    assert server.content[4096:4101] == b"first"
+    assert held(server) == b.beat(), "who was taken over does not beat"
+    first.close()
+    await trio.sleep(1)
+    assert held(server) == b.beat()
 
 
-def test_of_two_that_claim_at_once_one_holds_it(b: Holder) -> None:
-    async def main() -> None:
-        server = MemoryServer(SIZE_BYTES)
-        members = [opened(server, A), opened(server, b)]
-        refused = []
-
-        async def write(member: NbdMember) -> None:
-            try:
-                await member.writev(4096, [b"x"])
-            except MemberError as error:
-                refused.append(error.message)
-
-        async with trio.open_nursery() as nursery:
-            for member in members:
-                nursery.start_soon(write, member)
-        assert len(refused) == 1
-        assert "in use by" in refused[0]
-        winner = held(server).text
-        assert winner in refused[0]
-        await members[winner == b.text].writev(4096, [b"x"])
-        with pytest.raises(MemberError, match=winner):
-            await members[winner != b.text].writev(4096, [b"x"])
-        for member in members:
-            member.close()
-
-    run(main)
-
-
-def test_a_holder_that_was_away_too_long_looks_before_it_writes(b: Holder) -> None:
-    async def main() -> None:
-        server = made()
-        first = opened(server, A)
-        await first.writev(4096, [b"first"])
-        server.running = False
-        server.cut()
-        await trio.sleep(STALE_S + 1)
-        server.running = True
-        page = b.beat().encode()
-        server.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES] = page
-        with pytest.raises(
-            MemberError, match=r"^nbd://rig/disk: write failed: in use by process 2 on beta$"
-        ):
-            await first.writev(4096, [b"wrong"])
-        await trio.sleep(10)
-        assert server.content[4096:4101] == b"first"
-        assert held(server) == b.beat(), "who was taken over does not beat"
-        first.close()
-        await trio.sleep(1)
-        assert held(server) == b.beat()
-
-    run(main)
-
-
-def test_a_holder_whose_beats_fail_writes_nothing(b: Holder) -> None:
+async def test_a_holder_whose_beats_fail_writes_nothing(b: Holder) -> None:
     """The connection stays, the process was stopped for a while: it must look again first."""
 
-    async def main() -> None:
-        server = made()
-        first = opened(server, A)
-        await first.writev(4096, [b"first"])
-        keeper()._locks.clear()  # no beats: as if the process had been stopped
-        await trio.sleep(STALE_S + 1)
-        server.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES] = b.beat().encode()
-        with pytest.raises(MemberError, match="in use by process 2 on beta"):
-            await first.writev(4096, [b"wrong"])
-        assert server.content[4096:4101] == b"first"
-        first.close()
-
-    run(main)
+    server = made()
+    first = opened(server, A)
+    await first.writev(4096, [b"first"])
+    keeper()._locks.clear()  # no beats: as if the process had been stopped
+    await trio.sleep(STALE_S + 1)
+    server.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES] = b.beat().encode()
+    with pytest.raises(MemberError, match="in use by process 2 on beta"):
+        await first.writev(4096, [b"wrong"])
+    assert server.content[4096:4101] == b"first"
+    first.close()
 
 
 class CutAtABeat(MemoryServer):
@@ -318,97 +293,82 @@ class CutAtABeat(MemoryServer):
         self.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES] = self.late
 
 
-def test_a_beat_that_lands_late_gives_nobody_a_member_back(b: Holder) -> None:
-    async def main() -> None:
-        server = CutAtABeat(SIZE_BYTES)
-        server.content[: len(SUPERBLOCK)] = SUPERBLOCK
-        first = opened(server, A)
-        await first.writev(4096, [b"first"])
-        server.armed = True
-        await trio.sleep(STALE_S + BEAT_S)
-        second = NbdMember("nbd://rig/disk", lambda: MemoryPipe(server), holder=b)
-        await second.writev(4096, [b"other"])
-        server.land()
-        assert held(server).holder == A.uid
-        server.running = True
-        with pytest.raises(MemberError, match="in use by process 2 on beta"):
-            await first.writev(8192, [b"wrong"])
-        await second.writev(4096, [b"again"])
-        assert held(server).holder == b.uid
-        assert server.content[4096:4101] == b"again"
-        assert not any(server.content[8192:8197])
-        first.close()
-        second.close()
-
-    run(main)
+async def test_a_beat_that_lands_late_gives_nobody_a_member_back(b: Holder) -> None:
+    server = CutAtABeat(SIZE_BYTES)
+    server.content[: len(SUPERBLOCK)] = SUPERBLOCK
+    first = opened(server, A)
+    await first.writev(4096, [b"first"])
+    server.armed = True
+    await trio.sleep(STALE_S + BEAT_S)
+    second = NbdMember("nbd://rig/disk", lambda: MemoryPipe(server), holder=b)
+    await second.writev(4096, [b"other"])
+    server.land()
+    assert held(server).holder == A.uid
+    server.running = True
+    with pytest.raises(MemberError, match="in use by process 2 on beta"):
+        await first.writev(8192, [b"wrong"])
+    await second.writev(4096, [b"again"])
+    assert held(server).holder == b.uid
+    assert server.content[4096:4101] == b"again"
+    assert not any(server.content[8192:8197])
+    first.close()
+    second.close()
 
 
-def test_a_holder_alone_gets_its_member_back_although_a_beat_of_it_lands_late() -> None:
-    async def main() -> None:
-        server = CutAtABeat(SIZE_BYTES)
-        server.content[: len(SUPERBLOCK)] = SUPERBLOCK
-        first = opened(server, A)
-        await first.writev(4096, [b"first"])
-        server.armed = True
-        await trio.sleep(STALE_S)
-        server.land()
-        server.running = True
-        begun_s = trio.current_time()
-        await first.writev(8192, [b"again"])
-        assert trio.current_time() - begun_s <= STALE_S + RETRY_MAX_S + TICK_S
-        assert server.content[8192:8197] == b"again"
-        first.close()
-
-    run(main)
+async def test_a_holder_alone_gets_its_member_back_although_a_beat_of_it_lands_late() -> None:
+    server = CutAtABeat(SIZE_BYTES)
+    server.content[: len(SUPERBLOCK)] = SUPERBLOCK
+    first = opened(server, A)
+    await first.writev(4096, [b"first"])
+    server.armed = True
+    await trio.sleep(STALE_S)
+    server.land()
+    server.running = True
+    begun_s = trio.current_time()
+    await first.writev(8192, [b"again"])
+    assert trio.current_time() - begun_s <= STALE_S + RETRY_MAX_S + TICK_S
+    assert server.content[8192:8197] == b"again"
+    first.close()
 
 
-def test_an_export_that_came_back_without_its_content_is_refused() -> None:
-    async def main() -> None:
-        server = made()
-        first = opened(server, A)
-        await first.writev(4096, [b"x"])
-        await first.flush()
-        server.durable[:] = bytes(SIZE_BYTES)
-        server.kill()
-        server.restart()
-        with pytest.raises(MemberError, match="its beat is gone: the export has lost content"):
-            await first.writev(4096, [b"y"])
-        first.close()
-
-    run(main)
+async def test_an_export_that_came_back_without_its_content_is_refused() -> None:
+    server = made()
+    first = opened(server, A)
+    await first.writev(4096, [b"x"])
+    await first.flush()
+    server.durable[:] = bytes(SIZE_BYTES)
+    server.kill()
+    server.restart()
+    with pytest.raises(MemberError, match="its beat is gone: the export has lost content"):
+        await first.writev(4096, [b"y"])
+    first.close()
 
 
-def test_content_of_others_is_not_touched_before_the_first_write(b: Holder) -> None:
-    async def main() -> None:
-        server = MemoryServer(SIZE_BYTES)
-        server.content[:] = before = bytes(range(256)) * (SIZE_BYTES // 256)
-        member = opened(server, A)
-        await member.readv(0, [bytearray(4096)])
-        member.close()
-        reader = opened(server, b, read_only=True)
-        reader.close()
-        await trio.sleep(5)
-        assert server.content == before
-        member = opened(server, A)
-        await member.writev(0, [SUPERBLOCK])
-        assert held(server).holder == A.uid
-        member.close()
-
-    run(main)
+async def test_content_of_others_is_not_touched_before_the_first_write(b: Holder) -> None:
+    server = MemoryServer(SIZE_BYTES)
+    server.content[:] = before = bytes(range(256)) * (SIZE_BYTES // 256)
+    member = opened(server, A)
+    await member.readv(0, [bytearray(4096)])
+    member.close()
+    reader = opened(server, b, read_only=True)
+    reader.close()
+    await trio.sleep(5)
+    assert server.content == before
+    member = opened(server, A)
+    await member.writev(0, [SUPERBLOCK])
+    assert held(server).holder == A.uid
+    member.close()
 
 
-def test_erasing_the_superblock_area_keeps_the_beat() -> None:
-    async def main() -> None:
-        server = made()
-        member = opened(server, A)
-        await member.writev(0, [bytes(128 << 10)])
-        assert held(server).held
-        assert not any(server.content[:BEAT_OFFSET])
-        await member.writev(BEAT_OFFSET + 100, [bytes(BEAT_BYTES)])
-        assert held(server).held
-        assert await member.punch(0, 256 << 10)
-        assert held(server).held
-        assert not any(server.content[BEAT_OFFSET + BEAT_BYTES :])
-        member.close()
-
-    run(main)
+async def test_erasing_the_superblock_area_keeps_the_beat() -> None:
+    server = made()
+    member = opened(server, A)
+    await member.writev(0, [bytes(128 << 10)])
+    assert held(server).held
+    assert not any(server.content[:BEAT_OFFSET])
+    await member.writev(BEAT_OFFSET + 100, [bytes(BEAT_BYTES)])
+    assert held(server).held
+    assert await member.punch(0, 256 << 10)
+    assert held(server).held
+    assert not any(server.content[BEAT_OFFSET + BEAT_BYTES :])
+    member.close()
