@@ -276,7 +276,7 @@ def test_explain_draws_the_plan(daemon: Daemon) -> None:
                         "to": 4096,
                         "kind": "rmw",
                         "why": "policy traditional: read-modify-write would read 1 chunks",
-                        "reads": [{"cell": "P0", **place}],
+                        "reads": [{"cell": "P0", "cached": False, **place}],
                         "xor": ["P0 = old P0 ^ new D1"],
                         "writes": [{"cell": "D1", "image_offset": 65536, **place}],
                     }
@@ -307,7 +307,7 @@ def test_one_byte_is_not_bytes(daemon: Daemon) -> None:
                         "reads": [
                             {
                                 **{"cell": "D0", "role": 0, "path": "/d", "member_offset": 5},
-                                **{"length": 1, "image_offset": 9},
+                                **{"length": 1, "image_offset": 9, "cached": False},
                             }
                         ],
                     }
