@@ -16,7 +16,6 @@ from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.laws import Law, LawError
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.move import start_move
 from raidx_fuse.store.member_set import MemberSet
 from tests.crash.test_given_up import PARITY_LOST, given_up
@@ -44,23 +43,22 @@ def test_a_write_beyond_the_end_is_a_violation() -> None:
         DiskLaws([]).judge(RamMember(1 << 20), (1 << 20) - 1, b"ab")
 
 
-def test_in_use_the_request_fails_and_an_event_can_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with spying("raid5", 3, chunk_bytes=4096, stripes=600) as rig:
-            await rig.running.set("journal", "none")
-            await fill(rig)
-            await rig.in_place()
-            await rig.running.context.dirty_bitmap.clean_quiet(all_regions=True)
-            await rig.running.fail_disk(1)
-            monkeypatch.setattr(ChangedRegions, "note", lambda _self, _stripes: None)
-            with pytest.raises(LawError) as refused:
-                await rig.running.write(0, noise(8192 * 100))
-            assert refused.value.law is Law.NOTED
-            assert rig.running.member_set.laws.said
-            monkeypatch.undo()
-            await rig.put(0, noise(8192 * 100))
-
-    run(main)
+async def test_in_use_the_request_fails_and_an_event_can_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with spying("raid5", 3, chunk_bytes=4096, stripes=600) as rig:
+        await rig.running.set("journal", "none")
+        await fill(rig)
+        await rig.in_place()
+        await rig.running.context.dirty_bitmap.clean_quiet(all_regions=True)
+        await rig.running.fail_disk(1)
+        monkeypatch.setattr(ChangedRegions, "note", lambda _self, _stripes: None)
+        with pytest.raises(LawError) as refused:
+            await rig.running.write(0, noise(8192 * 100))
+        assert refused.value.law is Law.NOTED
+        assert rig.running.member_set.laws.said
+        monkeypatch.undo()
+        await rig.put(0, noise(8192 * 100))
 
 
 @pytest.mark.parametrize("theme", ["disks", "pairs:stripe:unflushed"])

@@ -145,57 +145,49 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_histories_are_kept_by_array(tmp_path: Path) -> None:
-    async def whole() -> None:
-        rig = PoolRig(TWO)
-        await rig.create()
-        async with rig.mounted() as pool:
-            files = HistoryFiles(tmp_path, pool.arrays, 1000.0)
-            monitor = files.load()
-            assert not monitor.arrays
-            fast, slow = (part.array.uuid for part in pool.arrays)
-            for number in range(5):
-                monitor.note_array(fast, Observation(1000.0 + number, 0.9, 0.9, 0.01))
-            monitor.note_array(slow, Observation(1004.0, 0.1, 0.1, 0.01))
-            files.save_now_and_then(monitor, 1000.0 + SAVE_S - 1)
-            assert not names_in(tmp_path)
-            files.save_now_and_then(monitor, 1000.0 + SAVE_S)
-            assert len(names_in(tmp_path)) == 2
-            again = HistoryFiles(
-                tmp_path, pool.arrays[:1], 5.0
-            ).load()  # another pool, another clock
-            assert list(again.arrays) == [fast]
-            assert again.arrays[fast].newest(9)[:, 0].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
-            (tmp_path / f"{fast}.history").write_bytes(b"{")
-            (tmp_path / f"{slow}.history").unlink()
-            assert not HistoryFiles(tmp_path, pool.arrays, 5.0).load().arrays
-            HistoryFiles(tmp_path / "absent", pool.arrays, 5.0).save(Monitor())  # only a warning
-
-    run(whole)
+async def test_histories_are_kept_by_array(tmp_path: Path) -> None:
+    rig = PoolRig(TWO)
+    await rig.create()
+    async with rig.mounted() as pool:
+        files = HistoryFiles(tmp_path, pool.arrays, 1000.0)
+        monitor = files.load()
+        assert not monitor.arrays
+        fast, slow = (part.array.uuid for part in pool.arrays)
+        for number in range(5):
+            monitor.note_array(fast, Observation(1000.0 + number, 0.9, 0.9, 0.01))
+        monitor.note_array(slow, Observation(1004.0, 0.1, 0.1, 0.01))
+        files.save_now_and_then(monitor, 1000.0 + SAVE_S - 1)
+        assert not names_in(tmp_path)
+        files.save_now_and_then(monitor, 1000.0 + SAVE_S)
+        assert len(names_in(tmp_path)) == 2
+        again = HistoryFiles(tmp_path, pool.arrays[:1], 5.0).load()  # another pool, another clock
+        assert list(again.arrays) == [fast]
+        assert again.arrays[fast].newest(9)[:, 0].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
+        (tmp_path / f"{fast}.history").write_bytes(b"{")
+        (tmp_path / f"{slow}.history").unlink()
+        assert not HistoryFiles(tmp_path, pool.arrays, 5.0).load().arrays
+        HistoryFiles(tmp_path / "absent", pool.arrays, 5.0).save(Monitor())  # only a warning
 
 
-def test_an_array_with_every_setting_of_a_pool_starts_again() -> None:
+async def test_an_array_with_every_setting_of_a_pool_starts_again() -> None:
     async def set_all(array: Array, settings: dict[str, Any]) -> None:
         await array.member_set.update(
             lambda config: replace(config, settings={**config.settings, **settings})
         )
 
-    async def whole() -> None:
-        rig = PoolRig(TWO)
-        await rig.create()
-        kept = {name: setting.default for name, setting in OF_POOL.items()}
-        async with rig.mounted() as pool:
-            for one in pool.arrays:
-                await set_all(one.array, kept)
-        async with rig.mounted() as pool, watched(pool.arrays, Notes()):
-            for one in pool.arrays:
-                assert kept.items() <= one.array.member_set.config.settings.items()
-            await set_all(pool.arrays[1].array, {"balance.later": "on"})
-        with pytest.raises(BaseExceptionGroup) as caught:  # the other array is running by then
-            async with rig.mounted():
-                pass
-        error = single(caught.value)
-        assert isinstance(error, OtherVersionError)
-        assert "'balance.later', unknown to this raidx" in error.message
-
-    run(whole)
+    rig = PoolRig(TWO)
+    await rig.create()
+    kept = {name: setting.default for name, setting in OF_POOL.items()}
+    async with rig.mounted() as pool:
+        for one in pool.arrays:
+            await set_all(one.array, kept)
+    async with rig.mounted() as pool, watched(pool.arrays, Notes()):
+        for one in pool.arrays:
+            assert kept.items() <= one.array.member_set.config.settings.items()
+        await set_all(pool.arrays[1].array, {"balance.later": "on"})
+    with pytest.raises(BaseExceptionGroup) as caught:  # the other array is running by then
+        async with rig.mounted():
+            pass
+    error = single(caught.value)
+    assert isinstance(error, OtherVersionError)
+    assert "'balance.later', unknown to this raidx" in error.message

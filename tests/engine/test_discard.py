@@ -315,13 +315,10 @@ def test_first_writes_do_not_rely_on_holes_that_could_not_be_made() -> None:
     on_array("raid0", scene)
 
 
-def test_a_read_only_array_discards_nothing() -> None:
-    async def main() -> None:
-        rig = Rig("raid5", 4)
-        await rig.create()
-        await rig.close()
-        async with open_array(list(rig.members), read_only=True) as array:
-            with pytest.raises(ReadOnlyError):
-                await array.discard(0, 4096)
-
-    run(main)
+async def test_a_read_only_array_discards_nothing() -> None:
+    rig = Rig("raid5", 4)
+    await rig.create()
+    await rig.close()
+    async with open_array(list(rig.members), read_only=True) as array:
+        with pytest.raises(ReadOnlyError):
+            await array.discard(0, 4096)

@@ -65,137 +65,118 @@ async def all_active(rig: SpyRig) -> None:
 
 @PACE
 @LAYOUTS
-def test_a_latent_error_is_read_around_and_mended(layout: str, width: int, slow: bool) -> None:
-    async def main() -> None:
-        async with spying(layout, width, chunk_bytes=CHUNK, slow=slow) as rig:
-            await fill(rig)
-            await rig.in_place()
-            lose_page(rig, 5)
-            assert await rig.get(5 * CHUNK, CHUNK) == rig.model[5 * CHUNK : 6 * CHUNK]
-            await mended(rig)
-            await all_active(rig)
-            await rig.in_place()
-            assert await rig.get(5 * CHUNK, CHUNK) == rig.model[5 * CHUNK : 6 * CHUNK]
-
-    run(main)
+async def test_a_latent_error_is_read_around_and_mended(
+    layout: str, width: int, slow: bool
+) -> None:
+    async with spying(layout, width, chunk_bytes=CHUNK, slow=slow) as rig:
+        await fill(rig)
+        await rig.in_place()
+        lose_page(rig, 5)
+        assert await rig.get(5 * CHUNK, CHUNK) == rig.model[5 * CHUNK : 6 * CHUNK]
+        await mended(rig)
+        await all_active(rig)
+        await rig.in_place()
+        assert await rig.get(5 * CHUNK, CHUNK) == rig.model[5 * CHUNK : 6 * CHUNK]
 
 
 @pytest.mark.parametrize("mode", ["none", "partial", "full"])
-def test_it_is_mended_in_every_journal_mode_with_newer_content_in_the_log(mode: str) -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-            await rig.running.set("journal", mode)
-            await fill(rig)
-            await rig.in_place()
-            role = lose_page(rig, 4)
-            await rig.put(4 * CHUNK + PAGE_BYTES + 512, noise(512, 1))  # a part of the page
-            assert await rig.get(4 * CHUNK, CHUNK) == rig.model[4 * CHUNK : 5 * CHUNK]
-            await rig.in_place()
-            await mended(rig)
-            assert state_of(rig, role) == "active"
-            await all_active(rig)
-
-    run(main)
+async def test_it_is_mended_in_every_journal_mode_with_newer_content_in_the_log(mode: str) -> None:
+    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+        await rig.running.set("journal", mode)
+        await fill(rig)
+        await rig.in_place()
+        role = lose_page(rig, 4)
+        await rig.put(4 * CHUNK + PAGE_BYTES + 512, noise(512, 1))  # a part of the page
+        assert await rig.get(4 * CHUNK, CHUNK) == rig.model[4 * CHUNK : 5 * CHUNK]
+        await rig.in_place()
+        await mended(rig)
+        assert state_of(rig, role) == "active"
+        await all_active(rig)
 
 
 @PACE
-def test_a_write_that_must_read_it_first_mends_it(slow: bool) -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK, slow=slow) as rig:
-            await fill(rig)
-            await rig.in_place()
-            await rig.running.set("parity.policy", "rmw")
-            lose_page(rig, 7)
-            lose_parity(rig, 0)
-            await rig.put(7 * CHUNK + PAGE_BYTES + 3 * SECTOR_BYTES, noise(100, 1))
-            await rig.put(PAGE_BYTES + 5, noise(100, 2))
-            await rig.in_place()
-            await mended(rig)
-            await all_active(rig)
-
-    run(main)
+async def test_a_write_that_must_read_it_first_mends_it(slow: bool) -> None:
+    async with spying("raid5", 4, chunk_bytes=CHUNK, slow=slow) as rig:
+        await fill(rig)
+        await rig.in_place()
+        await rig.running.set("parity.policy", "rmw")
+        lose_page(rig, 7)
+        lose_parity(rig, 0)
+        await rig.put(7 * CHUNK + PAGE_BYTES + 3 * SECTOR_BYTES, noise(100, 1))
+        await rig.put(PAGE_BYTES + 5, noise(100, 2))
+        await rig.in_place()
+        await mended(rig)
+        await all_active(rig)
 
 
 @PACE
 @pytest.mark.parametrize("layout", ["raid5", "rdp"])
 @pytest.mark.parametrize("in_parity", [False, True], ids=["data", "parity"])
-def test_parity_at_the_checkpoint_is_computed_around_it(
+async def test_parity_at_the_checkpoint_is_computed_around_it(
     layout: str, in_parity: bool, slow: bool
 ) -> None:
-    async def main() -> None:
-        async with spying(layout, 6, chunk_bytes=CHUNK, slow=slow) as rig:
-            await fill(rig)
-            await rig.in_place()
-            journal = rig.running.context.journal
-            for number in (7, 30):
-                await rig.put(number * CHUNK + PAGE_BYTES + 3 * SECTOR_BYTES, noise(100, number))
-                stripe = rig.running.context.layout.locate(number)[0]
-                assert stripe in journal.unsettled
-                if in_parity:
-                    lose_parity(rig, stripe)
-                else:
-                    lose_page(rig, number)
-            await rig.in_place()
-            await rig.running.jobs.wait(await rig.running.start_scrub(repair=False))
-            await mended(rig)
-            await all_active(rig)
-
-    run(main)
+    async with spying(layout, 6, chunk_bytes=CHUNK, slow=slow) as rig:
+        await fill(rig)
+        await rig.in_place()
+        journal = rig.running.context.journal
+        for number in (7, 30):
+            await rig.put(number * CHUNK + PAGE_BYTES + 3 * SECTOR_BYTES, noise(100, number))
+            stripe = rig.running.context.layout.locate(number)[0]
+            assert stripe in journal.unsettled
+            if in_parity:
+                lose_parity(rig, stripe)
+            else:
+                lose_page(rig, number)
+        await rig.in_place()
+        await rig.running.jobs.wait(await rig.running.start_scrub(repair=False))
+        await mended(rig)
+        await all_active(rig)
 
 
-def test_a_scrub_finds_what_nobody_reads() -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-            await fill(rig)
-            await rig.in_place()
-            for stripe in range(3):
-                lose_parity(rig, stripe, page=stripe)
-            status = await rig.running.jobs.wait(await rig.running.start_scrub(repair=False))
-            assert status["mismatches"] == 0
-            assert not any(member.unreadable for member in rig.members)
-            await all_active(rig)
-
-    run(main)
+async def test_a_scrub_finds_what_nobody_reads() -> None:
+    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+        await fill(rig)
+        await rig.in_place()
+        for stripe in range(3):
+            lose_parity(rig, stripe, page=stripe)
+        status = await rig.running.jobs.wait(await rig.running.start_scrub(repair=False))
+        assert status["mismatches"] == 0
+        assert not any(member.unreadable for member in rig.members)
+        await all_active(rig)
 
 
-def test_a_member_that_cannot_write_the_place_again_is_failed() -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-            await fill(rig)
-            await rig.in_place()
-            member, role, position = place_of(rig, 5)
-            member.error(("read",), offset_bytes=position, length_bytes=512)  # whatever is written
-            assert await rig.get(5 * CHUNK, 512) == rig.model[5 * CHUNK : 5 * CHUNK + 512]
-            with trio.fail_after(600):
-                while state_of(rig, role) == "active":  # noqa: ASYNC110
-                    await trio.sleep(0.1)
-            assert not rig.running.member_set.unreadable
-            await rig.compare()
-
-    run(main)
+async def test_a_member_that_cannot_write_the_place_again_is_failed() -> None:
+    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+        await fill(rig)
+        await rig.in_place()
+        member, role, position = place_of(rig, 5)
+        member.error(("read",), offset_bytes=position, length_bytes=512)  # whatever is written
+        assert await rig.get(5 * CHUNK, 512) == rig.model[5 * CHUNK : 5 * CHUNK + 512]
+        with trio.fail_after(600):
+            while state_of(rig, role) == "active":  # noqa: ASYNC110
+                await trio.sleep(0.1)
+        assert not rig.running.member_set.unreadable
+        await rig.compare()
 
 
-def test_a_member_with_too_many_errors_within_an_hour_is_failed() -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-            await fill(rig)
-            await rig.in_place()
-            await rig.running.set("errors.max", "2")
-            chunks = [c for c in range(30) if place_of(rig, c)[1] == 1]
-            for hour in range(3):  # two in each hour are forgiven
-                for chunk in chunks[2 * hour : 2 * hour + 2]:
-                    lose_page(rig, chunk)
-                    await rig.get(chunk * CHUNK, CHUNK)
-                    await mended(rig)
-                await trio.sleep(3601)
-            assert state_of(rig, 1) == "active"
-            for chunk in chunks[:3]:
+async def test_a_member_with_too_many_errors_within_an_hour_is_failed() -> None:
+    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+        await fill(rig)
+        await rig.in_place()
+        await rig.running.set("errors.max", "2")
+        chunks = [c for c in range(30) if place_of(rig, c)[1] == 1]
+        for hour in range(3):  # two in each hour are forgiven
+            for chunk in chunks[2 * hour : 2 * hour + 2]:
                 lose_page(rig, chunk)
                 await rig.get(chunk * CHUNK, CHUNK)
-            assert state_of(rig, 1) == "failed"
-            await rig.compare()
-
-    run(main)
+                await mended(rig)
+            await trio.sleep(3601)
+        assert state_of(rig, 1) == "active"
+        for chunk in chunks[:3]:
+            lose_page(rig, chunk)
+            await rig.get(chunk * CHUNK, CHUNK)
+        assert state_of(rig, 1) == "failed"
+        await rig.compare()
 
 
 # -- degraded: nothing gives it back -------------------------------------------------------------
@@ -229,60 +210,51 @@ def test_random_latent_errors_under_load_lose_nothing() -> None:
         run(main, seed)
 
 
-def test_other_errors_still_cost_the_member() -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-            await fill(rig)
-            member, role, _ = place_of(rig, 5)
-            member.vanish()
-            assert await rig.get(5 * CHUNK, 512) == rig.model[5 * CHUNK : 5 * CHUNK + 512]
-            assert state_of(rig, role) == "failed"
-
-    run(main)
+async def test_other_errors_still_cost_the_member() -> None:
+    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+        await fill(rig)
+        member, role, _ = place_of(rig, 5)
+        member.vanish()
+        assert await rig.get(5 * CHUNK, 512) == rig.model[5 * CHUNK : 5 * CHUNK + 512]
+        assert state_of(rig, role) == "failed"
 
 
-def test_a_read_only_array_reads_around_and_writes_nothing() -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-            await fill(rig)
-            await rig.in_place()
-            member, _, position = place_of(rig, 5)
-            model = bytes(rig.model)
-            members = list(rig.members)
-            await rig.close()
-            member.lose_sectors(position)
-            async with open_array(members, read_only=True) as array:
-                assert bytes(await array.read(5 * CHUNK, CHUNK)) == model[5 * CHUNK : 6 * CHUNK]
-            assert member.unreadable == 1
-            await rig.open()
-            await rig.compare()
-            await mended(rig)
-
-    run(main)
+async def test_a_read_only_array_reads_around_and_writes_nothing() -> None:
+    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+        await fill(rig)
+        await rig.in_place()
+        member, _, position = place_of(rig, 5)
+        model = bytes(rig.model)
+        members = list(rig.members)
+        await rig.close()
+        member.lose_sectors(position)
+        async with open_array(members, read_only=True) as array:
+            assert bytes(await array.read(5 * CHUNK, CHUNK)) == model[5 * CHUNK : 6 * CHUNK]
+        assert member.unreadable == 1
+        await rig.open()
+        await rig.compare()
+        await mended(rig)
 
 
-def test_what_parity_at_the_checkpoint_gives_up_does_not_come_back() -> None:
+async def test_what_parity_at_the_checkpoint_gives_up_does_not_come_back() -> None:
     """Else a member that can be read again brings content that the parity does not count."""
 
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-            await fill(rig)
-            await rig.in_place()
-            new, given_up = 6, 8  # chunks of one stripe
-            stripe, _ = rig.running.context.layout.locate(Chunk(new))
-            await rig.put(new * CHUNK + PAGE_BYTES, noise(SECTOR_BYTES))
-            assert stripe in rig.running.context.journal.unsettled
-            await rig.running.fail_disk(place_of(rig, new)[1])
-            member, _, position = place_of(rig, given_up)
-            fault = member.error(("read",), offset_bytes=position, length_bytes=CHUNK)
-            await rig.running.context.journal.place()
-            fault.lift()  # a bad cable, say
-            await mended(rig)
-            assert list(rig.running.context.bad_chunks) == [given_up]
-            with pytest.raises(UnrecoverableError):
-                await rig.get(given_up * CHUNK, CHUNK)
-            assert await rig.get(new * CHUNK, CHUNK) == rig.model[new * CHUNK :][:CHUNK]
-            await rig.put(given_up * CHUNK, noise(CHUNK))
-            await rig.compare()
-
-    run(main)
+    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+        await fill(rig)
+        await rig.in_place()
+        new, given_up = 6, 8  # chunks of one stripe
+        stripe, _ = rig.running.context.layout.locate(Chunk(new))
+        await rig.put(new * CHUNK + PAGE_BYTES, noise(SECTOR_BYTES))
+        assert stripe in rig.running.context.journal.unsettled
+        await rig.running.fail_disk(place_of(rig, new)[1])
+        member, _, position = place_of(rig, given_up)
+        fault = member.error(("read",), offset_bytes=position, length_bytes=CHUNK)
+        await rig.running.context.journal.place()
+        fault.lift()  # a bad cable, say
+        await mended(rig)
+        assert list(rig.running.context.bad_chunks) == [given_up]
+        with pytest.raises(UnrecoverableError):
+            await rig.get(given_up * CHUNK, CHUNK)
+        assert await rig.get(new * CHUNK, CHUNK) == rig.model[new * CHUNK :][:CHUNK]
+        await rig.put(given_up * CHUNK, noise(CHUNK))
+        await rig.compare()

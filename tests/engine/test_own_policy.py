@@ -70,20 +70,17 @@ async def reads_of_small_writes(rig: Rig, array: Array) -> int:
 
 
 @pytest.mark.parametrize(("policy", "reads"), [("likes-rmw", 2), ("likes-rcw", 5)])
-def test_it_chooses_the_plan(policy: str, reads: int) -> None:
-    async def body() -> None:
-        rig = Rig("raid5", WIDTH)
-        array = await filled(rig, policy)
-        assert await reads_of_small_writes(rig, array) == 8 * reads
-        assert array.get("parity.policy") == policy
-        await rig.compare()
-        await scrubbed(rig)
-        await rig.close()
-        array = await rig.open()
-        assert isinstance(array.context.policies.current, OwnPolicy), "it is kept over a remount"
-        await rig.close()
-
-    run(body)
+async def test_it_chooses_the_plan(policy: str, reads: int) -> None:
+    rig = Rig("raid5", WIDTH)
+    array = await filled(rig, policy)
+    assert await reads_of_small_writes(rig, array) == 8 * reads
+    assert array.get("parity.policy") == policy
+    await rig.compare()
+    await scrubbed(rig)
+    await rig.close()
+    array = await rig.open()
+    assert isinstance(array.context.policies.current, OwnPolicy), "it is kept over a remount"
+    await rig.close()
 
 
 @pytest.mark.parametrize("policy", ["raising", "babbling", "exiting"])
@@ -106,76 +103,67 @@ def test_a_policy_that_fails_is_not_asked_again(
     assert "\n" not in lines[0]
 
 
-def test_names_are_refused_in_one_line() -> None:
-    async def body() -> None:
-        rig = Rig("raid5", 4)
-        array = await rig.create()
-        with pytest.raises(UsageError, match=r"choose one of traditional, .*bpu, .*likes-rcw"):
-            await array.set("parity.policy", "nix")
-        with pytest.raises(UsageError, match=r"'missing' of package my-policies 1\.0 cannot be im"):
-            await array.set("parity.policy", "missing")
-        await array.set("parity.policy", "bpu")
-        policies = array.context.policies
-        assert policies.current is policies.bpu, "the built-in one has the name"
-        assert array.get("parity.policy") == "bpu"
-        await rig.close()
-
-    run(body)
+async def test_names_are_refused_in_one_line() -> None:
+    rig = Rig("raid5", 4)
+    array = await rig.create()
+    with pytest.raises(UsageError, match=r"choose one of traditional, .*bpu, .*likes-rcw"):
+        await array.set("parity.policy", "nix")
+    with pytest.raises(UsageError, match=r"'missing' of package my-policies 1\.0 cannot be im"):
+        await array.set("parity.policy", "missing")
+    await array.set("parity.policy", "bpu")
+    policies = array.context.policies
+    assert policies.current is policies.bpu, "the built-in one has the name"
+    assert array.get("parity.policy") == "bpu"
+    await rig.close()
 
 
-def test_an_array_starts_without_its_policy_and_has_it_again_with_the_package(
+async def test_an_array_starts_without_its_policy_and_has_it_again_with_the_package(
     tmp_path: Path,
 ) -> None:
-    async def body() -> None:
-        rig = Rig("raid5", 4)
-        array = await filled(rig, "likes-rcw")
-        assert array.status()["warnings"] == []
-        await rig.close()
-        with installed(tmp_path):
-            (tmp_path / "site").rename(tmp_path / "gone")
-            array = await rig.open()
-            assert array.get("parity.policy") == "traditional"
-            (line,) = array.status()["warnings"]
-            assert line.startswith(
-                "parity policy likes-rcw is of no package that is installed here; traditional"
-            )
-            assert "raidx set ARRAY parity.policy=NAME" in line
-            await array.set("speed_max", "1MiB")  # which writes the settings again
-            await rig.compare()
-            await rig.close()
-            (tmp_path / "gone").rename(tmp_path / "site")
+    rig = Rig("raid5", 4)
+    array = await filled(rig, "likes-rcw")
+    assert array.status()["warnings"] == []
+    await rig.close()
+    with installed(tmp_path):
+        (tmp_path / "site").rename(tmp_path / "gone")
         array = await rig.open()
-        assert array.get("parity.policy") == "likes-rcw"
-        assert isinstance(array.context.policies.current, OwnPolicy)
+        assert array.get("parity.policy") == "traditional"
+        (line,) = array.status()["warnings"]
+        assert line.startswith(
+            "parity policy likes-rcw is of no package that is installed here; traditional"
+        )
+        assert "raidx set ARRAY parity.policy=NAME" in line
+        await array.set("speed_max", "1MiB")  # which writes the settings again
+        await rig.compare()
+        await rig.close()
+        (tmp_path / "gone").rename(tmp_path / "site")
+    array = await rig.open()
+    assert array.get("parity.policy") == "likes-rcw"
+    assert isinstance(array.context.policies.current, OwnPolicy)
+    assert array.status()["warnings"] == []
+    await rig.close()
+    with installed(tmp_path):
+        (tmp_path / "site").rename(tmp_path / "gone")
+        array = await rig.open()
+        await array.set("parity.policy", "rmw")
         assert array.status()["warnings"] == []
         await rig.close()
-        with installed(tmp_path):
-            (tmp_path / "site").rename(tmp_path / "gone")
-            array = await rig.open()
-            await array.set("parity.policy", "rmw")
-            assert array.status()["warnings"] == []
-            await rig.close()
-
-    run(body)
 
 
-def test_the_status_names_a_policy_that_cannot_be_used(tmp_path: Path) -> None:
-    async def body() -> None:
-        rig = Rig("raid5", WIDTH)
-        array = await filled(rig, "raising")
-        await reads_of_small_writes(rig, array)
+async def test_the_status_names_a_policy_that_cannot_be_used(tmp_path: Path) -> None:
+    rig = Rig("raid5", WIDTH)
+    array = await filled(rig, "raising")
+    await reads_of_small_writes(rig, array)
+    (line,) = array.status()["warnings"]
+    assert line.startswith("parity policy raising fails: TypeError: ")
+    assert array.get("parity.policy") == "traditional"
+    await array.set("parity.policy", "likes-rmw")
+    await rig.close()
+    (module,) = (tmp_path / "site").rglob("my_policies.py")
+    module.write_text(BODY.replace("def likes_rmw", "def likes_nothing"))
+    del sys.modules["my_policies"]
+    with installed(tmp_path / "site"):
+        array = await rig.open()
         (line,) = array.status()["warnings"]
-        assert line.startswith("parity policy raising fails: TypeError: ")
-        assert array.get("parity.policy") == "traditional"
-        await array.set("parity.policy", "likes-rmw")
+        assert "likes-rmw cannot be used: 'likes-rmw' of package my-policies 1.0 " in line
         await rig.close()
-        (module,) = (tmp_path / "site").rglob("my_policies.py")
-        module.write_text(BODY.replace("def likes_rmw", "def likes_nothing"))
-        del sys.modules["my_policies"]
-        with installed(tmp_path / "site"):
-            array = await rig.open()
-            (line,) = array.status()["warnings"]
-            assert "likes-rmw cannot be used: 'likes-rmw' of package my-policies 1.0 " in line
-            await rig.close()
-
-    run(body)

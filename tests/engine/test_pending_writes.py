@@ -49,65 +49,61 @@ def _late_in_data(rig: SpyRig, role: int) -> None:
 
 @pytest.mark.parametrize("chunks", [0.125, 2])  # inside a chunk, and a beginning of the stripe
 @LAYOUTS
-def test_another_write_waits_for_the_rest(
+async def test_another_write_waits_for_the_rest(
     layout: str, width: int, rows: int, chunks: float
 ) -> None:
     """Whichever member is lost after its flush, in a cut while the first request still waits."""
 
-    async def main() -> None:
-        async with spying(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows) as rig:
-            array, size = rig.running, await _full(rig)
-            await array.context.locks.acquire_all([WAITED_FOR])
-            _late_in_data(rig, width - 1)
-            second = noise(int(chunks * CHUNK), 2)
-            first_done = trio.Event()
+    async with spying(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows) as rig:
+        array, size = rig.running, await _full(rig)
+        await array.context.locks.acquire_all([WAITED_FOR])
+        _late_in_data(rig, width - 1)
+        second = noise(int(chunks * CHUNK), 2)
+        first_done = trio.Event()
 
-            async def first() -> None:
-                await array.write(STRIPE * size - CHUNK, noise(size + CHUNK, 1))
-                first_done.set()
+        async def first() -> None:
+            await array.write(STRIPE * size - CHUNK, noise(size + CHUNK, 1))
+            first_done.set()
 
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(first)
-                await trio.sleep(0.001)
-                assert STRIPE in array.context.locks.held, "others may plan by half a stripe"
-                await array.write(STRIPE * size, second)
-                await array.flush()
-                assert not first_done.is_set(), "it did not wait for the other stripe"
-                images = rig.images()
-                array.context.locks.release(WAITED_FOR)
-            rig.model[STRIPE * size - CHUNK : (STRIPE + 1) * size] = noise(size + CHUNK, 1)
-            rig.model[STRIPE * size : STRIPE * size + len(second)] = second
-            await rig.compare()
-            await scrubbed(rig)
-        for gone in range(width):
-            left = [m for role, m in enumerate(members_from(images)) if role != gone]
-            async with open_array(left) as array:
-                assert bytes(await array.read(STRIPE * size, len(second))) == second
-
-    run(main)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(first)
+            await trio.sleep(0.001)
+            assert STRIPE in array.context.locks.held, "others may plan by half a stripe"
+            await array.write(STRIPE * size, second)
+            await array.flush()
+            assert not first_done.is_set(), "it did not wait for the other stripe"
+            images = rig.images()
+            array.context.locks.release(WAITED_FOR)
+        rig.model[STRIPE * size - CHUNK : (STRIPE + 1) * size] = noise(size + CHUNK, 1)
+        rig.model[STRIPE * size : STRIPE * size + len(second)] = second
+        await rig.compare()
+        await scrubbed(rig)
+    for gone in range(width):
+        left = [m for role, m in enumerate(members_from(images)) if role != gone]
+        async with open_array(left) as array:
+            assert bytes(await array.read(STRIPE * size, len(second))) == second
 
 
 @LAYOUTS
-def test_a_cancelled_request_leaves_no_torn_stripe(layout: str, width: int, rows: int) -> None:
-    async def main() -> None:
-        async with spying(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows) as rig:
-            array, size = rig.running, await _full(rig)
-            await array.context.locks.acquire_all([WAITED_FOR])
-            _late_in_data(rig, width - 1)
-            with trio.move_on_after(0.001) as scope:
-                await array.write(STRIPE * size - CHUNK, noise(size + CHUNK, 1))
-            assert scope.cancelled_caught
-            assert list(array.context.locks.held) == [WAITED_FOR]
-            array.context.locks.release(WAITED_FOR)
-            rig.model[STRIPE * size : (STRIPE + 1) * size] = noise(size + CHUNK, 1)[CHUNK:]
-            await rig.compare()
-            await array.close()
-            images = rig.images()
-        async with restarted(images) as array:
-            result = await array.jobs.wait(await array.start_scrub(repair=False))
-            assert result["mismatches"] == 0
-
-    run(main)
+async def test_a_cancelled_request_leaves_no_torn_stripe(
+    layout: str, width: int, rows: int
+) -> None:
+    async with spying(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows) as rig:
+        array, size = rig.running, await _full(rig)
+        await array.context.locks.acquire_all([WAITED_FOR])
+        _late_in_data(rig, width - 1)
+        with trio.move_on_after(0.001) as scope:
+            await array.write(STRIPE * size - CHUNK, noise(size + CHUNK, 1))
+        assert scope.cancelled_caught
+        assert list(array.context.locks.held) == [WAITED_FOR]
+        array.context.locks.release(WAITED_FOR)
+        rig.model[STRIPE * size : (STRIPE + 1) * size] = noise(size + CHUNK, 1)[CHUNK:]
+        await rig.compare()
+        await array.close()
+        images = rig.images()
+    async with restarted(images) as array:
+        result = await array.jobs.wait(await array.start_scrub(repair=False))
+        assert result["mismatches"] == 0
 
 
 @LAYOUTS

@@ -61,26 +61,23 @@ async def _check(rig: SpyRig) -> None:
 
 @POLICIES
 @LAYOUTS
-def test_only_data_is_logged(
+async def test_only_data_is_logged(
     layout: str, width: int, rows: int, policy: str, tried: Counter[bool]
 ) -> None:
-    async def main() -> None:
-        async with spying(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows) as rig:
-            size = await _full(rig, policy)
-            for cells in range(1, rig.running.context.code.data_count):
-                tried.clear()
-                logged = rig.running.context.journal.ring.position
-                # From the stripe before on: one whole stripe, then the beginning.
-                data = random.Random(cells).randbytes(size + cells * CHUNK)
-                await rig.put((STRIPE - 1) * size, data)
-                assert tried == {True: 1}
-                logged = rig.running.context.journal.ring.position - logged
-                assert cells * CHUNK < logged < (cells + 1) * CHUNK, "a parity was logged too"
-                whole_cells = rig.running.context.journal.unsettled.whole_cells
-                assert whole_cells.cells[STRIPE] == (1 << cells) - 1
-                await _check(rig)
-
-    run(main)
+    async with spying(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows) as rig:
+        size = await _full(rig, policy)
+        for cells in range(1, rig.running.context.code.data_count):
+            tried.clear()
+            logged = rig.running.context.journal.ring.position
+            # From the stripe before on: one whole stripe, then the beginning.
+            data = random.Random(cells).randbytes(size + cells * CHUNK)
+            await rig.put((STRIPE - 1) * size, data)
+            assert tried == {True: 1}
+            logged = rig.running.context.journal.ring.position - logged
+            assert cells * CHUNK < logged < (cells + 1) * CHUNK, "a parity was logged too"
+            whole_cells = rig.running.context.journal.unsettled.whole_cells
+            assert whole_cells.cells[STRIPE] == (1 << cells) - 1
+            await _check(rig)
 
 
 @LAYOUTS
@@ -146,46 +143,40 @@ def test_a_member_that_cannot_be_read(
         run(main, role)
 
 
-def test_parts_of_any_shape(tried: Counter[bool]) -> None:
-    async def main() -> None:
-        async with spying("raid5", 5, chunk_bytes=CHUNK, stripes=12) as rig:
-            size = await _full(rig, "rmw")
-            tried.clear()
-            for mode in ("partial", "full"):
-                await rig.running.set("journal", mode)
-                for offset, length in (
-                    (STRIPE * size, 2 * CHUNK),
-                    (STRIPE * size + 512, 2 * CHUNK),  # not from the front
-                    (STRIPE * size, 2 * CHUNK + 512),  # not whole chunks
-                    (STRIPE * size + CHUNK, 2 * CHUNK),
-                ):
-                    await rig.put(offset, random.Random(offset).randbytes(length))
-            assert tried == {True: 8}
-            await _check(rig)
-
-    run(main)
+async def test_parts_of_any_shape(tried: Counter[bool]) -> None:
+    async with spying("raid5", 5, chunk_bytes=CHUNK, stripes=12) as rig:
+        size = await _full(rig, "rmw")
+        tried.clear()
+        for mode in ("partial", "full"):
+            await rig.running.set("journal", mode)
+            for offset, length in (
+                (STRIPE * size, 2 * CHUNK),
+                (STRIPE * size + 512, 2 * CHUNK),  # not from the front
+                (STRIPE * size, 2 * CHUNK + 512),  # not whole chunks
+                (STRIPE * size + CHUNK, 2 * CHUNK),
+            ):
+                await rig.put(offset, random.Random(offset).randbytes(length))
+        assert tried == {True: 8}
+        await _check(rig)
 
 
 @LAYOUTS
-def test_a_full_log_has_room_for_the_parities_that_it_lacks(
+async def test_a_full_log_has_room_for_the_parities_that_it_lacks(
     layout: str, width: int, rows: int
 ) -> None:
     """Also for those of the stripe that is begun last."""
 
-    async def main() -> None:
-        async with spying(layout, width, chunk_bytes=CHUNK, stripes=64, rows=rows) as rig:
-            size = await _full(rig, "rmw")
-            journal = rig.running.context.journal
-            number, data_bytes = 0, 2 * CHUNK + 512
-            placed = journal.placements
-            while journal.ring.has_room(0, journal.kept_bytes(512) + data_bytes + 4096):
-                at = 30 * size + number * 512 % (30 * size)
-                await rig.put(at, random.Random(number).randbytes(512))
-                number += 1
-            assert journal.placements == placed
-            assert journal.ring.has_room(0, journal.kept_bytes() + data_bytes), "the data would fit"
-            await rig.put(STRIPE * size, random.Random(1).randbytes(2 * CHUNK))
-            await journal.place()
-            await _check(rig)
-
-    run(main)
+    async with spying(layout, width, chunk_bytes=CHUNK, stripes=64, rows=rows) as rig:
+        size = await _full(rig, "rmw")
+        journal = rig.running.context.journal
+        number, data_bytes = 0, 2 * CHUNK + 512
+        placed = journal.placements
+        while journal.ring.has_room(0, journal.kept_bytes(512) + data_bytes + 4096):
+            at = 30 * size + number * 512 % (30 * size)
+            await rig.put(at, random.Random(number).randbytes(512))
+            number += 1
+        assert journal.placements == placed
+        assert journal.ring.has_room(0, journal.kept_bytes() + data_bytes), "the data would fit"
+        await rig.put(STRIPE * size, random.Random(1).randbytes(2 * CHUNK))
+        await journal.place()
+        await _check(rig)

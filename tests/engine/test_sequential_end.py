@@ -138,7 +138,7 @@ def test_the_rest_of_a_request_is_written_without_a_member_that_failed_then(
 
 
 @pytest.mark.parametrize(("layout", "rows", "stripes"), [("raid5", 1, 11), ("rdp", 2, 5)])
-def test_a_recovery_that_is_cut_after_many_were_closed(
+async def test_a_recovery_that_is_cut_after_many_were_closed(
     layout: str, rows: int, stripes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The parities that it logs have room kept for them."""
@@ -146,117 +146,104 @@ def test_a_recovery_that_is_cut_after_many_were_closed(
     async def cut(*_: object) -> None:
         raise RuntimeError("cut")
 
-    async def main() -> None:
-        async with spying(layout, 4, chunk_bytes=CHUNK, stripes=60, rows=rows) as rig:
-            await rig.put(0, random.Random(1).randbytes(len(rig.model)))
-            await rig.in_place()
-            await rig.put(len(rig.model) - CHUNK, random.Random(2).randbytes(CHUNK))
-            context = rig.running.context
-            size = context.code.data_count * CHUNK
-            for stripe in range(stripes):
-                data = random.Random(stripe).randbytes(size)
-                await rig.put(stripe * size, data[: 2 * CHUNK])
-                await rig.put(stripe * size + 2 * CHUNK, data[2 * CHUNK :])
-            assert len(context.journal.unsettled.closed) == stripes, "a checkpoint has come"
-            ring = context.journal.ring
-            assert not ring.has_room(4 * size, context.journal.kept_bytes())
-            images, model = rig.images(), bytes(rig.model)
-        members = members_from(images)
-        with monkeypatch.context() as patched:
-            patched.setattr(recovery, "_place", cut)
-            with pytest.raises(RuntimeError):
-                async with open_array(members):
-                    pass
-        async with restarted([bytes(member.memory) for member in members]) as array:
-            assert array.replayed is not None
-            assert array.replayed.records > stripes
-            assert bytes(await array.read(0, len(model))) == model
-
-    run(main)
+    async with spying(layout, 4, chunk_bytes=CHUNK, stripes=60, rows=rows) as rig:
+        await rig.put(0, random.Random(1).randbytes(len(rig.model)))
+        await rig.in_place()
+        await rig.put(len(rig.model) - CHUNK, random.Random(2).randbytes(CHUNK))
+        context = rig.running.context
+        size = context.code.data_count * CHUNK
+        for stripe in range(stripes):
+            data = random.Random(stripe).randbytes(size)
+            await rig.put(stripe * size, data[: 2 * CHUNK])
+            await rig.put(stripe * size + 2 * CHUNK, data[2 * CHUNK :])
+        assert len(context.journal.unsettled.closed) == stripes, "a checkpoint has come"
+        ring = context.journal.ring
+        assert not ring.has_room(4 * size, context.journal.kept_bytes())
+        images, model = rig.images(), bytes(rig.model)
+    members = members_from(images)
+    with monkeypatch.context() as patched:
+        patched.setattr(recovery, "_place", cut)
+        with pytest.raises(RuntimeError):
+            async with open_array(members):
+                pass
+    async with restarted([bytes(member.memory) for member in members]) as array:
+        assert array.replayed is not None
+        assert array.replayed.records > stripes
+        assert bytes(await array.read(0, len(model))) == model
 
 
-def test_a_stripe_is_not_closed_over_another_record_between_two_streams() -> None:
+async def test_a_stripe_is_not_closed_over_another_record_between_two_streams() -> None:
     """The record is older than what closes the stripe; a replay would lay it on top."""
 
-    async def main() -> None:
-        async with spying("raid5", 5, chunk_bytes=CHUNK, stripes=24) as rig:
-            await rig.put(0, bytes(len(rig.model)))
-            await rig.in_place()
-            await rig.put(0, b"m" * 4 * CHUNK)  # past the log: its region is marked
-            await rig.put(0, b"a" * 2 * CHUNK)
-            await rig.put(5 * CHUNK // 2, b"b" * CHUNK)  # of two chunks: by the general way
-            await rig.put(0, b"c" * 2 * CHUNK)
-            await rig.put(2 * CHUNK, b"d" * 2 * CHUNK)
-            images, model = rig.images(), bytes(rig.model)
-        async with restarted(images) as array:
-            assert bytes(await array.read(0, len(model))) == model
-
-    run(main)
+    async with spying("raid5", 5, chunk_bytes=CHUNK, stripes=24) as rig:
+        await rig.put(0, bytes(len(rig.model)))
+        await rig.in_place()
+        await rig.put(0, b"m" * 4 * CHUNK)  # past the log: its region is marked
+        await rig.put(0, b"a" * 2 * CHUNK)
+        await rig.put(5 * CHUNK // 2, b"b" * CHUNK)  # of two chunks: by the general way
+        await rig.put(0, b"c" * 2 * CHUNK)
+        await rig.put(2 * CHUNK, b"d" * 2 * CHUNK)
+        images, model = rig.images(), bytes(rig.model)
+    async with restarted(images) as array:
+        assert bytes(await array.read(0, len(model))) == model
 
 
-def test_a_stripe_is_not_closed_over_more_than_the_stream_brought() -> None:
+async def test_a_stripe_is_not_closed_over_more_than_the_stream_brought() -> None:
     """The stream before came further before it was closed: its records hold cells of the rest."""
 
-    async def main() -> None:
-        async with spying("raid5", 6, chunk_bytes=CHUNK, stripes=24) as rig:
-            await rig.put(0, bytes(len(rig.model)))
-            await rig.in_place()
-            await rig.put(0, b"m" * 5 * CHUNK)  # past the log: its region is marked
-            await rig.put(0, b"a" * 2 * CHUNK)
-            await rig.put(2 * CHUNK, b"b" * 2 * CHUNK)
-            await rig.put(4 * CHUNK, b"c" * CHUNK)
-            await rig.put(0, b"d" * 2 * CHUNK)
-            await rig.put(2 * CHUNK, b"e" * 3 * CHUNK)
-            images, model = rig.images(), bytes(rig.model)
-        async with restarted(images) as array:
-            assert bytes(await array.read(0, len(model))) == model
-
-    run(main)
+    async with spying("raid5", 6, chunk_bytes=CHUNK, stripes=24) as rig:
+        await rig.put(0, bytes(len(rig.model)))
+        await rig.in_place()
+        await rig.put(0, b"m" * 5 * CHUNK)  # past the log: its region is marked
+        await rig.put(0, b"a" * 2 * CHUNK)
+        await rig.put(2 * CHUNK, b"b" * 2 * CHUNK)
+        await rig.put(4 * CHUNK, b"c" * CHUNK)
+        await rig.put(0, b"d" * 2 * CHUNK)
+        await rig.put(2 * CHUNK, b"e" * 3 * CHUNK)
+        images, model = rig.images(), bytes(rig.model)
+    async with restarted(images) as array:
+        assert bytes(await array.read(0, len(model))) == model
 
 
 @LAYOUTS
-def test_a_stream_in_parts_of_stripes_marks_its_region(layout: str, width: int, rows: int) -> None:
+async def test_a_stream_in_parts_of_stripes_marks_its_region(
+    layout: str, width: int, rows: int
+) -> None:
     """No full stripe does it: without a mark, everything would go through the log."""
 
-    async def main() -> None:
-        async with begun(layout, width, rows, "rmw", 2) as (rig, array, at):
-            context = array.context
-            await context.dirty_bitmap.clean_quiet(all_regions=True)
-            assert not context.dirty_bitmap.is_marked(STRIPE)
-            logged = context.journal.ring.position
-            await put(rig, at, random.Random(3).randbytes(2 * CHUNK))
-            assert context.journal.ring.position == logged
-            assert STRIPE in context.journal.unsettled.closed
-            assert context.dirty_bitmap.is_marked(STRIPE)
-            assert not context.journal.overlay.current, "it is home, and would be written again"
-            await rig.compare()
-            await array.context.journal.drain()
-            await scrubbed(rig)
-
-    run(main)
+    async with begun(layout, width, rows, "rmw", 2) as (rig, array, at):
+        context = array.context
+        await context.dirty_bitmap.clean_quiet(all_regions=True)
+        assert not context.dirty_bitmap.is_marked(STRIPE)
+        logged = context.journal.ring.position
+        await put(rig, at, random.Random(3).randbytes(2 * CHUNK))
+        assert context.journal.ring.position == logged
+        assert STRIPE in context.journal.unsettled.closed
+        assert context.dirty_bitmap.is_marked(STRIPE)
+        assert not context.journal.overlay.current, "it is home, and would be written again"
+        await rig.compare()
+        await array.context.journal.drain()
+        await scrubbed(rig)
 
 
-def test_members_that_never_take_it_at_once_get_no_second_mark() -> None:
+async def test_members_that_never_take_it_at_once_get_no_second_mark() -> None:
     """It costs a round of flushes, and the stripe goes through the log nevertheless."""
 
-    async def main() -> None:
-        async with spying("raid5", 5, chunk_bytes=CHUNK, stripes=24, slow=True) as rig:
-            await rig.put(0, noise(len(rig.model)))
-            await rig.in_place()
-            context = rig.running.context
-            size = context.code.data_count * CHUNK
-            marked = []
-            for stripe in range(3):
-                await context.dirty_bitmap.clean_quiet(all_regions=True)
-                await rig.put(stripe * size, noise(2 * CHUNK, stripe))
-                await rig.put(stripe * size + 2 * CHUNK, noise(2 * CHUNK, stripe + 9))
-                marked.append(context.dirty_bitmap.is_marked(Stripe(stripe)))
-                assert stripe not in context.journal.unsettled.closed
-            assert marked == [True, False, False]
-            await rig.compare()
-            await scrubbed(rig)
-
-    run(main)
+    async with spying("raid5", 5, chunk_bytes=CHUNK, stripes=24, slow=True) as rig:
+        await rig.put(0, noise(len(rig.model)))
+        await rig.in_place()
+        context = rig.running.context
+        size = context.code.data_count * CHUNK
+        marked = []
+        for stripe in range(3):
+            await context.dirty_bitmap.clean_quiet(all_regions=True)
+            await rig.put(stripe * size, noise(2 * CHUNK, stripe))
+            await rig.put(stripe * size + 2 * CHUNK, noise(2 * CHUNK, stripe + 9))
+            marked.append(context.dirty_bitmap.is_marked(Stripe(stripe)))
+            assert stripe not in context.journal.unsettled.closed
+        assert marked == [True, False, False]
+        await rig.compare()
+        await scrubbed(rig)
 
 
 @LAYOUTS

@@ -55,58 +55,52 @@ def test_parallel_writes_to_one_stripe_end_consistent(
     run(main, seed=seed)
 
 
-def test_a_lock_is_handed_over_in_order_and_left_by_the_cancelled() -> None:
-    async def main() -> None:
-        locks = StripeLocks()
-        order: list[int] = []
+async def test_a_lock_is_handed_over_in_order_and_left_by_the_cancelled() -> None:
+    locks = StripeLocks()
+    order: list[int] = []
 
-        async def wait_for(number: int, scope: trio.CancelScope) -> None:
-            with scope:
-                await locks.acquire_all([3, 7])
-                order.append(number)
-                await trio.sleep(1)
-                locks.release_all([3, 7])
+    async def wait_for(number: int, scope: trio.CancelScope) -> None:
+        with scope:
+            await locks.acquire_all([3, 7])
+            order.append(number)
+            await trio.sleep(1)
+            locks.release_all([3, 7])
 
-        await locks.acquire(7)
-        scopes = [trio.CancelScope() for _ in range(4)]
-        async with trio.open_nursery() as nursery:
-            for number, scope in enumerate(scopes):
-                nursery.start_soon(wait_for, number, scope)
-                await trio.testing.wait_all_tasks_blocked()
-            scopes[0].cancel()  # it holds 3 and waits for 7: both must become free
-            scopes[2].cancel()  # it waits for 3
+    await locks.acquire(7)
+    scopes = [trio.CancelScope() for _ in range(4)]
+    async with trio.open_nursery() as nursery:
+        for number, scope in enumerate(scopes):
+            nursery.start_soon(wait_for, number, scope)
             await trio.testing.wait_all_tasks_blocked()
-            locks.release(7)
-        assert order == [1, 3]
-        assert not locks.held
-
-    run(main)
+        scopes[0].cancel()  # it holds 3 and waits for 7: both must become free
+        scopes[2].cancel()  # it waits for 3
+        await trio.testing.wait_all_tasks_blocked()
+        locks.release(7)
+    assert order == [1, 3]
+    assert not locks.held
 
 
 @pytest.mark.parametrize("journal", ["none", "partial", "full"])
-def test_a_small_write_waits_for_the_lock_of_its_stripe(journal: str) -> None:
+async def test_a_small_write_waits_for_the_lock_of_its_stripe(journal: str) -> None:
     """Who has the lock computes parity from what it has read there."""
 
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-            await rig.running.set("journal", journal)
-            await rig.put(0, b"a" * len(rig.model))
-            await rig.in_place()
-            context, done = rig.running.context, False
-            stripe, _ = context.layout.locate(0)
+    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+        await rig.running.set("journal", journal)
+        await rig.put(0, b"a" * len(rig.model))
+        await rig.in_place()
+        context, done = rig.running.context, False
+        stripe, _ = context.layout.locate(0)
 
-            async def write() -> None:
-                nonlocal done
-                await rig.put(512, b"b" * 512)
-                done = True
+        async def write() -> None:
+            nonlocal done
+            await rig.put(512, b"b" * 512)
+            done = True
 
-            await context.locks.acquire(stripe)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(write)
-                await trio.sleep(1)
-                assert not done
-                assert await rig.get(512, 512) == b"a" * 512
-                context.locks.release(stripe)
-            await rig.compare()
-
-    run(main)
+        await context.locks.acquire(stripe)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            await trio.sleep(1)
+            assert not done
+            assert await rig.get(512, 512) == b"a" * 512
+            context.locks.release(stripe)
+        await rig.compare()

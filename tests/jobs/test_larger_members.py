@@ -23,7 +23,6 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.jobs.grow.larger_members import LargerMembers
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.arrays import Rig
 from tests.support.growing import ram_of
 from tests.support.load import CHUNK, enlarge, fill, play, scrubbed, under_load
@@ -137,31 +136,28 @@ def test_what_was_written_in_marked_regions_is_resynced_after_a_crash() -> None:
     play(Rig("raid5", 4, stripes=200), body)
 
 
-def test_what_was_added_to_a_member_after_it_joined_need_not_be_zero() -> None:
+async def test_what_was_added_to_a_member_after_it_joined_need_not_be_zero() -> None:
     """A member that was grown where it lies: new space of a volume manager holds old content."""
 
-    async def main() -> None:
-        members = [RamMember(2 << 20, name=f"m{role}") for role in range(4)]
-        await create_array(members, "raid5", name="rig", now_s=0, chunk_bytes=CHUNK)
-        noise = random.Random(2)
-        grown = []
-        for member in members:
-            grown.append(RamMember(4 << 20, name=member.path, reads_zero=False))
-            grown[-1].memory[:] = bytes(member.memory) + noise.randbytes(2 << 20)
-        async with open_array(grown) as array:
-            assert array.context.zeros.all_roles
-            before = array.size_bytes
-            await array.larger_members.use()
-            assert not array.context.zeros.roles
-            assert [r.size_bytes for r in array.member_set.config.members] == [4 << 20] * 4
-            assert bytes(await array.read(before, 1 << 20)) == bytes(1 << 20)
-            await array.write(before + 100, b"new")
-            content = bytes(await array.read(before, CHUNK))
-            assert content == bytes(100) + b"new" + bytes(CHUNK - 103)
-            await array.fail_disk(1)
-            assert bytes(await array.read(before, CHUNK)) == content
-
-    run(main)
+    members = [RamMember(2 << 20, name=f"m{role}") for role in range(4)]
+    await create_array(members, "raid5", name="rig", now_s=0, chunk_bytes=CHUNK)
+    noise = random.Random(2)
+    grown = []
+    for member in members:
+        grown.append(RamMember(4 << 20, name=member.path, reads_zero=False))
+        grown[-1].memory[:] = bytes(member.memory) + noise.randbytes(2 << 20)
+    async with open_array(grown) as array:
+        assert array.context.zeros.all_roles
+        before = array.size_bytes
+        await array.larger_members.use()
+        assert not array.context.zeros.roles
+        assert [r.size_bytes for r in array.member_set.config.members] == [4 << 20] * 4
+        assert bytes(await array.read(before, 1 << 20)) == bytes(1 << 20)
+        await array.write(before + 100, b"new")
+        content = bytes(await array.read(before, CHUNK))
+        assert content == bytes(100) + b"new" + bytes(CHUNK - 103)
+        await array.fail_disk(1)
+        assert bytes(await array.read(before, CHUNK)) == content
 
 
 def test_it_waits_for_jobs_and_for_lost_members() -> None:

@@ -171,32 +171,29 @@ def test_with_one_member_lost_rot_is_still_seen(name: str, width: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "width"), [("rdp", 6), ("evenodd", 6), ("upc", 6)])
-def test_parity_that_awaits_its_resync_outvotes_no_data(name: str, width: int) -> None:
+async def test_parity_that_awaits_its_resync_outvotes_no_data(name: str, width: int) -> None:
     """A cut kept the parities of a write and dropped its data: who read the old content once must
     not read the new one after a scrub that comes before the resync."""
 
-    async def main() -> None:
-        async with spying(name, width, chunk_bytes=CHUNK) as rig:
-            await rig.running.set("journal", "none")
-            await rig.put(0, random.Random(1).randbytes(len(rig.model)))
-            await rig.running.flush()
-            role, place = rig.running.context.position(0, 0)
-            old = bytes(rig.model)
-            dropped = bytes(rig.rams[role].memory[place : place + CHUNK])
-            await rig.put(0, random.Random(2).randbytes(CHUNK))
-            picture = [bytearray(image) for image in rig.images()]
-            picture[role][place : place + CHUNK] = dropped
-        async with restarted([bytes(image) for image in picture]) as array:
-            (resync,) = array.jobs.running()
-            resync.pause()
-            assert array.context.dirty_bitmap.awaits_resync(0)
-            scrub = await array.jobs.wait(await array.start_scrub(repair=True))
-            assert scrub["mismatches"] == 1
-            assert bytes(await array.read(0, len(old))) == old
-            resync.resume()
-            await resync.finished.wait()
-            scrub = await array.jobs.wait(await array.start_scrub(repair=True))
-            assert scrub["mismatches"] == 0
-            assert bytes(await array.read(0, len(old))) == old
-
-    run(main)
+    async with spying(name, width, chunk_bytes=CHUNK) as rig:
+        await rig.running.set("journal", "none")
+        await rig.put(0, random.Random(1).randbytes(len(rig.model)))
+        await rig.running.flush()
+        role, place = rig.running.context.position(0, 0)
+        old = bytes(rig.model)
+        dropped = bytes(rig.rams[role].memory[place : place + CHUNK])
+        await rig.put(0, random.Random(2).randbytes(CHUNK))
+        picture = [bytearray(image) for image in rig.images()]
+        picture[role][place : place + CHUNK] = dropped
+    async with restarted([bytes(image) for image in picture]) as array:
+        (resync,) = array.jobs.running()
+        resync.pause()
+        assert array.context.dirty_bitmap.awaits_resync(0)
+        scrub = await array.jobs.wait(await array.start_scrub(repair=True))
+        assert scrub["mismatches"] == 1
+        assert bytes(await array.read(0, len(old))) == old
+        resync.resume()
+        await resync.finished.wait()
+        scrub = await array.jobs.wait(await array.start_scrub(repair=True))
+        assert scrub["mismatches"] == 0
+        assert bytes(await array.read(0, len(old))) == old

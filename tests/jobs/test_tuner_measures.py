@@ -81,32 +81,29 @@ def test_the_end_of_a_request_that_a_member_has_alone_is_no_run() -> None:
     run(with_array, [("ssd", 16)] * 3, scenario)
 
 
-def test_access_times_survive_in_the_table() -> None:
-    async def scenario() -> None:
-        members = [
-            model_member(RamMember(size, name=kind), kind)
-            for kind, size in (("hdd", 20 * MIB), ("ssd", 8 * MIB))
-        ]
-        await create_array(members, "raidx-zero", chunk_bytes=CHUNK, name="kept", now_s=0)
-        async with open_array(members) as array:
-            model = bytearray(16 * MIB)
-            for at in range(0, len(model), MIB):
-                await array.write(at, model[at : at + MIB])
-            await load(array, model, 1)
-            await trio.sleep(30)
-            table = layout_of(array)
-            hottest = int(table.interval.astype(int).argsort()[(table.interval == 0).sum()])
-            interval, last = int(table.interval[hottest]), int(table.last[hottest])
-            assert array.tuner is not None
-            assert array.tuner.moved
-        async with open_array(members) as array:
-            table = layout_of(array)
-            assert int(table.interval[hottest]) == interval
-            assert int(table.last[hottest]) == last
-            assert isinstance(array.context.traffic.heat, AccessStats)
-            assert array.context.traffic.heat.ticks() > last, "time goes on from there"
-
-    run(scenario)
+async def test_access_times_survive_in_the_table() -> None:
+    members = [
+        model_member(RamMember(size, name=kind), kind)
+        for kind, size in (("hdd", 20 * MIB), ("ssd", 8 * MIB))
+    ]
+    await create_array(members, "raidx-zero", chunk_bytes=CHUNK, name="kept", now_s=0)
+    async with open_array(members) as array:
+        model = bytearray(16 * MIB)
+        for at in range(0, len(model), MIB):
+            await array.write(at, model[at : at + MIB])
+        await load(array, model, 1)
+        await trio.sleep(30)
+        table = layout_of(array)
+        hottest = int(table.interval.astype(int).argsort()[(table.interval == 0).sum()])
+        interval, last = int(table.interval[hottest]), int(table.last[hottest])
+        assert array.tuner is not None
+        assert array.tuner.moved
+    async with open_array(members) as array:
+        table = layout_of(array)
+        assert int(table.interval[hottest]) == interval
+        assert int(table.last[hottest]) == last
+        assert isinstance(array.context.traffic.heat, AccessStats)
+        assert array.context.traffic.heat.ticks() > last, "time goes on from there"
 
 
 def test_a_copy_that_once_answered_late_is_asked_again() -> None:

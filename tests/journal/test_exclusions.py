@@ -13,7 +13,6 @@ import trio
 
 from raidx_fuse.errors import ArrayFailedError
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import SpyRig, fill, noise, restarted, spying
 
 CHUNK = 4096
@@ -50,61 +49,52 @@ async def check_old_content(
         assert bytes(await array.read(at, CHUNK)) == expected[at : at + CHUNK]
 
 
-def test_a_record_that_was_planned_without_a_member() -> None:
-    async def main() -> None:
-        async with spying("raid5", 6, chunk_bytes=CHUNK, stripes=600) as rig:
-            await rig.running.set("journal", "full")
-            await fill(rig)
-            await trio.sleep(30)
-            await rig.in_place()
-            context, expected = rig.running.context, bytes(rig.model)
-            role = context.position(STRIPE, CellIndex(1))[0]
-            at = context.layout.logical(STRIPE, CellIndex(1)) * CHUNK
-            images = await cut_while_unpublished(
-                rig, role, lambda: rig.put(at, noise(2 * CHUNK + 512, 1))
-            )
-            await check_old_content(rig, images, expected, role, CellIndex(0))
-
-    run(main)
+async def test_a_record_that_was_planned_without_a_member() -> None:
+    async with spying("raid5", 6, chunk_bytes=CHUNK, stripes=600) as rig:
+        await rig.running.set("journal", "full")
+        await fill(rig)
+        await trio.sleep(30)
+        await rig.in_place()
+        context, expected = rig.running.context, bytes(rig.model)
+        role = context.position(STRIPE, CellIndex(1))[0]
+        at = context.layout.logical(STRIPE, CellIndex(1)) * CHUNK
+        images = await cut_while_unpublished(
+            rig, role, lambda: rig.put(at, noise(2 * CHUNK + 512, 1))
+        )
+        await check_old_content(rig, images, expected, role, CellIndex(0))
 
 
 @pytest.mark.parametrize("journal", ["partial", "full"])
-def test_a_parity_that_was_computed_without_its_member(journal: str) -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=600) as rig:
-            await rig.running.set("journal", journal)
-            await fill(rig)
-            await trio.sleep(30)
-            await rig.in_place()
-            context, expected = rig.running.context, bytes(rig.model)
-            at = context.layout.logical(STRIPE, CellIndex(1)) * CHUNK
-            await rig.put(at, noise(512, 1))
-            assert STRIPE in context.journal.unsettled
-            role = context.position(STRIPE, CellIndex(context.code.data_count))[0]
-            images = await cut_while_unpublished(rig, role, context.journal.place)
-            await check_old_content(rig, images, expected, role, CellIndex(0))
-
-    run(main)
+async def test_a_parity_that_was_computed_without_its_member(journal: str) -> None:
+    async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=600) as rig:
+        await rig.running.set("journal", journal)
+        await fill(rig)
+        await trio.sleep(30)
+        await rig.in_place()
+        context, expected = rig.running.context, bytes(rig.model)
+        at = context.layout.logical(STRIPE, CellIndex(1)) * CHUNK
+        await rig.put(at, noise(512, 1))
+        assert STRIPE in context.journal.unsettled
+        role = context.position(STRIPE, CellIndex(context.code.data_count))[0]
+        images = await cut_while_unpublished(rig, role, context.journal.place)
+        await check_old_content(rig, images, expected, role, CellIndex(0))
 
 
 @pytest.mark.parametrize("journal", ["none", "partial"])
-def test_no_small_write_is_acknowledged_while_a_superblock_lacks_the_configuration(
+async def test_no_small_write_is_acknowledged_while_a_superblock_lacks_the_configuration(
     journal: str,
 ) -> None:
     """No member is lost: this one cannot be spared."""
 
-    async def main() -> None:
-        async with spying("raid0", 2, chunk_bytes=CHUNK, stripes=64) as rig:
-            await rig.running.set("journal", journal)
-            await fill(rig)
-            deaf = rig.members[0].error(("write",), length_bytes=SUPERBLOCKS_BYTES)
-            with pytest.raises(ArrayFailedError):
-                await rig.running.member_set.update(lambda config: config)
-            assert not rig.running.member_set.lost
-            with pytest.raises(ArrayFailedError):
-                await rig.running.write(0, noise(512, 1))
-            deaf.lift()
-            await rig.put(0, noise(512, 1))
-            await rig.compare()
-
-    run(main)
+    async with spying("raid0", 2, chunk_bytes=CHUNK, stripes=64) as rig:
+        await rig.running.set("journal", journal)
+        await fill(rig)
+        deaf = rig.members[0].error(("write",), length_bytes=SUPERBLOCKS_BYTES)
+        with pytest.raises(ArrayFailedError):
+            await rig.running.member_set.update(lambda config: config)
+        assert not rig.running.member_set.lost
+        with pytest.raises(ArrayFailedError):
+            await rig.running.write(0, noise(512, 1))
+        deaf.lift()
+        await rig.put(0, noise(512, 1))
+        await rig.compare()

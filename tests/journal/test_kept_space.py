@@ -10,7 +10,6 @@ import trio
 
 from raidx_fuse.journal.ring import Ring
 from raidx_fuse.layouts.numbers import Offset, Stripe
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import SpyRig, spying
 
 CHUNK = 16384
@@ -33,66 +32,60 @@ async def _write(rig: SpyRig, stripes: range, rng: random.Random) -> None:
 
 @pytest.mark.parametrize("slow", [False, True], ids=["at-once", "queued"])
 @pytest.mark.parametrize(("layout", "width"), [("raid5", 5), ("rdp", 6)])
-def test_each_record_leaves_what_is_kept(
+async def test_each_record_leaves_what_is_kept(
     layout: str, width: int, slow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkpoint asked for more than was kept: "replay needs this space"."""
 
-    async def main() -> None:
-        async with spying(layout, width, chunk_bytes=CHUNK, stripes=24, rows=4, slow=slow) as rig:
-            await rig.put(0, random.Random(1).randbytes(len(rig.model)))
-            await rig.in_place()
-            journal, rng = rig.running.context.journal, random.Random(f"{layout} {slow}")
-            take, laps, most = Ring.take, set(), 0
+    async with spying(layout, width, chunk_bytes=CHUNK, stripes=24, rows=4, slow=slow) as rig:
+        await rig.put(0, random.Random(1).randbytes(len(rig.model)))
+        await rig.in_place()
+        journal, rng = rig.running.context.journal, random.Random(f"{layout} {slow}")
+        take, laps, most = Ring.take, set(), 0
 
-            def checked(ring: Ring, size: int) -> tuple[int, int, Offset]:
-                nonlocal most
-                taken = take(ring, size)
-                used = ring.position - ring.durable_tail[1]
-                held = journal.unsettled.held_bytes
-                assert used + held <= ring.capacity, f"{used} used, {held} kept"
-                most = max(most, used + journal.kept_bytes())
-                laps.add(ring.position // ring.capacity)
-                return taken
+        def checked(ring: Ring, size: int) -> tuple[int, int, Offset]:
+            nonlocal most
+            taken = take(ring, size)
+            used = ring.position - ring.durable_tail[1]
+            held = journal.unsettled.held_bytes
+            assert used + held <= ring.capacity, f"{used} used, {held} kept"
+            most = max(most, used + journal.kept_bytes())
+            laps.add(ring.position // ring.capacity)
+            return taken
 
-            monkeypatch.setattr(Ring, "take", checked)
-            async with trio.open_nursery() as nursery:
-                for first in range(0, 24, 4):
-                    seed = random.Random(rng.random())
-                    nursery.start_soon(_write, rig, range(first, first + 4), seed)
-            assert len(laps) > 2
-            assert most > journal.capacity * 3 // 4, "the ring was full"
-            await rig.in_place()
-            await rig.compare()
-
-    run(main)
+        monkeypatch.setattr(Ring, "take", checked)
+        async with trio.open_nursery() as nursery:
+            for first in range(0, 24, 4):
+                seed = random.Random(rng.random())
+                nursery.start_soon(_write, rig, range(first, first + 4), seed)
+        assert len(laps) > 2
+        assert most > journal.capacity * 3 // 4, "the ring was full"
+        await rig.in_place()
+        await rig.compare()
 
 
-def test_records_in_flight_count(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_in_flight_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten writes at once: each record found room, but not the parities of all of them."""
 
-    async def main() -> None:
-        async with spying("raid5", 3, chunk_bytes=CHUNK, stripes=24, slow=True) as rig:
-            await rig.put(0, random.Random(1).randbytes(len(rig.model)))
-            await rig.in_place()
-            journal, waited = rig.running.context.journal, 0
-            append = journal.append
+    async with spying("raid5", 3, chunk_bytes=CHUNK, stripes=24, slow=True) as rig:
+        await rig.put(0, random.Random(1).randbytes(len(rig.model)))
+        await rig.in_place()
+        journal, waited = rig.running.context.journal, 0
+        append = journal.append
 
-            async def append_long(*record: Any) -> tuple[int, bytes]:
-                nonlocal waited
-                waited += 1
-                appended = await append(*record)
-                await trio.sleep(1)
-                return appended
+        async def append_long(*record: Any) -> tuple[int, bytes]:
+            nonlocal waited
+            waited += 1
+            appended = await append(*record)
+            await trio.sleep(1)
+            return appended
 
-            monkeypatch.setattr(journal, "append", append_long)
-            assert 10 * CHUNK < journal.capacity < 20 * CHUNK
-            async with trio.open_nursery() as nursery:
-                for stripe in range(10):
-                    at = stripe * 2 * CHUNK  # from the front: logged though the ring is filling
-                    nursery.start_soon(rig.put, at, random.Random(at).randbytes(CHUNK))
-            assert waited > 10, "the data, and the parities"
-            await rig.in_place()
-            await rig.compare()
-
-    run(main)
+        monkeypatch.setattr(journal, "append", append_long)
+        assert 10 * CHUNK < journal.capacity < 20 * CHUNK
+        async with trio.open_nursery() as nursery:
+            for stripe in range(10):
+                at = stripe * 2 * CHUNK  # from the front: logged though the ring is filling
+                nursery.start_soon(rig.put, at, random.Random(at).randbytes(CHUNK))
+        assert waited > 10, "the data, and the parities"
+        await rig.in_place()
+        await rig.compare()

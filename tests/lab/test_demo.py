@@ -40,43 +40,37 @@ def test_requests_pass_slowly_and_the_same_seed_shows_the_same(layout: str, disk
     assert run(watched, Demo(layout=layout, disks=disks, seed=6), 30.0) != seen
 
 
-def test_the_start_takes_no_time_and_an_operation_a_part_of_a_second() -> None:
-    async def look() -> None:
-        async with demo_array(Demo(operation_s=0.5)) as shown:
-            assert trio.current_time() < 0.1
-            (answer,) = await shown.ask([("peek", {"stripe": 0})])
-            assert trio.current_time() >= 0.5
-            assert all(chain["newest"] == "holds" for chain in answer["chains"])
-
-    run(look)
+async def test_the_start_takes_no_time_and_an_operation_a_part_of_a_second() -> None:
+    async with demo_array(Demo(operation_s=0.5)) as shown:
+        assert trio.current_time() < 0.1
+        (answer,) = await shown.ask([("peek", {"stripe": 0})])
+        assert trio.current_time() >= 0.5
+        assert all(chain["newest"] == "holds" for chain in answer["chains"])
 
 
-def test_a_disk_fails_is_replaced_and_the_array_grows_under_load() -> None:
-    async def play() -> None:
-        async with demo_array(Demo()) as shown:
-            await shown.act("fail-disk", {"member": "1"})
-            (status,) = await shown.ask([("status", {})])
-            assert status["state"] == "degraded"
-            assert "--break" in status["action"], "there is no mount point to give a command"
-            new = shown.replacement(status["members"][1]["path"])
-            await shown.act("replace-disk", {"old": "1", "new": new})
-            await trio.sleep(60)
-            await shown.act("add-disk", {"members": [shown.replacement("")]})
-            await trio.sleep(200)
-            await shown.act("inject", {"member": "0", "fault": "vanish"})
-            await trio.sleep(60)
-            (status,) = await shown.ask([("status", {})])
-            assert (len(status["members"]), status["state"]) == (5, "degraded")
-            words = [event["event"] for event in await shown.events("")]
-            assert words[:5] == [
-                "NewArray",
-                "Fail",
-                "DegradedArray",
-                "RebuildStarted",
-                "RebuildFinished",
-            ]
-
-    run(play)
+async def test_a_disk_fails_is_replaced_and_the_array_grows_under_load() -> None:
+    async with demo_array(Demo()) as shown:
+        await shown.act("fail-disk", {"member": "1"})
+        (status,) = await shown.ask([("status", {})])
+        assert status["state"] == "degraded"
+        assert "--break" in status["action"], "there is no mount point to give a command"
+        new = shown.replacement(status["members"][1]["path"])
+        await shown.act("replace-disk", {"old": "1", "new": new})
+        await trio.sleep(60)
+        await shown.act("add-disk", {"members": [shown.replacement("")]})
+        await trio.sleep(200)
+        await shown.act("inject", {"member": "0", "fault": "vanish"})
+        await trio.sleep(60)
+        (status,) = await shown.ask([("status", {})])
+        assert (len(status["members"]), status["state"]) == (5, "degraded")
+        words = [event["event"] for event in await shown.events("")]
+        assert words[:5] == [
+            "NewArray",
+            "Fail",
+            "DegradedArray",
+            "RebuildStarted",
+            "RebuildFinished",
+        ]
 
 
 def test_what_a_demo_cannot_be_is_one_line() -> None:

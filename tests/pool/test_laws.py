@@ -26,7 +26,6 @@ from raidx_fuse.lab.crash.player import through_door
 from raidx_fuse.laws import Law, LawError
 from raidx_fuse.layouts.numbers import Chunk, Role, Stripe
 from raidx_fuse.layouts.placements.bundled import BundleLayout
-from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool import volume_table
 from raidx_fuse.pool.transfer import with_record
 from raidx_fuse.pool.volume_table import ArrayVolumes
@@ -66,71 +65,65 @@ async def refused(law: Law, request: Awaitable[Any]) -> None:
 
 
 @pytest.mark.parametrize("law", [law for law in Law if law not in (Law.WINDOW, Law.WATERMARK)])
-def test_who_would_break_a_law_is_refused_and_the_array_goes_on(law: Law) -> None:
+async def test_who_would_break_a_law_is_refused_and_the_array_goes_on(law: Law) -> None:
     scene, layout, width = SCENES[law]
     told: list[Event] = []
 
-    async def main() -> None:
-        rig = SpyRig(layout, width, chunk_bytes=CHUNK)
-        if law is Law.SAVED:
-            rig.member_bytes = 640 << 10
-        await rig.create()
-        try:
-            array = rig.running
-            await rig.put(0, noise(len(rig.model) // 2))
-            await rig.in_place()
-            watch = Watch(told.append, "/mnt", lambda: 0)
-            watch.begin(array)
-            array.nursery.start_soon(watch.run)
-            with pytest.MonkeyPatch.context() as patch:
-                await scene(rig, patch)
-            said = array.member_set.laws.said
-            assert said
-            assert all(text.endswith(law.value) for text in said)
-            await trio.sleep(1.01 * LOOK_S)
-            messages = [event.message for event in told if event.event == "LawBroken"]
-            assert len(messages) == len(said)
-            assert said[0] in messages[0]
-            await rig.put(5 * CHUNK, noise(3 * CHUNK, 7))
-            await array.flush()
-            assert await array.read(0, len(rig.model)) == rig.model
-        finally:
-            await rig.close()  # raises if a task of the array has ended
-
-    run(main)
+    rig = SpyRig(layout, width, chunk_bytes=CHUNK)
+    if law is Law.SAVED:
+        rig.member_bytes = 640 << 10
+    await rig.create()
+    try:
+        array = rig.running
+        await rig.put(0, noise(len(rig.model) // 2))
+        await rig.in_place()
+        watch = Watch(told.append, "/mnt", lambda: 0)
+        watch.begin(array)
+        array.nursery.start_soon(watch.run)
+        with pytest.MonkeyPatch.context() as patch:
+            await scene(rig, patch)
+        said = array.member_set.laws.said
+        assert said
+        assert all(text.endswith(law.value) for text in said)
+        await trio.sleep(1.01 * LOOK_S)
+        messages = [event.message for event in told if event.event == "LawBroken"]
+        assert len(messages) == len(said)
+        assert said[0] in messages[0]
+        await rig.put(5 * CHUNK, noise(3 * CHUNK, 7))
+        await array.flush()
+        assert await array.read(0, len(rig.model)) == rig.model
+    finally:
+        await rig.close()  # raises if a task of the array has ended
 
 
 def test_every_law_is_broken_here() -> None:
     assert SCENES.keys() | {Law.WINDOW, Law.WATERMARK} == set(Law)
 
 
-def test_handlers_that_share_a_record_are_told_that_it_is_refused(monkeypatch: Patch) -> None:
-    async def main() -> None:
-        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-            array = rig.running
-            await rig.put(0, noise(len(rig.model)))
-            await rig.in_place()
-            laws = array.member_set.laws
+async def test_handlers_that_share_a_record_are_told_that_it_is_refused(monkeypatch: Patch) -> None:
+    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+        array = rig.running
+        await rig.put(0, noise(len(rig.model)))
+        await rig.in_place()
+        laws = array.member_set.laws
 
-            def no_room(_ring: Ring, size: int) -> tuple[int, int, int]:
-                raise laws.broken(Law.ROOM, f"{size} bytes")
+        def no_room(_ring: Ring, size: int) -> tuple[int, int, int]:
+            raise laws.broken(Law.ROOM, f"{size} bytes")
 
-            monkeypatch.setattr(Ring, "take", no_room)
-            told: list[int] = []
+        monkeypatch.setattr(Ring, "take", no_room)
+        told: list[int] = []
 
-            async def handle(at: int) -> None:
-                with pytest.raises(LawError):
-                    await array.write(at * CHUNK + 512, noise(512, at))
-                told.append(at)
+        async def handle(at: int) -> None:
+            with pytest.raises(LawError):
+                await array.write(at * CHUNK + 512, noise(512, at))
+            told.append(at)
 
-            await through_door([handle(at) for at in range(3)], array.context.journal.deferral)
-            assert sorted(told) == [0, 1, 2]
-            monkeypatch.undo()
-            await rig.put(0, noise(3 * CHUNK, 5))
-            await rig.in_place()
-            assert await array.read(0, len(rig.model)) == rig.model
-
-    run(main)
+        await through_door([handle(at) for at in range(3)], array.context.journal.deferral)
+        assert sorted(told) == [0, 1, 2]
+        monkeypatch.undo()
+        await rig.put(0, noise(3 * CHUNK, 5))
+        await rig.in_place()
+        assert await array.read(0, len(rig.model)) == rig.model
 
 
 def test_a_law_that_a_background_task_would_break_ends_no_array(monkeypatch: Patch) -> None:

@@ -220,7 +220,7 @@ def test_a_cancel_takes_back_every_move_that_one_mount_goes_on_with() -> None:
     play(scene)
 
 
-def test_a_move_alone_reads_and_writes_each_byte_once_at_the_disks_speed() -> None:
+async def test_a_move_alone_reads_and_writes_each_byte_once_at_the_disks_speed() -> None:
     async def scene(arrays: Arrays) -> None:
         async with arrays.mounted() as pool:
             volume = await pool.array("fast").create("mail", BIG_PAGES * PAGE)
@@ -253,15 +253,12 @@ def test_a_move_alone_reads_and_writes_each_byte_once_at_the_disks_speed() -> No
             await ended(pool)
             assert await content(volume) == data
 
-    async def whole() -> None:
-        arrays = Arrays(
-            (
-                Spec("fast", "raid1", 2, 64 << 10, BIG_PAGES),
-                Spec("slow", "raid5", 4, 64 << 10, BIG_PAGES),
-            ),
-            slow=True,
-        )
-        await arrays.create()
-        await scene(arrays)
-
-    run(whole)
+    arrays = Arrays(
+        (
+            Spec("fast", "raid1", 2, 64 << 10, BIG_PAGES),
+            Spec("slow", "raid5", 4, 64 << 10, BIG_PAGES),
+        ),
+        slow=True,
+    )
+    await arrays.create()
+    await scene(arrays)

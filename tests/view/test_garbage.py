@@ -17,7 +17,6 @@ import trio
 from raidx_fuse.daemon.control_socket import check_answer
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.lab.demo import Demo, DemoArray, demo_array
-from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.view.feed import Feed
 
 ROUNDS = 400
@@ -84,39 +83,36 @@ async def draw(feed: Feed, number: int) -> None:
     assert len(json.dumps(picture.as_dict())) < ANSWER_CHARS_MAX
 
 
-def test_no_answer_of_a_daemon_is_a_bug_of_the_page() -> None:
-    async def play() -> None:
-        chance = random.Random(21)
-        refused: list[str] = []
-        async with demo_array(Demo(operation_s=0.01)) as demo, trio.open_nursery() as nursery:
-            source = Changed(demo, chance)
-            feed = Feed(source)
-            async with feed.reader() as news:
+async def test_no_answer_of_a_daemon_is_a_bug_of_the_page() -> None:
+    chance = random.Random(21)
+    refused: list[str] = []
+    async with demo_array(Demo(operation_s=0.01)) as demo, trio.open_nursery() as nursery:
+        source = Changed(demo, chance)
+        feed = Feed(source)
+        async with feed.reader() as news:
 
-                async def read() -> None:
-                    async for message in news:
-                        assert len(message) < ANSWER_CHARS_MAX
-                        json.loads(message.partition(b"data: ")[2], parse_constant=no_number)
+            async def read() -> None:
+                async for message in news:
+                    assert len(message) < ANSWER_CHARS_MAX
+                    json.loads(message.partition(b"data: ")[2], parse_constant=no_number)
 
-                nursery.start_soon(read)
-                for number in range(ROUNDS):
-                    for step in (
-                        feed.look,
-                        feed.look_at_requests,
-                        partial(draw, feed, number),
-                        feed.comparison,
-                        partial(feed.plan, 4096 * number % 65536, 512, bool(number % 2)),
-                    ):
-                        try:
-                            await step()
-                        except RaidxError as error:
-                            refused.append(str(error))
-                assert 2 * ROUNDS < len(refused) < 5 * ROUNDS - 200, "many get through"
-                assert max(map(len, refused)) < 2000
-                source.changes = False
-                await feed.look()
-                await feed.look_at_requests()
-                await feed.picture(0, 4)
-                nursery.cancel_scope.cancel()
-
-    run(play)
+            nursery.start_soon(read)
+            for number in range(ROUNDS):
+                for step in (
+                    feed.look,
+                    feed.look_at_requests,
+                    partial(draw, feed, number),
+                    feed.comparison,
+                    partial(feed.plan, 4096 * number % 65536, 512, bool(number % 2)),
+                ):
+                    try:
+                        await step()
+                    except RaidxError as error:
+                        refused.append(str(error))
+            assert 2 * ROUNDS < len(refused) < 5 * ROUNDS - 200, "many get through"
+            assert max(map(len, refused)) < 2000
+            source.changes = False
+            await feed.look()
+            await feed.look_at_requests()
+            await feed.picture(0, 4)
+            nursery.cancel_scope.cancel()
