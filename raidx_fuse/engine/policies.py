@@ -24,7 +24,6 @@ from raidx_fuse import plugins
 from raidx_fuse.engine import bpu
 from raidx_fuse.engine.bpu import LIGHT, RCW, RMW, STATES, Decision, Thresholds, state_of
 from raidx_fuse.errors import UsageError
-from raidx_fuse.journal.stripe_parity import Plans
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe, by_role
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of
 from raidx_fuse.store.latency import Latency
@@ -32,6 +31,7 @@ from raidx_fuse.store.queue import MemberQueue
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import BpuCounts
+    from raidx_fuse.journal.stripe_parity import Plans
 
 
 class Policy(Protocol):
