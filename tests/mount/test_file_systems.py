@@ -36,7 +36,8 @@ class FileSystem:
 
 EXT4 = FileSystem("ext4", ("mkfs.ext4", "-q"), ("e2fsck", "-fn"))
 XFS = FileSystem("xfs", ("mkfs.xfs", "-q"), ("xfs_repair", "-n"))
-BTRFS = FileSystem("btrfs", ("mkfs.btrfs", "-q"), ("btrfs", "check"))
+# Without --force it first looks at all loop devices, and fails if one of another test goes then.
+BTRFS = FileSystem("btrfs", ("mkfs.btrfs", "-q"), ("btrfs", "check", "--force"))
 ALTERNATING = pytest.mark.parametrize(
     ("kind", "direct_io"),
     [

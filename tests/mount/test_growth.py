@@ -121,7 +121,7 @@ class Growing:
     def begin(self, added: int, width: int, way: str = "live") -> None:
         """Begin to grow, in this *way*, and hold the growth in the middle."""
         array = self.array
-        array.call("set", key="speed_max", value="4MiB")
+        array.call("set", key="speed_max", value="1MiB")  # 12 s are left to look at it
         new = [array.folder / f"more{width}-{n}.img" for n in range(added)]
         taker = array.folder / f"surrogate{width}.img"
         asked: dict[str, list[str | Path]] = {

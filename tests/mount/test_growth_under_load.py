@@ -146,7 +146,7 @@ def test_image_and_loop_devices_have_the_new_end_at_once(
         pytest.param(
             ("mkfs.btrfs", "-q"),
             ("btrfs", "filesystem", "resize", "max", "WHERE"),
-            ("btrfs", "check"),
+            ("btrfs", "check", "--force"),
             id="btrfs",
         ),
     ],
