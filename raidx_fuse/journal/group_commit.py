@@ -152,7 +152,8 @@ def held(batch: CommitBatch) -> Generator[CommitBatch, None, None]:
 class HeldHandlers(Generic[T]):
     """The handlers that a front end holds, in order, each with what it calls the request.
 
-    *finish* lets one continue in a task of its own (`go_on`). *deferral* tells the journals.
+    *finish* lets one continue in a task of its own (`continue_held`).
+    *deferral* tells the journals.
     """
 
     def __init__(self, finish: Callable[[Handler, T], None], deferral: Deferral) -> None:
@@ -240,7 +241,7 @@ def to_its_end(handler: Handler, trap: Any) -> Generator[Any, Any, None]:
         pass
 
 
-async def go_on(handler: Handler) -> None:
+async def continue_held(handler: Handler) -> None:
     """Run *handler*, which was held and whose record was written, to its end in this task."""
     await _rest_of(handler)
 

@@ -35,7 +35,7 @@ from raidx_fuse.journal.group_commit import (
     Deferral,
     Handler,
     HeldHandlers,
-    go_on,
+    continue_held,
     to_its_end,
 )
 from raidx_fuse.loop.busy_poll import BusyPoll
@@ -203,7 +203,7 @@ class Client:
         """Run *handler*, whose record is being written, to its end."""
         self._begin(request)
         try:
-            await go_on(handler)
+            await continue_held(handler)
         finally:
             self._end(request)
         self._send()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from raidx_fuse.journal.group_commit import CommitBatch, go_on
+from raidx_fuse.journal.group_commit import CommitBatch, continue_held
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.ring import RecordsInFlight
 from raidx_fuse.lab.crash.disks import is_member
@@ -134,7 +134,7 @@ def checkpointed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> tuple[Recording, 
 
         async def finish() -> None:
             await trio.sleep(1.0)  # so long it takes the other member
-            await go_on(handler)
+            await continue_held(handler)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(finish)

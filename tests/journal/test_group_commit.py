@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Sequence
+import types
+from collections.abc import Generator, Sequence
 
 import pytest
 import trio
 
 from raidx_fuse.errors import MemberError, RaidxError
-from raidx_fuse.journal.group_commit import CommitBatch, Handler, go_on
+from raidx_fuse.journal.group_commit import (
+    CommitBatch,
+    Deferral,
+    Handler,
+    HeldHandlers,
+    continue_held,
+)
 from raidx_fuse.lab.crash.player import through_door
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.simulated.faulty import WRITE as WRITES
@@ -175,7 +182,7 @@ async def test_a_late_record_locks_its_stripes_and_is_placed_after_it_is_written
             order.append("written again")
 
         async def finish(handler: Handler) -> None:
-            await go_on(handler)
+            await continue_held(handler)
             order.append("answered")
 
         async with trio.open_nursery() as nursery:
@@ -221,7 +228,7 @@ async def test_a_record_that_no_member_takes_is_written_again_before_anything_fo
 
         async def finish(handler: Handler) -> None:
             with pytest.raises(RaidxError) as caught:
-                await go_on(handler)
+                await continue_held(handler)
             errors.append(caught.value.errno)
 
         async def behind() -> None:
@@ -275,7 +282,7 @@ async def test_what_is_filled_while_a_placement_waits_for_a_late_record_is_finis
                 nursery.start_soon(context.journal.place)
                 nursery.start_soon(rig.put, at * PAGE, noise(4 * PAGE, turn))
                 await trio.sleep(0.001)
-                nursery.start_soon(go_on, handlers[0])
+                nursery.start_soon(continue_held, handlers[0])
             await rig.put((at + 4) * PAGE, noise(512, turn))
             await rig.compare()
         images, model = rig.images(), bytes(rig.model)
@@ -301,7 +308,7 @@ async def test_a_record_behind_one_that_no_member_takes_is_not_acknowledged() ->
 
         async def fails(name: str, handler: Handler) -> None:
             with pytest.raises(RaidxError):
-                await go_on(handler)
+                await continue_held(handler)
             failed.append(name)
 
         async with trio.open_nursery() as nursery:
@@ -362,7 +369,7 @@ async def test_a_member_that_fails_under_a_held_write_is_out_before_it_is_acknow
         assert gatherings[0].over is not None
         async with trio.open_nursery() as nursery:
             for handler in handlers:
-                nursery.start_soon(go_on, handler)
+                nursery.start_soon(continue_held, handler)
         assert member_set.lost == {role}
         assert not member_set.unpublished, "the superblocks say so"
         await rig.compare()
@@ -383,6 +390,27 @@ async def test_a_held_write_waits_for_the_exclusion_of_a_member_that_then_fails(
         assert gatherings[0].over is None, "at once"
         member_set.fail(Role(1), "for the test")
         assert member_set.unpublished
-        await go_on(handlers[0])
+        await continue_held(handlers[0])
         assert not member_set.unpublished
         await rig.compare()
+
+
+def test_handlers_behind_one_that_raises_are_finished() -> None:
+    batch = CommitBatch.__new__(CommitBatch)
+    batch.written = True
+
+    @types.coroutine
+    def handler(name: str) -> Generator[CommitBatch, None, None]:
+        yield batch
+        if name == "raises":
+            raise ValueError(name)
+        ended.append(name)
+
+    ended: list[str] = []
+    finished: list[str] = []
+    held: HeldHandlers[str] = HeldHandlers(lambda _handler, name: finished.append(name), Deferral())
+    for name in ("first", "raises", "third", "fourth"):
+        assert held.run(handler(name), name) is None
+    with pytest.raises(ValueError, match="raises"):
+        held.release()
+    assert (ended, finished, held.held) == (["first"], ["third", "fourth"], [])

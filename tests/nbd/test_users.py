@@ -21,7 +21,7 @@ from raidx_fuse.nbd import door as door_module
 from raidx_fuse.nbd.budget import Budget
 from raidx_fuse.nbd.door import Door
 from raidx_fuse.nbd.pipe import ClientPipe
-from tests.nbd.test_door import SIZE, Backing, Guest, play
+from tests.nbd.test_door import PAGE, SIZE, Backing, Guest, play
 from tests.support.command import PATH, checked
 
 NOBODY = 65534
@@ -173,3 +173,36 @@ def test_replies_that_many_clients_do_not_take_have_bounded_memory(
     play(tmp_path, scene)
     assert SIZE < unsent[0] < most + client_module.UNSENT_BYTES_MAX + 2 * SIZE
     assert not budget.used_bytes
+
+
+@pytest.mark.parametrize("then", ["released", "closed"])
+def test_a_long_read_waits_for_memory_and_not_for_good(
+    then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is answered when others release memory; a door that closes does not wait for that."""
+    budget = Budget(SIZE)
+    monkeypatch.setattr(door_module, "Budget", lambda: budget)
+    other = object()
+
+    async def scene(door: Door, backing: Backing) -> None:
+        backing.content[:] = random.Random(1).randbytes(SIZE)
+        budget.note(other, 1)  # it came first
+        backing.gates[0] = trio.Event()
+        guest = await Guest.connect(door)
+        first, second = bytearray(SIZE), bytearray(SIZE - PAGE)
+        guest.link.read(0, [first], SIZE)
+        guest.link.read(PAGE, [second], SIZE - PAGE)
+        await guest.send()
+        await trio.sleep(0.05)
+        budget.note(other, SIZE)
+        backing.gates[0].set()
+        assert not (await guest.answers())[0].error
+        with trio.move_on_after(0.1) as waited:
+            await guest.answers()
+        assert waited.cancelled_caught, "it was begun without memory"
+        if then == "released":
+            budget.note(other, 0)
+            assert not (await guest.answers())[0].error
+            assert (first, second) == (backing.content, backing.content[PAGE:])
+
+    play(tmp_path, scene)

@@ -41,7 +41,7 @@ from raidx_fuse.journal.group_commit import (
     Deferral,
     Handler,
     HeldHandlers,
-    go_on,
+    continue_held,
     to_its_end,
 )
 from raidx_fuse.journal.journal import Journal
@@ -174,7 +174,7 @@ async def through_door(handlers: Sequence[Handler], deferral: Deferral) -> None:
 async def _stretch(waiting: list[Handler], nursery: trio.Nursery, deferral: Deferral) -> None:
     """Run each of *waiting* until it is held or done, and remove it from the list."""
     held: HeldHandlers[None] = HeldHandlers(
-        lambda handler, _: nursery.start_soon(go_on, handler), deferral
+        lambda handler, _: nursery.start_soon(continue_held, handler), deferral
     )
     suspended = None
     try:
