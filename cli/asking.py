@@ -17,8 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from raidx_fuse.cli.output import Output
-from raidx_fuse.daemon import control_socket, paths
-from raidx_fuse.daemon.control_socket import ControlError
+from raidx_fuse.daemon import control_client, paths
+from raidx_fuse.daemon.control_client import ControlError
 from raidx_fuse.errors import AmbiguousError, RaidxError, Reason
 from raidx_fuse.fuse import mountpoint
 
@@ -49,7 +49,7 @@ def ask(out: Output, array: str, command: str, **arguments: Any) -> Any:
 
     documents.py and answers.py say what the answers are.
     """
-    return out.fit(control_socket.call(array, command, **arguments))
+    return out.fit(control_client.call(array, command, **arguments))
 
 
 def ask_all(show: Show | None = None) -> list[Found]:
@@ -146,7 +146,7 @@ def _ask_one(path: str, own: bool, show: Show | None) -> Found:
 
 
 def _status(path: str) -> ArrayReport:
-    status = control_socket.call(
+    status = control_client.call(
         path, "status", timeout_s=STATUS_S, answer_bytes_max=STATUS_BYTES_MAX
     )
     if status.get("mountpoint") != path:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from raidx_fuse.daemon import control_socket
+from raidx_fuse.daemon import control_client
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.units import parse_size
@@ -141,7 +141,7 @@ class Member(ParameterType):
 def _answer(ctx: click.Context, command: str) -> dict[str, Any]:
     """Return the answer to *command* of the array on the command line, {} if there is none."""
     try:
-        return control_socket.call(ctx.params["array"], command, timeout_s=COMPLETION_S)
+        return control_client.call(ctx.params["array"], command, timeout_s=COMPLETION_S)
     except (RaidxError, KeyError, TypeError):
         return {}
 

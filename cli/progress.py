@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from raidx_fuse.cli.output import Output, console, percent, warn
 from raidx_fuse.cli.status_text import job_amount
-from raidx_fuse.daemon.control_socket import Connection
+from raidx_fuse.daemon.control_client import Connection
 from raidx_fuse.errors import Reason, UsageError
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.cli.screen.app import WatchApp
 from raidx_fuse.cli.screen.frame import Feed, Frame
-from raidx_fuse.daemon.control_socket import ControlError
+from raidx_fuse.daemon.control_client import ControlError
 from raidx_fuse.engine.chunk_map import ChunkMap
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.base import Member

@@ -414,7 +414,7 @@ class BpuThresholds(TypedDict):
 
 
 class BpuCounts(TypedDict):
-    """Of BPU: *decisions* and *seconds* by state, and the counts that policies.py explains."""
+    """Of BPU: *decisions* and *seconds* by state, and the counts of engine/parity_policies.py."""
 
     state: str
     mean_queue_s: Seconds

@@ -5,7 +5,7 @@ A check stands where the harm would begin, before it:
     if position + size > self.end:
         raise laws.broken(Law.SIZE, f"{size} bytes at {position}")
 
-The request or the job fails with `LawError`, an event says so (daemon/events/watch.py), and the
+The request or the job fails with `LawError`, an event says so (daemon/events/sources.py), and the
 array continues. A check costs a comparison, and none stands in a healthy read or in a small write
 that does not suspend. The modules that are named state the laws at length, with their reasons.
 """
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class Law(Enum):
     """What holds, for each law; tests/pool/test_laws.py breaks every one."""
 
-    # requests and volumes: engine/gate.py, pool/volume_table.py, pool/transfer.py
+    # requests and volumes: engine/gate.py, pool/array_volumes.py, pool/transfer.py
     GATE = "no request is inside while extents, shape, roles or the mode of the log change"
     PUBLISHED = "nothing is acknowledged before all superblocks have the configuration"
     DISCARD = "a discard stays inside the places that the table has for its volume"

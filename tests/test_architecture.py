@@ -58,7 +58,7 @@ MAY_TOUCH_THE_SYSTEM = {
     "daemon.member_files",  # does a file exist? removes the ones it made
     "fuse.mountpoint",  # mount table, fusermount3
     "daemon.paths",  # where sockets and logs lie
-    "daemon.control_socket",  # the socket
+    "daemon.control_client",  # the socket
     "daemon.control_server",  # the same
     "daemon.daemonize",  # fork, signals
     "fuse.operations",  # errno, stat
@@ -107,7 +107,7 @@ MAY_SIMULATE = {
 # Who reads members, and how it leaves out pages that are known to be unreadable: who asks for
 # them on and on has its member failed (store/member_set.py).
 MAY_READ_MEMBERS = {
-    "engine.cells": "plans by lost_cells",
+    "engine.read_cells": "plans by lost_cells",
     "engine.peek": "plans by lost_cells",
     "engine.read": "plans by lost_cells",
     "engine.write.write": "has them mended before",
@@ -148,7 +148,7 @@ CLOCKS = {
     ("members.nbd.pipe", "CLOCK_BOOTTIME"),
     ("daemon.events.event", "time"),  # dates for people: of creation, scrubs, events
     # when an answer is overdue, in commands: no event loop there
-    ("daemon.control_socket", "monotonic"),
+    ("daemon.control_client", "monotonic"),
     ("daemon.mount", "time_ns"),  # the time stamp that `ls` shows
     ("client.client", "sleep"),  # between two looks at an array that is waited for
     ("client.client", "monotonic"),  # has the program waited for long enough?

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from paper_common import Runs, gain, marked
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.engine.policies import QueueMonitor
+from raidx_fuse.engine.parity_policies import QueueMonitor
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
 from raidx_fuse.lab.loads.request import Load, faster, fit
 from raidx_fuse.lab.loads.workloads import generate, variant

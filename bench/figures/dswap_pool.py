@@ -28,12 +28,12 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.lab.experiments.modelled import Hardware, modelled_array
 from raidx_fuse.layouts.numbers import chunk_range
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.pool.array_volumes import ArrayVolumes, open_volumes
 from raidx_fuse.pool.balance.utilisation import DiskTimes
 from raidx_fuse.pool.hotspots.balancer import Balancer, JobMover
 from raidx_fuse.pool.move import open_pool
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume import Volume
-from raidx_fuse.pool.volume_table import ArrayVolumes, open_volumes
 
 MIB = 1 << 20
 UNIT = 64 * MIB  # the paper's 4 GB

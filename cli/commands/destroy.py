@@ -19,7 +19,7 @@ from raidx_fuse.cli.idempotent import unchanged
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import ARRAYS
 from raidx_fuse.daemon import paths
-from raidx_fuse.daemon.control_socket import call
+from raidx_fuse.daemon.control_client import call
 from raidx_fuse.errors import LosesDataError, RaidxError, Reason, UsageError
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.spec import absolute

@@ -16,7 +16,7 @@ from raidx_fuse.cli.output import Output, warn
 from raidx_fuse.cli.parameters import ARRAY, PATH, Permissions
 from raidx_fuse.cli.streams import OutputError
 from raidx_fuse.client.status_document import document
-from raidx_fuse.daemon import control_socket, paths
+from raidx_fuse.daemon import control_client, paths
 from raidx_fuse.errors import BusyError, NotInstalledError, RaidxError, Reason, UsageError
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.spec import absolute
@@ -345,18 +345,18 @@ def unmount(path: str, timeout: float | None = None) -> None:
     """
     files = paths.files_of_mount(path)
     try:
-        with control_socket.Connection(path, timeout_s=10) as connection:
+        with control_client.Connection(path, timeout_s=10) as connection:
             pid = connection.daemon_pid
-    except control_socket.DaemonGoneError:
+    except control_client.DaemonGoneError:
         pid = 0  # it has ended without unmounting: clear its mount point
         warn(f"warning: the daemon of {path} had ended before: the next mount recovers")
     if pid:
-        control_socket.require_running(pid)  # umount(8) would wait for a stopped daemon
+        control_client.require_running(pid)  # umount(8) would wait for a stopped daemon
     if pid and mountpoint.find(path) is None:  # `raidx serve`
         os.kill(pid, signal.SIGTERM)
     else:
         mountpoint.unmount(path)
-    if pid and not control_socket.wait_for_exit(pid, timeout):
+    if pid and not control_client.wait_for_exit(pid, timeout):
         raise BusyError(
             f"{path} is unmounted, but its daemon (process {pid}) still writes",
             action="wait for its end, or look why its members do not answer: " + str(files.log),

@@ -18,7 +18,7 @@ from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.commands.simulate import sections_table
 from raidx_fuse.cli.output import Output, console, plural
 from raidx_fuse.cli.parameters import array_argument
-from raidx_fuse.daemon.control_socket import call
+from raidx_fuse.daemon.control_client import call
 from raidx_fuse.errors import (
     AmbiguousError,
     InUseError,

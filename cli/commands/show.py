@@ -29,7 +29,7 @@ from raidx_fuse.cli.status_text import (
 from raidx_fuse.client.health import EXIT_UNKNOWN, exit_status, is_in, nothing_helps
 from raidx_fuse.client.status_document import document
 from raidx_fuse.daemon import paths
-from raidx_fuse.daemon.control_socket import call
+from raidx_fuse.daemon.control_client import call
 from raidx_fuse.errors import RaidxError, Reason, TimedOutError, UsageError
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.spec import absolute

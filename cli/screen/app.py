@@ -30,7 +30,7 @@ from textual.widgets import Input, Static
 
 from raidx_fuse.cli.printable import shown
 from raidx_fuse.cli.screen.frame import Feed, Frame
-from raidx_fuse.daemon.control_socket import ControlError
+from raidx_fuse.daemon.control_client import ControlError
 
 SILENT_S = 3  # more than the interval: then the screen says that it is not up to date
 KILLED = 128  # exit status of a program that a signal has ended: more by its number

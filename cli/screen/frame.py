@@ -23,7 +23,7 @@ from rich.text import Text
 
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.status_text import head_rows, job_line, member_cells
-from raidx_fuse.daemon.control_socket import (
+from raidx_fuse.daemon.control_client import (
     Connection,
     ControlError,
     DaemonEndedError,

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raidx_fuse.array import settings, statistics, status
-from raidx_fuse.array.health import Health
+from raidx_fuse.array.health_history import Health
 from raidx_fuse.array.membership import Membership, take_back
 from raidx_fuse.array.presence import Presence
 from raidx_fuse.array.settings import change_mode
@@ -34,7 +34,7 @@ from raidx_fuse.errors import NotWithLayoutError, RaidxError, ReadOnlyError
 from raidx_fuse.format.assemble import Assembly
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.configuration.lost_chunks import KEY, decode_chunks, encode_chunks
-from raidx_fuse.format.configuration.progress import without_retired
+from raidx_fuse.format.configuration.saved_jobs import without_retired
 from raidx_fuse.jobs.grow.copies import CopiesOperation
 from raidx_fuse.jobs.grow.larger_members import LargerMembers
 from raidx_fuse.jobs.grow.operation import GrowOperation

@@ -12,7 +12,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import AssemblyError, FormatError, RaidxError, Reason
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.configuration.config import ArrayConfig
-from raidx_fuse.format.configuration.progress import check_progress
+from raidx_fuse.format.configuration.saved_jobs import check_progress
 from raidx_fuse.format.configuration.volumes import image_end
 from raidx_fuse.format.pages import PAYLOAD_BYTES
 from raidx_fuse.format.shapes import layout_of

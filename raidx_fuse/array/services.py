@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from raidx_fuse.array.health import Health
+from raidx_fuse.array.health_history import Health
 from raidx_fuse.array.presence import Presence
 from raidx_fuse.jobs.grow.copies import CopiesOperation
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation

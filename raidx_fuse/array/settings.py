@@ -13,7 +13,7 @@ from typing import Any
 
 from raidx_fuse.array.services import RunningArray
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.engine.policies import check_policy, is_name, problem_of, why_not_asked
+from raidx_fuse.engine.parity_policies import check_policy, is_name, problem_of, why_not_asked
 from raidx_fuse.errors import (
     BusyError,
     JobRunningError,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from raidx_fuse.array.services import RunningArray
 from raidx_fuse.engine.explain import image_offset_of
-from raidx_fuse.engine.policies import why_not_asked
+from raidx_fuse.engine.parity_policies import why_not_asked
 from raidx_fuse.format.configuration.remembered import shown_member, shown_scrub
 from raidx_fuse.format.shapes import RESTRIPE, leaving_roles
 from raidx_fuse.layouts.numbers import Role

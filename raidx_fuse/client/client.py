@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from raidx_fuse.client.health import HEALTHY, is_in
 from raidx_fuse.client.status_document import document
-from raidx_fuse.daemon import control_socket
+from raidx_fuse.daemon import control_client
 from raidx_fuse.daemon.events.store import EventStore, state_directory
 from raidx_fuse.errors import TimedOutError
 from raidx_fuse.members.spec import absolute
@@ -46,7 +46,7 @@ class Client:
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Send any command of the control socket; None stands for an argument left out."""
         given = {key: value for key, value in arguments.items() if value is not None}
-        return control_socket.call(self.array, command, timeout_s=self.timeout_s, **given)
+        return control_client.call(self.array, command, timeout_s=self.timeout_s, **given)
 
     # -- look --
 

@@ -1,4 +1,4 @@
-"""The server side of the control socket; `raidx_fuse.daemon.control_socket` defines the protocol.
+"""The server side of the control socket; `raidx_fuse.daemon.control_client` defines the protocol.
 
 A connection carries any number of requests, one after the other. Whatever a client does (sends
 nothing, sends garbage, reads nothing, disconnects), it occupies at most one of `CLIENTS_MAX`
@@ -21,7 +21,7 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.daemon.control_socket import peer
+from raidx_fuse.daemon.control_client import peer
 from raidx_fuse.errors import BusyError, RaidxError, Reason, UsageError
 from raidx_fuse.loop.acceptor import Places, accept
 

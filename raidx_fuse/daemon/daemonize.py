@@ -25,7 +25,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from raidx_fuse.daemon.control_socket import ControlError
+from raidx_fuse.daemon.control_client import ControlError
 from raidx_fuse.daemon.events.programs import notify_systemd
 from raidx_fuse.errors import RaidxError, Reason, reason_named, shortage
 

@@ -26,7 +26,7 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.daemon import control_server, control_socket, daemonize, paths
+from raidx_fuse.daemon import control_client, control_server, daemonize, paths
 from raidx_fuse.daemon.commands.balance import BalanceCommands
 from raidx_fuse.daemon.commands.commands import ArrayCommands
 from raidx_fuse.daemon.commands.dispatch import Dispatcher
@@ -35,8 +35,8 @@ from raidx_fuse.daemon.commands.lab import LabCommands
 from raidx_fuse.daemon.commands.volumes import VolumeCommands
 from raidx_fuse.daemon.events.delivery import Delivery, delivering
 from raidx_fuse.daemon.events.event import unix_s
+from raidx_fuse.daemon.events.sources import Watch
 from raidx_fuse.daemon.events.store import EventStore, state_directory
-from raidx_fuse.daemon.events.watch import Watch
 from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.daemon.memory_protection import Protections, few_collections, protect
 from raidx_fuse.daemon.paths import own_directory
@@ -47,13 +47,13 @@ from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.loop.busy_poll import Sources
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.lab_member import LabMember
+from raidx_fuse.pool.array_volumes import ArrayVolumes, open_volumes
 from raidx_fuse.pool.hotspots.balancer import JobMover, watched
 from raidx_fuse.pool.hotspots.sampler import Sampler
 from raidx_fuse.pool.monitor import Monitor
 from raidx_fuse.pool.move import open_pool
 from raidx_fuse.pool.other_arrays import remembering
 from raidx_fuse.pool.pool import by_array, check_names
-from raidx_fuse.pool.volume_table import ArrayVolumes, open_volumes
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import DaemonReport, NbdServer
@@ -296,7 +296,7 @@ def _loop_devices(path: str) -> list[str]:
 
 def _members_of(mountpoint: str) -> list[str]:
     """Return the members of the array mounted on *mountpoint*. Raises ControlError."""
-    status = control_socket.call(mountpoint, "status", timeout_s=ASK_S)
+    status = control_client.call(mountpoint, "status", timeout_s=ASK_S)
     arrays = status.get("arrays", [status])
     return [str(m["path"]) for array in arrays for m in array["members"] if m["path"]]
 

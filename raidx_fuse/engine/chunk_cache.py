@@ -8,7 +8,8 @@ the members. Only a change of content must be reported:
 
 * a write forgets the pages that it will change, under the stripe's lock and before its first byte
   is written, and caches the new content when it has succeeded;
-* a repair forgets the stripe;
+* a repair forgets the stripe, and so does everything else that writes to cells past the write
+  path: `forget_stripe` of engine/context.py, for a discard, a failed write, growth and restripe;
 * a read caches what it found unless the stripe is locked or was written meanwhile (`stamp`).
 
 A request larger than an eighth of the cache is not cached, so that one long read does not empty it.

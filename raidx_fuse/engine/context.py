@@ -10,7 +10,7 @@ from raidx_fuse.engine.changed_regions import ChangedRegions
 from raidx_fuse.engine.chunk_cache import ChunkCache, address_of
 from raidx_fuse.engine.gate import Gate
 from raidx_fuse.engine.growth_position import GrowthPosition
-from raidx_fuse.engine.policies import Policies
+from raidx_fuse.engine.parity_policies import Policies
 from raidx_fuse.engine.stripe_locks import StripeLocks
 from raidx_fuse.engine.traffic import Traffic
 from raidx_fuse.engine.zeros import Zeros
@@ -26,7 +26,7 @@ from raidx_fuse.layouts.planning.stripe_plan import cells_of, unwritten_cells
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.store.buffers import ArenaPool
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
-from raidx_fuse.store.member_io import MemberIO, MemberLostError
+from raidx_fuse.store.io_tuples import MemberIO, MemberLostError
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.written_map import WrittenMap
 

@@ -33,8 +33,8 @@ from functools import partial
 import numpy as np
 import trio
 
-from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.errors import MemberError, NotFastError, RaidxError
 from raidx_fuse.format.regions import COUNTER_MAX
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe
@@ -43,7 +43,7 @@ from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.buffers import zero_buffers
-from raidx_fuse.store.member_io import MemberLostError
+from raidx_fuse.store.io_tuples import MemberLostError
 
 log = logging.getLogger(__name__)
 

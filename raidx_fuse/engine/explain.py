@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from raidx_fuse.engine import bpu
 from raidx_fuse.engine.bpu import Decision
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.engine.policies import traditional
+from raidx_fuse.engine.parity_policies import traditional
 from raidx_fuse.engine.write.prepare import Piece
 from raidx_fuse.engine.write.route import (
     Route,
@@ -34,7 +34,7 @@ from raidx_fuse.layouts.planning.stripe_plan import (
     read_plan,
     write_plans,
 )
-from raidx_fuse.store.member_io import MemberIO, join
+from raidx_fuse.store.io_tuples import MemberIO, join
 
 if TYPE_CHECKING:
     from raidx_fuse.answers import (

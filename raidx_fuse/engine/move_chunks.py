@@ -18,15 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.engine.write.prepare import Preparer
 from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.layouts.numbers import MemberChunk, Role, Stripe, stripe_and_cell
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.store.buffers import zero_buffers
 from raidx_fuse.store.chunk_table import Move
-from raidx_fuse.store.member_io import MemberIO, MemberLostError
+from raidx_fuse.store.io_tuples import MemberIO, MemberLostError
 
 
 class ChunkMover:

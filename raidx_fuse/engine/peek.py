@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.engine.write.route import whole_state_of
 from raidx_fuse.errors import BusyError, UnrecoverableError, UsageError
 from raidx_fuse.layouts.numbers import CellIndex, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
-from raidx_fuse.store.member_io import MemberLostError
+from raidx_fuse.store.io_tuples import MemberLostError
 
 if TYPE_CHECKING:
     from raidx_fuse.answers import Peeked, PeekedCell, PeekedChain

@@ -14,14 +14,14 @@ from math import inf
 from typing import Any
 
 from raidx_fuse.engine.access_stats import SAMPLE_MASK
-from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.gate import Gate, enter, enter_now, leave
+from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.errors import MemberError, RaidxError, UnrecoverableError
 from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import bands, cells_of
 from raidx_fuse.store.buffers import ZEROS
-from raidx_fuse.store.member_io import MemberLostError, MemberRead
+from raidx_fuse.store.io_tuples import MemberLostError, MemberRead
 
 log = logging.getLogger(__name__)
 

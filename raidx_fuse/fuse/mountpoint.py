@@ -232,7 +232,7 @@ def unmount(mountpoint: str | os.PathLike[str]) -> None:
     """Unmount a raidx mount unless it is in use; raise BusyError naming a loop device.
 
     Raises UsageError if there is no raidx mount of this user.
-    The caller waits for the daemon's end: see `control_socket.wait_for_exit`.
+    The caller waits for the daemon's end: see `control_client.wait_for_exit`.
     """
     path = real_path(mountpoint)
     mount = find(path)

@@ -6,6 +6,24 @@ resume and cancel. A job that names no stripes, because the arrays lock their ow
 Speed limits work as in md: the job runs at *speed_min* while users access the array, and at up to
 *speed_max* (0: no limit) while the array is idle. A window is small (about 1 MiB per member), so
 that a user's write never waits long for it.
+
+What a user's cancel does to a job, and what the next mount does with one that the unmount stopped:
+
+    kind                    cancel                                       next mount
+    grow, restripe          turns round: the array returns to its        continues at its position
+                            old shape, unless it is ending already
+    move (of volumes)       turns round: the volume on its way returns;  continues at its position
+                            volumes that have arrived stay there
+    rebuild                 ends; the role stays unfinished              continues at its position
+    replace                 ends; the new member stays as a spare        continues at its position
+    grow (of bundles)       ends; moved chunks stay, the new capacity    plans the rest anew
+                            is what fits
+    evacuate, restore       ends; moved chunks stay, the member stays    plans the rest anew
+    resync                  ends; its regions stay dirty                 begins with what is dirty
+    scrub, tuning           ends; what was repaired or moved stays       is forgotten
+
+A job that reaches `Job.cancel` ends as cancelled; those that turn round override it, and `result`.
+A pause lasts until a user resumes the job, or until the next mount.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The jobs of one array: start, list, control and await them. One job of a kind runs at a time."""
+"""The jobs of one array: start, list, control and await them. One job of a kind runs at a time.
+
+What a pause, a cancel and an unmount do to each kind: jobs/job.py.
+"""
 
 from __future__ import annotations
 

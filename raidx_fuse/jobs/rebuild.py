@@ -27,7 +27,7 @@ from raidx_fuse.laws import Law
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, rebuild_plan
-from raidx_fuse.store.member_io import MemberIO, MemberLostError, join
+from raidx_fuse.store.io_tuples import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import Program, compile_steps
 
 if TYPE_CHECKING:

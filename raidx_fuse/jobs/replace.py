@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.errors import ArrayFailedError, MemberError, RaidxError, UnrecoverableError
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.jobs.attach import join, leave, release
@@ -40,7 +40,7 @@ from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.base import Member, ReadBuffer, WrapperMember
-from raidx_fuse.store.member_io import MemberLostError
+from raidx_fuse.store.io_tuples import MemberLostError
 from raidx_fuse.store.queue import MemberQueue
 
 if TYPE_CHECKING:

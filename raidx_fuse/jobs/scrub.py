@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.errors import RaidxError, UnrecoverableError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.jobs.job import WINDOW_BYTES, Job
@@ -30,7 +30,7 @@ from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.loop.tasks import rest
 from raidx_fuse.settings import SCRUB_EACH, SETTINGS
 from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
-from raidx_fuse.store.member_io import MemberIO, MemberLostError
+from raidx_fuse.store.io_tuples import MemberIO, MemberLostError
 from raidx_fuse.store.xor import xor_into
 
 if TYPE_CHECKING:

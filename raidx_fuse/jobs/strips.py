@@ -16,7 +16,7 @@ import numpy as np
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.store.buffers import Arena, Bytes
-from raidx_fuse.store.member_io import MemberLostError, MemberRead, join
+from raidx_fuse.store.io_tuples import MemberLostError, MemberRead, join
 
 Place = tuple[Role, int]  # (role, row)
 K = TypeVar("K", bound=Hashable)

@@ -37,7 +37,7 @@ from raidx_fuse.journal.stripe_parity import Part
 from raidx_fuse.journal.unsettled import Unsettled
 from raidx_fuse.laws import Law, LawError
 from raidx_fuse.layouts.numbers import Role, Stripe, by_role
-from raidx_fuse.store.member_io import MemberIO, MemberLostError
+from raidx_fuse.store.io_tuples import MemberIO, MemberLostError
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.overlay import Overlay
 from raidx_fuse.store.page_store import PageStore

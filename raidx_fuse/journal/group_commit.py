@@ -2,8 +2,8 @@
 
 A record for each write costs as much as the write itself: a system call for each log member, a
 checksum, a header. If many requests wait in the queue, a front end (fuse/session_loop.py,
-nbd/client.py) need not answer each one before it takes the next. It steps the handlers of requests
-itself, in one step of its task, and keeps those that wait for a record (`HeldHandlers`):
+nbd/connection.py) need not answer each one before it takes the next. It steps the handlers of
+requests itself, in one step of its task, and keeps those that wait for a record (`HeldHandlers`):
 
     handler --> journal: adds the write to the batch; readers see it, nobody has an answer yet
        `--> awaits `held`: the front end holds this handler and runs the next one
@@ -30,7 +30,7 @@ import trio
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.log_record import ENTRY_BYTES, RecordBody
 from raidx_fuse.layouts.numbers import Stripe
-from raidx_fuse.store.member_io import MemberIO
+from raidx_fuse.store.io_tuples import MemberIO
 from raidx_fuse.store.overlay import Overlay
 
 CHANGE_BYTES_MAX = 40 << 10  # of one write in a batch: copying larger ones costs more

@@ -37,7 +37,7 @@ from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Chunk, Stripe, by_role
 from raidx_fuse.loop.tasks import tick_after
 from raidx_fuse.store.chunk_table import ChunkTable, Move, Page
-from raidx_fuse.store.member_io import MemberIO
+from raidx_fuse.store.io_tuples import MemberIO
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.overlay import Overlay
 from raidx_fuse.store.page_store import PageStore

@@ -56,7 +56,7 @@ from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.threads import read_promptly
-from raidx_fuse.store.member_io import MemberIO, MemberLostError
+from raidx_fuse.store.io_tuples import MemberIO, MemberLostError
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.overlay import Overlay
 from raidx_fuse.store.page_store import PageStore

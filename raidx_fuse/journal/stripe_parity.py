@@ -27,7 +27,7 @@ from raidx_fuse.layouts.planning.stripe_plan import (
     write_plans,
 )
 from raidx_fuse.store.buffers import Bytes, Scratch
-from raidx_fuse.store.member_io import MemberLostError
+from raidx_fuse.store.io_tuples import MemberLostError
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.written_map import WrittenMap
 from raidx_fuse.store.xor import sources, xor_into

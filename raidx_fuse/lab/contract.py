@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from itertools import combinations
 
-from raidx_fuse.engine.policies import Chooser
+from raidx_fuse.engine.parity_policies import Chooser
 from raidx_fuse.lab.crash.campaign import run_cells
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.layouts.codes.code import Code, LayoutError, bits

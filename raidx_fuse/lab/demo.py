@@ -23,7 +23,7 @@ from raidx_fuse.daemon.commands.commands import ArrayCommands
 from raidx_fuse.daemon.commands.dispatch import Dispatcher
 from raidx_fuse.daemon.commands.lab import LabCommands
 from raidx_fuse.daemon.events.event import Event
-from raidx_fuse.daemon.events.watch import Watch
+from raidx_fuse.daemon.events.sources import Watch
 from raidx_fuse.daemon.member_files import Own
 from raidx_fuse.errors import RaidxError, Reason, UsageError
 from raidx_fuse.format.create import create_array

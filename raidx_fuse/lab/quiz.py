@@ -23,7 +23,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from raidx_fuse.engine.policies import traditional
+from raidx_fuse.engine.parity_policies import traditional
 from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.codes.code import Code, Unrecoverable
 from raidx_fuse.layouts.codes.gf2 import bits

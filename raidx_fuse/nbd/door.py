@@ -19,9 +19,9 @@ from raidx_fuse.members.nbd.protocol.server import ServerHandshake
 from raidx_fuse.members.nbd.protocol.wire import ProtocolError
 from raidx_fuse.nbd.address import Address, listener, remove
 from raidx_fuse.nbd.budget import Budget
-from raidx_fuse.nbd.client import Client
-from raidx_fuse.nbd.exports import exports_of
+from raidx_fuse.nbd.connection import Client
 from raidx_fuse.nbd.pipe import ClientPipe
+from raidx_fuse.nbd.requests import exports_of
 from raidx_fuse.pool.volume import Volume
 
 log = logging.getLogger(__name__)

@@ -33,10 +33,10 @@ from raidx_fuse.format.create import new_uuid
 from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.pool.allocate import exchange_rounds
+from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.transfer import Transfer, begin_transfer
 from raidx_fuse.pool.volume import Volume
-from raidx_fuse.pool.volume_table import ArrayVolumes
 from raidx_fuse.units import format_size
 
 if TYPE_CHECKING:

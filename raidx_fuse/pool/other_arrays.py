@@ -23,8 +23,8 @@ from raidx_fuse.format.configuration.remembered import (
 )
 from raidx_fuse.format.configuration.volumes import TARGET
 from raidx_fuse.loop.tasks import rest
+from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.pool import Pool
-from raidx_fuse.pool.volume_table import ArrayVolumes
 
 log = logging.getLogger(__name__)
 

@@ -38,9 +38,9 @@ from raidx_fuse.format.configuration.renamed import refuse_half_renamed
 from raidx_fuse.format.configuration.volumes import SOURCE, TARGET, MoveRecord, VolumeRecord
 from raidx_fuse.format.superblock import newest, read_slots
 from raidx_fuse.members.base import Member
+from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.transfer import Transfer, forget_arrival, give_up
 from raidx_fuse.pool.volume import Volume
-from raidx_fuse.pool.volume_table import ArrayVolumes
 
 
 async def by_array(members: Sequence[Member]) -> list[list[Member]]:

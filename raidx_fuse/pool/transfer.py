@@ -49,8 +49,8 @@ from raidx_fuse.format.configuration.volumes import (
 from raidx_fuse.laws import Law
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.pool.allocate import cut, cut_front, pieced
+from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.volume import Volume, read_of, shifted, write_of
-from raidx_fuse.pool.volume_table import ArrayVolumes
 from raidx_fuse.pool.wipe import to_be_wiped
 
 NOWHERE = (0, 0)

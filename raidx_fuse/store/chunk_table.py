@@ -48,7 +48,7 @@ from raidx_fuse.layouts.numbers import MemberChunk, Role, Stripe, by_role, role_
 from raidx_fuse.layouts.placements.bundled import NOWHERE, UNASSIGNED, BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import Member
-from raidx_fuse.store.member_io import MemberIO
+from raidx_fuse.store.io_tuples import MemberIO
 from raidx_fuse.store.member_set import MemberSet
 
 # The scan reads the members' shares before any of their content is trusted.

@@ -56,7 +56,7 @@ from raidx_fuse.loop.tasks import Starter, tick_after, was_stopped
 from raidx_fuse.members.base import Member, WriteBuffer
 from raidx_fuse.members.unreadable import Unreadable, is_of_place, pages_in
 from raidx_fuse.store.host_space import HostSpaces
-from raidx_fuse.store.member_io import (
+from raidx_fuse.store.io_tuples import (
     PAGE_BYTES,
     PAGE_MASK,
     MemberIO,

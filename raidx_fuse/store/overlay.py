@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import ReadBuffer, WriteBuffer
-from raidx_fuse.store.member_io import PAGE_BYTES, PAGE_MASK, PAGE_SHIFT
+from raidx_fuse.store.io_tuples import PAGE_BYTES, PAGE_MASK, PAGE_SHIFT
 
 _ROLE_SHIFT = 56  # above any page number, so that keys sort by role, then offset
 _PAGE_NUMBER = (1 << _ROLE_SHIFT) - 1

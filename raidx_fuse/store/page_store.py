@@ -19,7 +19,7 @@ from raidx_fuse.format.regions import page_count
 from raidx_fuse.layouts.numbers import Role, by_role
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.buffers import extend_zeroed, zeroed
-from raidx_fuse.store.member_io import MemberIO
+from raidx_fuse.store.io_tuples import MemberIO
 from raidx_fuse.store.member_set import MemberSet
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
-from raidx_fuse.daemon import control_socket
-from raidx_fuse.daemon.control_socket import ControlError
+from raidx_fuse.daemon import control_client
+from raidx_fuse.daemon.control_client import ControlError
 from raidx_fuse.daemon.events.store import EventStore, state_directory
 from raidx_fuse.errors import RaidxError, Reason, UsageError
 from raidx_fuse.members.threads import in_thread
@@ -103,7 +103,7 @@ class MountSource:
 
 
 def _ask_all(where: str, questions: Sequence[Question], timeout_s: float) -> list[Result]:
-    with control_socket.Connection(
+    with control_client.Connection(
         where, timeout_s=timeout_s, answer_bytes_max=ANSWER_BYTES_MAX
     ) as connection:
         return [connection.call(command, **arguments) for command, arguments in questions]

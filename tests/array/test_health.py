@@ -16,7 +16,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.cli.status_text import scan_text
 from raidx_fuse.daemon.events.event import Event
-from raidx_fuse.daemon.events.watch import Watch
+from raidx_fuse.daemon.events.sources import Watch
 from raidx_fuse.daemon.inspect import describe
 from raidx_fuse.format.assemble import assemble
 from raidx_fuse.format.configuration.config import ArrayConfig, encode_config

@@ -15,9 +15,9 @@ from raidx_fuse.members.nbd.beat import Holder
 from raidx_fuse.members.nbd.member import NbdMember
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.pool.array_volumes import open_volumes
 from raidx_fuse.pool.hotspots.balancer import JobMover, watched
 from raidx_fuse.pool.pool import Pool
-from raidx_fuse.pool.volume_table import open_volumes
 from tests.support.nbd_server import MemoryServer
 
 MIB = 1 << 20

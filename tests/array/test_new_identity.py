@@ -17,8 +17,8 @@ from raidx_fuse.format.superblock import read_superblock
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.powercut import CutRecord, Image, PowerCutMember
+from raidx_fuse.pool.array_volumes import open_volumes
 from raidx_fuse.pool.pool import by_array
-from raidx_fuse.pool.volume_table import open_volumes
 from tests.support.reasons import because
 
 SIZE = 1 << 20

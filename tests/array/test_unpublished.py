@@ -17,7 +17,7 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import ALL, WRITE, FaultMember, Operation
 from raidx_fuse.members.simulated.virtual_time import sleep
-from raidx_fuse.pool.volume_table import open_volumes
+from raidx_fuse.pool.array_volumes import open_volumes
 from tests.support.spy import SpyRig, fill, noise, restarted, spying
 
 MIB = 1 << 20

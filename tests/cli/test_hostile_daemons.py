@@ -20,9 +20,9 @@ from click.testing import CliRunner, Result
 from raidx_fuse.cli import asking
 from raidx_fuse.cli.main import main
 from raidx_fuse.cli.printable import shown
-from raidx_fuse.daemon import control_socket
+from raidx_fuse.daemon import control_client
 from raidx_fuse.daemon import paths as runtime
-from raidx_fuse.daemon.control_socket import ControlError
+from raidx_fuse.daemon.control_client import ControlError
 from raidx_fuse.fuse import mountpoint
 from tests.support.documents import job, status
 
@@ -117,7 +117,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         monkeypatch.setattr(asking, "_mounts", lambda: mounts)
         owners = {str(runtime.files_in(sockets, path).socket): mounts[path] for path in mounts}
         monkeypatch.setattr(
-            control_socket, "peer", lambda client: (os.getpid(), owners[client.getpeername()])
+            control_client, "peer", lambda client: (os.getpid(), owners[client.getpeername()])
         )
         while liars:
             liars.pop().close()
@@ -253,7 +253,7 @@ def test_who_answers_must_be_who_mounted(machine: Bench, monkeypatch: pytest.Mon
         mountpoint, "find", lambda path: Mounted if path == "/mnt/good" else real(path)
     )
     with pytest.raises(ControlError, match=f"mounted by uid 4321, but uid {os.getuid()} answers"):
-        control_socket.call("/mnt/good", "status")
+        control_client.call("/mnt/good", "status")
 
 
 def test_text_is_shown_as_what_bash_would_take() -> None:

@@ -18,7 +18,7 @@ from raidx_fuse.lab.crash.campaign import crash_workloads, replay
 from raidx_fuse.lab.crash.pairs import OPERATIONS
 from raidx_fuse.lab.crash.state import Cell, State
 from raidx_fuse.layouts.registry import LAYOUTS
-from raidx_fuse.pool.volume_table import ArrayVolumes
+from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
 from raidx_fuse.store.member_set import MemberSet
 

@@ -21,7 +21,7 @@ from raidx_fuse.lab.crash.state import Cell, Cut, State
 from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
-from raidx_fuse.store.member_io import MemberIO
+from raidx_fuse.store.io_tuples import MemberIO
 from tests.support.cuts import Verdicts
 
 WIDTH = 4

@@ -24,8 +24,8 @@ from raidx_fuse.daemon.events.delivery import (
 )
 from raidx_fuse.daemon.events.event import Event, from_dict
 from raidx_fuse.daemon.events.programs import send_to_journal
+from raidx_fuse.daemon.events.sources import LOOK_S, Watch
 from raidx_fuse.daemon.events.store import EventStore
-from raidx_fuse.daemon.events.watch import LOOK_S, Watch
 from raidx_fuse.errors import MemberError, RaidxError, UsageError
 from raidx_fuse.laws import LawError
 from raidx_fuse.settings import MAIL, PROGRAM

@@ -15,7 +15,7 @@ import trio
 
 from raidx_fuse.daemon.commands.commands import cost_of_replacing
 from raidx_fuse.daemon.events.event import Event
-from raidx_fuse.daemon.events.watch import LOOK_S, Watch
+from raidx_fuse.daemon.events.sources import LOOK_S, Watch
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.faulty import FaultMember

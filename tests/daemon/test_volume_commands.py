@@ -29,8 +29,8 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.pool.array_volumes import ArrayVolumes, open_volumes
 from raidx_fuse.pool.pool import Pool, by_array, check_names
-from raidx_fuse.pool.volume_table import ArrayVolumes, open_volumes
 from tests.daemon.conftest import MOUNTPOINT, Report, Shelf
 from tests.support.arrays import Rig
 from tests.support.reasons import because

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from raidx_fuse.engine import bpu
 from raidx_fuse.engine.bpu import Candidate, Thresholds, decide, derive, state_of
-from raidx_fuse.engine.policies import traditional
+from raidx_fuse.engine.parity_policies import traditional
 from raidx_fuse.layouts.numbers import CellIndex, Role
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan
 

@@ -17,7 +17,7 @@ from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.unreadable import ASKS_MAX, PAGE_BYTES
-from raidx_fuse.store.member_io import MemberLostError
+from raidx_fuse.store.io_tuples import MemberLostError
 from tests.engine.test_latent_errors import (
     CHUNK,
     PACE,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.engine.policies import OwnPolicy
+from raidx_fuse.engine.parity_policies import OwnPolicy
 from raidx_fuse.errors import UsageError
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.arrays import Rig

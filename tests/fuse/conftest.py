@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from raidx_fuse.daemon import control_socket, paths
+from raidx_fuse.daemon import control_client, paths
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint as mountpoints
 
@@ -58,7 +58,7 @@ def sweep_stale_mounts(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def _alive(path: str) -> bool:
     try:
-        control_socket.Connection(path).close()
+        control_client.Connection(path).close()
     except RaidxError:
         return False
     return True
@@ -90,7 +90,7 @@ class FakeMount:
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Ask the daemon."""
-        return control_socket.call(self.path, command, timeout_s=END_S, **arguments)
+        return control_client.call(self.path, command, timeout_s=END_S, **arguments)
 
     def unmount(self) -> str:
         """Unmount, wait for the end, return what the daemon logged."""

@@ -19,7 +19,7 @@ import trio.testing
 from click.testing import CliRunner
 
 from raidx_fuse.cli.main import main
-from raidx_fuse.daemon import control_server, control_socket, paths
+from raidx_fuse.daemon import control_client, control_server, paths
 from raidx_fuse.errors import RaidxError, Reason
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.fuse.mountpoint import FUSE_TYPE, Mount
@@ -92,18 +92,18 @@ def test_logs_of_mounts_that_have_ended_are_few(monkeypatch: pytest.MonkeyPatch)
 def test_a_daemon_that_hangs_is_told_from_one_that_takes_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_socket, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(control_client, "PATIENCE_S", 0.1)
     files = paths.own_files(tmp_path)
     with socket.socket(socket.AF_UNIX) as stopped:  # its kernel takes connections, nobody answers
         stopped.bind(os.fspath(files.socket))
         stopped.listen()
-        with pytest.raises(control_socket.ControlError, match=r"does not answer: it hangs"):
-            control_socket.call(tmp_path, "add-disk")
-        with pytest.raises(control_socket.ControlError, match=r"did not answer in time"):
-            control_socket.call(tmp_path, "status", timeout_s=0.2)
+        with pytest.raises(control_client.ControlError, match=r"does not answer: it hangs"):
+            control_client.call(tmp_path, "add-disk")
+        with pytest.raises(control_client.ControlError, match=r"did not answer in time"):
+            control_client.call(tmp_path, "status", timeout_s=0.2)
         with (
-            control_socket.Connection(tmp_path) as connection,
-            pytest.raises(control_socket.ControlError, match=r"does not answer"),
+            control_client.Connection(tmp_path) as connection,
+            pytest.raises(control_client.ControlError, match=r"does not answer"),
         ):
             connection.call("set", value="x" * (8 << 20))  # more than the socket takes
         others = [socket.socket(socket.AF_UNIX) for _ in range(200)]
@@ -111,8 +111,8 @@ def test_a_daemon_that_hangs_is_told_from_one_that_takes_long(
             other.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 other.connect(os.fspath(files.socket))
-        with pytest.raises(control_socket.ControlError, match=r"does not answer"):
-            control_socket.call(tmp_path, "status")
+        with pytest.raises(control_client.ControlError, match=r"does not answer"):
+            control_client.call(tmp_path, "status")
         for other in others:
             other.close()
     files.socket.unlink()
@@ -121,7 +121,7 @@ def test_a_daemon_that_hangs_is_told_from_one_that_takes_long(
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.run)
-            call = partial(control_socket.call, tmp_path, "wait", seconds=0.5)
+            call = partial(control_client.call, tmp_path, "wait", seconds=0.5)
             answer = await in_thread("the test", call)
             assert answer == {"waited": True}
             nursery.cancel_scope.cancel()
@@ -132,42 +132,42 @@ def test_a_daemon_that_hangs_is_told_from_one_that_takes_long(
 
 def test_calling_where_nothing_is_mounted(tmp_path: Path) -> None:
     with pytest.raises(
-        control_socket.ControlError,
+        control_client.ControlError,
         match=r"no array is mounted on .*; mount it: raidx mount MEMBER",
     ):
-        control_socket.call(tmp_path, "status")
-    with pytest.raises(control_socket.ControlError, match="/proc is a mount of proc, not of raidx"):
-        control_socket.call("/proc", "status")
+        control_client.call(tmp_path, "status")
+    with pytest.raises(control_client.ControlError, match="/proc is a mount of proc, not of raidx"):
+        control_client.call("/proc", "status")
 
 
 @pytest.mark.mount
 def test_calling_a_mount(fake_mount: Callable[..., Any]) -> None:
     fake = fake_mount()
-    with control_socket.Connection(fake.path) as connection:
+    with control_client.Connection(fake.path) as connection:
         assert connection.daemon_pid == fake.process.pid
         for _ in range(3):
             assert connection.call("counts")["writes"] == 0
         with pytest.raises(
-            control_socket.ControlError, match="refused; ask for something else"
+            control_client.ControlError, match="refused; ask for something else"
         ) as caught:
             connection.call("refuse")
         assert caught.value.exit_status == 1
-        with pytest.raises(control_socket.ControlError, match="met a bug"):
+        with pytest.raises(control_client.ControlError, match="met a bug"):
             connection.call("nonsense")
         assert connection.call("report")["mountpoint"] == str(fake.path)
-    with pytest.raises(control_socket.ControlError, match="did not answer in time"):
-        control_socket.call(fake.path, "ticks", timeout_s=0.2, seconds=1)
+    with pytest.raises(control_client.ControlError, match="did not answer in time"):
+        control_client.call(fake.path, "ticks", timeout_s=0.2, seconds=1)
     with socket.socket(socket.AF_UNIX) as idle:  # hangs on the socket while the mount ends
         idle.connect(os.fspath(paths.files_of_mount(fake.path).socket))
         assert "Traceback" in fake.unmount()  # of the nonsense above
-    assert control_socket.wait_for_exit(fake.process.pid)
+    assert control_client.wait_for_exit(fake.process.pid)
 
 
 @pytest.mark.mount
 def test_a_daemon_stopped_by_a_signal_is_named(
     fake_mount: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_socket, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(control_client, "PATIENCE_S", 0.1)
     fake = fake_mount()
     pid = fake.process.pid
     said = f"process {pid}, which serves the mount, is stopped .*; continue it: kill -CONT {pid}"
@@ -175,12 +175,12 @@ def test_a_daemon_stopped_by_a_signal_is_named(
     try:
         while not any(" (stopped)" in line for line in state(pid)):
             time.sleep(0.01)
-        with pytest.raises(control_socket.ControlError, match=said):
-            control_socket.call(fake.path, "counts")
-        with pytest.raises(control_socket.ControlError, match=said):
-            control_socket.call(fake.path, "counts", timeout_s=0.05)
-        with pytest.raises(control_socket.ControlError, match=said):
-            control_socket.wait_for_exit(pid)
+        with pytest.raises(control_client.ControlError, match=said):
+            control_client.call(fake.path, "counts")
+        with pytest.raises(control_client.ControlError, match=said):
+            control_client.call(fake.path, "counts", timeout_s=0.05)
+        with pytest.raises(control_client.ControlError, match=said):
+            control_client.wait_for_exit(pid)
         done = CliRunner().invoke(main, ["umount", str(fake.path)])
         assert done.exit_code == 1
         assert "is stopped by a signal" in done.stderr

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from raidx_fuse.daemon import control_socket, memory_protection, paths
+from raidx_fuse.daemon import control_client, memory_protection, paths
 from raidx_fuse.errors import (
     BusyError,
     InUseError,
@@ -175,7 +175,7 @@ def test_what_a_killed_daemon_leaves_is_named_with_the_command(fake_mount: Make)
     assert done.returncode == 1
     assert "left over from a daemon that died; clear it: fusermount3 -u" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    with pytest.raises(control_socket.ControlError, match=r"is gone; clear the mount point: "):
+    with pytest.raises(control_client.ControlError, match=r"is gone; clear the mount point: "):
         fake.call("counts")
     subprocess.run(mountpoints.unmount_argv(str(fake.path)), check=True)
     again = run_fake(fake.path, "--daemon", fake.path.parent / "log")
@@ -219,13 +219,13 @@ def test_the_daemon_is_ready_when_the_command_returns(tmp_path: Path) -> None:
     image = directory / "disk"
     with image.open("r+b", buffering=0) as disk:
         disk.write(b"written")
-    with control_socket.Connection(directory) as connection:
+    with control_client.Connection(directory) as connection:
         pid = connection.daemon_pid
         assert connection.call("counts")["writes"] == 1
         assert os.getsid(pid) == pid  # its own session: the terminal's end does not end it
         assert os.readlink(f"/proc/{pid}/cwd") == "/"
     mountpoints.unmount(directory)
-    assert control_socket.wait_for_exit(pid, timeout_s=20)
+    assert control_client.wait_for_exit(pid, timeout_s=20)
     assert kept.read_bytes().startswith(b"written")  # what the caller does after serve() is done
     assert log.read_text() == ""
 

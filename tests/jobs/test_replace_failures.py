@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.format.configuration.progress import REPLACE
+from raidx_fuse.format.configuration.saved_jobs import REPLACE
 from raidx_fuse.jobs.replace import Twin
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.members.base import Member

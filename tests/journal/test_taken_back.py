@@ -13,7 +13,7 @@ import trio
 from raidx_fuse.errors import MemberError
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.layouts.numbers import Stripe
-from raidx_fuse.store.member_io import MemberIO
+from raidx_fuse.store.io_tuples import MemberIO
 from tests.support.spy import FLUSH, WRITE, locked, restarted, spying
 
 CHUNK = 16384

@@ -15,7 +15,7 @@ from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.simulated.faulty import Fault
-from raidx_fuse.store.member_io import MemberIO
+from raidx_fuse.store.io_tuples import MemberIO
 from tests.journal.test_taken_back import put_off
 from tests.support.spy import noise, restarted, spying
 

@@ -15,7 +15,7 @@ from raidx_fuse.layouts.registry import make_layout
 if TYPE_CHECKING:
     from raidx_fuse.engine.context import ArrayContext
     from raidx_fuse.layouts.placements.layout import Layout
-    from raidx_fuse.store.member_io import MemberIO
+    from raidx_fuse.store.io_tuples import MemberIO
     from raidx_fuse.store.member_set import MemberSet
 
     def mistakes(layout: Layout, context: ArrayContext, member_set: MemberSet) -> None:

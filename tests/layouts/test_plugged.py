@@ -343,7 +343,7 @@ def test_short_commands_look_for_no_package() -> None:
     program = (
         "import sys\n"
         "from raidx_fuse.layouts.registry import make_layout, find_layout\n"
-        "from raidx_fuse.engine.policies import check_policy\n"
+        "from raidx_fuse.engine.parity_policies import check_policy\n"
         "find_layout('raid5'); make_layout('rdp', 6, 24, 4096); check_policy('bpu')\n"
         "sys.exit('importlib.metadata' in sys.modules)\n"
     )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from raidx_fuse.daemon import control_socket
+from raidx_fuse.daemon import control_client
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint as mountpoints
 from tests.support.forks import Done, forked
@@ -100,7 +100,7 @@ class RealArray:
 
     def daemon_pid(self) -> int:
         """Return the process that serves the mount."""
-        with control_socket.Connection(self.mnt, timeout_s=10) as connection:
+        with control_client.Connection(self.mnt, timeout_s=10) as connection:
             return connection.daemon_pid
 
     def send(self, number: signal.Signals) -> None:
@@ -111,7 +111,7 @@ class RealArray:
 
     def await_end(self, pid: int) -> None:
         """Return when the daemon *pid* has ended."""
-        assert control_socket.wait_for_exit(pid, 30), "the daemon does not end"
+        assert control_client.wait_for_exit(pid, 30), "the daemon does not end"
 
     def clear(self) -> None:
         """Clear the mount point that a killed daemon has left, when nobody looks at it."""
@@ -137,7 +137,7 @@ class RealArray:
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Return what the daemon answers to a command."""
-        return control_socket.call(self.mnt, command, timeout_s=COMMAND_S, **arguments)
+        return control_client.call(self.mnt, command, timeout_s=COMMAND_S, **arguments)
 
     def status(self) -> dict[str, Any]:
         """Return what `status` answers."""
@@ -352,10 +352,10 @@ def take_down_loop(device: str) -> None:
 def take_down_mount(path: str) -> None:
     """Kill the daemon of a mount, end the kernel's waiting for it, unmount."""
     with contextlib.suppress(RaidxError, ProcessLookupError):
-        with control_socket.Connection(path, timeout_s=5) as connection:
+        with control_client.Connection(path, timeout_s=5) as connection:
             pid = connection.daemon_pid
         os.kill(pid, signal.SIGKILL)
-        control_socket.wait_for_exit(pid, 10)
+        control_client.wait_for_exit(pid, 10)
     mount = mountpoints.find(path)
     if mount is not None:
         with contextlib.suppress(OSError):

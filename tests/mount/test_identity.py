@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from raidx_fuse.daemon import control_socket
+from raidx_fuse.daemon import control_client
 from raidx_fuse.fuse import mountpoint
 from tests.mount.real_array import run
 from tests.support.command import FAILED, checked, checksums, raidx
@@ -144,7 +144,7 @@ def test_a_copy_of_a_running_array_is_refused_with_the_way_out(folder: Path) -> 
     checked(folder, "create --layout raid5 --size 16M --name v a b c")
     checked(folder, "mount a b c m")
     write(folder / "m" / "v", b"original" * 1000)
-    with control_socket.Connection(folder / "m", timeout_s=10) as connection:
+    with control_client.Connection(folder / "m", timeout_s=10) as connection:
         pid = connection.daemon_pid
     snapshot(folder, pid)
     copies = "copy-a copy-b copy-c"
@@ -167,6 +167,6 @@ def test_a_copy_of_a_running_array_is_refused_with_the_way_out(folder: Path) -> 
     snapshot(folder, pid)
     # The lock of a process ends with it, however it ends.
     os.kill(pid, signal.SIGKILL)
-    assert control_socket.wait_for_exit(pid, 30)
+    assert control_client.wait_for_exit(pid, 30)
     run(*mountpoint.unmount_argv(str(folder / "m")))
     checked(folder, f"mount {copies} m2")

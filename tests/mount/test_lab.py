@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from raidx_fuse.daemon import control_socket
+from raidx_fuse.daemon import control_client
 from tests.mount.real_array import NAME
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def test_umount_says_what_it_could_not_make_durable(layout: str, array: RealArra
     assert f"{array.mnt} is unmounted, but {NAME} could not be closed cleanly: " in line
     assert "what no flush (fsync, sync) covered may be lost: bring its members back" in line
     assert not array.is_mounted()
-    assert control_socket.wait_for_exit(pid, 5)
+    assert control_client.wait_for_exit(pid, 5)
     array.mount("--start-degraded")
     with array.image.open("rb", buffering=0) as image:
         assert image.read(len(TEXT)) == TEXT

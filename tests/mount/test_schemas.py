@@ -20,7 +20,7 @@ from jsonschema import Draft202012Validator
 from raidx_fuse.cli.main import main
 from raidx_fuse.cli.reference.schema import schema_names, schema_of
 from raidx_fuse.client.status_document import document
-from raidx_fuse.daemon.control_socket import call
+from raidx_fuse.daemon.control_client import call
 from raidx_fuse.fuse import mountpoint
 from tests.mount.real_array import take_down_mount
 from tests.support.command import raidx

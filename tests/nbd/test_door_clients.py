@@ -25,9 +25,9 @@ from raidx_fuse.members.nbd.protocol.wire import (
     CommandFlag,
     Option,
 )
-from raidx_fuse.nbd import client as client_module
+from raidx_fuse.nbd import connection as client_module
 from raidx_fuse.nbd import door as door_module
-from raidx_fuse.nbd import exports as exports_module
+from raidx_fuse.nbd import requests as exports_module
 from raidx_fuse.nbd.address import parse_address
 from raidx_fuse.nbd.door import Door
 from raidx_fuse.nbd.pipe import ClientPipe

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raidx_fuse.daemon import control_socket, paths
+from raidx_fuse.daemon import control_client, paths
 from tests.nbd.test_serve import run
 from tests.support.command import checked, raidx
 from tests.support.nbd_real import real_server
@@ -41,7 +41,7 @@ def test_a_daemon_that_was_taken_over_writes_nothing_more(tmp_path: Path) -> Non
         (lock,) = paths.own_directory().glob(f"{_uuid(tmp_path)}.lock")
         lock.unlink()  # the second is on another machine, which does not see it
         io(tmp_path / "first", "write -P 1 0 1M", "flush")
-        with control_socket.Connection(tmp_path / "first", timeout_s=30) as connection:
+        with control_client.Connection(tmp_path / "first", timeout_s=30) as connection:
             pid = connection.daemon_pid
         refused = raidx(tmp_path, f"serve {members} --nbd unix:second")
         assert refused.status
@@ -57,7 +57,7 @@ def test_a_daemon_that_was_taken_over_writes_nothing_more(tmp_path: Path) -> Non
         io(tmp_path / "second", "read -P 2 0 1M")
         checked(tmp_path, f"umount {tmp_path}/second")
         raidx(tmp_path, f"umount {tmp_path}/first")
-        assert control_socket.wait_for_exit(pid, 60)
+        assert control_client.wait_for_exit(pid, 60)
         checked(tmp_path, f"check {members}")
 
 

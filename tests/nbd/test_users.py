@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from raidx_fuse.members.nbd.protocol.wire import CommandFlag
-from raidx_fuse.nbd import client as client_module
+from raidx_fuse.nbd import connection as client_module
 from raidx_fuse.nbd import door as door_module
 from raidx_fuse.nbd.budget import Budget
 from raidx_fuse.nbd.door import Door

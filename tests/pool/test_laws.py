@@ -12,7 +12,7 @@ import trio
 import trio.lowlevel
 
 from raidx_fuse.daemon.events.event import Event
-from raidx_fuse.daemon.events.watch import LOOK_S, Watch
+from raidx_fuse.daemon.events.sources import LOOK_S, Watch
 from raidx_fuse.engine.changed_regions import ChangedRegions
 from raidx_fuse.engine.growth_position import GrowthPosition
 from raidx_fuse.engine.move_chunks import ChunkMover
@@ -26,10 +26,10 @@ from raidx_fuse.lab.crash.player import through_door
 from raidx_fuse.laws import Law, LawError
 from raidx_fuse.layouts.numbers import Chunk, Role, Stripe
 from raidx_fuse.layouts.placements.bundled import BundleLayout
-from raidx_fuse.pool import volume_table
+from raidx_fuse.pool import array_volumes
+from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.transfer import with_record
-from raidx_fuse.pool.volume_table import ArrayVolumes
-from raidx_fuse.store.member_io import MemberIO
+from raidx_fuse.store.io_tuples import MemberIO
 from raidx_fuse.store.queue import FLUSH, CountdownLatch, Operation
 from tests.support import two_arrays
 from tests.support.growing import grow
@@ -216,7 +216,7 @@ async def give_a_place_to_two_volumes(rig: SpyRig, patch: Patch) -> None:
     volumes = ArrayVolumes(rig.running)
     (volume,) = volumes.volumes
     await volumes.resize(volume, len(rig.model) // CHUNK // 2 * CHUNK, lose_data=True)
-    patch.setattr(volume_table, "allocate", lambda *_: (Extent(0, CHUNK),))
+    patch.setattr(array_volumes, "allocate", lambda *_: (Extent(0, CHUNK),))
     await refused(Law.RANGES, volumes.create("other", CHUNK))
     assert [one.name for one in volumes.volumes] == [volume.name]
 

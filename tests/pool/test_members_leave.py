@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raidx_fuse.errors import NoSpaceError, NotWithLayoutError, UsageError
-from raidx_fuse.pool.volume_table import ArrayVolumes
-from tests.pool.test_volume_table import PAGE, content, ended, noise, play
+from raidx_fuse.pool.array_volumes import ArrayVolumes
+from tests.pool.test_array_volumes import PAGE, content, ended, noise, play
 from tests.support.arrays import Rig
 from tests.support.two_arrays import volume_of
 

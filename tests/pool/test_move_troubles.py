@@ -19,9 +19,9 @@ from raidx_fuse.errors import (
 from raidx_fuse.lab.crash.disks import SLOTS_BYTES
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool import transfer
+from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.move import plan_move, start, start_move
 from raidx_fuse.pool.transfer import give_up
-from raidx_fuse.pool.volume_table import ArrayVolumes
 from tests.support.reasons import because
 from tests.support.two_arrays import (
     PAGE,

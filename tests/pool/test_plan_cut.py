@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from raidx_fuse.errors import Reason, UsageError
-from raidx_fuse.format.configuration.progress import RETIRED
+from raidx_fuse.format.configuration.saved_jobs import RETIRED
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.hotspots.balancer import Balancer, JobMover, watched
 from raidx_fuse.pool.move import start_move

@@ -18,8 +18,8 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.members.simulated.powercut import CutRecord, Image, PowerCutMember, SparseImage
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.allocate import free_ranges
+from raidx_fuse.pool.array_volumes import ArrayVolumes, open_volumes
 from raidx_fuse.pool.volume import Volume
-from raidx_fuse.pool.volume_table import ArrayVolumes, open_volumes
 
 STATES = int(os.environ.get("RAIDX_VOLUME_STATES", "80"))
 PAGE, SECTOR = 4096, 512

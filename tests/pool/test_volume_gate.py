@@ -19,11 +19,11 @@ from raidx_fuse.laws import LawError
 from raidx_fuse.members.base import WrapperMember
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run, sleep
+from raidx_fuse.pool.array_volumes import ArrayVolumes, open_volumes
 from raidx_fuse.pool.move import open_pool, start_move
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.transfer import with_record
 from raidx_fuse.pool.volume import Volume
-from raidx_fuse.pool.volume_table import ArrayVolumes, open_volumes
 from tests.support.two_arrays import noise
 
 PAGE = 4096

@@ -22,7 +22,7 @@ from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.model import model_member
-from raidx_fuse.store.member_io import MemberLostError
+from raidx_fuse.store.io_tuples import MemberLostError
 
 MEMBER_OVERHEAD_BYTES = 2 << 20
 UNLIKE_OVERHEAD_BYTES = 296 << 10  # little, so that members really differ

@@ -15,10 +15,10 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.model import model_member
+from raidx_fuse.pool.array_volumes import open_volumes
 from raidx_fuse.pool.move import open_pool
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume import Volume
-from raidx_fuse.pool.volume_table import open_volumes
 
 MIB = 1 << 20
 CHUNK = 16 << 10

@@ -14,10 +14,10 @@ from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.model import model_member
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.allocate import free_ranges
+from raidx_fuse.pool.array_volumes import ArrayVolumes, open_volumes
 from raidx_fuse.pool.move import MoveVolumes, open_pool, start_move
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume import Volume
-from raidx_fuse.pool.volume_table import ArrayVolumes, open_volumes
 from tests.support.arrays import small_log
 
 PAGE = 4096

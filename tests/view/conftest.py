@@ -15,7 +15,7 @@ from trio.testing import (
     memory_stream_pair,
 )
 
-from raidx_fuse.daemon.control_socket import check_answer
+from raidx_fuse.daemon.control_client import check_answer
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.view.access import Access

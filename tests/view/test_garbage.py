@@ -14,7 +14,7 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.daemon.control_socket import check_answer
+from raidx_fuse.daemon.control_client import check_answer
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.lab.demo import Demo, DemoArray, demo_array
 from raidx_fuse.view.feed import Feed

@@ -16,8 +16,8 @@ from raidx_fuse.cli.commands.mount import ready_text
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import MEMBER, SIZE, array_argument
 from raidx_fuse.client.status_document import document
-from raidx_fuse.daemon import control_socket, paths
-from raidx_fuse.daemon.control_socket import ControlError
+from raidx_fuse.daemon import control_client, paths
+from raidx_fuse.daemon.control_client import ControlError
 from raidx_fuse.errors import BusyError, UsageError
 from raidx_fuse.fuse import mountpoint
 
@@ -145,7 +145,7 @@ def crash(
     for device, image in mountpoint.loop_devices(path):
         raise BusyError(f"{device} is on {image}", action=f"type: losetup -d {device}")
     lost = [reference(member) for member in lose]
-    with control_socket.Connection(array) as connection:
+    with control_client.Connection(array) as connection:
         result = connection.call(
             "crash", keep=keep, seed=seed, writing=writing, length=length, lose=lost
         )
@@ -153,7 +153,7 @@ def crash(
         result = out.fit(result)
         pid = connection.daemon_pid
     os.kill(pid, signal.SIGKILL)
-    if not control_socket.wait_for_exit(pid, EXIT_S):
+    if not control_client.wait_for_exit(pid, EXIT_S):
         raise BusyError(f"the daemon of {path} (process {pid}) does not end")
     if mountpoint.find(path) is not None:
         mountpoint.unmount(path)

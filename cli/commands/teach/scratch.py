@@ -26,8 +26,8 @@ import trio
 from raidx_fuse.cli.app import Nouns, verb
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE
-from raidx_fuse.daemon import control_socket, paths
-from raidx_fuse.daemon.control_socket import ControlError
+from raidx_fuse.daemon import control_client, paths
+from raidx_fuse.daemon.control_client import ControlError
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.format.superblock import MAGIC
@@ -285,13 +285,13 @@ def _is_member(path: str) -> bool:
 def _kill(mount: str) -> None:
     """End the daemon at once: its members are about to go, and a fault may make it wait."""
     try:
-        with control_socket.Connection(mount, timeout_s=EXIT_S) as connection:
+        with control_client.Connection(mount, timeout_s=EXIT_S) as connection:
             pid = connection.daemon_pid
     except ControlError:
         return  # it has died
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    if not control_socket.wait_for_exit(pid, EXIT_S):
+    if not control_client.wait_for_exit(pid, EXIT_S):
         raise BusyError(f"the daemon of {mount} (process {pid}) does not end")
 
 

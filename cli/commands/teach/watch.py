@@ -13,7 +13,7 @@ from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.parameters import array_argument
 from raidx_fuse.cli.screen.frame import COLUMNS_MIN, Feed, Frame
-from raidx_fuse.daemon.control_socket import ControlError
+from raidx_fuse.daemon.control_client import ControlError
 from raidx_fuse.errors import NotInstalledError
 from raidx_fuse.fuse import mountpoint
 

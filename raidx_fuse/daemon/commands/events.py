@@ -8,7 +8,7 @@ from raidx_fuse.daemon.commands.arguments import Result
 from raidx_fuse.daemon.events.delivery import Delivery
 from raidx_fuse.daemon.events.event import WARNING
 from raidx_fuse.daemon.events.programs import check_program
-from raidx_fuse.daemon.events.watch import Watch
+from raidx_fuse.daemon.events.sources import Watch
 from raidx_fuse.errors import RaidxError, Reason, UsageError
 from raidx_fuse.members.threads import in_thread
 from raidx_fuse.settings import OF_MACHINE, PROGRAM

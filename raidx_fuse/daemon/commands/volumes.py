@@ -28,11 +28,11 @@ from raidx_fuse.errors import (
     Reason,
     UsageError,
 )
+from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.move import Planned, cost, job_of, plan_move, plan_swap, start
 from raidx_fuse.pool.other_arrays import forget
 from raidx_fuse.pool.pool import Pool, Unshown
 from raidx_fuse.pool.volume import Volume
-from raidx_fuse.pool.volume_table import ArrayVolumes
 from raidx_fuse.pool.wipe import written_bytes
 
 

@@ -22,15 +22,15 @@ from contextlib import AsyncExitStack
 
 import numpy as np
 
-from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
 from raidx_fuse.members.unreadable import PAGE_BYTES, Needed
 from raidx_fuse.store.buffers import Bytes
-from raidx_fuse.store.member_io import MemberIO, MemberLostError
+from raidx_fuse.store.io_tuples import MemberIO, MemberLostError
 from raidx_fuse.store.xor import xor_into
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from raidx_fuse.journal.group_commit import CommitBatch, held
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import Arena
-from raidx_fuse.store.member_io import MemberIO, join
+from raidx_fuse.store.io_tuples import MemberIO, join
 
 log = logging.getLogger(__name__)
 

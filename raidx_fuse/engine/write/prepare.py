@@ -29,7 +29,7 @@ from raidx_fuse.layouts.planning.stripe_plan import (
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.members.unreadable import PAGE_BYTES, Needed
 from raidx_fuse.store.buffers import Arena, Bytes, zero_buffers
-from raidx_fuse.store.member_io import MemberIO, MemberRead, join
+from raidx_fuse.store.io_tuples import MemberIO, MemberRead, join
 from raidx_fuse.store.xor import sources
 
 

@@ -27,7 +27,7 @@ from typing import Any
 from numpy import bitwise_xor, frombuffer, uint8
 
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.engine.policies import BpuPolicy, OwnPolicy, Policy
+from raidx_fuse.engine.parity_policies import BpuPolicy, OwnPolicy, Policy
 from raidx_fuse.engine.write.pending import Done
 from raidx_fuse.engine.write.route import healthy_routes, may_follow
 from raidx_fuse.errors import MemberError
@@ -35,7 +35,7 @@ from raidx_fuse.layouts.numbers import CellIndex, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, write_plans
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.buffers import Arena, Bytes
-from raidx_fuse.store.member_io import MemberIO
+from raidx_fuse.store.io_tuples import MemberIO
 from raidx_fuse.store.xor import xor_output
 
 _LENGTHS_KEPT = 64

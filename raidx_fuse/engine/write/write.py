@@ -45,7 +45,7 @@ from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of
 from raidx_fuse.members.base import ReadBuffer
-from raidx_fuse.store.member_io import MemberIO, MemberLostError, join
+from raidx_fuse.store.io_tuples import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import xor_into
 
 log = logging.getLogger(__name__)

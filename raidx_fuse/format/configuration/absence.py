@@ -30,7 +30,7 @@ from raidx_fuse.format.configuration.config import (
     MemberRecord,
 )
 from raidx_fuse.format.configuration.lost_chunks import packed, unpacked
-from raidx_fuse.format.configuration.progress import REBUILD
+from raidx_fuse.format.configuration.saved_jobs import REBUILD
 
 KEY = "away"
 """The key of the map in the `jobs` of a configuration."""

@@ -24,16 +24,16 @@ from typing import Any
 
 import numpy as np
 
-from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.growth_position import PIGGYBACK, GrowthPosition
+from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.engine.write.prepare import Preparer
 from raidx_fuse.errors import MemberError
 from raidx_fuse.layouts.codes.code import bits
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.store.buffers import Arena, Bytes
-from raidx_fuse.store.member_io import MemberIO, MemberLostError, join
+from raidx_fuse.store.io_tuples import MemberIO, MemberLostError, join
 
 DROPPED_MAX = 64  # old copies that `drop` removes in one commit
 

@@ -30,7 +30,7 @@ from raidx_fuse.jobs.grow.copy import Batch, Copier, live_moves
 from raidx_fuse.jobs.grow.hole_punching import HolePunching
 from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
 from raidx_fuse.layouts.numbers import Role, Stripe, stripe_range
-from raidx_fuse.store.member_io import MemberLostError
+from raidx_fuse.store.io_tuples import MemberLostError
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import JobDetail

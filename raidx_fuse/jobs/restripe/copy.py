@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.layouts.numbers import CellIndex, Offset, Role, Stripe, cell_range
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.placements.views import View
 from raidx_fuse.layouts.planning.restripe_schedule import Window
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import ZEROS, Arena, Bytes
-from raidx_fuse.store.member_io import MemberIO, join
+from raidx_fuse.store.io_tuples import MemberIO, join
 from raidx_fuse.store.xor import encoder
 
 Slot = tuple[memoryview, Bytes]

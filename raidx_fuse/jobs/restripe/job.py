@@ -37,7 +37,7 @@ from raidx_fuse.jobs.restripe.copy import Copier, Prepared
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule, Window
-from raidx_fuse.store.member_io import MemberLostError
+from raidx_fuse.store.io_tuples import MemberLostError
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import JobDetail

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from raidx_fuse.errors import NotWithLayoutError, Reason, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
-from raidx_fuse.format.configuration.progress import REBUILD
+from raidx_fuse.format.configuration.saved_jobs import REBUILD
 from raidx_fuse.format.configuration.volumes import image_end
 from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS

@@ -15,7 +15,7 @@ from raidx_fuse.jobs.tuner.speeds import SAMPLES_MIN, MemberLoad, ServiceMeter
 from raidx_fuse.layouts.numbers import Role, by_role
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
-from raidx_fuse.store.member_io import MemberLostError, MemberRead
+from raidx_fuse.store.io_tuples import MemberLostError, MemberRead
 from raidx_fuse.store.queue import MemberQueue
 
 PROBE_READS = 32  # of each unmeasured member

@@ -33,7 +33,7 @@ from raidx_fuse.layouts.numbers import Stripe, stripe_and_cell
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.loop.tasks import rest
 from raidx_fuse.store.chunk_table import Move
-from raidx_fuse.store.member_io import MemberLostError
+from raidx_fuse.store.io_tuples import MemberLostError
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import JobDetail, TunerMove, TunerState, TuningPlan

@@ -29,10 +29,10 @@ from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.virtual_time import sleep
+from raidx_fuse.pool.array_volumes import ArrayVolumes, open_volumes
 from raidx_fuse.pool.move import MoveVolumes, open_pool
 from raidx_fuse.pool.pool import Pool, check_names
 from raidx_fuse.pool.volume import Volume
-from raidx_fuse.pool.volume_table import ArrayVolumes, open_volumes
 from raidx_fuse.store.chunk_table import Move
 
 PATIENCE_S = 120.0  # more than what fails for a while

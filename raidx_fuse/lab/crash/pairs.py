@@ -107,9 +107,9 @@ from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.powercut import CutRecord, Image
 from raidx_fuse.members.simulated.virtual_time import run, sleep, waiting_places
 from raidx_fuse.pool.allocate import unit_bytes
+from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.move import start_move, start_swap
 from raidx_fuse.pool.volume import Volume, parts_of
-from raidx_fuse.pool.volume_table import ArrayVolumes
 
 STRIPES, STRIPES_OF_GRIDS = 128, 48  # of an array: eight and three in a dirty region
 EXTENTS, EXTENTS_OF_GRIDS = 12, 5  # of v

@@ -74,7 +74,7 @@ from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.simulated.powercut import CutRecord, Event, Image
 from raidx_fuse.pool.allocate import EXTENTS_MAX, unit_bytes
-from raidx_fuse.pool.volume_table import ArrayVolumes
+from raidx_fuse.pool.array_volumes import ArrayVolumes
 
 CACHE_BYTES = (0, 8 << 10, 256 << 10)  # no chunk cache, a small one, one for everything; in turn
 DISCARD_SHARE = 0.3  # of the workloads: they have discards

@@ -48,12 +48,12 @@ from raidx_fuse.lab.experiments.modelled import (
 from raidx_fuse.lab.loads.drive import OUTSTANDING_MAX, Content, Recorder, digits, drive, read_back
 from raidx_fuse.lab.loads.request import Load
 from raidx_fuse.members.simulated.virtual_time import run, sleep, sleep_until
+from raidx_fuse.pool.array_volumes import open_volumes
 from raidx_fuse.pool.hotspots.balancer import Balancer, JobMover, watched
 from raidx_fuse.pool.hotspots.settings import PoolSettings
 from raidx_fuse.pool.move import open_pool
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume import Volume
-from raidx_fuse.pool.volume_table import open_volumes
 from raidx_fuse.settings import is_of_pool
 
 MEMBERS_MAX = 1000  # of an array: their seeds are that far from those of the next array

@@ -21,13 +21,13 @@ import trio
 
 from raidx_fuse.errors import JobRunningError, RaidxError, Reason, UsageError
 from raidx_fuse.loop.tasks import TICK_S, rest
+from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.balance.actions import batches
 from raidx_fuse.pool.hotspots.sampler import Sampler
 from raidx_fuse.pool.hotspots.settings import PoolSettings
 from raidx_fuse.pool.monitor import Monitor
 from raidx_fuse.pool.move import plan_exchange, start, start_move
 from raidx_fuse.pool.pool import Pool
-from raidx_fuse.pool.volume_table import ArrayVolumes
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import Balance

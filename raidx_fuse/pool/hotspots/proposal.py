@@ -12,6 +12,7 @@ from raidx_fuse.array.estimate import redundancy_during
 from raidx_fuse.array.status import redundancy_left, state
 from raidx_fuse.errors import JobRunningError, ReadOnlyError, Reason, UsageError
 from raidx_fuse.members.threads import in_thread
+from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.balance.actions import Action, actions_of, copied_bytes
 from raidx_fuse.pool.balance.dswap import evacuate
 from raidx_fuse.pool.balance.plan import Plan, explain
@@ -22,7 +23,6 @@ from raidx_fuse.pool.balance.utilisation import ArrayShape, VolumeLoad, bandwidt
 from raidx_fuse.pool.hotspots.sampler import Sampler
 from raidx_fuse.pool.hotspots.settings import PoolSettings
 from raidx_fuse.pool.monitor import Monitor
-from raidx_fuse.pool.volume_table import ArrayVolumes
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import Proposed

@@ -17,6 +17,7 @@ from math import fsum
 from typing import TYPE_CHECKING
 
 from raidx_fuse.array.array import Array
+from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.balance.utilisation import (
     ArrayShape,
     DiskTimes,
@@ -26,7 +27,6 @@ from raidx_fuse.pool.balance.utilisation import (
 )
 from raidx_fuse.pool.hotspots.settings import PoolSettings
 from raidx_fuse.pool.monitor import Monitor, Observation, VolumeCounters
-from raidx_fuse.pool.volume_table import ArrayVolumes
 from raidx_fuse.store.queue import MemberQueue
 
 if TYPE_CHECKING:

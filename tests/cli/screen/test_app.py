@@ -16,7 +16,7 @@ from textual.widgets import Input
 from raidx_fuse.cli.screen import app
 from raidx_fuse.cli.screen.app import Dialog, FrameView, WatchApp
 from raidx_fuse.cli.screen.frame import Feed, Frame
-from raidx_fuse.daemon.control_socket import ControlError
+from raidx_fuse.daemon.control_client import ControlError
 from tests.support.documents import chunk_map, job, stats, status
 
 if TYPE_CHECKING:

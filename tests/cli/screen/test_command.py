@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from raidx_fuse.cli.commands.teach import watch as command
 from raidx_fuse.cli.main import main
 from raidx_fuse.cli.screen.frame import Feed
-from raidx_fuse.daemon import control_socket
-from raidx_fuse.daemon.control_socket import DaemonEndedError
+from raidx_fuse.daemon import control_client
+from raidx_fuse.daemon.control_client import DaemonEndedError
 from raidx_fuse.errors import UsageError
 from tests.support.documents import chunk_map, member, stats, status
 
@@ -72,7 +72,7 @@ def test_what_cannot_be_watched_is_refused_in_one_line(
     result = daemon.run("watch", "ARRAY")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "raidx: this mount has 2 arrays; name one: a, b\n"
-    monkeypatch.setattr(control_socket, "peer", lambda _: (os.getpid(), os.getuid() + 1))
+    monkeypatch.setattr(control_client, "peer", lambda _: (os.getpid(), os.getuid() + 1))
     scripted(daemon)
     daemon.answers["chunk-map"] = {"members": 5}
     result = daemon.run("watch", "ARRAY")

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from raidx_fuse.cli.screen.frame import COLOURS, PARTS_MAX, Frame, Part
-from raidx_fuse.daemon.control_socket import ControlError, check_answer
+from raidx_fuse.daemon.control_client import ControlError, check_answer
 from tests.support.documents import chunk_map, job, member, stats, status
 
 if TYPE_CHECKING:

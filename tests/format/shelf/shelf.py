@@ -50,9 +50,9 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.powercut import CutRecord, PowerCutMember
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.pool.array_volumes import open_volumes
 from raidx_fuse.pool.move import open_pool, start_move
 from raidx_fuse.pool.pool import Pool
-from raidx_fuse.pool.volume_table import open_volumes
 
 KIB = 1 << 10
 CHUNK = PAGE = 4096

@@ -18,8 +18,8 @@ from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.state import ViolationError
 from raidx_fuse.lab.crash.themes.faults import give_fault
 from raidx_fuse.members.base import SECTOR_BYTES
+from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.move import MoveVolumes, start_move, start_swap
-from raidx_fuse.pool.volume_table import ArrayVolumes
 
 PAGE = 4096
 PAGES_MAX = 14

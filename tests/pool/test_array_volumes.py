@@ -31,9 +31,9 @@ from raidx_fuse.format.configuration.volumes import (
     VolumeTable,
 )
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.pool import volume_table
+from raidx_fuse.pool import array_volumes
+from raidx_fuse.pool.array_volumes import ArrayVolumes, open_volumes
 from raidx_fuse.pool.volume import Volume
-from raidx_fuse.pool.volume_table import ArrayVolumes, open_volumes
 from tests.support.arrays import Rig
 from tests.support.growing import ram_of
 from tests.support.reasons import because
@@ -271,7 +271,7 @@ def test_a_volume_in_use_is_neither_deleted_nor_shrunk() -> None:
         await volumes.resize(volume, 8 * PAGE)  # that is possible
         async with trio.open_nursery() as nursery:  # the last close is reported a moment later
             nursery.start_soon(volumes.delete, volume)
-            await trio.sleep(volume_table.CLOSING_S / 2)
+            await trio.sleep(array_volumes.CLOSING_S / 2)
             volume.opened = 0
         assert shown.names == set()
 

@@ -18,7 +18,7 @@ from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
 from raidx_fuse.members.unreadable import PAGE_BYTES, pages_in
 from raidx_fuse.store.buffers import Arena, Bytes
-from raidx_fuse.store.member_io import MemberRead, join
+from raidx_fuse.store.io_tuples import MemberRead, join
 from raidx_fuse.store.xor import xor_into
 
 

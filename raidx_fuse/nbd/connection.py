@@ -42,8 +42,8 @@ from raidx_fuse.loop.busy_poll import BusyPoll
 from raidx_fuse.members.nbd.protocol.server import Pieces, Request, Server
 from raidx_fuse.members.nbd.protocol.wire import Command, ProtocolError
 from raidx_fuse.nbd.budget import Budget
-from raidx_fuse.nbd.exports import RequestHandler
 from raidx_fuse.nbd.pipe import ClientPipe
+from raidx_fuse.nbd.requests import RequestHandler
 from raidx_fuse.pool.volume import Volume
 
 RUNNING_MAX = 64
