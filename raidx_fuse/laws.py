@@ -38,7 +38,7 @@ class Law(Enum):
     ONCE = "an operation of a member ends once"
     REACHED = "a round of superblocks reaches no member that is excluded"
     EVENTS = "no superblock is replaced by an older configuration"
-    # stripes: engine/changed_regions.py, engine/stripe_locks.py, store/dirty_bitmap.py
+    # stripes: engine/changed_regions.py, store/stripe_locks.py, store/dirty_bitmap.py
     NOTED = "no home place changes in a stripe that is not noted while a member is absent"
     LOCKED = "no stripe changes but under its lock"
     ORDER = "stripe locks are taken in rising order"

@@ -113,7 +113,7 @@ MAY_READ_MEMBERS = {
     "engine.write.write": "has them mended before",
     "jobs.strips": "its jobs mend before, or leave the chains out",
     "jobs.tuner.measure": "measures elsewhere",
-    "journal.append": "reads the log, which has no such pages",
+    "journal.ring": "reads the log, which has no such pages",
     "journal.recovery": "plans by stripe_parity",
     "journal.unsettled": "plans by stripe_parity",
 }

@@ -11,7 +11,6 @@ from raidx_fuse.engine.chunk_cache import ChunkCache, address_of
 from raidx_fuse.engine.gate import Gate
 from raidx_fuse.engine.growth_position import GrowthPosition
 from raidx_fuse.engine.parity_policies import Policies
-from raidx_fuse.engine.stripe_locks import StripeLocks
 from raidx_fuse.engine.traffic import Traffic
 from raidx_fuse.engine.zeros import Zeros
 from raidx_fuse.errors import UnrecoverableError
@@ -122,19 +121,21 @@ class ArrayContext:
         self.journal = journal
         self.unflushed_writes = UnflushedWrites()
         member_set.flush_observers.append(self.unflushed_writes)
-        self.locks = StripeLocks(member_set.laws)
+        self.locks = journal.locks
         self.gate = Gate("the array", member_set.laws)
         self.changes = ChangedRegions(member_set, layout, dirty, lambda: journal.ring.stripes)
-        journal.connect(
-            self.locks, self._take_mark, self.changes.before_places, self.changes.note_degraded
-        )
         self.arenas = ArenaPool()
         clock = member_set.clock
         self.traffic = Traffic(clock, counter_of(layout, member_set.queues, clock))
         self.policies = Policies(
             self._role, lambda: member_set.queues, clock, self.traffic.count_plan
         )
-        journal.unsettled.choose_by(self.policies)
+        journal.connect(
+            self._take_mark,
+            self.changes.before_places,
+            self.changes.note_degraded,
+            self.policies,
+        )
         self.zeros = Zeros(member_set, dirty)
         self.cache: ChunkCache | None = None  # None: switched off
         self.bad_chunks = LostChunks()

@@ -22,8 +22,8 @@ then continue in tasks of their own.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any, Generic, TypeVar
 
 import trio
 
@@ -65,20 +65,6 @@ class Deferral:
         """Return whether a handler has written since the last call."""
         wrote, self.wrote = self.wrote, False
         return wrote
-
-
-class LocksOfStripes(Protocol):
-    """The operations on the array's stripe locks that the log needs while a batch is late."""
-
-    def take_free(self, stripes: Iterable[Stripe]) -> list[Stripe]:
-        """Lock those of *stripes* that are free, without waiting; return the locked ones."""
-        ...
-
-    def release_all(self, stripes: Iterable[Stripe]) -> None:
-        """Release the locks of *stripes*."""
-
-    def require_held(self, stripes: Iterable[Stripe]) -> None:
-        """Raise LawError unless the locks of *stripes* are held."""
 
 
 class CommitBatch:

@@ -263,10 +263,6 @@ class Unsettled:
             total = min(total, self._code_bytes + 2 * len(parts) * self._code_entries_bytes)
         return total + ALONE_BYTES
 
-    def choose_by(self, chooser: Chooser) -> None:
-        """Let *chooser* decide by which plan a parity is computed."""
-        self.chooser = chooser
-
     def note(self, stripe: Stripe, sequence: int, parts: Sequence[Part], space_bytes: int) -> None:
         """Note that record *sequence* has new data *parts* of *stripe*, now in the overlay.
 

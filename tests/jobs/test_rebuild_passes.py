@@ -304,7 +304,7 @@ async def test_a_write_that_waits_while_another_member_takes_a_role_is_planned_a
             await until(lambda: fault.hits)  # it is planned, for the member of now
             monkeypatch.setattr(journal, "place", late)
             nursery.start_soon(taken, rig)
-            await until(lambda: journal.is_gated)
+            await until(lambda: journal.gate is not None)
             fault.lift()
             await trio.sleep(1)
             assert not context.member_set.role_epoch

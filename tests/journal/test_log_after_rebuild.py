@@ -7,7 +7,7 @@ import random
 import pytest
 
 from raidx_fuse.errors import AssemblyError
-from raidx_fuse.journal.append import TURN_BYTES
+from raidx_fuse.journal.ring import TURN_BYTES
 from tests.support.spy import Touch, fill, restarted, spying
 
 PAGE = 4096

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raidx_fuse.journal.append import TURN_BYTES, LogMembers
+from raidx_fuse.journal.ring import TURN_BYTES, LogMembers
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
 from raidx_fuse.lab.loads.request import block_of
 

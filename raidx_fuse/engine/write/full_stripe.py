@@ -290,7 +290,7 @@ class StripeEnd:
         context = self.context
         journal, overlay = context.journal, context.journal.overlay
         if (
-            journal.is_gated
+            journal.gate is not None
             or stripe in context.locks.held
             or not context.dirty_bitmap.touch(stripe)
         ):

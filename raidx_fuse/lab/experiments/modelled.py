@@ -40,7 +40,6 @@ import trio
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.growth_position import LIVE, SURROGATE
-from raidx_fuse.engine.stripe_locks import StripeLocks
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.configuration.volumes import Extent
 from raidx_fuse.format.create import create_array
@@ -57,6 +56,7 @@ from raidx_fuse.members.simulated.virtual_time import sleep, sleep_until
 from raidx_fuse.members.spec import parse_spec
 from raidx_fuse.store.buffers import ZEROS
 from raidx_fuse.store.queue import MemberQueue
+from raidx_fuse.store.stripe_locks import StripeLocks
 
 MEMBER_BYTES = 8 << 30
 REBUILD_BEGINS_S = 5.0

@@ -19,7 +19,6 @@ from tests.crash.mutants.mutant import (
     Mutant,
 )
 
-APPEND = "raidx_fuse/journal/append.py"
 CHANGES = "raidx_fuse/engine/changed_regions.py"
 GATE = "raidx_fuse/engine/gate.py"
 DIRTY = "raidx_fuse/store/dirty_bitmap.py"
@@ -79,7 +78,7 @@ MUTANTS = (
     # a commit meets a checkpoint, or another commit
     Mutant(
         "parity-of-a-small-write-not-in-the-layer",
-        APPEND,
+        JOURNAL,
         "        else:\n            unsettled.with_parity.add(stripe)\n",
         "",
         "data without parity joins a layer that has parity of the stripe (law 2 of unsettled.py)",
@@ -126,7 +125,7 @@ MUTANTS = (
     Mutant(
         "small-write-during-a-drain",
         JOURNAL,
-        "        if self._gate is not None or self.inflight.open or self.torn is not None",
+        "        if self.gate is not None or self.inflight.open or self.torn is not None",
         "        if self.inflight.open or self.torn is not None",
         "a record is in the log that is said to be empty, as roles or places change",
         ("raid5:partial:pairs:replace:small", "raid5:partial:pairs:grow:small", *REPLACES, *GROWTH),
@@ -423,7 +422,7 @@ MUTANTS = (
         "",
         "parity is computed from a stripe that another request is changing",
         ("raid5:none:pairs:part:small", "raid5:none:pairs:scrub:small", *DISKS, *DEFERRAL),
-        ("tests/engine/test_stripe_locks.py",),
+        ("tests/store/test_stripe_locks.py",),
     ),
     Mutant(
         "small-write-behind-a-position-that-is-not-durable",

@@ -19,9 +19,7 @@ QUEUE = "raidx_fuse/store/queue.py"
 PAGESTORE = "raidx_fuse/store/page_store.py"
 DIRTY = "raidx_fuse/store/dirty_bitmap.py"
 RING = "raidx_fuse/journal/ring.py"
-APPEND = "raidx_fuse/journal/append.py"
 JOURNAL = "raidx_fuse/journal/journal.py"
-LOG_MEMBERS = "raidx_fuse/journal/append.py"
 RECOVERY = "raidx_fuse/journal/recovery.py"
 RESYNC = "raidx_fuse/jobs/resync.py"
 ROUND = "raidx_fuse/format/superblock.py"
@@ -82,7 +80,7 @@ LATE = (
     ),
     Mutant(
         "record-taken-back-and-not-wiped",
-        APPEND,
+        JOURNAL,
         "        self._taken_back.append((offset, record[:SECTOR_BYTES]))\n",
         "",
         "a record that nobody was told of is replayed when the next one begins elsewhere",
@@ -91,7 +89,7 @@ LATE = (
     ),
     Mutant(
         "records-behind-one-that-was-taken-back-stay",
-        APPEND,
+        JOURNAL,
         "(self._owed or sequence >= self.ring.next_sequence):",
         "self._owed:",
         "what is acknowledged lies behind the end of the log",
@@ -109,7 +107,7 @@ LATE = (
     ),
     Mutant(
         "next-record-before-the-zeros-are-durable",
-        APPEND,
+        JOURNAL,
         "            await self.member_set.flush()\n            self._owed",
         "            self._owed",
         "a cut leaves a record that was taken back where the next one is missing",
@@ -118,7 +116,7 @@ LATE = (
     ),
     Mutant(
         "late-record-not-written-again",
-        APPEND,
+        JOURNAL,
         "await self.member_set.write([*self._owed, *wiped])",
         "await self.member_set.write(wiped)",
         "what readers have seen is in no log, and goes to its place",
@@ -233,7 +231,7 @@ BELIEVED = (
     ),
     Mutant(
         "next-holders-not-named-before-their-records",
-        APPEND,
+        JOURNAL,
         "            await self.ring.believe_also(holders)\n            await "
         "self.member_set.flush()",
         "            pass",
@@ -243,7 +241,7 @@ BELIEVED = (
     ),
     Mutant(
         "next-holders-named-alone",
-        APPEND,
+        JOURNAL,
         "            await self.ring.believe_also(holders)",
         "            await self.ring.believe_also(())",
         "the older head page counts after a cut, and names others",
@@ -252,7 +250,7 @@ BELIEVED = (
     ),
     Mutant(
         "record-taken-back-wiped-on-those-whose-turn-it-is",
-        APPEND,
+        JOURNAL,
         "                for role in self.log_members.roles\n",
         "                for role in self.log_members.at(offset)\n",
         "a record that was taken back lies on a member that has no turn any more",
@@ -261,7 +259,7 @@ BELIEVED = (
     ),
     Mutant(
         "log-on-a-role-that-is-leaving",
-        LOG_MEMBERS,
+        RING,
         "tuple([role for role in whole if role != self._leaving])",
         "tuple(whole)",
         "a record lies on a member that is released",

@@ -18,7 +18,6 @@ from tests.crash.mutants.mutant import (
 
 JOURNAL = "raidx_fuse/journal/journal.py"
 RING = "raidx_fuse/journal/ring.py"
-LOG_WRITER = "raidx_fuse/journal/append.py"
 INFLIGHT = "raidx_fuse/journal/ring.py"
 BEGUN = "raidx_fuse/engine/write/pending.py"
 ORDER = (
@@ -177,7 +176,7 @@ COMMITTING = (
     ),
     Mutant(
         "stripe-of-a-small-record-not-held",
-        LOG_WRITER,
+        JOURNAL,
         "        stripes[stripe] = sequence\n",
         "",
         "a write past the log is undone by the older record (law 3)",
@@ -195,7 +194,7 @@ COMMITTING = (
     ),
     Mutant(
         "log-on-as-many-members-as-may-be-lost",
-        "raidx_fuse/journal/append.py",
+        RING,
         "min(self._member_set.layout.code.tolerance + 1, len(roles))",
         "min(max(1, self._member_set.layout.code.tolerance), len(roles))",
         "the members lost in the cut take the log along",
@@ -204,7 +203,7 @@ COMMITTING = (
     ),
     Mutant(
         "behind-a-record-that-no-member-has",
-        LOG_WRITER,
+        JOURNAL,
         "(self._owed or sequence >= self.ring.next_sequence):",
         "sequence >= self.ring.next_sequence:",
         "acknowledged, though a replay ends before it",
@@ -213,8 +212,8 @@ COMMITTING = (
     ),
     Mutant(
         "late-record-leaves-its-stripes-free",
-        LOG_WRITER,
-        "batch.locked = locks.take_free(batch.stripes) if locks is not None else ()",
+        JOURNAL,
+        "batch.locked = self.locks.take_free(batch.stripes)",
         "batch.locked = ()",
         "others change, past the log, what it still lacks",
         DEFERRAL,
@@ -292,7 +291,7 @@ SPACE = (
     ),
     Mutant(
         "new-epoch-used-before-it-is-durable",
-        LOG_WRITER,
+        JOURNAL,
         "        await self.ring.begin(epoch, self.mark)\n        await self.member_set.flush()",
         "        await self.ring.begin(epoch, self.mark)",
         "after a cut the records of the new epoch do not count, or old ones count again",

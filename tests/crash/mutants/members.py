@@ -16,7 +16,7 @@ REBUILD_TESTS = (
     "tests/crash/test_moments.py",
 )
 PASSES = ("tests/jobs/test_rebuild_passes.py",)
-WRITES = ("tests/engine/test_stripe_locks.py", "tests/array/test_state_machine.py")
+WRITES = ("tests/store/test_stripe_locks.py", "tests/array/test_state_machine.py")
 
 # The end of a rebuild: the log moves to the member, then the superblocks call it active.
 LOG_MOVES = (

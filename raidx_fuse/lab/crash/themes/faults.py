@@ -5,7 +5,7 @@ caller has got an error by then, and may have written the same range again. The 
 kept, whether the array could do without the member or not.
 
 Where no member can be spared, a record that is refused ends writes in errors, though some members
-may have it. The log must go on as soon as its members do (journal/append.py), and what is written
+may have it. The log must go on as soon as its members do (journal/journal.py), and what is written
 then must be kept.
 
 Errors inside operations: at a drawn operation one flush, or one write to a superblock, a page, a

@@ -5,7 +5,7 @@ stripes in ascending order, which rules out deadlock. Reads of healthy cells tak
 free lock is one dict insertion (0.1 us), so a request that never suspends pays no more.
 
 The array changes its shape while no lock is held (`free`); meanwhile requests and jobs wait at the
-gate of its layout (gate.py).
+gate of its layout (engine/gate.py).
 """
 
 from __future__ import annotations

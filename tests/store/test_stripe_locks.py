@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from raidx_fuse.engine.stripe_locks import StripeLocks
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.store.stripe_locks import StripeLocks
 from tests.support.spy import spying
 
 CHUNK = 4096
