@@ -39,7 +39,7 @@ from raidx_fuse.format.log_record import (
 from raidx_fuse.format.regions import COUNTER_MAX, SECTOR_BYTES
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.ring import Tail
-from raidx_fuse.journal.stripe_parity import Bands, Part, Reads, Reconstruct, StripeParity
+from raidx_fuse.journal.stripe_parity import Bands, Part, Reads, StripeParity
 from raidx_fuse.layouts.numbers import (
     CellIndex,
     Chunk,
@@ -341,9 +341,7 @@ class ParityReplay:
             roles = np.full_like(bands.lows, cell)
             return newest.contents(newest.current, roles, bands.lows, bands.size_bytes)
 
-        blocks = await self._parity.compute(
-            [(stripe, list(parts))], content, self._read, Reconstruct()
-        )
+        blocks = await self._parity.compute([(stripe, list(parts))], content, self._read)
         for _, role, offset, data in waiting:
             self.overlay.put(role, offset, data)
         places = self._parities.setdefault(stripe, [])

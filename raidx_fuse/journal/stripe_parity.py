@@ -26,7 +26,7 @@ from raidx_fuse.layouts.planning.stripe_plan import (
     unwritten_cells,
     write_plans,
 )
-from raidx_fuse.store.buffers import Bytes, Scratch
+from raidx_fuse.store.buffers import Arena, ArenaPool, Bytes
 from raidx_fuse.store.io_tuples import MemberLostError
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.written_map import WrittenMap
@@ -82,21 +82,6 @@ class Chooser(Protocol):
         """Count that *plan* is carried out for *bands*."""
 
 
-class Reconstruct:
-    """Chooses reconstruct-write if it is possible: it does not need the parity as it was."""
-
-    def fixed(self, plans: Plans) -> BandPlan | None:
-        rmw, rcw = plans
-        return rcw or rmw
-
-    def choose(self, plans: Plans, stripe: Stripe) -> BandPlan:
-        """Not asked: `fixed` has the choice."""
-        raise AssertionError(f"write_plans gives at least one plan, not {plans} for {stripe}")
-
-    def count(self, plan: BandPlan, bands: int) -> None:
-        """Count nothing."""
-
-
 class Bands(NamedTuple):
     """Ranges of one size at equal bytes of their cells: *stripes*, and the first byte of each."""
 
@@ -146,21 +131,22 @@ class StripeParity:
     def __init__(self, member_set: MemberSet, written: WrittenMap) -> None:
         self.member_set = member_set
         self.written = written
-        self._scratch = Scratch()
-        # (stripe, first byte, end byte) -> cells that count as zero there: nothing gives them back
+        self._pool = ArenaPool()
+        self._arenas: list[Arena] = []  # of the last call, whose blocks lie in them
 
     async def compute(
         self,
         stripes: Sequence[tuple[Stripe, Sequence[Part]]],
         content: Content,
         read: Read,
-        chooser: Chooser,
+        chooser: Chooser | None = None,
     ) -> list[ParityBlock]:
         """Return the parities of *stripes* after their parts got new *content*.
 
-        *read* reads the cells as they are before. Bands with the same plan and size are computed
-        together. The contents of the blocks are valid until the next call. Raises MemberError, or
-        UnrecoverableError if the code cannot give back what a plan needs.
+        *read* reads the cells as they are before. Without a *chooser* reconstruct-write is the plan
+        where it is possible: it does not need the parity as it was. Bands with the same plan and
+        size are computed together. The contents of the blocks are valid until the next call. Raises
+        MemberError, or UnrecoverableError if the code cannot give back what a plan needs.
         """
         given_up: GivenUp = {}
         while True:
@@ -169,24 +155,30 @@ class StripeParity:
             except _HopelessError as error:
                 await self._give_up(error, given_up)
                 continue
-            scratch, self._scratch = self._scratch, Scratch()
-            scratch.clear()
+            for arena in self._arenas:
+                self._pool.put(arena)
+            self._arenas = []
+            arenas: list[Arena] = []
             reads: Reads = defaultdict(list)
             for group in groups:
-                group.add_reads(reads, scratch)
+                arenas += group.add_reads(reads, self._pool)
             for of_role in reads.values():
                 of_role.sort(key=_offset_of)
             try:
                 await read(reads)
             except MemberLostError:
                 continue  # plan again without that member, which may still fill its buffers
-            self._scratch = scratch
-            for group in groups:
-                chooser.count(group.plan, len(group.stripes))
+            self._arenas = arenas
+            if chooser is not None:
+                for group in groups:
+                    chooser.count(group.plan, len(group.stripes))
             return [block for group in groups for block in group.parities(content)]
 
     def _group(
-        self, wanted: Sequence[tuple[Stripe, Sequence[Part]]], chooser: Chooser, given_up: GivenUp
+        self,
+        wanted: Sequence[tuple[Stripe, Sequence[Part]]],
+        chooser: Chooser | None,
+        given_up: GivenUp,
     ) -> Collection[BandGroup]:
         """Plan the bands of the *wanted* stripes; return them by plan and size."""
         member_set = self.member_set
@@ -227,11 +219,14 @@ class StripeParity:
                     known = kinds[kind] = (found, None), found
                 if known is None:
                     try:
-                        plans = write_plans(code, touched, lost, zeros)
+                        rmw, rcw = plans = write_plans(code, touched, lost, zeros)
                     except Unrecoverable as error:
                         raise _unrecoverable(stripe) from error
-                    known = kinds[kind] = plans, chooser.fixed(plans)
-                plan = known[1] or chooser.choose(known[0], stripe)
+                    known = kinds[kind] = plans, chooser.fixed(plans) if chooser else rcw or rmw
+                plan = known[1]
+                if plan is None:
+                    assert chooser is not None, "write_plans gives at least one plan"
+                    plan = chooser.choose(known[0], stripe)
                 if not plan.outputs:
                     continue
                 key = id(plan), high - low, zeroed  # *kinds* keeps the plan
@@ -331,16 +326,19 @@ class BandGroup:
             places = self._places[cell] = Places(roles, offsets)
         return places
 
-    def add_reads(self, reads: Reads, scratch: Scratch) -> None:
-        """Add what the plan reads to *reads*, into memory of *scratch*."""
-        size = self.size_bytes
+    def add_reads(self, reads: Reads, pool: ArenaPool) -> list[Arena]:
+        """Add what the plan reads to *reads*; return the arenas of *pool* that it is read into."""
+        size, count, arenas = self.size_bytes, len(self.stripes), []
         for cell in self.plan.reads:
-            self._old[cell], slots = scratch.take(len(self.stripes), size)
-            places = self.places(cell)
-            for role, offset, slot in zip(
-                places.roles.tolist(), places.offsets.tolist(), slots, strict=True
+            arena = pool.get(count * size)
+            arenas.append(arena)
+            _, self._old[cell] = arena.take(0, count * size)
+            places, slots = self.places(cell), arena.slots(size, count)
+            for role, offset, (slot, _) in zip(
+                places.roles.tolist(), places.offsets.tolist(), slots, strict=False
             ):
-                reads[role].append((offset, slot, size))
+                reads[role].append((offset, [slot], size))
+        return arenas
 
     def parities(self, content: Content) -> Iterator[ParityBlock]:
         """Compute and yield the parities from what was read and the new *content*.

@@ -48,7 +48,6 @@ from raidx_fuse.journal.stripe_parity import (
     Part,
     Places,
     Reads,
-    Reconstruct,
     StripeParity,
 )
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
@@ -171,7 +170,7 @@ class Unsettled:
     ) -> None:
         self.current: NewLayer = {}
         self.frozen: NewLayer = {}
-        self.chooser: Chooser = Reconstruct()
+        self.chooser: Chooser | None = None
         self.before_parity: Callable[[Iterable[Stripe]], None] = lambda _stripes: None
         self.parity = StripeParity(member_set, written)
         self._log = log
@@ -385,12 +384,8 @@ class Unsettled:
         def content(_cell: CellIndex, bands: Bands, places: Places) -> Sequence[Any]:
             return overlay.contents(pages, *places, bands.size_bytes)
 
-        blocks = await self.parity.compute(
-            [(stripe, layer[stripe].parts) for stripe in stripes],
-            content,
-            read,
-            self.chooser,
-        )
+        wanted = [(stripe, layer[stripe].parts) for stripe in stripes]
+        blocks = await self.parity.compute(wanted, content, read, self.chooser)
         await self.end_closed(stripes)  # the record counts as the parity of that, too
         if member_set.unpublished:
             await member_set.published()  # law 4 of journal.py
