@@ -20,7 +20,6 @@ from collections.abc import Sequence
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.read_cells import CellReader
-from raidx_fuse.engine.write.prepare import Preparer
 from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.layouts.numbers import MemberChunk, Role, Stripe, stripe_and_cell
 from raidx_fuse.layouts.placements.bundled import BundleLayout
@@ -38,7 +37,6 @@ class ChunkMover:
         self.context = context
         self.layout = layout
         self.degraded = degraded
-        self._preparer = Preparer(context)
 
     def exchange(self, one: int, other: int) -> list[Move]:
         """Return the moves by which two cells change places."""
@@ -151,10 +149,9 @@ class ChunkMover:
         writes: list[MemberIO] = []
         zero_roles = context.zeros.recorded()
         begin = context.member_set.data_offset
-        places = [(role, begin + (chunk << context.shift)) for _cell, role, chunk in moves]
-        self._preparer.reserve(places)
-        for cell, role, chunk in moves:
-            position = context.member_set.data_offset + (chunk << context.shift)
+        places = [(role, begin + chunk * size) for _cell, role, chunk in moves]
+        context.member_set.reserve_chunks(places)
+        for (cell, role, chunk), (_role, position) in zip(moves, places, strict=True):
             context.journal.chunk_table.reserve(role, chunk)
             bundle, column = stripe_and_cell(cell, layout.length)
             if not context.unwritten_cells(bundle) >> column & 1:

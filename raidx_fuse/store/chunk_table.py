@@ -30,7 +30,7 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from raidx_fuse.errors import AssemblyError, MemberError, Reason, no_space
+from raidx_fuse.errors import AssemblyError, MemberError, Reason
 from raidx_fuse.format.assemble import Assembly
 from raidx_fuse.format.pages import LoadedPages, encode_page, erase_region, load_pages
 from raidx_fuse.format.regions import PAGE_SLOTS, PageRegion
@@ -395,8 +395,7 @@ class ChunkTable:
 
     def redo(self, moves: Sequence[Move]) -> None:
         """Note *moves* that the replay of the log found, in the order of their records."""
-        for cell, role, chunk in moves:
-            self._redone[cell] = (role, chunk)
+        self._redone.update({cell: (role, chunk) for cell, role, chunk in moves})
 
     def recover(self) -> None:
         """Build the table from the members' shares and the replayed moves.
@@ -504,16 +503,9 @@ class ChunkTable:
 
         Raises NoSpaceError if the host has none.
         """
-        queue = self.member_set.queues[role]
-        if queue is not None:
-            offset = self._regions[role].slot_offset(chunk // PAGE_ENTRIES, 0)
-            end = self._regions[role].slot_offset(chunk // PAGE_ENTRIES, 1)
-            try:
-                queue.member.reserve(offset, 2 * (end - offset))
-            except MemberError as error:
-                refused = no_space(error)
-                if refused is not None:
-                    raise refused from error
+        page, region = chunk // PAGE_ENTRIES, self._regions[role]
+        offset, second = region.slot_offset(page, 0), region.slot_offset(page, 1)
+        self.member_set.reserve([(role, offset, (), 2 * (second - offset))])
 
     def _cells(self, page: Page) -> Cells:
         assert self.layout is not None

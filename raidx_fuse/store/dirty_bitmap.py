@@ -18,14 +18,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
-import numpy as np
 import trio
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.loop.tasks import rest
-from raidx_fuse.store.page_store import PageStore
+from raidx_fuse.store.page_store import PageStore, put_bit, set_bits_in
 
 Finish = Callable[[Stripe], Awaitable[None]]
 
@@ -85,10 +84,8 @@ class DirtyBitmap:
         self._wanted: set[int] = set()
 
     def _set_bits(self) -> list[int]:
-        packed = np.frombuffer(self.pages.payload, np.uint8)
-        occupied = np.flatnonzero(packed)  # almost all bytes are zero: unpack only the others
-        bits = np.flatnonzero(np.unpackbits(packed[occupied], bitorder="little"))
-        found: list[int] = ((occupied[bits >> 3] << 3) + (bits & 7)).tolist()
+        payload = self.pages.payload
+        found: list[int] = set_bits_in(payload, 0, len(payload) * 8).tolist()
         return found
 
     def has_room_for(self, stripes: int) -> bool:
@@ -331,12 +328,8 @@ class DirtyBitmap:
             await self._save(clear)
 
     def _put(self, regions: set[int], value: bool) -> None:
-        payload = self.pages.payload
         for region in regions:
-            if value:
-                payload[region >> 3] |= 1 << (region & 7)
-            else:
-                payload[region >> 3] &= ~(1 << (region & 7)) & 0xFF
+            put_bit(self.pages.payload, region, value)
 
     async def _save(self, regions: set[int]) -> None:
         page_bits = self.pages.payload_bytes * 8

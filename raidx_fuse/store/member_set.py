@@ -28,7 +28,7 @@ Laws:
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -62,6 +62,7 @@ from raidx_fuse.store.io_tuples import (
     MemberIO,
     MemberLostError,
     MemberRead,
+    join,
 )
 from raidx_fuse.store.overlay import Overlay
 from raidx_fuse.store.queue import (
@@ -329,7 +330,7 @@ class MemberSet:
         if frozen and self.overlay.frozen:
             for role, of_role in reads.items():
                 for offset, (buffer,), _size in of_role:
-                    self.overlay.patch_frozen(role, offset, buffer)
+                    self.overlay.patch_by(self.overlay.frozen, role, offset, buffer)
 
     def lend(self, role: Role, offset: int, size: int, share: float) -> memoryview | None:
         """Return a RAM member's own memory of a range, or None if that is not its newest content.
@@ -475,6 +476,30 @@ class MemberSet:
             pending.append(Operation(queue, WRITE, offset, buffers, size, background))
         if pending:
             self._blame_all(await self._wait(pending))
+
+    def reserve_chunks(self, places: Sequence[tuple[Role, int]]) -> None:
+        """Reserve space for chunks at *places* (role, byte offset), as `reserve` does."""
+        size = self.layout.chunk_bytes
+        self.reserve(join([(role, position, (), size) for role, position in places]))
+
+    def reserve(self, writes: Iterable[MemberIO]) -> None:
+        """Reserve space on the host for *writes* before any of them.
+
+        A sparse member on a full disk then refuses the whole change, and no stripe is left half
+        written. Raises NoSpaceError.
+        """
+        for role, position, _buffers, length in writes:
+            queue = self.queues[role]
+            if queue is not None:
+                try:
+                    queue.member.reserve(position, length)
+                    self.hosts.note_taken(queue.member.path)
+                except MemberError as error:
+                    refused = no_space(error)
+                    # other errors: the write itself will meet them and exclude the member
+                    if refused is not None:
+                        self.hosts.note_refused(error, length)
+                        raise refused from error
 
     async def punch(self, role: Role, offset: int, size: int) -> bool:
         """Punch a hole: the range reads as zero and needs no host space.

@@ -191,16 +191,17 @@ class Overlay:
                 self._lay(memoryview(buffers[0]), offset, key, self.current[key])
             return
         for buffer in buffers:
-            length = len(buffer)
-            keys = range(_key(role, offset), _key(role, offset + length - 1) + 1)
             for pages in (self.frozen, self.current):
-                if not pages:
-                    continue
-                for key in keys:
-                    known = pages.get(key)
-                    if known is not None:
-                        self._lay(memoryview(buffer), offset, key, known)
-            offset += length
+                self.patch_by(pages, role, offset, memoryview(buffer))
+            offset += len(buffer)
+
+    def patch_by(self, pages: Pages, role: Role, offset: int, buffer: memoryview) -> None:
+        """Copy the content of the layer *pages* over *buffer*, read from the member at *offset*."""
+        if pages:
+            for key in range(_key(role, offset), _key(role, offset + len(buffer) - 1) + 1):
+                known = pages.get(key)
+                if known is not None:
+                    self._lay(buffer, offset, key, known)
 
     @staticmethod
     def _lay(target: memoryview, offset: int, key: int, known: Any) -> None:
@@ -233,15 +234,6 @@ class Overlay:
                 return found
         places = zip(roles.tolist(), offsets.tolist(), strict=True)
         return [self.content(pages, role, offset, size) for role, offset in places]
-
-    def patch_frozen(self, role: Role, offset: int, buffer: memoryview) -> None:
-        """Copy the content of the frozen layer over *buffer*, read from the member at *offset*."""
-        frozen = self.frozen
-        if frozen:
-            for key in range(_key(role, offset), _key(role, offset + len(buffer) - 1) + 1):
-                known = frozen.get(key)
-                if known is not None:
-                    self._lay(buffer, offset, key, known)
 
     def drop(self, role: Role, offset: int, length: int) -> None:
         """Remove whole pages from *current*: newer content is at their home place."""

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import trio
+from numpy.typing import NDArray
 
 from raidx_fuse.errors import AssemblyError, MemberError, Reason
 from raidx_fuse.format.pages import PAYLOAD_BYTES, encode_page, load_pages, nothing_loaded
 from raidx_fuse.format.regions import page_count
 from raidx_fuse.layouts.numbers import Role, by_role
 from raidx_fuse.members.base import Member
-from raidx_fuse.store.buffers import extend_zeroed, zeroed
+from raidx_fuse.store.buffers import Zeroed, extend_zeroed, zeroed
 from raidx_fuse.store.io_tuples import MemberIO
 from raidx_fuse.store.member_set import MemberSet
 
@@ -236,6 +237,22 @@ class PageStore:
             self._durable[page] = self.generations[page]
         self._loose -= self._flushing - self._saved_since
         self._flushing = frozenset()
+
+
+def set_bits_in(bits: Zeroed, first: int, end: int) -> NDArray[np.int64]:
+    """Return which of the bits *first* .. *end* - 1 of *bits* are set, in ascending order."""
+    packed = np.frombuffer(bits, np.uint8)[first >> 3 : (end + 7) >> 3]
+    occupied = np.flatnonzero(packed)  # most bytes of a large map are zero: skip them
+    found = np.flatnonzero(np.unpackbits(packed[occupied], bitorder="little"))
+    numbers: NDArray[np.int64] = (occupied[found >> 3] << 3) + (found & 7) + (first & ~7)
+    return numbers[(numbers >= first) & (numbers < end)]
+
+
+def put_bit(bits: Zeroed, number: int, value: bool) -> None:
+    if value:
+        bits[number >> 3] |= 1 << (number & 7)
+    else:
+        bits[number >> 3] &= ~(1 << (number & 7)) & 0xFF
 
 
 async def load_page_store(member_set: MemberSet, kind: str, bits: int) -> PageStore:

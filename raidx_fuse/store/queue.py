@@ -43,6 +43,8 @@ READ, WRITE, FLUSH, PUNCH, CHECK = "read", "write", "flush", "punch", "check"
 EWMA_WEIGHT = 0.1  # of the newest service time in the moving average
 _FAILED_KEPT = 16
 UNKNOWN_S = 1e3  # treats an unmeasured member as slow, so that measured copies are tried first
+GONE = errno.ENODEV, "member was removed"
+BARRED = errno.EIO, "an earlier write there got no answer and may still land"
 
 
 def service_weight(count: int) -> float:
@@ -125,19 +127,7 @@ class Operation:
         else:
             await member.flush()
 
-    def timed_out(self, timeout_s: float) -> MemberError:
-        """Return the error for no answer within *timeout_s* (ETIMEDOUT)."""
-        return self._refusal(errno.ETIMEDOUT, f"no answer within {timeout_s:g} s")
-
-    def barred(self) -> MemberError:
-        """Return the error for an overlap with an overdue write (EIO)."""
-        return self._refusal(errno.EIO, "an earlier write there got no answer and may still land")
-
-    def gone(self) -> MemberError:
-        """Return the error for a closed queue (ENODEV)."""
-        return self._refusal(errno.ENODEV, "member was removed")
-
-    def _refusal(self, number: int, why: str) -> MemberError:
+    def refusal(self, number: int, why: str) -> MemberError:
         return MemberError(self.queue.member.path, self.kind, self.offset, number, why)
 
 
@@ -386,10 +376,10 @@ class MemberQueue:
         if self.on_change is not None:
             self.on_change(operation.submitted_s)
         if self.closed:
-            self._finish(operation, operation.gone())
+            self._finish(operation, operation.refusal(*GONE))
             return
         if self._wary and self._is_barred(operation):
-            self._finish(operation, operation.barred())
+            self._finish(operation, operation.refusal(*BARRED))
             return
         begins = self.member.begins
         if begins and not (self._foreground or self._is_full()):
@@ -407,10 +397,6 @@ class MemberQueue:
             self._workers += 1
             self._nursery.start_soon(self._work)
 
-    def _have_worker(self) -> None:
-        if not self._workers:
-            self._wake_worker()
-
     def _is_full(self) -> bool:
         return len(self._running) + self._hanging >= self._depth
 
@@ -423,7 +409,8 @@ class MemberQueue:
         self._running.add(operation)
         done = partial(self._ended, operation)
         if self.member.begin(is_write, operation.offset, operation.buffers, done):
-            self._have_worker()
+            if not self._workers:
+                self._wake_worker()
             return True
         self._running.discard(operation)
         return False
@@ -471,14 +458,15 @@ class MemberQueue:
         all workers, those that have waited for a worker as long end, too.
         """
         limit = self.clock() - timeout_s
+        late = errno.ETIMEDOUT, f"no answer within {timeout_s:g} s"
         stuck = [op for op in self._running if op.started_s < limit]
         for operation in stuck:
-            self._give_up(operation, operation.timed_out(timeout_s))
+            self._give_up(operation, operation.refusal(*late))
         if self._hanging >= self._depth:
             for waiting in (self._foreground, self._background):
                 for operation in [op for op in waiting if op.submitted_s < limit]:
                     waiting.remove(operation)
-                    self._finish(operation, operation.timed_out(timeout_s))
+                    self._finish(operation, operation.refusal(*late))
                     stuck.append(operation)
         return stuck
 
@@ -498,11 +486,11 @@ class MemberQueue:
         """
         self.closed = True
         for operation in list(self._running):
-            self._give_up(operation, operation.gone())
+            self._give_up(operation, operation.refusal(*GONE))
         for waiting in (self._foreground, self._background):
             while waiting:
                 operation = waiting.popleft()
-                self._finish(operation, operation.gone())
+                self._finish(operation, operation.refusal(*GONE))
         while self._idle:
             trio.lowlevel.reschedule(self._idle.pop())
 
@@ -608,14 +596,14 @@ class MemberQueue:
                 await trio.lowlevel.wait_task_rescheduled(abort)
                 continue
             if self._wary and self._is_barred(operation):  # given up while this one waited
-                self._finish(operation, operation.barred())
+                self._finish(operation, operation.refusal(*BARRED))
                 continue
             self._running.add(operation)
             try:
                 error = await self._try_twice(operation)
             except BaseException:  # cancelled: end the operation, so that its requester wakes
                 if not operation.abandoned:
-                    self._finish(operation, operation.gone())
+                    self._finish(operation, operation.refusal(*GONE))
                 raise
             if operation.abandoned:
                 self._came_back(operation)

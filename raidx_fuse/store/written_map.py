@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from raidx_fuse.layouts.numbers import Chunk, Stripe, cell_range, stripe_range
 from raidx_fuse.layouts.placements.layout import Layout
-from raidx_fuse.store.buffers import Zeroed
-from raidx_fuse.store.page_store import PageStore
+from raidx_fuse.store.page_store import PageStore, put_bit, set_bits_in
 
 SCAN_CHUNKS = 1 << 20  # how much of the map one step of a scan unpacks
 
@@ -83,7 +82,7 @@ class WrittenMap:
         for chunk in chunks:
             self._logged.setdefault(chunk, self.is_written(chunk))
             self._unsaved.add(chunk // page_bits)
-            _put_bit(self.bits, chunk, written)
+            put_bit(self.bits, chunk, written)
 
     def forget_beyond(self) -> None:
         """Clear the bits of chunks that the image does not have; the next checkpoint saves it.
@@ -93,7 +92,7 @@ class WrittenMap:
         end = self.chunks
         beyond = np.frombuffer(self.bits, np.uint8)[end >> 3 :]
         if beyond.any():
-            self.clear_bits(self._written_in(end, len(self.bits) * 8).tolist())
+            self.clear_bits(set_bits_in(self.bits, end, len(self.bits) * 8).tolist())
 
     async def mark(self, chunks: Sequence[int], unwritten: Sequence[int] = ()) -> None:
         """Set the bits of *chunks*, clear those of *unwritten*, and save their pages (not flushed).
@@ -105,7 +104,7 @@ class WrittenMap:
             for chunk in changed:
                 self._logged.pop(chunk, None)
                 self._taken.pop(chunk, None)
-                _put_bit(self.bits, chunk, written)
+                put_bit(self.bits, chunk, written)
         pages = sorted({chunk // page_bits for chunk in (*chunks, *unwritten)})
         await self.pages.save_as(pages, self._without_logged)
 
@@ -132,22 +131,14 @@ class WrittenMap:
         for before in (self._logged, self._taken):  # what was taken is older: its word is the last
             for chunk, written in before.items():
                 if 0 <= chunk - first < len(content) * 8:
-                    _put_bit(content, chunk - first, written)
+                    put_bit(content, chunk - first, written)
         return bytes(content)
 
     # -- scans ---------------------------------------------------------------------------------
 
-    def _written_in(self, first: int, end: int) -> NDArray[np.int64]:
-        """Return the written chunks among first..end-1, in ascending order."""
-        packed = np.frombuffer(self.bits, dtype=np.uint8)[first >> 3 : (end + 7) >> 3]
-        occupied = np.flatnonzero(packed)  # most bytes of a large map are zero: skip them
-        bits = np.flatnonzero(np.unpackbits(packed[occupied], bitorder="little"))
-        chunks: NDArray[np.int64] = (occupied[bits >> 3] << 3) + (bits & 7) + (first & ~7)
-        return chunks[(chunks >= first) & (chunks < end)]
-
     def runs(self, first: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the runs of written chunks among first..end-1 as (first chunk, end)."""
-        chunks = self._written_in(first, end)
+        chunks = set_bits_in(self.bits, first, end)
         if len(chunks):
             cuts = np.flatnonzero(np.diff(chunks) != 1) + 1
             for run in np.split(chunks, cuts):
@@ -175,7 +166,7 @@ class WrittenMap:
         if not layout.contiguous:
             written = self.is_written_many(layout.logical_rows(start, end))
             return start + np.flatnonzero(written.any(axis=1))
-        stripes: NDArray[np.int64] = self._written_in(start * count, end * count) // count
+        stripes = set_bits_in(self.bits, start * count, end * count) // count
         first_of_stripe = np.ones(len(stripes), np.bool_)
         np.not_equal(stripes[1:], stripes[:-1], out=first_of_stripe[1:])
         return stripes[first_of_stripe]
@@ -220,10 +211,3 @@ class WrittenMap:
             if block.any():
                 total += int(np.bitwise_count(block).sum())
         return total
-
-
-def _put_bit(bits: Zeroed, number: int, value: bool) -> None:
-    if value:
-        bits[number >> 3] |= 1 << (number & 7)
-    else:
-        bits[number >> 3] &= ~(1 << (number & 7)) & 0xFF

@@ -7,7 +7,6 @@ writes. Nothing here suspends, and nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,7 +14,6 @@ import numpy as np
 
 from raidx_fuse.engine.chunk_cache import address_of
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.errors import MemberError, no_space
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import (
@@ -29,7 +27,7 @@ from raidx_fuse.layouts.planning.stripe_plan import (
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.members.unreadable import PAGE_BYTES, Needed
 from raidx_fuse.store.buffers import Arena, Bytes, zero_buffers
-from raidx_fuse.store.io_tuples import MemberIO, MemberRead, join
+from raidx_fuse.store.io_tuples import MemberIO, MemberRead
 from raidx_fuse.store.xor import sources
 
 
@@ -344,28 +342,3 @@ class Preparer:
                 if low > at:
                     work.writes.append((role, position + at, zero_buffers(low - at), low - at))
                 at = high
-
-    def reserve(self, places: Sequence[tuple[Role, int]]) -> None:
-        """Reserve space on the host for chunks at *places* (role, byte offset) before any write.
-
-        A sparse member on a full disk then refuses the whole write, and no stripe is left half
-        written. Raises NoSpaceError.
-        """
-        size = self.context.chunk_bytes
-        self.reserve_for(join([(role, position, [], size) for role, position in places]))
-
-    def reserve_for(self, writes: Iterable[MemberIO]) -> None:
-        """Reserve space on the host for *writes*, as `reserve` does."""
-        context = self.context
-        for role, position, _buffers, length in writes:
-            queue = context.member_set.queues[role]
-            if queue is not None:
-                try:
-                    queue.member.reserve(position, length)
-                    context.member_set.hosts.note_taken(queue.member.path)
-                except MemberError as error:
-                    refused = no_space(error)
-                    # other errors: the write itself will meet them and exclude the member
-                    if refused is not None:
-                        context.member_set.hosts.note_refused(error, length)
-                        raise refused from error

@@ -419,7 +419,7 @@ class Writer:
                     continue  # nothing is written yet: plan again without that member
             for part in every:
                 if part.reserve:
-                    self._preparer.reserve(part.reserve)
+                    member_set.reserve_chunks(part.reserve)
                 for out, sources in part.xors:
                     xor_into(out, sources)
             return every, epoch

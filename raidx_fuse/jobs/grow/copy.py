@@ -27,7 +27,6 @@ import numpy as np
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.growth_position import PIGGYBACK, GrowthPosition
 from raidx_fuse.engine.read_cells import CellReader
-from raidx_fuse.engine.write.prepare import Preparer
 from raidx_fuse.errors import MemberError
 from raidx_fuse.layouts.codes.code import bits
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe
@@ -160,7 +159,6 @@ class Copier:
         self.layout = growth.layout
         self.back = back
         self.piggyback = growth.parity == PIGGYBACK
-        self._preparer = Preparer(context)
 
     async def read(self, stripes: Sequence[Stripe], cells: Sequence[CellIndex]) -> Load:
         """Read the *cells*; in piggyback mode also the parities, and add the cells to them."""
@@ -205,7 +203,7 @@ class Copier:
                 direct.append(request)
         direct = join(direct)
         for writes in (direct, *held.values()):
-            self._preparer.reserve_for(writes)
+            context.member_set.reserve(writes)
         changes = list(self._raised(load)) if self.piggyback and not self.back else []
         if changes and context.journal.mode == "none" and not held:
             await self._change_in_place(changes, direct)

@@ -28,7 +28,6 @@ import numpy as np
 import trio
 
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.engine.write.prepare import Preparer
 from raidx_fuse.errors import NoSpaceError, RaidxError
 from raidx_fuse.format.log_record import ENTRY_BYTES, RECORD_HEADER_BYTES
 from raidx_fuse.format.regions import SECTOR_BYTES
@@ -83,7 +82,6 @@ class Restripe(StallableJob):
         self._turn = False
         self._ending = False
         self._window: Window | None = None
-        self._preparer = Preparer(context)
         self._set_out()
 
     def _set_out(self) -> None:
@@ -267,7 +265,7 @@ class Restripe(StallableJob):
     async def _write(self, prepared: Prepared, window: Window, epoch: int) -> bool:
         """Write what was prepared, then commit; return False if the members changed meanwhile."""
         context = self.context
-        self._preparer.reserve(prepared.places)
+        context.member_set.reserve_chunks(prepared.places)
         if prepared.direct:
             await context.member_set.write(prepared.direct, background=True)
             await context.member_set.flush()

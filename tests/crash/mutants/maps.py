@@ -199,8 +199,8 @@ PAGED = (
     Mutant(
         "bit-set-and-never-saved",
         WRITTEN,
-        "            self._unsaved.add(chunk // page_bits)\n            _put_bit",
-        "            _put_bit",
+        "            self._unsaved.add(chunk // page_bits)\n            put_bit",
+        "            put_bit",
         "what was written reads as zero after a remount",
         PAGED_MODES,
         MOMENTS,
