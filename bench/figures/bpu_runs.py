@@ -97,7 +97,7 @@ def load_of(run: Run, size_bytes: int) -> Load:
 
 def skews(array: Array) -> dict[str, float]:
     """Return the shares of updates at which the plans' queues differ by more than so much."""
-    skew = array.context.policies.bpu.counters.skew
+    skew = array.context.policies.bpu.skew
     return {
         f"over_{limit_us}us": sum(
             count

@@ -27,7 +27,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import exp
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,26 +55,12 @@ Intervals = NDArray[np.float64]
 Chunks = NDArray[np.int64]
 
 
-class Noted(Protocol):
+class AccessCounter(ABC):
     """Collects every chunk that a request uses: in *noted*, chunk for a read, ~chunk for a write.
 
-    A caller that appends to *noted* itself calls `sample` whenever the length of the list is a
-    multiple of `SAMPLE_MASK` + 1.
-    """
-
-    noted: list[int]
-
-    def note(self, first: int, last: int, *, is_write: bool) -> None:
-        """Note a request of chunks *first*..*last* (the data path itself notes single chunks)."""
-
-    def sample(self) -> None:
-        """Look at the list; called at least once for every `SAMPLE_MASK` + 1 chunks noted."""
-
-
-class AccessCounter(ABC):
-    """What the counters of accesses share; see `Noted`.
-
-    *queue_means* are the arrival-instant queue lengths by role, of *queues*.
+    The data path appends single chunks to *noted* itself, and calls `sample` whenever the length of
+    the list is a multiple of `SAMPLE_MASK` + 1. *queue_means* are the arrival-instant queue lengths
+    by role, of *queues*.
     """
 
     __slots__ = ("_queues", "noted", "queue_means")
@@ -85,7 +71,6 @@ class AccessCounter(ABC):
         self.queue_means = [0.0] * roles
 
     def note(self, first: int, last: int, *, is_write: bool) -> None:
-        """Note a request of chunks *first*..*last*."""
         noted = self.noted
         before = len(noted)
         noted.extend(range(~first, ~last - 1, -1) if is_write else range(first, last + 1))
@@ -94,7 +79,7 @@ class AccessCounter(ABC):
 
     @abstractmethod
     def sample(self) -> None:
-        """As `Noted.sample`."""
+        """Look at the list; called at least once for every `SAMPLE_MASK` + 1 chunks noted."""
 
     def sample_queues(self) -> None:
         """Note how many operations a request finds at each member now."""
@@ -106,7 +91,7 @@ class AccessCounter(ABC):
 
 
 class AccessStats(AccessCounter):
-    """Notes accesses of logical chunks, as `Noted` says.
+    """Counts the accesses of each logical chunk.
 
     *write_share* is the fraction of requests that write. *runs* has, for each cell, the fraction of
     uses in order, in 1/255; *in_order* counts all of them, *uses* all uses of cells.
@@ -164,7 +149,6 @@ class AccessStats(AccessCounter):
         return self._digested + len(self.noted)
 
     def sample(self) -> None:
-        """Sample the queues; called once for every `SAMPLE_MASK` + 1 chunks noted."""
         self.sample_queues()
         if len(self.noted) >= NOTED_MAX:
             self.digest()
@@ -339,7 +323,7 @@ class Heat:
 
 
 class PlaceHeat(AccessCounter):
-    """Counts the accesses of an image of *chunks* chunks; see `Noted`.
+    """Counts the accesses of an image of *chunks* chunks.
 
     *queues* of the members by role; *clock* returns seconds.
     """
@@ -434,7 +418,7 @@ class PlaceHeat(AccessCounter):
 
 def counter_of(
     layout: Layout, queues: Sequence[MemberQueue | None], clock: Callable[[], float]
-) -> Noted:
+) -> AccessCounter:
     """Return what counts the accesses of an array of *layout*."""
     if isinstance(layout, BundleLayout):
         return AccessStats(layout, queues, clock)

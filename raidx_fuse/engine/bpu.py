@@ -26,7 +26,7 @@ all parity cells of a stripe that a write changes, because they share most of th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from raidx_fuse.layouts.numbers import CellIndex, Role
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan
@@ -191,23 +191,10 @@ def numbers(decision: Decision) -> QueueDecision:
         "state": decision.state,
         "rule": decision.rule,
         "mean_queue_s": decision.mean_s,
-        "rmw": _weighed(decision.rmw),
-        "rcw": _weighed(decision.rcw),
+        "rmw": cast("WeighedPlan", decision.rmw._asdict()),
+        "rcw": cast("WeighedPlan", decision.rcw._asdict()),
         "delta_l_s": decision.skew_s,
         "delta_pre": decision.delta_pre,
         "extra_pre_reads": decision.extra_pre_reads,
-        "thresholds": shown_limits(decision.limits),
+        "thresholds": cast("BpuThresholds", decision.limits._asdict()),
     }
-
-
-def shown_limits(limits: Thresholds) -> BpuThresholds:
-    return {
-        "t_light_s": limits.t_light_s,
-        "t_heavy_s": limits.t_heavy_s,
-        "t_pre": limits.t_pre,
-        "t_skew_s": limits.t_skew_s,
-    }
-
-
-def _weighed(plan: Candidate) -> WeighedPlan:
-    return {"pre_reads": plan.pre_reads, "longest_s": plan.longest_s}

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from raidx_fuse.engine.access_stats import (
     TICKS_A_SECOND,
+    AccessCounter,
     AccessStats,
     Heat,
     PlaceHeat,
@@ -66,12 +67,12 @@ def heat_of(context: ArrayContext) -> Heat:
     return Heat(context.layout.chunks, none, none, none, [0.0] * context.layout.width, 1.0)
 
 
-class RequestHeat:
+class RequestHeat(AccessCounter):
     """Counts the accesses of chunks of *context* in place of *behind*, while the map is shown.
 
     `AccessStats` has these counts for raidx layouts. *behind*, which counts for the others, has
     only how often regions of the image were used in the last hour. The first look makes a
-    `RequestHeat` the context's counter (see `Noted`); it passes on what it notes to *behind*, which
+    `RequestHeat` the context's counter; it passes on what it notes to *behind*, which
     counts alone again after `WATCHED_S` without a look.
 
     A look takes the requests since the last one as a batch, `PICKED_MAX` of them, each of which
@@ -79,7 +80,7 @@ class RequestHeat:
     """
 
     def __init__(self, context: ArrayContext, behind: PlaceHeat) -> None:
-        self.noted: list[int] = []
+        super().__init__((), 0)
         self.behind = behind
         self._handed_over = 0  # of *noted*
         self._context = context
@@ -87,11 +88,6 @@ class RequestHeat:
         self._seen = 0  # how many were noted earlier
         self._looked_s = context.member_set.clock()
         self._batches: deque[tuple[float, Numbers, Numbers, Shares]] = deque(maxlen=BATCHES_MAX)
-
-    def note(self, first: int, last: int, *, is_write: bool) -> None:
-        noted = self.noted
-        noted.extend(range(~first, ~last - 1, -1) if is_write else range(first, last + 1))
-        self.sample()
 
     def sample(self) -> None:
         """Keep the list short; stop counting if the map is no longer shown."""

@@ -16,9 +16,9 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from raidx_fuse import plugins
 from raidx_fuse.engine import bpu
@@ -96,7 +96,6 @@ class BpuCounters:
     * *against_pre_reads*: decisions for the plan with more pre-reads.
     * *pre_reads_least*: the pre-reads of `traditional`.
     * *extra_pre_reads*: the pre-reads beyond those (Fig. 5).
-    * *skew*: the distribution of delta_l among the queued.
     """
 
     decisions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
@@ -107,24 +106,20 @@ class BpuCounters:
     against_pre_reads: int = 0
     pre_reads_least: int = 0
     extra_pre_reads: int = 0
-    skew: Latency = field(default_factory=Latency)
 
     def add(self, decision: Decision, longest_s: float) -> None:
         """Count *decision*; the longest queue took *longest_s* seconds then."""
         self.decisions[decision.state] += 1
-        if decision.chosen == bpu.RMW:
-            self.rmw += 1
-        else:
-            self.rcw += 1
+        chosen = decision.rmw if decision.chosen == RMW else decision.rcw
+        self.rmw += chosen is decision.rmw
+        self.rcw += chosen is decision.rcw
         self.pre_reads_least += min(decision.rmw.pre_reads, decision.rcw.pre_reads)
         if extra := decision.extra_pre_reads:
             self.against_pre_reads += 1
             self.extra_pre_reads += extra
         if decision.mean_s:
             self.queued += 1
-            chosen = decision.rmw if decision.chosen == bpu.RMW else decision.rcw
             self.touched_longest += chosen.longest_s == longest_s
-            self.skew.add(decision.skew_s)
 
 
 class QueueMonitor:
@@ -180,10 +175,6 @@ class QueueMonitor:
         self.lengths_s = [0.0] * len(self.lengths_s)
         self.mean_s = 0.0
 
-    def set_service(self, kind: str, by_hand: float | None) -> None:
-        self.by_hand[kind] = by_hand
-        self.refresh()
-
     def service_s(self, kind: str, queue: MemberQueue) -> float:
         """Return A_R or A_W of the member with *queue*, in seconds."""
         by_hand = self.by_hand[kind]
@@ -230,19 +221,20 @@ class QueueMonitor:
 class BpuPolicy:
     """BPU over the queues of an array, which it watches from `start` until `stop`.
 
-    *limits* are the thresholds in force: those set by hand (*by_hand*, keyed by the field names of
-    `Thresholds`), the others derived from the array and updated with it.
+    The thresholds in force (*limits* of the *monitor*) are those set by hand (*by_hand*, keyed by
+    the field names of `Thresholds`), the others derived from the array and updated with it. *skew*
+    is the distribution of delta_l among the decisions that found an operation waiting.
     """
 
     def __init__(self, role_of: RoleOf, queues: Queues, clock: Callable[[], float]) -> None:
         self.counters = BpuCounters()
+        self.skew = Latency()
         self.by_hand: dict[str, float | int] = {}
         self._role_of = role_of
         self._queues = queues
         self._mean_skew_s = 0.0
         self._asked = 0
-        self.limits = bpu.derive((), (), len(queues()), 0.0)
-        self.monitor = QueueMonitor(clock, self.limits)
+        self.monitor = QueueMonitor(clock, bpu.derive((), (), len(queues()), 0.0))
 
     # -- settings ------------------------------------------------------------------------------
 
@@ -266,7 +258,8 @@ class BpuPolicy:
 
     def set_service(self, kind: str, by_hand: float | None) -> None:
         """Set A_R (*kind* "read") or A_W ("write") of all members, in seconds; None: measured."""
-        self.monitor.set_service(kind, by_hand)
+        self.monitor.by_hand[kind] = by_hand
+        self.monitor.refresh()
         self.refresh()
 
     def refresh(self) -> Thresholds:
@@ -281,10 +274,10 @@ class BpuPolicy:
             for kind in ("read", "write")
         )
         derived = bpu.derive(reads_s, writes_s, len(queues), self._mean_skew_s)
-        limits = self.limits = derived._replace(**self.by_hand)  # type: ignore[arg-type]
-        if limits != self.monitor.limits:
-            self.monitor.limits = limits
-            self.monitor.refresh()
+        limits = derived._replace(**self.by_hand)  # type: ignore[arg-type]
+        if limits != monitor.limits:
+            monitor.limits = limits
+            monitor.refresh()
         return limits
 
     # -- choosing ------------------------------------------------------------------------------
@@ -310,7 +303,7 @@ class BpuPolicy:
             bpu.candidate(rmw, role, lengths_s, cached),
             bpu.candidate(rcw, role, lengths_s, cached),
             self.monitor.mean_s,
-            self.limits,
+            self.monitor.limits,
         )
 
     def __call__(
@@ -323,32 +316,23 @@ class BpuPolicy:
         decision = self.weigh(rmw, rcw, stripe, cached)
         if decision is None or rmw is None or rcw is None:
             return traditional(rmw, rcw, stripe, cached)
-        self._count(decision)
-        return rmw if decision.chosen == bpu.RMW else rcw
+        self.counters.add(decision, max(self.monitor.lengths_s))
+        if decision.mean_s:
+            self.skew.add(decision.skew_s)
+            self._mean_skew_s += SKEW_WEIGHT * (decision.skew_s - self._mean_skew_s)
+        return rmw if decision.chosen == RMW else rcw
 
     def report(self) -> BpuCounts:
         """Return the data for `stats`: counts since the start, and the present state."""
-        counters = self.counters
-        return {
+        found = {
             "state": self.monitor.state,
             "mean_queue_s": self.monitor.mean_s,
             "mean_skew_s": self._mean_skew_s,
-            "thresholds": bpu.shown_limits(self.refresh()),
+            "thresholds": self.refresh()._asdict(),
             "seconds": self.monitor.seconds(),
-            "decisions": dict(counters.decisions),
-            "rmw": counters.rmw,
-            "rcw": counters.rcw,
-            "queued": counters.queued,
-            "touched_longest": counters.touched_longest,
-            "against_pre_reads": counters.against_pre_reads,
-            "pre_reads_least": counters.pre_reads_least,
-            "extra_pre_reads": counters.extra_pre_reads,
+            **asdict(self.counters),
         }
-
-    def _count(self, decision: Decision) -> None:
-        self.counters.add(decision, max(self.monitor.lengths_s))
-        if decision.mean_s:
-            self._mean_skew_s += SKEW_WEIGHT * (decision.skew_s - self._mean_skew_s)
+        return cast("BpuCounts", found)
 
 
 # These look only at the plans, so their choice for a pair of plans never changes.
@@ -412,11 +396,6 @@ def why_not_asked(name: str, policy: Policy) -> str | None:
         f"parity policy {name} {why}; traditional decides. Put its package right and mount "
         "again, or choose another one: raidx set ARRAY parity.policy=NAME"
     )
-
-
-def own_policy(name: str, role_of: RoleOf, queues: Queues) -> OwnPolicy:
-    """Return the policy *name* of an installed package. Raises PluginError."""
-    return OwnPolicy(plugins.load(plugins.POLICY_GROUP, name), role_of, queues)
 
 
 class OwnPolicy:
@@ -485,12 +464,14 @@ class Policies:
         self.current: Policy = traditional
 
     def use(self, name: str) -> None:
-        """Let the policy *name* choose the plans of partial writes from now on."""
+        """Let the policy *name* choose the plans of partial writes. Raises PluginError."""
         if name == "bpu":
             self.current = self.bpu
             self.bpu.start()
         else:
-            self.current = POLICIES.get(name) or own_policy(name, self._role_of, self._queues)
+            self.current = POLICIES.get(name) or OwnPolicy(
+                plugins.load(plugins.POLICY_GROUP, name), self._role_of, self._queues
+            )
             self.bpu.stop()
 
     def fixed(self, plans: Plans) -> BandPlan | None:

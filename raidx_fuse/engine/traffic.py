@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from raidx_fuse.engine.access_stats import Noted
+from raidx_fuse.engine.access_stats import AccessCounter
 from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, Latency
 
 
@@ -18,7 +18,7 @@ class Traffic:
     """
 
     clock: Callable[[], float]
-    heat: Noted | None
+    heat: AccessCounter | None
     reads: int = 0
     writes: int = 0
     read_bytes: int = 0
