@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 from raidx_fuse.array.services import RunningArray
-from raidx_fuse.engine.explain import image_offset_of
+from raidx_fuse.engine.explain import explain_place
 from raidx_fuse.engine.parity_policies import why_not_asked
 from raidx_fuse.format.configuration.remembered import shown_member, shown_scrub
 from raidx_fuse.format.shapes import RESTRIPE, leaving_roles
@@ -75,7 +75,7 @@ def unreadable(array: RunningArray) -> Unreadable:
                 "path": None if queue is None else queue.member.path,
                 "member_offset": at,
                 "length": PAGE_BYTES,
-                "image_offset": image_offset_of(context, Role(role), at),
+                "image_offset": explain_place(context, Role(role), at)["image_offset"],
             }
         )
     return {"count": member_set.unreadable.count(), "places": places}

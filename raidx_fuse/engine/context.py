@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from raidx_fuse.engine.access_stats import counter_of
 from raidx_fuse.engine.changed_regions import ChangedRegions
@@ -12,7 +13,6 @@ from raidx_fuse.engine.gate import Gate
 from raidx_fuse.engine.growth_position import GrowthPosition
 from raidx_fuse.engine.parity_policies import Policies
 from raidx_fuse.engine.traffic import Traffic
-from raidx_fuse.engine.zeros import Zeros
 from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.format.configuration.lost_chunks import LostChunks
 from raidx_fuse.journal.journal import Journal
@@ -59,6 +59,51 @@ class UnflushedWrites:
         The record must cover part of a sector, and a write past the log must be unflushed.
         """
         return bool((offset | length) % SECTOR_BYTES) and self.count != self._covered
+
+
+class Zeros:
+    """Which members can be relied on to read as zero where nothing was written.
+
+    *roles* are theirs; *all_roles*: every role is among them.
+
+    There are none while a resync is due: a write from before the crash may have reached a place
+    whose bit in the written map was never set.
+    """
+
+    __slots__ = ("_dirty_bitmap", "_member_set", "all_roles", "roles")
+
+    def __init__(self, member_set: MemberSet, dirty_bitmap: DirtyBitmap) -> None:
+        self._member_set = member_set
+        self._dirty_bitmap = dirty_bitmap
+        self.roles: frozenset[int] = frozenset()
+        self.all_roles = False
+
+    def recorded(self) -> frozenset[int]:
+        """Return the roles whose superblock records say that unwritten places read as zero.
+
+        The set is empty during a restripe. There a place becomes unwritten as soon as its chunk has
+        moved, so it need not read as zero; a member that took a role meanwhile received what
+        was at the place then.
+        """
+        if isinstance(self._member_set.layout, RestripeLayout):
+            return frozenset()
+        return frozenset(r.role for r in self._member_set.config.members if r.reads_zero)
+
+    def note(self) -> None:
+        """Take over what the superblocks, and the regions that await a resync, say now."""
+        pending = self._dirty_bitmap.pending_regions()
+        self.roles = frozenset() if pending else self.recorded()
+        self.all_roles = self.roles.issuperset(self._member_set.config.roles())
+
+    def distrust(self) -> None:
+        """Assume of no member, now or after a remount, that its unwritten places read as zero."""
+        self._member_set.change(
+            lambda config: replace(
+                config, members=tuple(replace(r, reads_zero=False) for r in config.members)
+            )
+        )
+        self.note()
+        self._member_set.publish_soon()
 
 
 class ArrayContext:

@@ -324,11 +324,6 @@ def explain_stripe(context: ArrayContext, stripe: Stripe) -> StripeState:
     }
 
 
-def image_offset_of(context: ArrayContext, role: Role, member_offset: int) -> int | None:
-    """Return the byte of the image that lies at a byte of *role*'s member; None: none does."""
-    return explain_place(context, role, member_offset)["image_offset"]
-
-
 def explain_place(context: ArrayContext, role: Role, member_offset: int) -> MemberPlace:
     """Return what lies at a byte of the member in *role*: a region, or a cell of a stripe.
 

@@ -137,8 +137,7 @@ class Gate:
 
     async def enter(self) -> Generation:
         """Wait until the gate is open, and enter it."""
-        while self.is_closed:
-            await self._opens.wait()
+        await self.opened()
         return self.enter_now()
 
     async def opened(self) -> None:

@@ -191,24 +191,18 @@ class Peek:
                 unchecked = "not checked: a cell is lost"
             elif not mask & ~unwritten:
                 unchecked = "holds: nothing is written"
-            follows = pending and unchecked is None and newest is not None
+            broken = "the parity follows at the checkpoint" if pending else "broken"
             chains.append(
                 {
                     "parity": code.name_of(CellIndex(context.code.data_count + number)),
                     "cells": [code.name_of(cell) for cell in cells_of(mask)],
-                    "newest": "the parity follows at the checkpoint"
-                    if follows
-                    else unchecked or _holds(newest),
+                    "newest": unchecked or ("holds" if newest is None else broken),
                     "newest_differs_at": newest,
-                    "home": unchecked or _holds(home),
+                    "home": unchecked or ("holds" if home is None else "broken"),
                     "home_differs_at": home,
                 }
             )
         return chains
-
-
-def _holds(differs_at: int | None) -> str:
-    return "holds" if differs_at is None else "broken"
 
 
 def _newest(unwritten: int, lost: int, cell: CellIndex, logged: int, known: bool) -> str:

@@ -95,7 +95,12 @@ class Completion:
             if not left.written:
                 await held(left)
             if left.over is not None:
-                await self._wait_for(left)
+                try:
+                    await context.journal.finish_gathered(left)
+                except RaidxError:
+                    for stripe in left.stripes:
+                        context.forget_stripe(stripe)
+                    raise
         else:
             if left:
                 await context.locks.acquire(stripe)
@@ -112,16 +117,6 @@ class Completion:
         context.arenas.put(begun.arena)
         if context.member_set.unpublished:
             await context.member_set.published()
-
-    async def _wait_for(self, late: CommitBatch) -> None:
-        """Wait until every log member has the batch *late*."""
-        context = self.context
-        try:
-            await context.journal.finish_gathered(late)
-        except RaidxError:
-            for stripe in late.stripes:
-                context.forget_stripe(stripe)
-            raise
 
     async def _place(self, stripes: list[Stripe], left: Sequence[MemberIO]) -> None:
         """Write the requests *left* past the log to the locked *stripes*; release the locks."""

@@ -43,7 +43,7 @@ from raidx_fuse.journal.stripe_parity import Part
 from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
-from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of
+from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.io_tuples import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import xor_into
@@ -362,7 +362,8 @@ class Writer:
         for part in every:
             for arena in part.arenas:
                 context.arenas.put(arena)
-            self._count(part.plans)
+            for plan, pre_reads in part.plans:
+                context.traffic.count_plan(plan.kind, pre_reads)
         if context.member_set.unpublished:
             await context.member_set.published()
 
@@ -503,7 +504,3 @@ class Writer:
                     cache.forget(address, size)
                 if data is not None:
                     cache.keep(address, data)
-
-    def _count(self, plans: list[tuple[BandPlan, int]]) -> None:
-        for plan, pre_reads in plans:
-            self.context.traffic.count_plan(plan.kind, pre_reads)
