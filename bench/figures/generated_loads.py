@@ -16,11 +16,12 @@ import os
 import sys
 from pathlib import Path
 
+from load_statistics import Statistics, statistics_of
 from paper_common import PaperTable, print_tables
 from rich.console import Console
 
 from raidx_fuse.lab.loads.published import WORKLOADS
-from raidx_fuse.lab.loads.request import Statistics, first, statistics_of
+from raidx_fuse.lab.loads.request import first
 from raidx_fuse.lab.loads.traces import Trace
 from raidx_fuse.lab.loads.workloads import generate
 

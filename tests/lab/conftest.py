@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -10,10 +11,10 @@ from types import ModuleType
 import pytest
 
 BENCH = Path(__file__).parents[2] / "bench" / "figures"
+sys.path.insert(0, str(BENCH))
 
 
 @pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+def program() -> Callable[[str], ModuleType]:
     """Import a module of bench/figures, which makes the tables of a paper, by its name."""
-    monkeypatch.syspath_prepend(str(BENCH))
     return importlib.import_module

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from load_statistics import statistics_of
 
 from raidx_fuse.errors import UsageError
 from raidx_fuse.lab.loads.published import WORKLOADS, mean_of, powers, tilted
@@ -18,7 +19,6 @@ from raidx_fuse.lab.loads.request import (
     fold,
     requests_of,
     scale,
-    statistics_of,
 )
 from raidx_fuse.lab.loads.workloads import generate, variant
 

@@ -10,10 +10,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from load_statistics import statistics_of
 
 from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.lab.loads import traces
-from raidx_fuse.lab.loads.request import Request, requests_of, statistics_of
+from raidx_fuse.lab.loads.request import Request, requests_of
 from raidx_fuse.lab.loads.traces import Trace
 from raidx_fuse.lab.loads.workloads import Source
 from tests.support.reasons import because

@@ -6,20 +6,15 @@ disks that lost their short seeks (0.83), and small requests beside a stream (0.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import fmean
 
 import pytest
+from raidx_runs import DISK, DISKS, SSD, Load, Result, Run, measure
+from tuner_matrix import SETS, hot_spot, loads
 
 from raidx_fuse.jobs.tuner.plan import Plan, Planner
 from raidx_fuse.jobs.tuner.speeds import MemberLoad
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench" / "figures"))
-
-from raidx_runs import DISK, DISKS, SSD, Load, Result, Run, measure
-from tuner_matrix import SETS, hot_spot, loads
 
 MIB = 1 << 20
 
