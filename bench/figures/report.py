@@ -32,7 +32,7 @@ from paper_common import PaperTable
 from report_page import table_of
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.lab.experiments.results import draw_lines
+from raidx_fuse.lab.experiments.results import drawn
 
 HERE = Path(__file__).parent
 LIMIT_S = 120 * 60.0  # of one program, on a busy machine
@@ -94,14 +94,14 @@ def pictures(section: Section, table: PaperTable, folder: Path) -> list[str]:
     shown = []
     for number, chart in enumerate(table.charts):
         word = re.sub(r"\W+", "-", f"{section.name}-{table.ident}-{number}".lower()).strip("-")
-        draw_lines(
-            str(folder / f"{word}.svg"),
-            chart.x,
-            chart.series,
-            x_label=chart.x_label,
-            y_label=chart.y_label,
-            log_x=chart.log_x,
-        )
+        with drawn(str(folder / f"{word}.svg"), 1, (6.0, 3.2)) as (axis,):
+            for label, values in chart.series.items():
+                axis.plot(list(chart.x), list(values), marker="o", markersize=3, label=label)
+            if chart.log_x:
+                axis.set_xscale("log")
+            axis.set_xlabel(chart.x_label)
+            axis.set_ylabel(chart.y_label)
+            axis.legend(fontsize=7)
         shown.append(f"![{table.ident}: {chart.y_label} over {chart.x_label}]({word}.svg)")
     return shown
 

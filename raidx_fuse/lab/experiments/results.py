@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import accumulate, pairwise
 from math import nan
@@ -18,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from raidx_fuse.errors import Reason, UsageError
-
-Result = dict[str, Any]
+from raidx_fuse.lab.loads.drive import Figures as Result
 
 COUNTS = ("requests", "reads", "writes", "read_bytes", "write_bytes", "seconds", "rate")
 PROVENANCE = ("version", "spec", "spec_sha256", "seed")
@@ -28,7 +28,6 @@ PARITY = ("pre_reads", "rmw", "rcw", "full_stripe", "degraded_reads")
 
 
 def _parts(result: Result) -> list[Result]:
-    """Return the arrays of a result: itself, unless it had several."""
     parts: list[Result] = result.get("arrays", [result])
     return parts
 
@@ -83,7 +82,7 @@ def comparison(results: Sequence[Result]) -> list[list[str]]:
     return rows
 
 
-def csv_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
+def csv_rows(results: Sequence[Result]) -> list[Result]:
     """Return one row for each experiment (*from_s* empty) and one for each of its sections.
 
     Rows end with where the figures come from: version, file and its hash, seed, and swept values.
@@ -98,7 +97,7 @@ def csv_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
     return rows
 
 
-def _flat(part: Result) -> dict[str, Any]:
+def _flat(part: Result) -> Result:
     row = {name: part[name] for name in COUNTS}
     for kind in KINDS:
         row |= {f"{kind}_{name}": value for name, value in part[kind].items()}
@@ -125,7 +124,6 @@ def check_path(path: str) -> None:
 
 
 def is_parquet(path: str) -> bool:
-    """Return whether *path* gets Parquet; every other file gets CSV."""
     return Path(path).suffix.lower() == ".parquet"
 
 
@@ -140,12 +138,12 @@ def _pyarrow() -> Any:
         ) from None
 
 
-def origin_of(result: Result) -> dict[str, Any]:
-    swept: dict[str, Any] = result.get("sweep", {})
+def origin_of(result: Result) -> Result:
+    swept: Result = result.get("sweep", {})
     return {name: result[name] for name in PROVENANCE if name in result} | swept
 
 
-def write_rows(path: str, rows: Sequence[Mapping[str, Any]], results: Sequence[Result]) -> None:
+def write_rows(path: str, rows: Sequence[Result], results: Sequence[Result]) -> None:
     """Write *rows*, made of *results*, to *path*; an absent value is empty. Raises UsageError."""
     names = dict.fromkeys(name for row in rows for name in row)
     empty = None if is_parquet(path) else ""
@@ -168,7 +166,7 @@ def write_records(path: str, results: Sequence[Result]) -> None:
     _write(path, parts, results)
 
 
-Columns = Mapping[str, Sequence[Any]]
+Columns = Mapping[str, Sequence[object]]
 
 
 def _write(path: str, parts: Sequence[Columns], results: Sequence[Result]) -> None:
@@ -201,11 +199,22 @@ def _write_parquet(path: str, parts: Sequence[Columns], results: Sequence[Result
 
 
 INCHES_WIDE = 9.0
-NO_CLASSES: Mapping[str, Any] = {"edges_ms": (), "reads": (), "writes": ()}
-_STYLE = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "svg.hashsalt": "raidx"}
+NO_CLASSES: Mapping[str, Sequence[float]] = {"edges_ms": (), "reads": (), "writes": ()}
+_STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "svg.hashsalt": "raidx",
+}
 
 
-def _pyplot() -> Any:
+@contextmanager
+def drawn(path: str, rows: int, inches: tuple[float, float]) -> Iterator[list[Any]]:
+    """Yield the axes of *rows* plots, one below the other; draw them into *path* (.png, .svg, ...).
+
+    Raises UsageError if matplotlib is missing, the file type is unknown, or the file cannot be
+    written.
+    """
     try:
         import matplotlib
     except ImportError:
@@ -217,32 +226,30 @@ def _pyplot() -> Any:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    return pyplot
-
-
-def draw_results(results: Sequence[Mapping[str, Any]], path: str) -> None:
-    """Draw *results* of `simulate` into *path* (.png, .svg, .pdf).
-
-    Raises UsageError if matplotlib is missing, the file type is unknown, or the file cannot be
-    written.
-    """
-    pyplot = _pyplot()
-    timed = [result for result in results if len(result["sections"]) > 1]
     with pyplot.rc_context(_STYLE):
-        figure, axes = pyplot.subplots(
-            4 if timed else 2, 1, figsize=(INCHES_WIDE, 12.0 if timed else 6.0), squeeze=False
-        )
-        rows = [row[0] for row in axes]
-        if timed:
-            _over_time(rows[0], rows[1], timed)
-        _distributions(rows[-2], results)
-        _load(rows[-1], results)
+        figure, axes = pyplot.subplots(rows, 1, figsize=inches, squeeze=False)
+        yield [row[0] for row in axes]
         figure.tight_layout()
-        _save(figure, path)
+        # No date in the file: equal results give equal files.
+        metadata = {"Date": None} if path.endswith(".svg") else None
+        try:
+            figure.savefig(path, metadata=metadata, dpi=120)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path}: cannot be drawn: {error}") from None
         pyplot.close(figure)
 
 
-def _over_time(response: Any, queues: Any, results: Sequence[Mapping[str, Any]]) -> None:
+def draw_results(results: Sequence[Result], path: str) -> None:
+    """Draw *results* of `simulate` into *path*. Raises as `drawn`."""
+    timed = [result for result in results if len(result["sections"]) > 1]
+    with drawn(path, 4 if timed else 2, (INCHES_WIDE, 12.0 if timed else 6.0)) as axes:
+        if timed:
+            _over_time(axes[0], axes[1], timed)
+        _distributions(axes[-2], results)
+        _load(axes[-1], results)
+
+
+def _over_time(response: Any, queues: Any, results: Sequence[Result]) -> None:
     for number, result in enumerate(results):
         color = f"C{number}"
         sections = result["sections"]
@@ -282,7 +289,7 @@ def section_steps(
     return times, [value for value in values for _ in range(2)]
 
 
-def _distributions(axis: Any, results: Sequence[Mapping[str, Any]]) -> None:
+def _distributions(axis: Any, results: Sequence[Result]) -> None:
     """Draw which share of the reads, and of the writes, was answered within each time."""
     for number, result in enumerate(results):
         classes = result.get("distribution", NO_CLASSES)  # that of `sweep.compute_run`
@@ -299,47 +306,13 @@ def _distributions(axis: Any, results: Sequence[Mapping[str, Any]]) -> None:
         axis.legend(fontsize=7)
 
 
-def _load(axis: Any, results: Sequence[Mapping[str, Any]]) -> None:
+def _load(axis: Any, results: Sequence[Result]) -> None:
     width = 0.8 / len(results)
     for number, result in enumerate(results):
-        members = members_of(dict(result))
+        members = members_of(result)
         places = [role + (number - (len(results) - 1) / 2) * width for role, _ in members]
         done = [member["reads"] + member["writes"] for _, member in members]
         axis.bar(places, done, width=width, label=result["name"])
     axis.set_xlabel("member")
     axis.set_ylabel("operations")
     axis.legend(fontsize=7)
-
-
-def draw_lines(
-    path: str,
-    x: Sequence[float],
-    series: Mapping[str, Sequence[float]],
-    *,
-    x_label: str,
-    y_label: str,
-    log_x: bool = False,
-) -> None:
-    """Draw *series* as lines over a common *x* into *path*. Raises as `draw_results`."""
-    pyplot = _pyplot()
-    with pyplot.rc_context(_STYLE):
-        figure, axis = pyplot.subplots(figsize=(6.0, 3.2))
-        for name, values in series.items():
-            axis.plot(list(x), list(values), marker="o", markersize=3, label=name)
-        if log_x:
-            axis.set_xscale("log")
-        axis.set_xlabel(x_label)
-        axis.set_ylabel(y_label)
-        axis.legend(fontsize=7)
-        figure.tight_layout()
-        _save(figure, path)
-        pyplot.close(figure)
-
-
-def _save(figure: Any, path: str) -> None:
-    # No date in the file: equal results give equal files.
-    metadata = {"Date": None} if path.endswith(".svg") else None
-    try:
-        figure.savefig(path, metadata=metadata, dpi=120)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be drawn: {error}") from None

@@ -14,8 +14,8 @@ later reads are compared with; `read_back` compares everything once more.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from raidx_fuse.errors import RaidxError, SignatureFoundError
 from raidx_fuse.format.signature import describe, find_signatures
 from raidx_fuse.lab.loads.request import SECTOR_BYTES, Bools, Floats, Load, Request, requests_of
+from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.members.local import LocalMember
 from raidx_fuse.members.simulated.virtual_time import sleep_until
 from raidx_fuse.store.buffers import ZERO_BYTES, ZEROS
@@ -36,6 +37,10 @@ OUTSTANDING_MAX = 20_000
 READ_BACK_BYTES = 256 << 10
 THREADS = 64  # of an image
 SHORTEST_S = 1e-6  # of the classes of a distribution
+
+
+Figures = dict[str, Any]
+"""What an experiment has measured, by name: JSON values, as `raidx schema simulate` has them."""
 
 
 class Recorder:
@@ -83,7 +88,7 @@ class Recorder:
             np.array(self._is_write, dtype=np.bool_),
         )
 
-    def records(self) -> dict[str, list[Any]]:
+    def records(self) -> dict[str, Sequence[float]]:
         """Return every request, in the order of their ends, as columns."""
         return {
             "at_s": self._at_s.tolist(),
@@ -92,7 +97,7 @@ class Recorder:
             "length_bytes": self._length.tolist(),
         }
 
-    def distribution(self) -> dict[str, list[Any]]:
+    def distribution(self) -> dict[str, Sequence[float]]:
         """Return how many reads and writes took how long, in ten classes for each power of ten.
 
         Class i is of responses from *edges_ms* [i] to [i + 1]; the first one has shorter ones, too.
@@ -111,7 +116,7 @@ class Recorder:
             },
         }
 
-    def summary(self, from_s: float = 0.0, to_s: float = float("inf")) -> dict[str, Any]:
+    def summary(self, from_s: float = 0.0, to_s: float = float("inf")) -> Figures:
         """Return counts, rates and response times (ms) of the requests that arrived in a span."""
         at_s, response_s, is_write = self.times()
         inside = (at_s >= from_s) & (at_s < to_s)
@@ -132,7 +137,7 @@ class Recorder:
             "write_ms": spread(response_s[is_write]),
         }
 
-    def sections(self, section_s: float) -> list[dict[str, Any]]:
+    def sections(self, section_s: float) -> list[Figures]:
         """Return a summary of each *section_s* seconds of arrivals, with where it begins."""
         at_s = self.times()[0]
         if not len(at_s) or section_s <= 0:
@@ -181,7 +186,7 @@ class Ticket:
     end: int
     version: int = 0
     floor: int = 0
-    oldest: Any = None
+    oldest: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
 
 
 class Content:
@@ -233,7 +238,7 @@ class Content:
         first, end = offset_bytes // SECTOR_BYTES, (offset_bytes + length_bytes) // SECTOR_BYTES
         return Ticket(first, end, oldest=self._floor[first:end].copy())
 
-    def judge(self, ticket: Ticket, data: Any) -> bool:
+    def judge(self, ticket: Ticket, data: ReadBuffer) -> bool:
         """End a read that returned *data*; return whether it is right, and note it if not."""
         words: Words = np.frombuffer(data, dtype="<u8").reshape(-1, _WORDS)
         known = ticket.oldest > 0
@@ -293,10 +298,10 @@ Perform = Callable[[Request, float], Awaitable[None]]
 class Target(Protocol):
     """The target of a load. Both functions raise RaidxError; ranges lie inside the target."""
 
-    def read(self, offset_bytes: int, length_bytes: int, /) -> Awaitable[Any]:
+    def read(self, offset_bytes: int, length_bytes: int, /) -> Awaitable[ReadBuffer]:
         """Return the bytes, valid until the next await."""
 
-    def write(self, offset_bytes: int, data: Any, /) -> Awaitable[None]: ...
+    def write(self, offset_bytes: int, data: ReadBuffer, /) -> Awaitable[None]: ...
 
 
 async def drive(
@@ -411,7 +416,7 @@ class Image:
         await self._file.readv(offset_bytes, [data])
         return data
 
-    async def write(self, offset_bytes: int, data: Any) -> None:
+    async def write(self, offset_bytes: int, data: ReadBuffer) -> None:
         await self._file.writev(offset_bytes, [data])
 
     async def flush(self) -> None:
