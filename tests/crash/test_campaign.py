@@ -24,7 +24,7 @@ from raidx_fuse.lab.crash.campaign import Tally, crash_workloads, replay
 from raidx_fuse.lab.crash.disks import is_member
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, REGION_STRIPES
 from raidx_fuse.lab.crash.history import History
-from raidx_fuse.lab.crash.oracle import Left, judge
+from raidx_fuse.lab.crash.oracle import Left
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.state import Cell, Cut, State, ViolationError
 from raidx_fuse.lab.crash.workload import record_workload
@@ -32,6 +32,7 @@ from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.store.dirty_bitmap import REGIONS_MIN
+from tests.support.cuts import judge
 
 STATES = int(os.environ.get("RAIDX_CRASH_STATES", "5000"))
 SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))

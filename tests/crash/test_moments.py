@@ -15,7 +15,7 @@ import pytest
 from raidx_fuse.journal.ring import HEAD_BYTES
 from raidx_fuse.lab.crash.disks import is_member
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, HUGE_PART, HUGE_PARTS, Shape
-from raidx_fuse.lab.crash.oracle import Left, judge
+from raidx_fuse.lab.crash.oracle import Left
 from raidx_fuse.lab.crash.player import Player, Script
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import Cell
@@ -27,7 +27,7 @@ from raidx_fuse.members.simulated.powercut import (
     count_cuts,
     enumerate_cuts,
 )
-from tests.support.cuts import Verdicts
+from tests.support.cuts import Verdicts, judge
 
 SECTOR = 512
 CUTS_MAX = 8

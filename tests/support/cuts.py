@@ -13,11 +13,12 @@ import pytest
 from raidx_fuse.errors import MemberError
 from raidx_fuse.lab.crash.disks import is_member
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
-from raidx_fuse.lab.crash.oracle import Left, judge
+from raidx_fuse.lab.crash.oracle import Left
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import Cut, State, ViolationError
 from raidx_fuse.members.simulated.powercut import CutRecord, DiskState, Image
+from raidx_fuse.members.simulated.virtual_time import run
 
 DECISIONS = ("d", "k", "s1", "s2")
 ALL_LOSSES = int(os.environ.get("RAIDX_CRASH_STATES", "5000")) > 5000
@@ -60,6 +61,12 @@ async def fail_to_place(player: Player) -> None:
         patched.setattr(journal, "_write_frozen", fail)
         with pytest.raises(MemberError):
             await journal.place()
+
+
+def judge(left: Left, generator: random.Random, record: CutRecord | None = None) -> frozenset[int]:
+    """Check what a cut *left*; return the sectors for which nothing is promised: `Left.judge`."""
+    run(left.judge, generator, record)
+    return left.exempt
 
 
 def left_by(disks: Sequence[DiskState], state: State, numbers: Iterable[int]) -> dict[int, Image]:
@@ -144,6 +151,7 @@ def _key(left: Left) -> Hashable:
     """Return what the verdict on *left* depends on: content, losses and promises, no moment."""
     assert not left.recording.has_poison, "what cannot be read is told by the moment"
     images = tuple((number, _content(image)) for number, image in sorted(left.images.items()))
+    away = tuple(roles.away(left.lost, left.moment) for roles in left.recording.arrays)
     promises = tuple(
         (one.sizes, one.allowed, one.in_flight, one.full_in_flight, one.loose, one.given_up)
         for one in left.expected
@@ -155,7 +163,7 @@ def _key(left: Left) -> Hashable:
         )
         for array in left.recording.arrays
     )
-    return images, left.lost, left.unread, left.exempt, tuple(left.away), promises, roles
+    return images, left.lost, left.unread, left.exempt, away, promises, roles
 
 
 def _content(image: Image) -> Hashable:

@@ -132,19 +132,13 @@ def _cells(
     cells: list[Cell] = []
     for theme in themes or ("",):
         themed = [Cell(name, mode, broken, theme) for name in names for mode in journals or MODES]
-        themed = [cell for cell in themed if _has(cell)]
+        for cell in filter(is_pair, themed):
+            Meeting.of(cell, 0)  # are there such operations?
+        themed = [c for c in themed if not theme or is_pair(c) or theme in themes_of(c)]
         if not themed:
             raise UsageError(f"none of the layouts {', '.join(names)} has the theme {theme!r}")
         cells += themed
     return cells
-
-
-def _has(cell: Cell) -> bool:
-    """Return whether *cell* can have its theme. Raises UsageError for pairs that there are not."""
-    if is_pair(cell):
-        Meeting.of(cell, 0)
-        return True
-    return not cell.theme or cell.theme in themes_of(cell)
 
 
 def _print(console: Console, tally: Tally, elapsed_s: float) -> None:

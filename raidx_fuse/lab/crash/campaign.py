@@ -134,11 +134,11 @@ class _Crasher:
 
     async def replay(self, state: State) -> str | None:
         """Return the promise that *state* breaks, or None."""
-        for index, disks, _event in self.recorded.record.moments():
-            if index == state.cut.moment:
-                self._disks = disks
-                return await self._what_breaks(state)
-        return f"the workload has no moment {state.cut.moment}: the code has changed"
+        disks = _disks_at(self.recorded.record, state.cut.moment)
+        if disks is None:
+            return f"the workload has no moment {state.cut.moment}: the code has changed"
+        self._disks = disks
+        return await self._what_breaks(state)
 
     def _images(
         self, disks: Sequence[DiskState], cut: Cut, numbers: Sequence[int]
@@ -176,17 +176,13 @@ class _Crasher:
         try:
             for number, cut in enumerate(state.again):
                 before = replace(state, again=state.again[:number])
-                record = await _record_recovery(left, before)
-                for index, again, _event in record.moments():
-                    if index == cut.moment:
-                        left = self._left_again(left, again, before, cut)
-                        break
-                else:
+                again = _disks_at(await _record_recovery(left, before), cut.moment)
+                if again is None:
                     return f"the recovery has no moment {cut.moment}: the code has changed"
-            await left.judge(state.generator("look"))
+                left = self._left_again(left, again, before, cut)
         except ViolationError as error:
             return str(error)
-        return None
+        return await _verdict(left, state)
 
     async def _crash_recovery(self, left: Left, state: State) -> int:
         """Crash the recovery from *state* at some of its boundaries; return the number of states.
@@ -210,12 +206,7 @@ class _Crasher:
             if len(crashed.again) < LEVELS_MAX and self.rng.random() < THIRD_SHARE:
                 number += await self._crash_recovery(next_left, crashed)
                 continue
-            what: str | None = None
-            try:
-                await next_left.judge(crashed.generator("look"))
-            except ViolationError as error:
-                what = str(error)
-            self.tally.count(crashed, verb, what)
+            self.tally.count(crashed, verb, await _verdict(next_left, crashed))
             number += 1
         return number
 
@@ -245,8 +236,20 @@ def _decisions(disks: Sequence[DiskState], generator: random.Random) -> list[str
     return [generator.choice((DROPPED, KEPT)), *drawn, torn]
 
 
+def _disks_at(record: CutRecord, moment: int) -> Sequence[DiskState] | None:
+    return next((disks for index, disks, _event in record.moments() if index == moment), None)
+
+
+async def _verdict(left: Left, state: State) -> str | None:
+    """Return the promise that *left*, to which *state* has led, breaks, or None."""
+    try:
+        await left.judge(state.generator("look"))
+    except ViolationError as error:
+        return str(error)
+    return None
+
+
 async def _record_recovery(left: Left, state: State) -> CutRecord:
-    """Recover from *left*, which *state* has led to; return the record."""
     record = CutRecord()
     await left.judge(state.generator("recovery"), record)
     return record
@@ -490,36 +493,20 @@ def rows_of(tally: Tally) -> list[tuple[str, str, list[tuple[int, int]]]]:
 
     Cells that differ only in their theme are one.
     """
-    tally = without_themes(tally)
-    cells = sorted({cell for cell, _, _ in tally.states})
-    rows = []
-    for cell in cells:
-        verbs = sorted({verb for c, verb, _ in tally.states if c == cell})
-        sums = [[0, 0] for _ in FAULTS]
-        for verb in verbs:
-            counts = []
-            for index, fault in enumerate(FAULTS):
-                key = cell, verb, fault
-                pair = tally.states[key], tally.failures[key]
-                sums[index][0] += pair[0]
-                sums[index][1] += pair[1]
-                counts.append(pair)
-            rows.append((cell, verb, counts))
-        rows.append((cell, "all", [(states, failures) for states, failures in sums]))
-    return rows
-
-
-def without_themes(tally: Tally) -> Tally:
-    """Return the counts of *tally*, those of all themes of a cell together."""
-    merged = Tally(violations=tally.violations, workloads=tally.workloads)
-    for mine, its in ((merged.states, tally.states), (merged.failures, tally.failures)):
-        for (cell, verb, fault), count in its.items():
-            mine[str(replace(Cell.parse(cell), theme="")), verb, fault] += count
-    return merged
+    counts: Counter[tuple[str, str, str, int]] = Counter()
+    for place, counter in enumerate((tally.states, tally.failures)):
+        for (name, verb, fault), count in counter.items():
+            cell = str(replace(Cell.parse(name), theme=""))
+            for row in (verb, "all"):
+                counts[cell, row, fault, place] += count
+    rows = sorted({key[:2] for key in counts}, key=lambda row: (row[0], row[1] == "all", row[1]))
+    return [
+        (cell, verb, [(counts[cell, verb, f, 0], counts[cell, verb, f, 1]) for f in FAULTS])
+        for cell, verb in rows
+    ]
 
 
 def shown(pair: tuple[int, int]) -> str:
-    """Return "states / failures", or a dash where no state was run."""
     states, failures = pair
     return f"{states:,} / {failures:,}" if states else "-"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -52,6 +53,7 @@ DRAGS = "drags"  # every write takes DRAG_S
 T = TypeVar("T")
 
 
+@dataclass(slots=True)
 class Fault:
     """Errors inside operations: writes to *where*, or flushes if that is None, end in errors.
 
@@ -60,33 +62,24 @@ class Fault:
     perhaps: what was written since the last one may be lost or torn.
     """
 
-    def __init__(
-        self,
-        where: range | None,
-        sound: int,
-        errors: int,
-        struck: Callable[[int], object],
-        *,
-        loses_cache: bool = False,
-    ) -> None:
-        self._where = where
-        self._sound = sound
-        self._errors = errors
-        self._struck: Callable[[int], object] | None = struck
-        self.loses_cache = loses_cache
+    where: range | None
+    sound: int
+    errors: int
+    struck: Callable[[int], object] | None
+    loses_cache: bool = False
 
     def strikes(self, offset_bytes: int | None, event: int) -> bool:
         """Return whether a write at *offset_bytes*, or a flush if it is None, fails at *event*."""
-        is_meant = offset_bytes is None if self._where is None else offset_bytes in self._where
-        if not is_meant or not self._errors:
+        is_meant = offset_bytes is None if self.where is None else offset_bytes in self.where
+        if not is_meant or not self.errors:
             return False
-        if self._sound:
-            self._sound -= 1
+        if self.sound:
+            self.sound -= 1
             return False
-        if self._struck is not None:
-            self._struck(event)
-            self._struck = None
-        self._errors -= 1
+        if self.struck is not None:
+            self.struck(event)
+            self.struck = None
+        self.errors -= 1
         return True
 
 
@@ -166,15 +159,12 @@ class SectorDisk(WrapperMember):
 
     def _check_readable(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
         if self._under is not None:
-            self._check_poison(offset_bytes, buffers)
+            end = offset_bytes + sum(map(len, buffers))
+            for at in range(offset_bytes - offset_bytes % SECTOR_BYTES, end, SECTOR_BYTES):
+                if self.cut.state.image[at : at + SECTOR_BYTES] == POISON:
+                    raise MemberError(self.path, "read", at, errno.EIO)
         if offset_bytes in self.unread:
             raise MemberError(self.path, "read", offset_bytes, errno.EIO)
-
-    def _check_poison(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
-        end = offset_bytes + sum(map(len, buffers))
-        for at in range(offset_bytes - offset_bytes % SECTOR_BYTES, end, SECTOR_BYTES):
-            if self.cut.state.image[at : at + SECTOR_BYTES] == POISON:
-                raise MemberError(self.path, "read", at, errno.EIO)
 
     async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
         hangs_s, self.hangs_s = self.hangs_s, 0.0
@@ -228,11 +218,9 @@ class SectorDisk(WrapperMember):
             await sleep(self._random.expovariate(1 / _DELAY_S))
 
     def _write(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
-        if offset_bytes in self.refused_bytes and self._random.random() < _REFUSED:
-            if self._random.random() < _LANDED:
-                self._land(offset_bytes, buffers)
-            raise MemberError(self.path, "write", offset_bytes, errno.EIO)
-        if self._fault is not None and self._fault.strikes(offset_bytes, self.cut.event):
+        refused = offset_bytes in self.refused_bytes and self._random.random() < _REFUSED
+        fault = self._fault
+        if refused or (fault is not None and fault.strikes(offset_bytes, self.cut.event)):
             if self._random.random() < _LANDED:
                 self._land(offset_bytes, buffers)
             raise MemberError(self.path, "write", offset_bytes, errno.EIO)
@@ -266,6 +254,7 @@ def is_member(image: Image) -> bool:
     return image.startswith(MAGIC) or image.startswith(MAGIC, SUPERBLOCK_SLOT_BYTES)
 
 
+@dataclass
 class Trigger:
     """Counts the operations of all disks, and holds number *at* (None: none) until `released`.
 
@@ -274,18 +263,15 @@ class Trigger:
     and the disk is sound, but for a flush: when one has failed, all do until the disk is opened.
     """
 
-    def __init__(
-        self, at: int | None, *, after: bool = False, breaks: bool = False, errors: int = 0
-    ) -> None:
-        self.at = at
-        self.after = after
-        self.breaks = breaks
-        self.errors = errors
-        self.count = 0
-        self.armed = False
-        self.reached = trio.Event()
-        self.released = trio.Event()
-        self.holder: PairDisk | None = None
+    at: int | None
+    after: bool
+    breaks: bool
+    errors: int
+    count: int = 0
+    armed: bool = False
+    reached: trio.Event = field(default_factory=trio.Event)
+    released: trio.Event = field(default_factory=trio.Event)
+    holder: PairDisk | None = None
 
     def note(self) -> bool:
         """Count one operation; return whether it is to be held."""

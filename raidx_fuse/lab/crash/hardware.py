@@ -322,7 +322,6 @@ class Parts:
         return offset + further * SECTOR_BYTES, min(length, end * SECTOR_BYTES - offset)
 
     def in_image(self, sector: int) -> int:
-        """Return the image's number of the workload's *sector*."""
         return sector + self._part(sector)[2]
 
     def sectors_of(self, first: int, count: int) -> Iterator[int]:
@@ -385,7 +384,6 @@ async def read_all(store: Array | Volume, ranges: Iterable[tuple[int, int]]) -> 
 
 
 async def read_volume(volume: Volume, most_bytes: int) -> list[bytes | None]:
-    """Return the sectors of *volume*, read at most *most_bytes* at a time."""
     sectors = Parts([(0, volume.size_bytes // SECTOR_BYTES)])
     return await read_all(volume, sectors.ranges(most_bytes))
 

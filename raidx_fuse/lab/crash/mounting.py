@@ -276,7 +276,6 @@ class VolumePlayer:
         return self.pool.find(self.uuids[history.volume])[1]
 
     def hold_to_laws(self, disks: Iterable[SectorDisk]) -> None:
-        """Judge each write to *disks* from now on."""
         laws = DiskLaws(volumes.array for volumes in self.pool.arrays)
         for disk in disks:
             disk.judge = laws.judge
@@ -318,11 +317,9 @@ class VolumePlayer:
         return frozenset(), frozenset()
 
     def refuse(self, history: History, span: WriteSpan) -> None:
-        """Note that a write ended in an error."""
         history.refuse(span, self.event)
 
     def is_excused(self, history: History, sector: int, content: bytes | None) -> bool:
-        """Return whether *sector* may read as *content*, whatever was written."""
         return False
 
     async def compare_volumes(self, when: str) -> None:

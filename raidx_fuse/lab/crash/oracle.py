@@ -51,7 +51,7 @@ from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.powercut import CutRecord, Image
-from raidx_fuse.members.simulated.virtual_time import begin_anew, run, sleep
+from raidx_fuse.members.simulated.virtual_time import begin_anew, sleep
 from raidx_fuse.pool.allocate import free_ranges
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume import Volume
@@ -143,11 +143,6 @@ class Left:
     def expected(self) -> list[Expectation]:
         return [history.at(self.moment) for history in self.recording.volumes]
 
-    @property
-    def away(self) -> list[frozenset[int]]:
-        """The roles of each array that may be without a complete member."""
-        return [roles.away(self.lost, self.moment) for roles in self.recording.arrays]
-
     async def judge(self, generator: random.Random, record: CutRecord | None = None) -> None:
         """Check the promises; *generator* draws the additional checks. Raises ViolationError.
 
@@ -163,12 +158,6 @@ class Left:
             await begin_anew(look.look, seed=generator.getrandbits(32))
         if record is not None:
             self.exempt = look.exempt
-
-
-def judge(left: Left, generator: random.Random, record: CutRecord | None = None) -> frozenset[int]:
-    """Check what a cut *left*; return the sectors for which nothing is promised: `Left.judge`."""
-    run(left.judge, generator, record)
-    return left.exempt
 
 
 class _Oracle:
@@ -223,11 +212,9 @@ class _Oracle:
     # -- checks --------------------------------------------------------------------------------
 
     def _is_excused(self, history: History, sector: int, content: bytes | None) -> bool:
-        """Return whether *sector* may be *content*, whatever was written."""
         return sector in self.exempt
 
     def _excuses_parity(self, layout: Layout) -> Callable[[int], bool]:
-        """Return which stripes of *layout* may have wrong parity."""
         return lambda stripe: False
 
     def _check_members(self, arrays: Iterable[Array]) -> None:
