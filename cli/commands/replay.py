@@ -114,10 +114,7 @@ def replay(
         "trace": trace,
         "image": path,
         "image_size": size_bytes,
-        **recorder.summary(),
-        "failed": recorder.failed,
-        "errors": recorder.errors,
-        "held_back": recorder.held_back,
+        **recorder.figures(),
         "array": {name: after[name] - before[name] for name in COUNTERS},
         "sections": recorder.sections(section),
     }

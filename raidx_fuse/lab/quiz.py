@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from raidx_fuse.engine.parity_policies import traditional
 from raidx_fuse.errors import UsageError
@@ -34,6 +34,9 @@ from raidx_fuse.layouts.registry import LAYOUTS, find_layout, make_code, make_la
 from raidx_fuse.pool.balance.dswap import paper_dswap
 from raidx_fuse.pool.balance.plan import Plan
 from raidx_fuse.pool.balance.system import ArraySpec, VolumeSpec, make_system
+
+if TYPE_CHECKING:
+    from raidx_fuse.answers import Mark
 
 EASY, MEDIUM, HARD = "easy", "medium", "hard"
 LEVELS = (EASY, MEDIUM, HARD)
@@ -53,7 +56,7 @@ class Draft:
 
     text: str
     give: str
-    facts: dict[str, Any]
+    facts: Mapping[str, Any]
     answer: tuple[str, ...]
     why: str
 
@@ -130,7 +133,9 @@ def lost(layout: Layout, generator: random.Random, level: str) -> Draft:
     disks = sorted(generator.sample(range(layout.width), count))
     gone = layout.lost_cells(stripe, frozenset(map(Role, disks)))
     cells = [cell for cell in bits(gone & code.data_mask) if not _solvable(code, gone, cell)]
-    whose = f"disk {disks[0]} fails" if count == 1 else f"disks {_listed(disks)} fail"
+    whose = f"disk {disks[0]} fails"
+    if count > 1:
+        whose = f"disks {', '.join(map(str, disks[:-1]))} and {disks[-1]} fail"
     first = layout.logical(stripe, CellIndex(0))
     last = layout.logical(stripe, CellIndex(code.data_count - 1))
     here = f"chunk {first}" if first == last else f"chunks {first} to {last}"
@@ -200,7 +205,7 @@ def _chunk(layout: Layout, generator: random.Random, level: str) -> Chunk:
 
 def _request(
     layout: Layout, generator: random.Random, level: str
-) -> tuple[Stripe, int, dict[str, Any], str]:
+) -> tuple[Stripe, int, dict[str, int], str]:
     """Return (stripe, mask of touched cells, facts, words) of a write inside one stripe."""
     data_count = layout.code.data_count
     stripe = Stripe(generator.randrange(STRIPES[level]))
@@ -229,10 +234,6 @@ def _words(numbers: Iterable[int]) -> tuple[str, ...]:
 
 def _names(code: Code, cells: Iterable[int]) -> str:
     return " ".join(map(code.name_of, cells))
-
-
-def _listed(numbers: list[int]) -> str:
-    return f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
 def dswap(generator: random.Random, level: str) -> Draft:
@@ -273,9 +274,17 @@ def dswap(generator: random.Random, level: str) -> Draft:
     )
 
 
-def _pool(generator: random.Random, arrays: int) -> dict[str, Any]:
-    """Return capacities of arrays; place, size (GiB) and load of volumes."""
-    facts: dict[str, Any] = {"capacity": {}, "place": {}, "size": {}, "load": {}}
+class Pool(TypedDict):
+    """The capacities of arrays; place, size (GiB) and load of volumes."""
+
+    capacity: dict[str, int]
+    place: dict[str, str]
+    size: dict[str, int]
+    load: dict[str, int]
+
+
+def _pool(generator: random.Random, arrays: int) -> Pool:
+    facts: Pool = {"capacity": {}, "place": {}, "size": {}, "load": {}}
     letters = iter("abcdefghijklmnop")
     for number, array in enumerate(ARRAYS[:arrays]):
         used = 0
@@ -290,7 +299,7 @@ def _pool(generator: random.Random, arrays: int) -> dict[str, Any]:
     return facts
 
 
-def _plan(facts: dict[str, Any]) -> Plan:
+def _plan(facts: Pool) -> Plan:
     arrays = [
         ArraySpec(name, float(BANDWIDTH), capacity, THRESHOLD / 100)
         for name, capacity in facts["capacity"].items()
@@ -302,7 +311,7 @@ def _plan(facts: dict[str, Any]) -> Plan:
     return paper_dswap(make_system(arrays, volumes))
 
 
-def _can_be_asked(facts: dict[str, Any], plan: Plan) -> bool:
+def _can_be_asked(facts: Pool, plan: Plan) -> bool:
     """Say whether only east is overloaded, displacing is enough, and every order is clear."""
     over = [array for array in facts["capacity"] if _load(facts, array) > THRESHOLD]
     ratios = [
@@ -325,18 +334,18 @@ def _can_be_asked(facts: dict[str, Any], plan: Plan) -> bool:
     )
 
 
-def _load(facts: dict[str, Any], array: str) -> int:
+def _load(facts: Pool, array: str) -> int:
     return sum(facts["load"][name] for name, place in facts["place"].items() if place == array)
 
 
-def _rooms(facts: dict[str, Any]) -> dict[str, int]:
+def _rooms(facts: Pool) -> dict[str, int]:
     rooms = dict(facts["capacity"])
     for name, array in facts["place"].items():
         rooms[array] -= facts["size"][name]
     return rooms
 
 
-def _told(facts: dict[str, Any], array: str) -> str:
+def _told(facts: Pool, array: str) -> str:
     volumes = ", ".join(
         f"{name} ({facts['load'][name]}, {facts['size'][name]} GiB)"
         for name, place in facts["place"].items()
@@ -404,9 +413,7 @@ def quiz(request: Request) -> list[Question]:
     return [_question(request, number) for number in range(1, request.count + 1)]
 
 
-def check_answers(
-    questions: Sequence[Question], given: Mapping[int, Sequence[str]]
-) -> list[dict[str, Any]]:
+def check_answers(questions: Sequence[Question], given: Mapping[int, Sequence[str]]) -> list[Mark]:
     """Return for each question whether the words *given* for its number are its answer.
 
     Raises UsageError for an answer to a question that was not asked.

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from multiprocessing import get_context, parent_process
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from raidx_fuse.errors import RaidxError, Reason, UsageError
@@ -106,7 +107,7 @@ def executor(
             yield lambda part: pool.submit(function, part)
         return
     with _client(scheduler) as client:
-        pickle: Any = import_module("cloudpickle")  # distributed needs it, too
+        pickle = import_module("cloudpickle")  # distributed needs it, too
         _go_by_value(pickle, function)
         pool = client.get_executor(pure=False)
         yield lambda part: _Unpickled(pool.submit(call, pickle.dumps((function, part))))
@@ -114,7 +115,7 @@ def executor(
 
 def call(pickled: bytes) -> bytes:
     """Call the function on its part, both in *pickled*, on a worker; return the pickled result."""
-    pickle: Any = import_module("cloudpickle")
+    pickle = import_module("cloudpickle")
     function, part = pickle.loads(pickled)
     result: bytes = pickle.dumps(function(part))
     return result
@@ -135,7 +136,7 @@ class _Unpickled(Future[Any]):
             self.set_result(import_module("cloudpickle").loads(pickled.result()))
 
 
-def _go_by_value(pickle: Any, function: Callable[..., Any]) -> None:
+def _go_by_value(pickle: ModuleType, function: Callable[..., object]) -> None:
     """Let the modules of the folder of *function* be pickled with their content."""
     file = sys.modules[function.__module__].__file__
     for module in list(sys.modules.values()):
@@ -161,7 +162,7 @@ def _over_scheduler(
 def _client(address: str) -> Iterator[Any]:
     """Yield a client of the scheduler at *address*, which has workers. Raises UsageError."""
     try:
-        distributed: Any = import_module("distributed")  # an extra, and slow to import
+        distributed = import_module("distributed")  # an extra, and slow to import
     except ImportError:
         raise UsageError(
             "--scheduler needs Dask's distributed",

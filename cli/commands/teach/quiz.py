@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
@@ -15,6 +15,9 @@ from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH
 from raidx_fuse.errors import RaidxError, UsageError
+
+if TYPE_CHECKING:
+    from raidx_fuse.answers import Mark
 
 ANSWERS_BYTES_MAX = 1 << 20
 LEVELS = click.Choice(["easy", "medium", "hard"])
@@ -97,7 +100,7 @@ def _text(question: dict[str, Any]) -> str:
     return f"{question['layout']} on {plural(question['disks'], 'disk')}. {question['text']}"
 
 
-def _mark(mark: dict[str, Any]) -> str:
+def _mark(mark: Mark) -> str:
     if mark["right"]:
         return "right"
     return f"wrong: {' '.join(mark['given'])}" if mark["given"] else "not answered"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any
 
 import trio
 
@@ -42,12 +41,15 @@ UNDONE = (BusyError, NoSpaceError, UsageError)  # what a change of a table is re
 
 
 @asynccontextmanager
-async def mounted(arrays: Sequence[Sequence[Member]], **options: Any) -> AsyncIterator[Pool]:
-    """Mount *arrays* as one pool; unmount it cleanly. *options* are those of `open_array`."""
+async def mounted(
+    arrays: Sequence[Sequence[Member]], *, start_degraded: bool = False
+) -> AsyncIterator[Pool]:
+    """Mount *arrays* as one pool; unmount it cleanly."""
     async with AsyncExitStack() as stack:
         opened = []
         for members in arrays:
-            array: Array = await stack.enter_async_context(open_array(members, **options))
+            opening = open_array(members, start_degraded=start_degraded)
+            array: Array = await stack.enter_async_context(opening)
             opened.append(await stack.enter_async_context(open_volumes(array)))
         pool = await stack.enter_async_context(open_pool(opened))
         check_names(pool.arrays)

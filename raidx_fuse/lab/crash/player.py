@@ -28,7 +28,6 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import trio
 
@@ -576,7 +575,7 @@ class Player(VolumePlayer):
         for job in self.array.jobs.running():
             await job.finished.wait()
 
-    async def unless_data_would_be_lost(self, take_out: Callable[[], Awaitable[Any]]) -> None:
+    async def unless_data_would_be_lost(self, take_out: Callable[[], Awaitable[object]]) -> None:
         """Call *take_out*, which fails a member, perhaps while a resync runs.
 
         Where the array refuses because chunks that await the resync would be lost

@@ -33,7 +33,7 @@ from collections.abc import (
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Literal, Required, TypedDict
+from typing import Literal, Required, TypedDict
 
 import trio
 
@@ -44,7 +44,7 @@ from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.configuration.volumes import Extent
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import Region
-from raidx_fuse.lab.loads.drive import Target, digits
+from raidx_fuse.lab.loads.drive import Figures, Target, digits
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.registry import PARITY_WAYS
 from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
@@ -119,7 +119,7 @@ class Hardware:
     name: str = "lab"
     member_bytes: int = MEMBER_BYTES
     chunk_bytes: int = 64 << 10
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, object] = field(default_factory=dict)
     size_bytes: int | None = None
     log_bytes: int | None = None
     with_volume: bool = True
@@ -282,7 +282,7 @@ class EventReport(TypedDict, total=False):
     job: str
     job_state: str
     job_ended_s: float
-    during: Mapping[str, Any]
+    during: Figures
 
 
 async def _perform(
@@ -399,12 +399,12 @@ class Samples:
     def __init__(self, array: Array, section_s: float) -> None:
         self._array = array
         self._section_s = section_s
-        self._rows: list[dict[str, list[float]]] = []
+        self.rows: list[dict[str, list[float]]] = []
         self._last: dict[MemberQueue, tuple[int, float]] = {}
         self._last_s = trio.current_time()
         if section_s > 0:
             self._look()
-            self._rows.clear()
+            self.rows.clear()
 
     async def take(self) -> None:
         """Take a sample at the end of each section, until cancelled (a background task)."""
@@ -435,12 +435,16 @@ class Samples:
             self._last[queue] = now
             operations.append(now[0] - before[0])
             queues.append(float(f"{(now[1] - before[1]) / elapsed_s:.6g}"))
-        self._rows.append({"member_operations": operations, "member_queues": queues})
+        self.rows.append({"member_operations": operations, "member_queues": queues})
 
-    def beside(self, sections: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return *sections* (of arrivals), each with the sample of the same time span."""
-        rows = [*self._rows, *({} for _ in sections)]
-        return [section | row for section, row in zip(sections, rows, strict=False)]
+
+def beside(sections: list[Figures], samples: Sequence[Samples]) -> list[Figures]:
+    """Return *sections* (of arrivals), each with the *samples* of all arrays at the same time."""
+    for number, section in enumerate(sections):
+        for one in samples:
+            for key, values in (one.rows[number] if number < len(one.rows) else {}).items():
+                section.setdefault(key, []).extend(values)
+    return sections
 
 
 class ControllerCache:
@@ -480,7 +484,7 @@ class ControllerCache:
         self._keep(pages)
         return memoryview(ZEROS)[:0]
 
-    async def write(self, offset_bytes: int, data: Any) -> None:
+    async def write(self, offset_bytes: int, data: ReadBuffer) -> None:
         """Take a write. Raises RaidxError."""
         end = offset_bytes + len(data)
         for page in _pages(offset_bytes, len(data)):

@@ -26,7 +26,6 @@ import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import trio
 
@@ -42,11 +41,21 @@ from raidx_fuse.lab.experiments.modelled import (
     NoLocks,
     Samples,
     assume_written,
+    beside,
     modelled_array,
     play,
 )
-from raidx_fuse.lab.loads.drive import OUTSTANDING_MAX, Content, Recorder, digits, drive, read_back
+from raidx_fuse.lab.loads.drive import (
+    OUTSTANDING_MAX,
+    Content,
+    Figures,
+    Recorder,
+    digits,
+    drive,
+    read_back,
+)
 from raidx_fuse.lab.loads.request import Load
+from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.members.simulated.virtual_time import run, sleep, sleep_until
 from raidx_fuse.pool.array_volumes import open_volumes
 from raidx_fuse.pool.hotspots.balancer import Balancer, JobMover, watched
@@ -94,7 +103,7 @@ class Experiment(Hardware):
     section_s: float = 0.0
     events: Sequence[Event] = ()
     prepare: Callable[[Array], Awaitable[None]] | None = None
-    report: Callable[[Array], Mapping[str, Any]] | None = None
+    report: Callable[[Array], Mapping[str, object]] | None = None
 
     def check(self) -> None:
         """Raise UsageError if parts of it exclude each other."""
@@ -116,9 +125,7 @@ class Experiment(Hardware):
             event.check()
 
 
-def simulate(
-    experiment: Experiment | PoolExperiment, recorder: Recorder | None = None
-) -> dict[str, Any]:
+def simulate(experiment: Experiment | PoolExperiment, recorder: Recorder | None = None) -> Figures:
     """Run *experiment* and return its result (`measure`, `measure_pool`). Raises RaidxError.
 
     Another thread may read *recorder*, which must be new, while the experiment runs: it counts the
@@ -130,13 +137,13 @@ def simulate(
     return run(measure, experiment, recorder, seed=experiment.seed)
 
 
-async def measure(experiment: Experiment, recorder: Recorder) -> dict[str, Any]:
+async def measure(experiment: Experiment, recorder: Recorder) -> Figures:
     """Build the array, drive the load, return the result; under the clock of the running loop.
 
-    The result has the fields of `Recorder.summary`, "failed", "errors", "held_back", "sections",
-    "events", and "array" and "members" as `raidx stats --json` has them, counted from the start of
-    the load, or the end of its warm-up, to the end of the last job. An event whose job has ended
-    has "during", the summary of the requests that arrived meanwhile. Raises RaidxError.
+    The result has the fields of `Recorder.figures`, "sections", "events", and "array" and "members"
+    as `raidx stats --json` has them, counted from the start of the load, or the end of its warm-up,
+    to the end of the last job. An event whose job has ended has "during", the summary of the
+    requests that arrived meanwhile. Raises RaidxError.
     """
     experiment.check()
     keeps_content = experiment.content or experiment.verify
@@ -161,7 +168,7 @@ async def measure(experiment: Experiment, recorder: Recorder) -> dict[str, Any]:
 
 async def _drive(
     array: Array, experiment: Experiment, new: NewMember, recorder: Recorder
-) -> dict[str, Any]:
+) -> Figures:
     before = [snapshot(array)]
     content = Content(array.size_bytes, experiment.seed) if experiment.verify else None
     events: list[EventReport] = []
@@ -201,7 +208,7 @@ async def _drive(
     if experiment.warm_up_s and not recorder.summary(experiment.warm_up_s)["requests"]:
         raise UsageError(f"no request arrives after the warm-up of {experiment.warm_up_s} s")
     stats = difference(before[0], snapshot(array))
-    extra: dict[str, Any] = {}
+    extra: Figures = {}
     if isinstance(target, ControllerCache):
         extra["controller"] = {"hits": target.hits}
     for event in events:
@@ -216,15 +223,12 @@ async def _drive(
         "name": experiment.name,
         "layout": experiment.layout,
         "image_bytes": array.size_bytes,
-        **recorder.summary(experiment.warm_up_s),
-        "failed": recorder.failed,
-        "errors": recorder.errors,
-        "held_back": recorder.held_back,
+        **recorder.figures(experiment.warm_up_s),
         "state": array.status()["state"],
         "array": stats["array"],
         "members": stats["members"],
         "events": events,
-        "sections": samples.beside(recorder.sections(experiment.section_s)),
+        "sections": beside(recorder.sections(experiment.section_s), [samples]),
         **extra,
     }
 
@@ -324,11 +328,11 @@ class _Counted:
     def __init__(self, volume: Volume) -> None:
         self._volume = volume
 
-    async def read(self, offset_bytes: int, length_bytes: int) -> Any:
+    async def read(self, offset_bytes: int, length_bytes: int) -> ReadBuffer:
         self._volume.count_read(length_bytes)
         return await self._volume.read(offset_bytes, length_bytes)
 
-    async def write(self, offset_bytes: int, data: Any) -> None:
+    async def write(self, offset_bytes: int, data: ReadBuffer) -> None:
         self._volume.count_write(len(data))
         await self._volume.write(offset_bytes, data)
 
@@ -338,9 +342,8 @@ class _NotedMover(JobMover):
 
     def __init__(self, pool: Pool, start_s: float) -> None:
         super().__init__(pool)
-        self._found = pool
         self._start_s = start_s
-        self.moves: list[dict[str, Any]] = []
+        self.moves: list[dict[str, str | float]] = []
 
     async def move(self, volume: str, array: str) -> None:
         with self._noted([(volume, array)]):
@@ -352,9 +355,9 @@ class _NotedMover(JobMover):
 
     @contextmanager
     def _noted(self, moves: Sequence[tuple[str, str]]) -> Iterator[None]:
-        notes: list[dict[str, Any]] = []
+        notes: list[dict[str, str | float]] = []
         for volume, array in moves:
-            source = self._found.find(volume)[0].array.name
+            source = self._pool.find(volume)[0].array.name
             notes.append({"volume": volume, "from": source, "to": array, "begin_s": self._now_s()})
         self.moves += notes
         try:
@@ -370,7 +373,7 @@ class _NotedMover(JobMover):
         return digits(trio.current_time() - self._start_s)
 
 
-async def measure_pool(experiment: PoolExperiment, recorder: Recorder) -> dict[str, Any]:
+async def measure_pool(experiment: PoolExperiment, recorder: Recorder) -> Figures:
     """Build the arrays, drive all loads, return the result; under the clock of the running loop.
 
     The result has the fields of `measure` except "array", "members", "layout" and "image_bytes",
@@ -401,26 +404,18 @@ async def measure_pool(experiment: PoolExperiment, recorder: Recorder) -> dict[s
                             assume_written(array, volumes.extents(made))
                 parts.append(volumes)
             pool = await stack.enter_async_context(open_pool(parts))
-            await _set_all(experiment, pool)
+            settings = PoolSettings([part.array for part in pool.arrays])
+            for key, text in experiment.settings.items():
+                await settings.set(key, text)
+            for one, part in zip(experiment.arrays, pool.arrays, strict=True):
+                for key, text in one.settings.items():
+                    if is_of_pool(key):
+                        await settings.set(key, text, part.array)
+                    else:
+                        await part.array.set(key, text)
             mover = _NotedMover(pool, trio.current_time())
             balancer = await stack.enter_async_context(watched(pool.arrays, mover))
             return await _Run(experiment, pool, balancer, mover, makers, recorder).result()
-
-
-async def _set_all(experiment: PoolExperiment, pool: Pool) -> None:
-    settings = PoolSettings([part.array for part in pool.arrays])
-    for key, text in experiment.settings.items():
-        await settings.set(key, text)
-    for one, part in zip(experiment.arrays, pool.arrays, strict=True):
-        for key, text in one.settings.items():
-            await _set(settings, part.array, key, text)
-
-
-async def _set(settings: PoolSettings, array: Array | None, key: str, text: str) -> None:
-    if array is None or is_of_pool(key):
-        await settings.set(key, text, array)
-    else:
-        await array.set(key, text)
 
 
 @dataclass
@@ -435,7 +430,7 @@ class _Run:
     recorder: Recorder
     start_s: float = field(default_factory=trio.current_time)
     events: list[EventReport] = field(default_factory=list)
-    hotspots: list[dict[str, Any]] = field(default_factory=list)
+    hotspots: list[Figures] = field(default_factory=list)
     contents: dict[str, Content] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -454,7 +449,7 @@ class _Run:
             {"array": name, "begin_s": now_s, "end_s": None} for name in hot if name not in known
         ]
 
-    async def result(self) -> dict[str, Any]:
+    async def result(self) -> Figures:
         """Drive the loads, let the events happen, and return the result."""
         experiment = self.experiment
         arrays = [part.array for part in self.pool.arrays]
@@ -474,12 +469,8 @@ class _Run:
             sampling.cancel_scope.cancel()
         for one in samples:
             one.finish()
-        extra: dict[str, Any] = {}
-        if experiment.verify:
-            extra = await self.verified()
-        sections = self.recorder.sections(experiment.section_s)
-        for one in samples:
-            sections = _beside(sections, one.beside([{} for _ in sections]))
+        extra = await self.verified() if experiment.verify else {}
+        sections = beside(self.recorder.sections(experiment.section_s), samples)
         described = [self.array(array, was) for array, was in zip(arrays, before, strict=True)]
         for section in sections:
             end_s = section["from_s"] + experiment.section_s
@@ -490,10 +481,7 @@ class _Run:
         states = [array.status()["state"] for array in arrays]
         return {
             "name": experiment.name,
-            **self.recorder.summary(),
-            "failed": self.recorder.failed,
-            "errors": self.recorder.errors,
-            "held_back": self.recorder.held_back,
+            **self.recorder.figures(),
             "state": next((state for state in states if state != "clean"), "clean"),
             "arrays": described,
             "volumes": [self.volume(volume) for volume in experiment.volumes],
@@ -535,7 +523,7 @@ class _Run:
         made = load.load(volume.size_bytes)
         await drive(_Counted(volume), made, recorder, depth=load.depth, content=content)
 
-    async def verified(self) -> dict[str, Any]:
+    async def verified(self) -> Figures:
         """Read everything back; return what was compared, and what was wrong."""
         wrong: list[str] = []
         for name, content in self.contents.items():
@@ -544,7 +532,7 @@ class _Run:
         checked = sum(content.checked_bytes for content in self.contents.values())
         return {"verified_bytes": checked, "wrong": wrong}
 
-    def array(self, array: Array, before: Snapshot) -> dict[str, Any]:
+    def array(self, array: Array, before: Snapshot) -> Figures:
         stats = difference(before, snapshot(array))
         history = self.balancer.monitor.arrays.get(array.uuid)
         rows = history.newest(1 << 30).tolist() if history else []
@@ -565,7 +553,7 @@ class _Run:
             ],
         }
 
-    def volume(self, wanted: PoolVolume) -> dict[str, Any]:
+    def volume(self, wanted: PoolVolume) -> Figures:
         part, volume = self.pool.find(wanted.name)
         recorder = self.recorders[wanted.name]
         return {
@@ -575,16 +563,6 @@ class _Run:
             **recorder.summary(),
             "failed": recorder.failed,
         }
-
-
-def _beside(
-    sections: list[dict[str, Any]], rows: Sequence[Mapping[str, list[float]]]
-) -> list[dict[str, Any]]:
-    """Return *sections* with the samples of one more array behind those that they have."""
-    return [
-        section | {key: [*section.get(key, ()), *values] for key, values in row.items()}
-        for section, row in zip(sections, rows, strict=True)
-    ]
 
 
 def _mean(observations: Sequence[Mapping[str, float]], begin_s: float, end_s: float) -> float:

@@ -101,7 +101,7 @@ from raidx_fuse.lab.experiments.simulate import (
     VolumeLoad,
     simulate,
 )
-from raidx_fuse.lab.loads.drive import Recorder
+from raidx_fuse.lab.loads.drive import Figures, Recorder
 from raidx_fuse.lab.loads.traces import regular_file
 from raidx_fuse.lab.loads.workloads import Source
 from raidx_fuse.members.simulated.network import NetworkModel
@@ -126,7 +126,7 @@ class _Hardware:
     disk_size: Size = ""
     chunk: Size = ""
     log_size: Size = ""
-    params: dict[str, Any] = field(default_factory=dict)
+    params: Values = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,13 +134,13 @@ class _Array(_Hardware):
     controller: Size = ""
     unsafe_no_stripe_locks: bool = False
     prefilled: bool = True
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: Values = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ArrayOfPool(_Hardware):
     name: str
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: Values = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +164,7 @@ class _Report:
 
 @dataclass(frozen=True, kw_only=True)
 class _Pool:
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: Values = field(default_factory=dict)
     prefilled: bool = True
     verify: bool = False
 
@@ -210,7 +210,7 @@ def _read(kind: type[T], place: str, values: Values, own: str = "", **renamed: s
     first = kind.__annotations__  # a base class comes behind what is more special
     ordered = sorted(fields(table), key=lambda field: field.name not in first)
     known = {keys.get(one.name, one.name): one for one in ordered if one.name != own}
-    taken: dict[str, Any] = {}
+    taken: Figures = {}
     for key, one in known.items():
         value, hint = values.get(key), hints[one.name]
         if key in values:
@@ -250,7 +250,7 @@ def _named(place: str) -> Iterator[None]:
 Changes = Sequence[tuple[Sequence[str], Any]]  # (path of keys, value), see `SweepRun`
 
 
-def _changed(values: dict[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
+def _changed(values: Figures, path: Sequence[str], value: Any) -> dict[str, Any]:
     """Return a copy of *values*, tables of a file, with *value* at *path*. Raises UsageError."""
     values = copy.deepcopy(values)
     table: Any = values
@@ -391,7 +391,7 @@ class _Fields(TypedDict):
     member_bytes: int
     chunk_bytes: int
     log_bytes: int | None
-    params: Mapping[str, Any]
+    params: Values
 
 
 def _hardware(array: _Hardware, place: str) -> _Fields:
@@ -464,8 +464,7 @@ class SweepRun:
     folder: str
     changes: tuple[tuple[tuple[str, ...], Any], ...] = ()
     seed: int | None = None
-    repetition: int = 0
-    labels: dict[str, Any] = field(default_factory=dict)
+    labels: Figures = field(default_factory=dict)
     records: bool = False
 
 
@@ -511,15 +510,9 @@ def runs_of(
         for values in combinations:
             changes = tuple((axis.path, v) for axis, v in zip(axes, values, strict=True))
             labels = {axis.key: v for axis, v in zip(axes, values, strict=True)}
-            run = SweepRun(spec.text, spec.name, spec.folder, changes, seed, 0, labels)
+            run = replace(spec, changes=changes, seed=seed, labels=labels)
             first = experiment_of(run).seed
-            for number in range(repeat):
-                runs.append(
-                    SweepRun(
-                        *(spec.text, spec.name, spec.folder, changes),
-                        *(first + number, number, labels),
-                    )
-                )
+            runs += [replace(run, seed=first + number) for number in range(repeat)]
     return runs
 
 
@@ -528,7 +521,7 @@ def experiment_of(run: SweepRun) -> Experiment | PoolExperiment:
     return parse_experiment(run.text, run.name, run.folder, run.seed, run.changes)
 
 
-def compute_run(run: SweepRun, recorder: Recorder | None = None) -> dict[str, Any]:
+def compute_run(run: SweepRun, recorder: Recorder | None = None) -> Figures:
     """Carry out *run* in virtual time; return its result with its provenance.
 
     That is "version" of raidx, "spec" (the file), "spec_sha256" of its text, "seed" and "sweep".
@@ -550,12 +543,12 @@ def compute_run(run: SweepRun, recorder: Recorder | None = None) -> dict[str, An
     }
 
 
-def points(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def points(results: Sequence[Figures]) -> list[Figures]:
     """Return one entry for each point: "name", "sweep", "runs", and "measures".
 
     A measure has the "mean" over the repetitions and its standard error "se" (None for one run).
     """
-    grouped: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    grouped: dict[tuple[str, ...], list[Figures]] = {}
     for result in results:
         key = (result["spec"], result["name"], *map(str, result["sweep"].values()))
         grouped.setdefault(key, []).append(result)
@@ -577,7 +570,5 @@ def points(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _mean(values: Sequence[float]) -> dict[str, float | None]:
-    error = None
-    if len(values) > 1:
-        error = statistics.stdev(values) / len(values) ** 0.5
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
     return {"mean": statistics.fmean(values), "se": error}

@@ -137,6 +137,11 @@ class Recorder:
             "write_ms": spread(response_s[is_write]),
         }
 
+    def figures(self, from_s: float = 0.0) -> Figures:
+        """Return the summary of what arrived after *from_s*, and what failed or was late at all."""
+        failed: Figures = {"failed": self.failed, "errors": self.errors}
+        return {**self.summary(from_s), **failed, "held_back": self.held_back}
+
     def sections(self, section_s: float) -> list[Figures]:
         """Return a summary of each *section_s* seconds of arrivals, with where it begins."""
         at_s = self.times()[0]

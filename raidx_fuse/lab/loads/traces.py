@@ -35,7 +35,7 @@ from typing import IO, Any
 import numpy as np
 
 from raidx_fuse.errors import Reason, UsageError
-from raidx_fuse.lab.loads.request import BLOCK_REQUESTS, SECTOR_BYTES, Block, Ints
+from raidx_fuse.lab.loads.request import BLOCK_REQUESTS, SECTOR_BYTES, Block, Bools, Floats, Ints
 
 try:
     import zstandard
@@ -47,13 +47,13 @@ DEVICE_ALIGNMENT_BYTES = 1 << 20
 OFFSET_BYTES_MAX = 1 << 60
 _ENCODING = "latin-1"  # decodes any byte: a wrong line gets a message with its number
 _MARK = b"\xef\xbb\xbf".decode(_ENCODING)  # of byte order, before the first line
-_copies: dict[str, Any] = {}  # path -> what came out of a pipe, removed at the end
+_copies: dict[str, IO[bytes]] = {}  # path -> what came out of a pipe, removed at the end
 _BROKEN: tuple[type[Exception], ...] = (OSError, EOFError, lzma.LZMAError)
 if zstandard is not None:
     _BROKEN += (zstandard.ZstdError,)
 
 Row = tuple[float, int, bool, int, int]  # time in the file's unit, device, is_write, offset, length
-_Columns = tuple[Any, Ints, Any, Ints, Ints]
+_Columns = tuple[Floats | Ints, Ints, Bools, Ints, Ints]
 
 
 def _spc_row(fields: Sequence[str]) -> Row:
@@ -82,6 +82,9 @@ def _whole(text: str) -> int:
     return round(time)
 
 
+OPENERS: dict[str, Callable[..., IO[str]]] = {
+    **{".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
+}
 FORMATS: dict[str, tuple[Callable[[Sequence[str]], Row], int, float]] = {
     "spc": (_spc_row, 5, 1.0),  # parser of a line, fields it needs, seconds in its unit of time
     "msr": (_msr_row, 6, 1e-7),
@@ -209,25 +212,16 @@ class Trace:
     def _open(self) -> IO[str]:
         suffix = self.path.suffix.lower()
         path = regular_file(self.path)
-        if suffix == ".xz":
-            return lzma.open(path, "rt", encoding=_ENCODING)
-        if suffix == ".gz":
-            return gzip.open(path, "rt", encoding=_ENCODING)
-        if suffix == ".bz2":
-            return bz2.open(path, "rt", encoding=_ENCODING)
+        opener: Callable[..., IO[str]] = OPENERS.get(suffix, open)
         if suffix == ".zst":
-            return self._open_zst(path)
-        return path.open(encoding=_ENCODING)
-
-    def _open_zst(self, path: Path) -> IO[str]:
-        if zstandard is None:
-            raise UsageError(
-                f"{self.path}: reading .zst needs the package zstandard",
-                action="pip install 'raidx-fuse[traces]', or unpack the file",
-                reason=Reason.NOT_INSTALLED,
-            )
-        opened: IO[str] = zstandard.open(path, "rt", encoding=_ENCODING)
-        return opened
+            if zstandard is None:
+                raise UsageError(
+                    f"{self.path}: reading .zst needs the package zstandard",
+                    action="pip install 'raidx-fuse[traces]', or unpack the file",
+                    reason=Reason.NOT_INSTALLED,
+                )
+            opener = zstandard.open
+        return opener(path, "rt", encoding=_ENCODING)
 
     def _columns(self) -> Iterator[_Columns]:
         """Yield the columns of the file in blocks, without empty requests."""
@@ -251,7 +245,7 @@ class Trace:
             raise
         time, device, is_write, offset, length = zip(*rows, strict=True) if rows else ((),) * 5
         return (
-            np.array(time, dtype=np.float64 if unit_s == 1.0 else np.int64),
+            np.array(time, np.float64) if unit_s == 1.0 else np.array(time, np.int64),
             np.array(device, dtype=np.int64),
             np.array(is_write, dtype=np.bool_),
             np.array(offset, dtype=np.int64),
