@@ -360,10 +360,6 @@ class PlaceHeat(AccessCounter):
     def digest(self) -> None:
         """Bring the noted accesses into the counts."""
         noted, self.noted = self.noted, []
-        self.take(noted)
-
-    def take(self, noted: Sequence[int]) -> None:
-        """Count *noted*, which another counter has noted in this one's place."""
         if not noted:
             return
         self._fade()
@@ -395,6 +391,12 @@ class PlaceHeat(AccessCounter):
         now_s = self._clock()
         self._counts *= exp((self._faded_s - now_s) / FADING_S)
         self._faded_s = now_s
+
+    def counts(self) -> tuple[int, Rates]:
+        """Return the bits of a chunk's number in its region; faded (2, regions) reads, writes."""
+        self.digest()
+        self._fade()
+        return self._bits, self._counts[:, :2].sum(axis=0)
 
     def look(self) -> Heat:
         self.digest()

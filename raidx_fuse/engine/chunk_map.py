@@ -13,16 +13,15 @@ time.
 from __future__ import annotations
 
 import random
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from raidx_fuse.engine.access_stats import FADING_S as HOUR_S
 from raidx_fuse.engine.access_stats import (
     TICKS_A_SECOND,
-    AccessCounter,
     AccessStats,
     Heat,
     PlaceHeat,
@@ -30,7 +29,7 @@ from raidx_fuse.engine.access_stats import (
 )
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import UsageError
-from raidx_fuse.layouts.numbers import CellIndex, Stripe, cell_range
+from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe, cell_range
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
 
@@ -43,11 +42,8 @@ HOT_CELLS_MAX = 1 << 16
 
 WATCHED_S = 10.0
 FADING_S = 2.0
-PICKED_MAX = 256  # requests of a batch whose places are looked up: some 3 us each
-NOTED_MAX = 4096  # then a few of them are kept
-KEPT_EACH = 64
-KEPT_MAX = 1024
-BATCHES_MAX = 32
+RATE_MIN = 0.005  # accesses a second that are shown
+PICKED_MAX = 256  # regions of a look whose places are looked up: some 3 us each
 
 Numbers = NDArray[np.int64]
 Shares = NDArray[np.float64]
@@ -58,107 +54,64 @@ def heat_of(context: ArrayContext) -> Heat:
     access = context.traffic.heat
     if isinstance(access, AccessStats):
         return heat_of_bundles(context.layout, access)
-    if isinstance(access, RequestHeat):
-        access.hand_over()
-        access = access.behind
     if isinstance(access, PlaceHeat):
         return access.look()
     none = np.zeros(1)
     return Heat(context.layout.chunks, none, none, none, [0.0] * context.layout.width, 1.0)
 
 
-class RequestHeat(AccessCounter):
-    """Counts the accesses of chunks of *context* in place of *behind*, while the map is shown.
+class RecentUses:
+    """Which places of an array of fixed layout were used in the last seconds.
 
-    `AccessStats` has these counts for raidx layouts. *behind*, which counts for the others, has
-    only how often regions of the image were used in the last hour. The first look makes a
-    `RequestHeat` the context's counter; it passes on what it notes to *behind*, which
-    counts alone again after `WATCHED_S` without a look.
-
-    A look takes the requests since the last one as a batch, `PICKED_MAX` of them, each of which
-    stands for as many as were left out. Older batches fade with the time constant `FADING_S`.
+    `PlaceHeat` counts how often each region of the image was used in the last hour. Two looks at
+    its counts give what was used between them; that fades with the time constant `FADING_S`. A look
+    after more than `WATCHED_S` begins anew.
     """
 
-    def __init__(self, context: ArrayContext, behind: PlaceHeat) -> None:
-        super().__init__((), 0)
-        self.behind = behind
-        self._handed_over = 0  # of *noted*
+    def __init__(self, context: ArrayContext) -> None:
         self._context = context
-        self._kept: list[int] = []  # one in KEPT_EACH of those that were noted earlier
-        self._seen = 0  # how many were noted earlier
-        self._looked_s = context.member_set.clock()
-        self._batches: deque[tuple[float, Numbers, Numbers, Shares]] = deque(maxlen=BATCHES_MAX)
+        self._chance = random.Random(0)
+        self._looked_s = -WATCHED_S
+        self._counts = self._rates = np.zeros((2, 0))  # reads, writes of each region
 
-    def sample(self) -> None:
-        """Keep the list short; stop counting if the map is no longer shown."""
-        self.behind.sample_queues()
-        if len(self.noted) >= NOTED_MAX:
-            self._seen += len(self.noted)
-            self._kept = (self._kept + self.noted[::KEPT_EACH])[-KEPT_MAX:]
-            self._clear()
-        context = self._context
-        if context.member_set.clock() - self._looked_s > WATCHED_S:
-            self.hand_over()
-            context.traffic.heat = self.behind
-
-    def hand_over(self) -> None:
-        """Let the counter behind count what was noted since the last time."""
-        self.behind.take(self.noted[self._handed_over :])
-        self._handed_over = len(self.noted)
-
-    def _clear(self) -> None:
-        self.hand_over()
-        self.noted.clear()
-        self._handed_over = 0
-
-    def look(self) -> tuple[Numbers, Numbers, Shares]:
+    def look(self, heat: PlaceHeat) -> tuple[Numbers, Numbers, Shares]:
         """Return roles, member chunks and accesses per second of the places used lately."""
-        now = self._context.member_set.clock()
-        count = self._seen + len(self.noted)
-        found = self._kept + self.noted[:: KEPT_EACH if self._seen else 1]
-        self._kept, self._seen = [], 0
-        self._clear()
-        self._looked_s = now
-        if found:
-            picked = found[:: -(-len(found) // PICKED_MAX)]
-            roles, chunks = self._places(picked)
-            self._batches.append((now, roles, chunks, np.full(len(roles), count / len(picked))))
-        while self._batches and now - self._batches[0][0] > 5 * FADING_S:
-            self._batches.popleft()
-        if not self._batches:
-            empty = np.zeros(0, np.int64)
-            return empty, empty, np.zeros(0)
-        rates = [
-            counts * (np.exp((at_s - now) / FADING_S) / FADING_S)
-            for at_s, _roles, _chunks, counts in self._batches
-        ]
-        return (
-            np.concatenate([batch[1] for batch in self._batches]),
-            np.concatenate([batch[2] for batch in self._batches]),
-            np.concatenate(rates),
-        )
+        now_s = self._context.member_set.clock()
+        passed_s, self._looked_s = now_s - self._looked_s, now_s
+        before, (bits, self._counts) = self._counts, heat.counts()
+        if before.shape != self._counts.shape or passed_s > WATCHED_S:
+            self._rates = np.zeros(self._counts.shape)
+        else:
+            new = self._counts - before * np.exp(-passed_s / HOUR_S)
+            self._rates *= np.exp(-passed_s / FADING_S)
+            self._rates += np.where(new > 0.5, new, 0.0) / FADING_S  # whole accesses, no rounding
+        used = np.argwhere(self._rates > RATE_MIN)
+        picked = used[:: max(1, -(-len(used) // PICKED_MAX))]
+        found: list[tuple[int, int]] = []
+        rates: list[float] = []
+        for is_write, region in picked.tolist():
+            chunk = (region << bits) + self._chance.randrange(1 << bits)
+            places = self._places(chunk, bool(is_write))
+            found += places
+            rates += [float(self._rates[is_write, region]) * len(used) / len(picked)] * len(places)
+        roles, chunks = np.array(found, np.int64).reshape(-1, 2).T
+        return roles, chunks, np.array(rates)
 
-    def _places(self, picked: Sequence[int]) -> tuple[Numbers, Numbers]:
-        """Return roles and member chunks that the accesses *picked* use.
+    def _places(self, chunk: int, is_write: bool) -> list[tuple[Role, MemberChunk]]:
+        """Return role and member chunk of each place that a use of *chunk* uses.
 
         A write uses the parities of its chunk, too. Any copy may have answered a read.
         """
         layout, code = self._context.layout, self._context.code
-        found: list[tuple[int, int]] = []
-        for access in picked:
-            chunk = ~access if access < 0 else access
-            if chunk >= layout.chunks:
-                continue  # the image has become smaller
-            stripe, cell = layout.locate(chunk)
-            found.append(layout.place(Stripe(stripe), cell))
-            if access < 0 or code.is_copies:
-                found += [
-                    layout.place(Stripe(stripe), CellIndex(code.data_count + parity))
-                    for parity, support in enumerate(code.support)
-                    if support >> cell & 1
-                ]
-        roles, chunks = np.array(found, np.int64).reshape(-1, 2).T
-        return roles, chunks
+        if chunk >= layout.chunks:
+            return []  # the image has become smaller, or its last region is not full
+        stripe, cell = layout.locate(chunk)
+        cells = [cell]
+        if is_write or code.is_copies:
+            for parity, support in enumerate(code.support):
+                if support >> cell & 1:
+                    cells.append(CellIndex(code.data_count + parity))
+        return [layout.place(stripe, one) for one in cells]
 
 
 class ChunkMap:
@@ -166,6 +119,7 @@ class ChunkMap:
 
     def __init__(self, context: ArrayContext) -> None:
         self._context = context
+        self._recent = RecentUses(context)
         self._kept: dict[str, Any] = {}
         self._kept_for = 0  # parts
         self._again_s = 0.0
@@ -180,13 +134,13 @@ class ChunkMap:
         clock = self._context.member_set.clock
         begin_s = clock()
         if parts != self._kept_for or begin_s >= self._again_s:
-            self._kept, self._kept_for = _survey(self._context, parts), parts
+            self._kept, self._kept_for = _survey(self._context, self._recent, parts), parts
             end_s = clock()
             self._again_s = end_s + REST * (end_s - begin_s)
         return self._kept
 
 
-def _survey(context: ArrayContext, parts: int) -> dict[str, Any]:
+def _survey(context: ArrayContext, recent: RecentUses, parts: int) -> dict[str, Any]:
     layout, width = context.layout, context.layout.width
     chunks = np.full(width, layout.member_chunks, np.int64)
     if isinstance(layout, BundleLayout):
@@ -210,7 +164,7 @@ def _survey(context: ArrayContext, parts: int) -> dict[str, Any]:
     for roles, places, is_lost in _cells(context, _sample(layout.stripes, step)):
         written += parts_of(roles[~is_lost], places[~is_lost])
         lost += parts_of(roles[is_lost], places[is_lost])
-    uses = parts_of(*_uses(context))
+    uses = parts_of(*_uses(context, recent))
     members = []
     for role, number in enumerate(each.tolist()):
         # How many places each part has: part i begins at place i * chunks / parts, rounded up.
@@ -285,7 +239,7 @@ def _places(layout: Layout, stripes: Numbers, cell: CellIndex) -> tuple[Numbers,
     return layout.places(stripes, cell)
 
 
-def _uses(context: ArrayContext) -> tuple[Numbers, Numbers, Shares]:
+def _uses(context: ArrayContext, recent: RecentUses) -> tuple[Numbers, Numbers, Shares]:
     """Return roles, member chunks and accesses per second of the places in use."""
     access, layout = context.traffic.heat, context.layout
     if isinstance(access, AccessStats) and isinstance(layout, BundleLayout):
@@ -296,9 +250,6 @@ def _uses(context: ArrayContext) -> tuple[Numbers, Numbers, Shares]:
         rates = each * TICKS_A_SECOND / access.intervals(known)
         return layout.disk[known].astype(np.int64), layout.offset[known].astype(np.int64), rates
     if isinstance(access, PlaceHeat):
-        access = RequestHeat(context, access)
-        context.traffic.heat = access
-    if isinstance(access, RequestHeat):
-        return access.look()
+        return recent.look(access)
     none = np.zeros(0, np.int64)
     return none, none, np.zeros(0)

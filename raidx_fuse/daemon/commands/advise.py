@@ -13,7 +13,7 @@ from raidx_fuse.daemon.commands.arguments import Result
 from raidx_fuse.documents import Advice as Advised
 from raidx_fuse.documents import AdvisedLayout, AdvisedMember, Verdict
 from raidx_fuse.engine.access_stats import AccessStats, Heat, PlaceHeat
-from raidx_fuse.engine.chunk_map import RequestHeat, heat_of
+from raidx_fuse.engine.chunk_map import heat_of
 from raidx_fuse.errors import BusyError, Reason, UsageError
 from raidx_fuse.jobs.tuner.forecast import Forecast, Model, candidates, forecast, traffic_of
 from raidx_fuse.jobs.tuner.measure import Measurements
@@ -145,8 +145,6 @@ class Advice:
     def _counter(self) -> PlaceHeat | None:
         """Return what counts for a fixed layout."""
         access = self._array.context.traffic.heat
-        if isinstance(access, RequestHeat):
-            access = access.behind
         return access if isinstance(access, PlaceHeat) else None
 
     async def _forecasts(self, model: Model, planned: Heat) -> list[Forecast]:
@@ -234,8 +232,6 @@ class Advice:
 
 def _arrivals(array: Array) -> int:
     access = array.context.traffic.heat
-    if isinstance(access, RequestHeat):
-        access = access.behind
     return access.arrivals if isinstance(access, AccessStats | PlaceHeat) else 0
 
 
