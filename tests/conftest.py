@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import functools
+import contextlib
 import gc
 import inspect
 import os
@@ -12,9 +12,11 @@ import signal
 import tempfile
 
 import pytest
+import trio
 from hypothesis import settings
 
 from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.rigs import MakeRig, T
 
 if "RAIDX_STATE" not in os.environ:
     os.environ["RAIDX_STATE"] = tempfile.mkdtemp(prefix="raidx-state-")
@@ -41,13 +43,33 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run an asynchronous test in virtual time; say that this is done."""
+    """Run an asynchronous test in virtual time, or real time if marked so; say that this is done.
+
+    An argument that is an asynchronous context manager is a rig: the test gets what it yields.
+    """
     test = pyfuncitem.obj
     if not inspect.iscoroutinefunction(test):
         return None
-    names = inspect.signature(test).parameters
-    run(functools.partial(test, **{name: pyfuncitem.funcargs[name] for name in names}))
+
+    async def main() -> None:
+        async with contextlib.AsyncExitStack() as rigs:
+            arguments = {}
+            for name in inspect.signature(test).parameters:
+                value = pyfuncitem.funcargs[name]
+                if isinstance(value, contextlib.AbstractAsyncContextManager):
+                    value = await rigs.enter_async_context(value)
+                arguments[name] = value
+            await test(**arguments)
+
+    (trio.run if pyfuncitem.get_closest_marker("real_time") else run)(main)
     return True
+
+
+@pytest.fixture
+def make_rig(request: pytest.FixtureRequest) -> MakeRig[T]:
+    """Return a function that calls a maker of rigs with the arguments of the test's mark `rig`."""
+    mark = request.node.get_closest_marker("rig") or pytest.mark.rig.mark
+    return lambda maker: maker(*mark.args, **mark.kwargs)
 
 
 def pytest_collection_finish() -> None:

@@ -79,14 +79,11 @@ def test_misses_in_between_put_it_off(device: Path) -> None:
     assert promised_us(device) == []
 
 
-def test_the_end_of_the_mount_gives_it_back(device: Path) -> None:
-    async def main() -> None:
-        guard = CpuLatencyRequest(lambda _: None, str(device))
-        for _ in range(cpu_latency.HITS_MIN):
-            guard.hit()
-        guard.close()
-
-    run(main)
+async def test_the_end_of_the_mount_gives_it_back(device: Path) -> None:
+    guard = CpuLatencyRequest(lambda _: None, str(device))
+    for _ in range(cpu_latency.HITS_MIN):
+        guard.hit()
+    guard.close()
     assert promised_us(device) == [0, 2_000_000_000]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -15,14 +16,11 @@ from raidx_fuse.daemon.member_files import Own
 from raidx_fuse.documents import DaemonReport
 from raidx_fuse.errors import RaidxError, SignatureFoundError
 from raidx_fuse.members.base import Member
-from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.volume import Volume
 from tests.support.arrays import Rig
+from tests.support.rigs import MakeRig
 
 MOUNTPOINT = "/mnt/array"
-
-
-WithDesk = Callable[..., None]
 
 
 class Report:
@@ -104,24 +102,18 @@ class Desk:
         return dict(await self.commands.handle(name, arguments))
 
 
+@asynccontextmanager
+async def desk_of(layout: str = "raid5", width: int = 4) -> AsyncIterator[Desk]:
+    """Yield the desk of an array of *width* RAM members, half of it written."""
+    rig = Rig(layout, width)
+    array = await rig.create()
+    try:
+        await array.write(0, bytes(range(256)) * (array.size_bytes // 512))
+        yield Desk(rig)
+    finally:
+        await rig.close()
+
+
 @pytest.fixture
-def with_desk() -> WithDesk:
-    """Return a function that plays a scene at a desk."""
-    return play_scene
-
-
-def play_scene(
-    scene: Callable[[Desk], Awaitable[None]], layout: str = "raid5", width: int = 4
-) -> None:
-    """Play *scene* on an array of *width* RAM members, half of it written."""
-
-    async def play() -> None:
-        rig = Rig(layout, width)
-        array = await rig.create()
-        try:
-            await array.write(0, bytes(range(256)) * (array.size_bytes // 512))
-            await scene(Desk(rig))
-        finally:
-            await rig.close()
-
-    run(play)
+def desk(make_rig: MakeRig[Desk]) -> AbstractAsyncContextManager[Desk]:
+    return make_rig(desk_of)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,6 @@ from raidx_fuse.format.configuration.remembered import (
     remembered_arrays,
     with_remembered_arrays,
 )
-from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.other_arrays import LOOK_S, remembering
 from raidx_fuse.pool.pool import Pool
 from tests.daemon.test_move_commands import Ask, asking
@@ -34,78 +33,69 @@ async def mounted(
         yield pool, asking(pool)
 
 
-def play(scene: Callable[[Arrays], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        arrays = Arrays()
-        await arrays.create()
-        async with mounted(arrays) as (_, ask):
-            await ask("volume-create", name="mail", size=PAGE, on="fast")
-            await ask("volume-create", name="olds", size=PAGE, on="slow")
-        await scene(arrays)
-
-    run(whole)
+@asynccontextmanager
+async def with_volumes() -> AsyncIterator[Arrays]:
+    arrays = Arrays()
+    await arrays.create()
+    async with mounted(arrays) as (_, ask):
+        await ask("volume-create", name="mail", size=PAGE, on="fast")
+        await ask("volume-create", name="olds", size=PAGE, on="slow")
+    yield arrays
 
 
-def test_an_absent_array_is_named_with_its_volumes() -> None:
-    async def scene(arrays: Arrays) -> None:
-        async with mounted(arrays, "fast") as (_, ask):
-            (line,) = (await ask("status"))["warnings"]
-            assert "array slow" in line
-            assert "is absent; not shown: olds; give its members too" in line
-            (absent,) = (await ask("array-list"))["absent"]
-            assert (absent["name"], absent["volumes"], absent["total"]) == ("slow", ["olds"], 1)
-            with pytest.raises(UsageError, check=because(Reason.MEMBERS_MISSING)):
-                await ask("volume-rename", volume="olds", name="old")
-        async with mounted(arrays) as (_, ask):  # it is back
-            assert (await ask("array-list"))["absent"] == []
-            assert [one["warnings"] for one in (await ask("status"))["arrays"]] == [[], []]
-
-    play(scene)
+arrays = pytest.fixture(with_volumes)
 
 
-def test_changes_of_the_volumes_are_remembered_even_by_a_daemon_that_is_killed() -> None:
-    async def scene(arrays: Arrays) -> None:
-        async with mounted(arrays) as (pool, ask):
-            await ask("volume-rename", volume="olds", name="archive")
-            await trio.sleep(LOOK_S + 1)
-            (known,) = remembered_arrays(pool.array("fast").array.member_set.config)
-            assert known.volumes == ("archive",)
-            await ask("volume-delete", volume="archive", lose_data=True)
-        async with mounted(arrays, "fast") as (pool, _):  # nothing is missing without it
-            assert pool.absent == []
-
-    play(scene)
-
-
-def test_an_array_that_is_gone_for_good_is_forgotten() -> None:
-    async def scene(arrays: Arrays) -> None:
-        async with mounted(arrays, "fast", read_only=True) as (pool, ask):
-            with pytest.raises(ReadOnlyError):
-                await ask("array-forget", name="slow")
-            assert len(pool.absent) == 1
-        async with mounted(arrays, "fast") as (_, ask):
-            with pytest.raises(UsageError, check=because(Reason.NO_SUCH_ARRAY)):
-                await ask("array-forget", name="other")
-            assert (await ask("array-forget", name="slow"))["forgotten"] == "slow"
-            assert (await ask("status"))["warnings"] == []
-        async with mounted(arrays, "fast") as (pool, _):
-            assert pool.absent == []
-
-    play(scene)
+async def test_an_absent_array_is_named_with_its_volumes(arrays: Arrays) -> None:
+    async with mounted(arrays, "fast") as (_, ask):
+        (line,) = (await ask("status"))["warnings"]
+        assert "array slow" in line
+        assert "is absent; not shown: olds; give its members too" in line
+        (absent,) = (await ask("array-list"))["absent"]
+        assert (absent["name"], absent["volumes"], absent["total"]) == ("slow", ["olds"], 1)
+        with pytest.raises(UsageError, check=because(Reason.MEMBERS_MISSING)):
+            await ask("volume-rename", volume="olds", name="old")
+    async with mounted(arrays) as (_, ask):  # it is back
+        assert (await ask("array-list"))["absent"] == []
+        assert [one["warnings"] for one in (await ask("status"))["arrays"]] == [[], []]
 
 
-def test_what_is_remembered_is_bounded_and_may_be_anything() -> None:
-    async def scene(arrays: Arrays) -> None:
-        async with mounted(arrays, "fast") as (pool, _):
-            config = pool.array("fast").array.member_set.config
-            names = tuple(f"{number:0200}" for number in range(100))
-            many = with_remembered_arrays(config, [RememberedArray("a", "b", names, 100)])
-            (known,) = remembered_arrays(many)
-            assert known.total == 100
-            assert 0 < sum(map(len, known.volumes)) <= NAMES_BYTES_MAX
-            assert with_remembered_arrays(many, [RememberedArray("a", "b", names, 100)]) is many
-            bads: list[Any] = [{}, 7, [[1, 2, 3, 4]], [["a", "b", ["\x1b"], 1]]]
-            for bad in (*bads, [["a", "b", [], -1]]):
-                assert remembered_arrays(replace(config, jobs={POOL: bad})) == []
+async def test_changes_of_the_volumes_are_remembered_even_by_a_daemon_that_is_killed(
+    arrays: Arrays,
+) -> None:
+    async with mounted(arrays) as (pool, ask):
+        await ask("volume-rename", volume="olds", name="archive")
+        await trio.sleep(LOOK_S + 1)
+        (known,) = remembered_arrays(pool.array("fast").array.member_set.config)
+        assert known.volumes == ("archive",)
+        await ask("volume-delete", volume="archive", lose_data=True)
+    async with mounted(arrays, "fast") as (pool, _):  # nothing is missing without it
+        assert pool.absent == []
 
-    play(scene)
+
+async def test_an_array_that_is_gone_for_good_is_forgotten(arrays: Arrays) -> None:
+    async with mounted(arrays, "fast", read_only=True) as (pool, ask):
+        with pytest.raises(ReadOnlyError):
+            await ask("array-forget", name="slow")
+        assert len(pool.absent) == 1
+    async with mounted(arrays, "fast") as (_, ask):
+        with pytest.raises(UsageError, check=because(Reason.NO_SUCH_ARRAY)):
+            await ask("array-forget", name="other")
+        assert (await ask("array-forget", name="slow"))["forgotten"] == "slow"
+        assert (await ask("status"))["warnings"] == []
+    async with mounted(arrays, "fast") as (pool, _):
+        assert pool.absent == []
+
+
+async def test_what_is_remembered_is_bounded_and_may_be_anything(arrays: Arrays) -> None:
+    async with mounted(arrays, "fast") as (pool, _):
+        config = pool.array("fast").array.member_set.config
+        names = tuple(f"{number:0200}" for number in range(100))
+        many = with_remembered_arrays(config, [RememberedArray("a", "b", names, 100)])
+        (known,) = remembered_arrays(many)
+        assert known.total == 100
+        assert 0 < sum(map(len, known.volumes)) <= NAMES_BYTES_MAX
+        assert with_remembered_arrays(many, [RememberedArray("a", "b", names, 100)]) is many
+        bads: list[Any] = [{}, 7, [[1, 2, 3, 4]], [["a", "b", ["\x1b"], 1]]]
+        for bad in (*bads, [["a", "b", [], -1]]):
+            assert remembered_arrays(replace(config, jobs={POOL: bad})) == []

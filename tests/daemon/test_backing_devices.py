@@ -116,19 +116,15 @@ def test_another_array_is_asked_what_it_stands_on(tables: Tables, tmp_path: Path
         refuse_own(str(path), OWN, dead)
 
 
-def test_disks_refuse_it_in_open_and_check(tables: Tables) -> None:
+async def test_disks_refuse_it_in_open_and_check(tables: Tables) -> None:
     tables("tmpfs", "tmpfs")
-
-    async def main() -> None:
-        with Disks() as opened:
-            opened.mounted(OWN, lambda _: [])
-            for name in ("/mnt/own/disk", "/mnt/own/disk,model=hdd"):
-                with pytest.raises(UsageError, check=because(Reason.IN_USE)):
-                    await opened.open(name, overwrite_signature=True, create_bytes=1 << 20)
-                with pytest.raises(UsageError, check=because(Reason.IN_USE)):
-                    await opened.check(name, overwrite_signature=True, may_create=True)
-
-    trio.run(main)
+    with Disks() as opened:
+        opened.mounted(OWN, lambda _: [])
+        for name in ("/mnt/own/disk", "/mnt/own/disk,model=hdd"):
+            with pytest.raises(UsageError, check=because(Reason.IN_USE)):
+                await opened.open(name, overwrite_signature=True, create_bytes=1 << 20)
+            with pytest.raises(UsageError, check=because(Reason.IN_USE)):
+                await opened.check(name, overwrite_signature=True, may_create=True)
 
 
 def test_a_dead_server_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,21 +172,17 @@ def test_a_dead_server_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         gate.set()
 
 
-def test_a_member_under_another_name_is_named(tmp_path: Path) -> None:
+async def test_a_member_under_another_name_is_named(tmp_path: Path) -> None:
     first, second, third = (tmp_path / name for name in ("first", "second", "third"))
     first.write_bytes(bytes(1 << 20))
     os.link(first, second)
     third.symlink_to(first)
-
-    async def main() -> None:
-        with Disks() as opened:
-            opened.attach([str(first)])
-            for name in (second, third):
-                with pytest.raises(BusyError, match=rf"in use by this array already, as {first}$"):
-                    await opened.open(str(name), overwrite_signature=True, create_bytes=None)
-                with pytest.raises(BusyError, check=because(Reason.ALREADY)):
-                    await opened.check(str(name), overwrite_signature=True, may_create=False)
-        with Disks() as others, pytest.raises(UsageError, match="is given twice"):
-            others.attach([str(first), str(second)])
-
-    trio.run(main)
+    with Disks() as opened:
+        opened.attach([str(first)])
+        for name in (second, third):
+            with pytest.raises(BusyError, match=rf"in use by this array already, as {first}$"):
+                await opened.open(str(name), overwrite_signature=True, create_bytes=None)
+            with pytest.raises(BusyError, check=because(Reason.ALREADY)):
+                await opened.check(str(name), overwrite_signature=True, may_create=False)
+    with Disks() as others, pytest.raises(UsageError, match="is given twice"):
+        others.attach([str(first), str(second)])

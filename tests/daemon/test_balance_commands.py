@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from raidx_fuse.daemon.commands.dispatch import Dispatcher
 from raidx_fuse.daemon.commands.volumes import VolumeCommands
 from raidx_fuse.daemon.serve import SAVE_S, HistoryFiles
 from raidx_fuse.errors import OtherVersionError, Reason, UsageError, single
-from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.hotspots.balancer import watched
 from raidx_fuse.pool.monitor import Monitor, Observation
 from raidx_fuse.pool.pool import Pool
@@ -31,29 +31,27 @@ from tests.support.reasons import because
 Ask = Callable[..., Awaitable[dict[str, Any]]]
 
 
-def play(scene: Callable[[Pool, Ask], Awaitable[None]], arrays: Any = TWO) -> None:
-    async def whole() -> None:
-        rig = PoolRig(arrays)
-        await rig.create()
-        async with rig.mounted() as pool, watched(pool.arrays, Notes()) as balancer:
-            of_arrays = [
-                ArrayCommands(one.array, one.volumes, Shelf(Rig("raid5", 4))) for one in pool.arrays
-            ]
-            for one in of_arrays:
-                one.mount_report = Report()
-            of_volumes = VolumeCommands(pool, of_arrays[0].path_of, lambda _path: [])
-            commands = Dispatcher(of_arrays, of_volumes, BalanceCommands(balancer))
+@asynccontextmanager
+async def balanced(arrays: Any = TWO) -> AsyncIterator[tuple[Pool, Ask]]:
+    rig = PoolRig(arrays)
+    await rig.create()
+    async with rig.mounted() as pool, watched(pool.arrays, Notes()) as balancer:
+        of_arrays = [
+            ArrayCommands(one.array, one.volumes, Shelf(Rig("raid5", 4))) for one in pool.arrays
+        ]
+        for one in of_arrays:
+            one.mount_report = Report()
+        of_volumes = VolumeCommands(pool, of_arrays[0].path_of, lambda _path: [])
+        commands = Dispatcher(of_arrays, of_volumes, BalanceCommands(balancer))
 
-            async def ask(command: str, /, **arguments: Any) -> dict[str, Any]:
-                return dict(await commands.handle(command, arguments))
+        async def ask(command: str, /, **arguments: Any) -> dict[str, Any]:
+            return dict(await commands.handle(command, arguments))
 
-            await scene(pool, ask)
-
-    run(whole)
+        yield pool, ask
 
 
-def test_a_hotspot_in_status_stats_and_balance() -> None:
-    async def scene(pool: Pool, ask: Ask) -> None:
+async def test_a_hotspot_in_status_stats_and_balance() -> None:
+    async with balanced() as (pool, ask):
         for key, value in {"hot.interval": "1s", "hot.window": "4", "hot.tau": "50%"}.items():
             await ask("set", key=key, value=value)
         async with loaded(pool, mail=8, www=6, old=1):
@@ -87,11 +85,9 @@ def test_a_hotspot_in_status_stats_and_balance() -> None:
         with pytest.raises(UsageError, check=because(Reason.NO_SUCH_ARRAY)):
             await ask("array-evacuate", name="other")
 
-    play(scene)
 
-
-def test_settings_of_a_pool() -> None:
-    async def scene(pool: Pool, ask: Ask) -> None:
+async def test_settings_of_a_pool() -> None:
+    async with balanced() as (_, ask):
         settings = (await ask("get"))["settings"]
         assert (settings["hot.tau"], settings["hot.window"]) == (0.8, 10)
         assert await ask("set", key="hot.tau", value="0.6", in_array="slow") == {
@@ -127,18 +123,14 @@ def test_settings_of_a_pool() -> None:
             with pytest.raises(UsageError, match=words):
                 await ask("set", key=key, value=value)
 
-    play(scene)
 
-
-def test_an_array_alone_is_monitored_but_not_balanced() -> None:
-    async def scene(pool: Pool, ask: Ask) -> None:
+async def test_an_array_alone_is_monitored_but_not_balanced() -> None:
+    async with balanced({"one": {"disk": 1 << 20}}) as (_, ask):
         await trio.sleep(25)
         status = await ask("status")
         assert [one["observations"] for one in status["pool"]["arrays"]] == [2]
         with pytest.raises(UsageError, match="this mount has one array"):
             await ask("balance", dry_run=True)
-
-    play(scene, {"one": {"disk": 1 << 20}})
 
 
 def names_in(folder: Path) -> list[str]:

@@ -15,7 +15,7 @@ from raidx_fuse.errors import UsageError
 from raidx_fuse.units import parse_size
 
 if TYPE_CHECKING:
-    from tests.daemon.conftest import Desk, WithDesk
+    from tests.daemon.conftest import Desk
 
 REFUSED_S = 3.0  # 20,000 names took 26 s
 
@@ -57,18 +57,15 @@ REFUSED_S = 3.0  # 20,000 names took 26 s
         ("status", {"x" * 100_000: 1}, "no argument"),
     ],
 )
-def test_what_nobody_can_mean_is_refused_at_once_in_a_line(
-    with_desk: WithDesk, command: str, arguments: dict[str, Any], said: str
+async def test_what_nobody_can_mean_is_refused_at_once_in_a_line(
+    command: str, arguments: dict[str, Any], said: str, desk: Desk
 ) -> None:
-    async def scene(desk: Desk) -> None:
-        begin_s = time.perf_counter()
-        with pytest.raises(UsageError, match=said) as refused:
-            await desk.ask(command, **arguments)
-        assert time.perf_counter() - begin_s < REFUSED_S
-        assert len(str(refused.value)) < 1000 or "UTF-8" in said
-        assert desk.shelf.opened == {}
-
-    with_desk(scene)
+    begin_s = time.perf_counter()
+    with pytest.raises(UsageError, match=said) as refused:
+        await desk.ask(command, **arguments)
+    assert time.perf_counter() - begin_s < REFUSED_S
+    assert len(str(refused.value)) < 1000 or "UTF-8" in said
+    assert desk.shelf.opened == {}
 
 
 def test_as_many_as_an_array_can_have_are_not_too_many() -> None:
@@ -77,18 +74,14 @@ def test_as_many_as_an_array_can_have_are_not_too_many() -> None:
         check_newcomers([f"d,{n}" for n in range(251)], range(5))
 
 
-def test_the_longest_request_to_be_explained_is_one_of_so_many_chunks(
-    with_desk: WithDesk, monkeypatch: pytest.MonkeyPatch
+async def test_the_longest_request_to_be_explained_is_one_of_so_many_chunks(
+    monkeypatch: pytest.MonkeyPatch, desk: Desk
 ) -> None:
     monkeypatch.setattr(explain, "CHUNKS_MAX", 4)
-
-    async def scene(desk: Desk) -> None:
-        longest = 4 * desk.array.member_set.config.chunk_bytes
-        assert (await desk.ask("explain", offset=0, length=longest))["length"] == longest
-        with pytest.raises(UsageError, match=f"take 1 to {longest} bytes"):
-            await desk.ask("explain", offset=0, length=longest + 1)
-
-    with_desk(scene)
+    longest = 4 * desk.array.member_set.config.chunk_bytes
+    assert (await desk.ask("explain", offset=0, length=longest))["length"] == longest
+    with pytest.raises(UsageError, match=f"take 1 to {longest} bytes"):
+        await desk.ask("explain", offset=0, length=longest + 1)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +98,7 @@ def test_a_size_beyond_the_kernels_offsets_is_none(text: str, said: str) -> None
     assert len(str(refused.value)) < 120
 
 
-def test_a_dry_run_lets_others_run(with_desk: WithDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_dry_run_lets_others_run(monkeypatch: pytest.MonkeyPatch, desk: Desk) -> None:
     monkeypatch.setattr(estimate, "SCAN_STRIPES", 4)
     turns = 0
 
@@ -115,11 +108,8 @@ def test_a_dry_run_lets_others_run(with_desk: WithDesk, monkeypatch: pytest.Monk
             turns += 1
             await trio.lowlevel.checkpoint()
 
-    async def scene(desk: Desk) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(count)
-            await desk.ask("replace-disk", old="0", new="n", dry_run=True)
-            nursery.cancel_scope.cancel()
-        assert turns >= desk.array.context.layout.stripes // 5 > 1
-
-    with_desk(scene)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        await desk.ask("replace-disk", old="0", new="n", dry_run=True)
+        nursery.cancel_scope.cancel()
+    assert turns >= desk.array.context.layout.stripes // 5 > 1

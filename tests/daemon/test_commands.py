@@ -15,307 +15,262 @@ from tests.support.reasons import because
 from tests.support.spy import restarted
 
 if TYPE_CHECKING:
-    from tests.daemon.conftest import Desk, WithDesk
+    from tests.daemon.conftest import Desk
 
 MOUNTPOINT = "/mnt/array"
 
 
-def test_status_is_the_arrays_with_the_mount_and_its_images(with_desk: WithDesk) -> None:
-    async def scene(desk: Desk) -> None:
-        status = await desk.ask("status")
-        assert status["state"] == "clean"
-        assert status["redundancy_left"] == 1
-        assert status["mountpoint"] == MOUNTPOINT
-        size = desk.array.size_bytes
-        assert status["volumes"] == [{"name": "disk", "size": size, "path": f"{MOUNTPOINT}/disk"}]
-        assert [member["role"] for member in status["members"]] == [0, 1, 2, 3]
-        assert status["action"] is None
-
-    with_desk(scene)
+async def test_status_is_the_arrays_with_the_mount_and_its_images(desk: Desk) -> None:
+    status = await desk.ask("status")
+    assert status["state"] == "clean"
+    assert status["redundancy_left"] == 1
+    assert status["mountpoint"] == MOUNTPOINT
+    size = desk.array.size_bytes
+    assert status["volumes"] == [{"name": "disk", "size": size, "path": f"{MOUNTPOINT}/disk"}]
+    assert [member["role"] for member in status["members"]] == [0, 1, 2, 3]
+    assert status["action"] is None
 
 
-def test_the_chunk_map_is_small_and_half_full_as_the_array(with_desk: WithDesk) -> None:
-    async def scene(desk: Desk) -> None:
-        told = await desk.ask("chunk-map", parts=8)
-        assert [member["role"] for member in told["members"]] == [0, 1, 2, 3]
-        for member in told["members"]:
-            assert member["written_percent"][:3] == [100] * 3
-            assert member["written_percent"][-3:] == [0] * 3
-        with pytest.raises(UsageError, match="257 parts of a member are out of range"):
-            await desk.ask("chunk-map", parts=257)
-
-    with_desk(scene)
+async def test_the_chunk_map_is_small_and_half_full_as_the_array(desk: Desk) -> None:
+    told = await desk.ask("chunk-map", parts=8)
+    assert [member["role"] for member in told["members"]] == [0, 1, 2, 3]
+    for member in told["members"]:
+        assert member["written_percent"][:3] == [100] * 3
+        assert member["written_percent"][-3:] == [0] * 3
+    with pytest.raises(UsageError, match="257 parts of a member are out of range"):
+        await desk.ask("chunk-map", parts=257)
 
 
-def test_fail_then_replace_rebuilds_and_says_what_to_do_meanwhile(with_desk: WithDesk) -> None:
-    async def scene(desk: Desk) -> None:
-        before = bytes(await desk.array.read(0, desk.array.size_bytes))
-        assert (await desk.ask("fail-disk", member="2"))["role"] == 2
-        status = await desk.ask("status")
-        assert (status["state"], status["redundancy_left"]) == ("degraded", 0)
-        assert status["action"] == (
-            f"replace member 2: raidx replace-disk {MOUNTPOINT} 2 NEW_MEMBER"
-        )
-        await desk.ask("set", key="speed_max", value="4KiB")
-        answer = await desk.ask("replace-disk", old="2", new="fresh")
-        await desk.ask("job-cancel", job=answer["job"])
-        action = (await desk.ask("status"))["action"]
-        assert action.startswith("the rebuild of member 2 was aborted: unmount, then mount")
-        await desk.ask("set", key="speed_max", value="0")
-        answer = await desk.ask("replace-disk", old="2", new="another")
-        ended = await desk.ask("job-wait", job=answer["job"])
-        assert (ended["kind"], ended["state"]) == ("rebuild", "done")
-        assert ended["done"] == ended["total"] > 0
-        assert (await desk.ask("status"))["state"] == "clean"
-        assert bytes(await desk.array.read(0, desk.array.size_bytes)) == before
-        assert desk.shelf.released == []
-
-    with_desk(scene)
+async def test_fail_then_replace_rebuilds_and_says_what_to_do_meanwhile(desk: Desk) -> None:
+    before = bytes(await desk.array.read(0, desk.array.size_bytes))
+    assert (await desk.ask("fail-disk", member="2"))["role"] == 2
+    status = await desk.ask("status")
+    assert (status["state"], status["redundancy_left"]) == ("degraded", 0)
+    assert status["action"] == (f"replace member 2: raidx replace-disk {MOUNTPOINT} 2 NEW_MEMBER")
+    await desk.ask("set", key="speed_max", value="4KiB")
+    answer = await desk.ask("replace-disk", old="2", new="fresh")
+    await desk.ask("job-cancel", job=answer["job"])
+    action = (await desk.ask("status"))["action"]
+    assert action.startswith("the rebuild of member 2 was aborted: unmount, then mount")
+    await desk.ask("set", key="speed_max", value="0")
+    answer = await desk.ask("replace-disk", old="2", new="another")
+    ended = await desk.ask("job-wait", job=answer["job"])
+    assert (ended["kind"], ended["state"]) == ("rebuild", "done")
+    assert ended["done"] == ended["total"] > 0
+    assert (await desk.ask("status"))["state"] == "clean"
+    assert bytes(await desk.array.read(0, desk.array.size_bytes)) == before
+    assert desk.shelf.released == []
 
 
-def test_a_spare_is_taken_in_used_and_let_go(with_desk: WithDesk) -> None:
-    async def scene(desk: Desk) -> None:
-        (added,) = (await desk.ask("add-disk", members=["s"], role="spare"))["added"]
-        states = [member["state"] for member in (await desk.ask("status"))["members"]]
-        assert states == ["active"] * 4 + ["spare"]
-        await desk.ask("remove-disk", member=added["member_uuid"])
-        assert len((await desk.ask("status"))["members"]) == 4
-        await desk.ask("add-disk", members=["t"], role="spare")
-        await desk.ask("fail-disk", member="0")
-        await trio.sleep(60)
-        status = await desk.ask("status")
-        assert status["state"] == "clean"
-        assert [job["kind"] for job in (await desk.ask("job-list"))["jobs"]] == ["rebuild"]
-
-    with_desk(scene)
+async def test_a_spare_is_taken_in_used_and_let_go(desk: Desk) -> None:
+    (added,) = (await desk.ask("add-disk", members=["s"], role="spare"))["added"]
+    states = [member["state"] for member in (await desk.ask("status"))["members"]]
+    assert states == ["active"] * 4 + ["spare"]
+    await desk.ask("remove-disk", member=added["member_uuid"])
+    assert len((await desk.ask("status"))["members"]) == 4
+    await desk.ask("add-disk", members=["t"], role="spare")
+    await desk.ask("fail-disk", member="0")
+    await trio.sleep(60)
+    status = await desk.ask("status")
+    assert status["state"] == "clean"
+    assert [job["kind"] for job in (await desk.ask("job-list"))["jobs"]] == ["rebuild"]
 
 
-def test_two_spares_for_two_vacant_roles_are_rebuilt_in_one_go(with_desk: WithDesk) -> None:
-    async def scene(desk: Desk) -> None:
-        before = bytes(await desk.array.read(0, desk.array.size_bytes))
-        for role in (1, 4):
-            await desk.ask("fail-disk", member=str(role))
-        await desk.ask("add-disk", members=["s", "t"], role="spare")
-        await trio.sleep(60)
-        (job,) = (await desk.ask("job-list"))["jobs"]
-        assert (job["kind"], job["state"], job["roles"]) == ("rebuild", "done", [1, 4])
-        assert (await desk.ask("status"))["state"] == "clean"
-        assert bytes(await desk.array.read(0, desk.array.size_bytes)) == before
-
-    with_desk(scene, "upc", 6)
+@pytest.mark.rig("upc", 6)
+async def test_two_spares_for_two_vacant_roles_are_rebuilt_in_one_go(desk: Desk) -> None:
+    before = bytes(await desk.array.read(0, desk.array.size_bytes))
+    for role in (1, 4):
+        await desk.ask("fail-disk", member=str(role))
+    await desk.ask("add-disk", members=["s", "t"], role="spare")
+    await trio.sleep(60)
+    (job,) = (await desk.ask("job-list"))["jobs"]
+    assert (job["kind"], job["state"], job["roles"]) == ("rebuild", "done", [1, 4])
+    assert (await desk.ask("status"))["state"] == "clean"
+    assert bytes(await desk.array.read(0, desk.array.size_bytes)) == before
 
 
-def test_a_second_replacement_waits_its_turn_as_a_spare(with_desk: WithDesk) -> None:
-    async def scene(desk: Desk) -> None:
-        before = bytes(await desk.array.read(0, desk.array.size_bytes))
-        await desk.ask("set", key="speed_max", value="64KiB")
-        for role in (1, 4):
-            await desk.ask("fail-disk", member=str(role))
-        first = await desk.ask("replace-disk", old="1", new="s")
-        with pytest.raises(RaidxError, match="a rebuild is running") as refusal:
-            await desk.ask("replace-disk", old="4", new="t")
-        assert "--as spare" in str(refusal.value.action)
-        await desk.ask("add-disk", members=["t"], role="spare")
-        await desk.ask("set", key="speed_max", value="0")
-        await desk.ask("job-wait", job=first["job"])
-        await trio.sleep(60)
-        jobs = (await desk.ask("job-list"))["jobs"]
-        assert [(job["state"], job["roles"]) for job in jobs] == [("done", [1]), ("done", [4])]
-        assert (await desk.ask("status"))["state"] == "clean"
-        assert bytes(await desk.array.read(0, desk.array.size_bytes)) == before
-
-    with_desk(scene, "upc", 6)
+@pytest.mark.rig("upc", 6)
+async def test_a_second_replacement_waits_its_turn_as_a_spare(desk: Desk) -> None:
+    before = bytes(await desk.array.read(0, desk.array.size_bytes))
+    await desk.ask("set", key="speed_max", value="64KiB")
+    for role in (1, 4):
+        await desk.ask("fail-disk", member=str(role))
+    first = await desk.ask("replace-disk", old="1", new="s")
+    with pytest.raises(RaidxError, match="a rebuild is running") as refusal:
+        await desk.ask("replace-disk", old="4", new="t")
+    assert "--as spare" in str(refusal.value.action)
+    await desk.ask("add-disk", members=["t"], role="spare")
+    await desk.ask("set", key="speed_max", value="0")
+    await desk.ask("job-wait", job=first["job"])
+    await trio.sleep(60)
+    jobs = (await desk.ask("job-list"))["jobs"]
+    assert [(job["state"], job["roles"]) for job in jobs] == [("done", [1]), ("done", [4])]
+    assert (await desk.ask("status"))["state"] == "clean"
+    assert bytes(await desk.array.read(0, desk.array.size_bytes)) == before
 
 
-def test_a_member_that_is_back_is_caught_up_as_the_dry_run_says(with_desk: WithDesk) -> None:
-    async def scene(desk: Desk) -> None:
-        await trio.sleep(30)  # the log is at its home places, no region is dirty
-        await desk.ask("fail-disk", member="1")
-        await desk.array.write(4096, bytes(5000))
-        whole = await desk.ask("replace-disk", old="1", new="fresh", dry_run=True)
-        asked = await desk.ask("replace-disk", old="1", new="back", dry_run=True)
-        assert asked["does"] == "lets back catch up in role 1"
-        assert 0 < asked["bytes_written"] < whole["bytes_written"]
-        begun = await desk.ask("replace-disk", old="1", new="back")
-        assert begun["catches_up"] is True
-        (job,) = (await desk.ask("status"))["jobs"]
-        assert job["catches_up"] is True
-        assert job_amount(job, Output()).startswith("catching up, ")
-        done = await desk.ask("job-wait", job=begun["job"])
-        assert done["done"] == asked["bytes_written"]
-
-    with_desk(scene)
+async def test_a_member_that_is_back_is_caught_up_as_the_dry_run_says(desk: Desk) -> None:
+    await trio.sleep(30)  # the log is at its home places, no region is dirty
+    await desk.ask("fail-disk", member="1")
+    await desk.array.write(4096, bytes(5000))
+    whole = await desk.ask("replace-disk", old="1", new="fresh", dry_run=True)
+    asked = await desk.ask("replace-disk", old="1", new="back", dry_run=True)
+    assert asked["does"] == "lets back catch up in role 1"
+    assert 0 < asked["bytes_written"] < whole["bytes_written"]
+    begun = await desk.ask("replace-disk", old="1", new="back")
+    assert begun["catches_up"] is True
+    (job,) = (await desk.ask("status"))["jobs"]
+    assert job["catches_up"] is True
+    assert job_amount(job, Output()).startswith("catching up, ")
+    done = await desk.ask("job-wait", job=begun["job"])
+    assert done["done"] == asked["bytes_written"]
 
 
-def test_dry_runs_tell_the_cost_and_change_nothing(with_desk: WithDesk) -> None:
-    async def scene(desk: Desk) -> None:
-        before = desk.array.member_set.config
-        copy = await desk.ask("replace-disk", old="2", new="fresh", dry_run=True)
-        assert copy["does"] == "copies role 2 to fresh; its member stays in use until then"
-        assert copy["bytes_read"] == copy["bytes_written"] > 0
-        assert (copy["redundancy_reduced"], copy["redundancy_reduced_seconds"]) == (False, 0)
-        assert copy["redundancy"] == {"now": 1, "worst": 1, "end": 1}
-        fail = await desk.ask("fail-disk", member="2", dry_run=True)
-        assert (fail["bytes_moved"], fail["redundancy_reduced_seconds"]) == (0, None)
-        assert fail["redundancy"] == {"now": 1, "worst": 0, "end": 0}
-        assert "reduced until the member is replaced" in dry_run_text(fail, Output()).plain
-        add = await desk.ask("add-disk", members=["n"], role="spare", dry_run=True)
-        assert not add["redundancy_reduced"]
-        assert add["redundancy"] == {"now": 1, "worst": 1, "end": 1}
-        assert desk.array.member_set.config == before
-        await desk.ask("fail-disk", member="2")
-        before = desk.array.member_set.config
-        replace = await desk.ask("replace-disk", old="2", new="fresh", dry_run=True)
-        written = replace["bytes_written"]
-        assert 0 < written <= desk.array.context.layout.member_chunks * 4096
-        assert replace["bytes_read"] == 3 * written  # single parity: every other member
-        assert replace["bytes_moved"] == 4 * written
-        assert replace["rate_source"] == "assumed"
-        assert replace["redundancy_reduced"]
-        assert replace["redundancy_reduced_seconds"] == replace["seconds"] > 0
-        assert replace["redundancy"] == {"now": 0, "worst": 0, "end": 1}
-        for member, words in (("9", "no role 9"), ("zzzz", "no member")):
-            with pytest.raises(UsageError, match=words):
-                await desk.ask("fail-disk", member=member, dry_run=True)
-        with pytest.raises(SignatureFoundError):
-            await desk.ask("replace-disk", old="2", new="used", dry_run=True)
-        with pytest.raises(RaidxError, match="no such file"):
-            await desk.ask("add-disk", members=["absent"], role="spare", dry_run=True)
-        assert desk.array.member_set.config == before
-        assert desk.shelf.opened == {}
-
-    with_desk(scene)
+async def test_dry_runs_tell_the_cost_and_change_nothing(desk: Desk) -> None:
+    before = desk.array.member_set.config
+    copy = await desk.ask("replace-disk", old="2", new="fresh", dry_run=True)
+    assert copy["does"] == "copies role 2 to fresh; its member stays in use until then"
+    assert copy["bytes_read"] == copy["bytes_written"] > 0
+    assert (copy["redundancy_reduced"], copy["redundancy_reduced_seconds"]) == (False, 0)
+    assert copy["redundancy"] == {"now": 1, "worst": 1, "end": 1}
+    fail = await desk.ask("fail-disk", member="2", dry_run=True)
+    assert (fail["bytes_moved"], fail["redundancy_reduced_seconds"]) == (0, None)
+    assert fail["redundancy"] == {"now": 1, "worst": 0, "end": 0}
+    assert "reduced until the member is replaced" in dry_run_text(fail, Output()).plain
+    add = await desk.ask("add-disk", members=["n"], role="spare", dry_run=True)
+    assert not add["redundancy_reduced"]
+    assert add["redundancy"] == {"now": 1, "worst": 1, "end": 1}
+    assert desk.array.member_set.config == before
+    await desk.ask("fail-disk", member="2")
+    before = desk.array.member_set.config
+    replace = await desk.ask("replace-disk", old="2", new="fresh", dry_run=True)
+    written = replace["bytes_written"]
+    assert 0 < written <= desk.array.context.layout.member_chunks * 4096
+    assert replace["bytes_read"] == 3 * written  # single parity: every other member
+    assert replace["bytes_moved"] == 4 * written
+    assert replace["rate_source"] == "assumed"
+    assert replace["redundancy_reduced"]
+    assert replace["redundancy_reduced_seconds"] == replace["seconds"] > 0
+    assert replace["redundancy"] == {"now": 0, "worst": 0, "end": 1}
+    for member, words in (("9", "no role 9"), ("zzzz", "no member")):
+        with pytest.raises(UsageError, match=words):
+            await desk.ask("fail-disk", member=member, dry_run=True)
+    with pytest.raises(SignatureFoundError):
+        await desk.ask("replace-disk", old="2", new="used", dry_run=True)
+    with pytest.raises(RaidxError, match="no such file"):
+        await desk.ask("add-disk", members=["absent"], role="spare", dry_run=True)
+    assert desk.array.member_set.config == before
+    assert desk.shelf.opened == {}
 
 
-def test_a_dry_run_estimate_is_what_the_rebuild_then_moves(with_desk: WithDesk) -> None:
-    async def scene(desk: Desk) -> None:
-        told = await desk.ask("replace-disk", old="2", new="fresh", dry_run=True)
-        answer = await desk.ask("replace-disk", old="2", new="fresh")
-        ended = await desk.ask("job-wait", job=answer["job"])
-        assert ended["total"] == told["bytes_written"]
-
-    with_desk(scene)
+async def test_a_dry_run_estimate_is_what_the_rebuild_then_moves(desk: Desk) -> None:
+    told = await desk.ask("replace-disk", old="2", new="fresh", dry_run=True)
+    answer = await desk.ask("replace-disk", old="2", new="fresh")
+    ended = await desk.ask("job-wait", job=answer["job"])
+    assert ended["total"] == told["bytes_written"]
 
 
-def test_fail_is_refused_when_it_would_lose_data_also_in_a_dry_run(with_desk: WithDesk) -> None:
-    async def scene(desk: Desk) -> None:
-        for dry_run in (True, False):
-            with pytest.raises(RaidxError, match="cannot be spared"):
-                await desk.ask("fail-disk", member="0", dry_run=dry_run)
-
-    with_desk(scene, "raid0", 2)
+@pytest.mark.rig("raid0", 2)
+async def test_fail_is_refused_when_it_would_lose_data_also_in_a_dry_run(desk: Desk) -> None:
+    for dry_run in (True, False):
+        with pytest.raises(RaidxError, match="cannot be spared"):
+            await desk.ask("fail-disk", member="0", dry_run=dry_run)
 
 
-def test_a_member_that_would_take_chunks_with_it_goes_only_with_the_users_word(
-    with_desk: WithDesk,
+async def test_a_member_that_would_take_chunks_with_it_goes_only_with_the_users_word(
+    desk: Desk,
 ) -> None:
     """After a crash without a journal, until the resync is done; the dry run says the same."""
-
-    async def scene(desk: Desk) -> None:
-        await desk.ask("set", key="journal", value="none")
-        await desk.ask("set", key="speed_max", value="4KiB")
-        await desk.array.write(0, bytes(range(256)) * (desk.array.size_bytes // 512))
-        await desk.array.flush()
-        rams = [member.inner for member in desk.rig.members]
-        images = [bytes(ram.memory) for ram in rams if isinstance(ram, RamMember)]
-        async with restarted(images) as array:
-            after = type(desk)(desk.rig, array)
-            new = {"old": "1", "new": "fresh"}
-            for dry_run in (True, False):
-                with pytest.raises(RaidxError, match="would be lost") as refusal:
-                    await after.ask("fail-disk", member="1", dry_run=dry_run)
-                assert "--lose-data" in str(refusal.value)
-                assert "\n" not in str(refusal.value)
-            assert not array.member_set.lost
-            told = await after.ask("fail-disk", member="1", lose_data=True, dry_run=True)
-            assert told["chunks_at_stake"] > 0
-            await after.ask("fail-disk", member="1", lose_data=True)
-            assert (await after.ask("status"))["lost_chunks"] == told["chunks_at_stake"]
-            await after.ask("replace-disk", **new)  # nothing more is lost by that
-
-    with_desk(scene)
+    await desk.ask("set", key="journal", value="none")
+    await desk.ask("set", key="speed_max", value="4KiB")
+    await desk.array.write(0, bytes(range(256)) * (desk.array.size_bytes // 512))
+    await desk.array.flush()
+    rams = [member.inner for member in desk.rig.members]
+    images = [bytes(ram.memory) for ram in rams if isinstance(ram, RamMember)]
+    async with restarted(images) as array:
+        after = type(desk)(desk.rig, array)
+        new = {"old": "1", "new": "fresh"}
+        for dry_run in (True, False):
+            with pytest.raises(RaidxError, match="would be lost") as refusal:
+                await after.ask("fail-disk", member="1", dry_run=dry_run)
+            assert "--lose-data" in str(refusal.value)
+            assert "\n" not in str(refusal.value)
+        assert not array.member_set.lost
+        told = await after.ask("fail-disk", member="1", lose_data=True, dry_run=True)
+        assert told["chunks_at_stake"] > 0
+        await after.ask("fail-disk", member="1", lose_data=True)
+        assert (await after.ask("status"))["lost_chunks"] == told["chunks_at_stake"]
+        await after.ask("replace-disk", **new)  # nothing more is lost by that
 
 
-def test_scrub_and_its_job(with_desk: WithDesk) -> None:
-    async def scene(desk: Desk) -> None:
-        job = (await desk.ask("scrub"))["job"]
-        assert (await desk.ask("job-pause", job=job))["paused"]
-        assert (await desk.ask("job-limit", job=job, minimum=1 << 20, maximum=0))["id"] == job
-        await trio.sleep(10)
-        (listed,) = (await desk.ask("job-list"))["jobs"]
-        assert listed["state"] == "paused"
-        assert (await desk.ask("status"))["action"] == (
-            f"scrub is paused: raidx job {MOUNTPOINT} resume {job}"
-        )
-        await desk.ask("job-resume", job=job)
-        ended = await desk.ask("job-wait", job=job)
-        assert (ended["state"], ended["mismatches"], ended["uncorrected"]) == ("done", 0, 0)
-        again = (await desk.ask("scrub", repair=True))["job"]
-        assert (await desk.ask("job-cancel", job=again))["state"] in ("cancelled", "done")
-        for name in ("job-pause", "job-resume", "job-cancel", "job-wait", "job-limit"):
-            with pytest.raises(UsageError, check=because(Reason.NO_SUCH_JOB)):
-                await desk.ask(name, job=99)
-        with pytest.raises(UsageError, match="out of range"):
-            await desk.ask("job-limit", job=again, minimum=-1)
-
-    with_desk(scene)
+async def test_scrub_and_its_job(desk: Desk) -> None:
+    job = (await desk.ask("scrub"))["job"]
+    assert (await desk.ask("job-pause", job=job))["paused"]
+    assert (await desk.ask("job-limit", job=job, minimum=1 << 20, maximum=0))["id"] == job
+    await trio.sleep(10)
+    (listed,) = (await desk.ask("job-list"))["jobs"]
+    assert listed["state"] == "paused"
+    assert (await desk.ask("status"))["action"] == (
+        f"scrub is paused: raidx job {MOUNTPOINT} resume {job}"
+    )
+    await desk.ask("job-resume", job=job)
+    ended = await desk.ask("job-wait", job=job)
+    assert (ended["state"], ended["mismatches"], ended["uncorrected"]) == ("done", 0, 0)
+    again = (await desk.ask("scrub", repair=True))["job"]
+    assert (await desk.ask("job-cancel", job=again))["state"] in ("cancelled", "done")
+    for name in ("job-pause", "job-resume", "job-cancel", "job-wait", "job-limit"):
+        with pytest.raises(UsageError, check=because(Reason.NO_SUCH_JOB)):
+            await desk.ask(name, job=99)
+    with pytest.raises(UsageError, match="out of range"):
+        await desk.ask("job-limit", job=again, minimum=-1)
 
 
-def test_settings(with_desk: WithDesk) -> None:
-    async def scene(desk: Desk) -> None:
-        everything = (await desk.ask("get"))["settings"]
-        assert everything["parity.policy"] == "traditional"
-        assert await desk.ask("set", key="speed_max", value="1M") == {
-            "settings": {"speed_max": 1 << 20}
-        }
-        assert await desk.ask("get", key="speed_max") == {"settings": {"speed_max": 1 << 20}}
-        with pytest.raises(UsageError, match="parity"):
-            await desk.ask("set", key="parity.polcy", value="rmw")
-
-    with_desk(scene)
+async def test_settings(desk: Desk) -> None:
+    everything = (await desk.ask("get"))["settings"]
+    assert everything["parity.policy"] == "traditional"
+    assert await desk.ask("set", key="speed_max", value="1M") == {
+        "settings": {"speed_max": 1 << 20}
+    }
+    assert await desk.ask("get", key="speed_max") == {"settings": {"speed_max": 1 << 20}}
+    with pytest.raises(UsageError, match="parity"):
+        await desk.ask("set", key="parity.polcy", value="rmw")
 
 
-def test_statistics_of_an_interval_are_those_of_its_requests_alone(with_desk: WithDesk) -> None:
-    async def scene(desk: Desk) -> None:
-        whole = await desk.ask("stats")
-        assert whole["array"]["writes"] == 1
-        await desk.array.context.journal.drain()  # its lazy placement is no request of the interval
-        await desk.array.flush()
-        answers: list[dict[str, Any]] = []
+async def test_statistics_of_an_interval_are_those_of_its_requests_alone(desk: Desk) -> None:
+    whole = await desk.ask("stats")
+    assert whole["array"]["writes"] == 1
+    await desk.array.context.journal.drain()  # its lazy placement is no request of the interval
+    await desk.array.flush()
+    answers: list[dict[str, Any]] = []
 
-        async def measure() -> None:
-            answers.append(await desk.ask("stats", interval_s=10.0))
+    async def measure() -> None:
+        answers.append(await desk.ask("stats", interval_s=10.0))
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(measure)
-            await trio.sleep(1)
-            for _ in range(5):
-                await desk.array.read(0, 4096)
-        (answer,) = answers
-        assert answer["interval_seconds"] == pytest.approx(10.0)
-        assert (answer["array"]["reads"], answer["array"]["writes"]) == (5, 0)
-        assert answer["array"]["read_bytes"] == 5 * 4096
-        assert sum(member["reads"] for member in answer["members"]) == 5
-        assert sum(member["write_bytes"] for member in answer["members"]) == 0
-        assert all(0 <= member["utilisation"] <= 1 for member in answer["members"])
-        total = await desk.ask("stats")
-        assert total["array"]["reads"] == whole["array"]["reads"] + 5
-        for wrong in (0, -1, 1e9):
-            with pytest.raises(UsageError, match="interval"):
-                await desk.ask("stats", interval_s=wrong)
-
-    with_desk(scene)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(measure)
+        await trio.sleep(1)
+        for _ in range(5):
+            await desk.array.read(0, 4096)
+    (answer,) = answers
+    assert answer["interval_seconds"] == pytest.approx(10.0)
+    assert (answer["array"]["reads"], answer["array"]["writes"]) == (5, 0)
+    assert answer["array"]["read_bytes"] == 5 * 4096
+    assert sum(member["reads"] for member in answer["members"]) == 5
+    assert sum(member["write_bytes"] for member in answer["members"]) == 0
+    assert all(0 <= member["utilisation"] <= 1 for member in answer["members"])
+    total = await desk.ask("stats")
+    assert total["array"]["reads"] == whole["array"]["reads"] + 5
+    for wrong in (0, -1, 1e9):
+        with pytest.raises(UsageError, match="interval"):
+            await desk.ask("stats", interval_s=wrong)
 
 
-def test_explain_says_what_a_write_would_do(with_desk: WithDesk) -> None:
-    async def scene(desk: Desk) -> None:
-        plan = await desk.ask("explain", offset=0, length=512, write=True)
-        assert (plan["operation"], plan["writes"]) == ("write", 2)
-        with pytest.raises(UsageError):
-            await desk.ask("explain", offset=-1)
-        assert (await desk.ask("explain", stripe=1))["stripe"] == 1
-
-    with_desk(scene)
+async def test_explain_says_what_a_write_would_do(desk: Desk) -> None:
+    plan = await desk.ask("explain", offset=0, length=512, write=True)
+    assert (plan["operation"], plan["writes"]) == ("write", 2)
+    with pytest.raises(UsageError):
+        await desk.ask("explain", offset=-1)
+    assert (await desk.ask("explain", stripe=1))["stripe"] == 1
 
 
 @pytest.mark.parametrize(
@@ -334,11 +289,8 @@ def test_explain_says_what_a_write_would_do(with_desk: WithDesk) -> None:
         ("explain", {"offset": 1.5}, "offset cannot be 1.5"),
     ],
 )
-def test_requests_that_do_not_fit_are_refused(
-    with_desk: WithDesk, name: str, arguments: dict[str, Any], words: str
+async def test_requests_that_do_not_fit_are_refused(
+    name: str, arguments: dict[str, Any], words: str, desk: Desk
 ) -> None:
-    async def scene(desk: Desk) -> None:
-        with pytest.raises(UsageError, match=words):
-            await desk.commands.handle(name, arguments)
-
-    with_desk(scene)
+    with pytest.raises(UsageError, match=words):
+        await desk.commands.handle(name, arguments)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import trio
@@ -11,9 +11,7 @@ from raidx_fuse.daemon.commands import compare as module
 from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.numbers import MemberChunk, Role, Stripe
 from raidx_fuse.layouts.placements.bundled import BundleLayout
-
-if TYPE_CHECKING:
-    from tests.daemon.conftest import Desk, WithDesk
+from tests.daemon.conftest import Desk, desk_of
 
 Spots = dict[object, tuple[int, int]]  # content of a cell -> (role, offset on the member)
 
@@ -72,21 +70,18 @@ async def check(desk: Desk, was: tuple[Spots, dict[int, list[int]]], kind: str) 
     return told
 
 
-def test_nothing_is_told_before_something_has_moved(with_desk: WithDesk) -> None:
-    async def scene(desk: Desk) -> None:
-        assert await desk.ask("compare") == {"kind": None, "number": 0}
-        await desk.ask("job-wait", job=(await desk.ask("scrub"))["job"])
-        assert (await desk.ask("compare", brief=True))["kind"] is None
-        for stripes in (0, 17):
-            with pytest.raises(UsageError, match="1 to 16"):
-                await desk.ask("compare", stripes=stripes)
-
-    with_desk(scene)
+async def test_nothing_is_told_before_something_has_moved(desk: Desk) -> None:
+    assert await desk.ask("compare") == {"kind": None, "number": 0}
+    await desk.ask("job-wait", job=(await desk.ask("scrub"))["job"])
+    assert (await desk.ask("compare", brief=True))["kind"] is None
+    for stripes in (0, 17):
+        with pytest.raises(UsageError, match="1 to 16"):
+            await desk.ask("compare", stripes=stripes)
 
 
 @pytest.mark.parametrize(("layout", "width"), [("raid5", 4), ("raid0", 3), ("rdp", 5)])
-def test_a_growth_that_has_ended_is_told(with_desk: WithDesk, layout: str, width: int) -> None:
-    async def scene(desk: Desk) -> None:
+async def test_a_growth_that_has_ended_is_told(layout: str, width: int) -> None:
+    async with desk_of(layout, width) as desk:
         was = await spots(desk)
         begun = await desk.ask("add-disk", members=["one"])
         running = await desk.ask("compare", brief=True)
@@ -97,59 +92,48 @@ def test_a_growth_that_has_ended_is_told(with_desk: WithDesk, layout: str, width
         assert len(told["members"]) == width + 1
         assert told["members"][-1]["before"]["data"] == 0
 
-    with_desk(scene, layout, width)
 
-
-def test_of_a_large_array_a_sample_of_the_stripes_is_looked_at(
-    with_desk: WithDesk, monkeypatch: pytest.MonkeyPatch
+async def test_of_a_large_array_a_sample_of_the_stripes_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, desk: Desk
 ) -> None:
-    async def scene(desk: Desk) -> None:
-        was, _ = await spots(desk)
-        begun = await desk.ask("add-disk", members=["one"])
-        await desk.ask("job-wait", job=begun["job"])
-        now, _ = await spots(desk)
-        told = await desk.ask("compare")
-        assert told["sampled_ratio"] < 0.2
-        assert told["cells"] == pytest.approx(len(now), rel=0.1)
-        moved = sum(was.get(key, place) != place for key, place in now.items())
-        assert told["moved"] == pytest.approx(moved, rel=0.2)
-
     monkeypatch.setattr(module, "SAMPLED_CELLS", 300)
-    with_desk(scene)
+    was, _ = await spots(desk)
+    begun = await desk.ask("add-disk", members=["one"])
+    await desk.ask("job-wait", job=begun["job"])
+    now, _ = await spots(desk)
+    told = await desk.ask("compare")
+    assert told["sampled_ratio"] < 0.2
+    assert told["cells"] == pytest.approx(len(now), rel=0.1)
+    moved = sum(was.get(key, place) != place for key, place in now.items())
+    assert told["moved"] == pytest.approx(moved, rel=0.2)
 
 
-def test_a_growth_that_was_cancelled_has_moved_nothing(with_desk: WithDesk) -> None:
-    async def scene(desk: Desk) -> None:
-        await desk.ask("set", key="speed_max", value="64KiB")
-        job = (await desk.ask("add-disk", members=["one"]))["job"]
-        await trio.sleep(1)
-        await desk.ask("job-cancel", job=job)
-        await desk.ask("job-wait", job=job)
-        told = await desk.ask("compare")
-        assert (told["kind"], told["state"], told["moved"]) == ("grow", "cancelled", 0)
-
-    with_desk(scene)
+async def test_a_growth_that_was_cancelled_has_moved_nothing(desk: Desk) -> None:
+    await desk.ask("set", key="speed_max", value="64KiB")
+    job = (await desk.ask("add-disk", members=["one"]))["job"]
+    await trio.sleep(1)
+    await desk.ask("job-cancel", job=job)
+    await desk.ask("job-wait", job=job)
+    told = await desk.ask("compare")
+    assert (told["kind"], told["state"], told["moved"]) == ("grow", "cancelled", 0)
 
 
-def test_a_restripe_that_runs_and_has_ended_is_told(with_desk: WithDesk) -> None:
-    async def scene(desk: Desk) -> None:
-        was = await spots(desk)
-        await desk.ask("set", key="speed_max", value="64KiB")
-        begun = await desk.ask("reshape", members=["one", "two"], layout="rdp")
-        await trio.sleep(2)
-        told = await desk.ask("compare")
-        assert (told["kind"], told["state"]) == ("restripe", "running")
-        assert told_spots(told["before"]).items() <= was[0].items()
-        await desk.ask("job-limit", job=begun["job"], maximum=0)
-        await desk.ask("job-wait", job=begun["job"])
-        told = await desk.ask("compare")
-        assert (told["kind"], told["state"]) == ("restripe", "done")
-        assert told["before"]["layout"] == "raid5"
-        assert told_spots(told["before"]).items() <= was[0].items()
-        assert told_counts(told, "before") == was[1]
-        assert told_counts(told, "after") == (await spots(desk))[1]
-
-    with_desk(scene)
+async def test_a_restripe_that_runs_and_has_ended_is_told(desk: Desk) -> None:
+    was = await spots(desk)
+    await desk.ask("set", key="speed_max", value="64KiB")
+    begun = await desk.ask("reshape", members=["one", "two"], layout="rdp")
+    await trio.sleep(2)
+    told = await desk.ask("compare")
+    assert (told["kind"], told["state"]) == ("restripe", "running")
+    assert told_spots(told["before"]).items() <= was[0].items()
+    await desk.ask("job-limit", job=begun["job"], maximum=0)
+    await desk.ask("job-wait", job=begun["job"])
+    told = await desk.ask("compare")
+    assert (told["kind"], told["state"]) == ("restripe", "done")
+    assert told["before"]["layout"] == "raid5"
+    assert told_spots(told["before"]).items() <= was[0].items()
+    assert told_counts(told, "before") == was[1]
+    assert told_counts(told, "after") == (await spots(desk))[1]
 
 
 async def swap(desk: Desk, one: int, other: int) -> None:
@@ -159,72 +143,60 @@ async def swap(desk: Desk, one: int, other: int) -> None:
     assert await tuner.mover.move(tuner.mover.exchange(one, other))
 
 
-def test_what_the_tuner_moves_adds_up_wherever_it_lies(with_desk: WithDesk) -> None:
-    async def scene(desk: Desk) -> None:
-        layout = desk.array.context.layout
-        assert isinstance(layout, BundleLayout)
-        await desk.array.write(0, bytes(desk.array.size_bytes))
-        was = await spots(desk)
-        last = layout.cells - 1
-        role = layout.place(*divmod(last, layout.length))[0]
-        pairs = [
-            cell
-            for cell in range(layout.length, layout.cells // 2)
-            if role not in layout.roles(Stripe(cell // layout.length))
-            and layout.place(*divmod(cell, layout.length))[0]
-            not in layout.roles(Stripe(last // layout.length))
-        ]
-        await swap(desk, pairs[0], last)
-        told = await check(desk, was, "tuning")
-        assert told["moved"] == 2
-        shown = [stripe["stripe"] for stripe in told["after"]["stripes"]]
-        assert shown == [pairs[0] // layout.length, last // layout.length]
-        assert told["number"] == 1
-        await swap(desk, last, pairs[0])  # back again: where it was when tuning began
-        again = await desk.ask("compare")
-        assert (again["number"], again["moved"]) == (1, 0)
-
-    with_desk(scene, "raidx-parity", 6)
+@pytest.mark.rig("raidx-parity", 6)
+async def test_what_the_tuner_moves_adds_up_wherever_it_lies(desk: Desk) -> None:
+    layout = desk.array.context.layout
+    assert isinstance(layout, BundleLayout)
+    await desk.array.write(0, bytes(desk.array.size_bytes))
+    was = await spots(desk)
+    last = layout.cells - 1
+    role = layout.place(*divmod(last, layout.length))[0]
+    pairs = [
+        cell
+        for cell in range(layout.length, layout.cells // 2)
+        if role not in layout.roles(Stripe(cell // layout.length))
+        and layout.place(*divmod(cell, layout.length))[0]
+        not in layout.roles(Stripe(last // layout.length))
+    ]
+    await swap(desk, pairs[0], last)
+    told = await check(desk, was, "tuning")
+    assert told["moved"] == 2
+    shown = [stripe["stripe"] for stripe in told["after"]["stripes"]]
+    assert shown == [pairs[0] // layout.length, last // layout.length]
+    assert told["number"] == 1
+    await swap(desk, last, pairs[0])  # back again: where it was when tuning began
+    again = await desk.ask("compare")
+    assert (again["number"], again["moved"]) == (1, 0)
 
 
-def test_a_growth_of_a_raidx_array_is_told_with_the_members_from_before(
-    with_desk: WithDesk,
-) -> None:
-    async def scene(desk: Desk) -> None:
-        await desk.array.write(0, bytes(desk.array.size_bytes))
-        was = await spots(desk)
-        begun = await desk.ask("add-disk", members=["one"])
-        await desk.ask("job-wait", job=begun["job"])
-        told = await check(desk, was, "grow")
-        assert len(told["before"]["members"]) == 5
-        assert all(each["after"]["accesses_per_s"] is not None for each in told["members"])
-
-    with_desk(scene, "raidx-parity", 5)
+@pytest.mark.rig("raidx-parity", 5)
+async def test_a_growth_of_a_raidx_array_is_told_with_the_members_from_before(desk: Desk) -> None:
+    await desk.array.write(0, bytes(desk.array.size_bytes))
+    was = await spots(desk)
+    begun = await desk.ask("add-disk", members=["one"])
+    await desk.ask("job-wait", job=begun["job"])
+    told = await check(desk, was, "grow")
+    assert len(told["before"]["members"]) == 5
+    assert all(each["after"]["accesses_per_s"] is not None for each in told["members"])
 
 
-def test_another_copy_is_there_at_once(with_desk: WithDesk) -> None:
-    async def scene(desk: Desk) -> None:
-        await desk.ask("add-disk", members=["one"])
-        told = await desk.ask("compare")
-        assert (told["kind"], told["state"], told["moved"]) == ("copies", "done", 0)
-        assert len(told["before"]["members"]) == 2
-        assert len(told["members"]) == 3
-
-    with_desk(scene, "raid1", 2)
+@pytest.mark.rig("raid1", 2)
+async def test_another_copy_is_there_at_once(desk: Desk) -> None:
+    await desk.ask("add-disk", members=["one"])
+    told = await desk.ask("compare")
+    assert (told["kind"], told["state"], told["moved"]) == ("copies", "done", 0)
+    assert len(told["before"]["members"]) == 2
+    assert len(told["members"]) == 3
 
 
-def test_the_memory_of_moves_is_bounded(
-    with_desk: WithDesk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scene(desk: Desk) -> None:
-        table = desk.array.context.journal.chunk_table
-        layout = desk.array.context.layout
-        for cell in (0, 1, 2, 3, 4):
-            role, chunk = layout.place(*divmod(cell, layout.code.columns))
-            for hook in table.on_moves:
-                hook([(cell, Role(role), MemberChunk(chunk))])
-        told = await desk.ask("compare")
-        assert told["is_cut"] is True
-
+@pytest.mark.rig("raidx-parity", 5)
+async def test_the_memory_of_moves_is_bounded(monkeypatch: pytest.MonkeyPatch, desk: Desk) -> None:
     monkeypatch.setattr(module, "MOVED_MAX", 3)
-    with_desk(scene, "raidx-parity", 5)
+    table = desk.array.context.journal.chunk_table
+    layout = desk.array.context.layout
+    for cell in (0, 1, 2, 3, 4):
+        role, chunk = layout.place(*divmod(cell, layout.code.columns))
+        for hook in table.on_moves:
+            hook([(cell, Role(role), MemberChunk(chunk))])
+    told = await desk.ask("compare")
+    assert told["is_cut"] is True

@@ -32,7 +32,7 @@ from raidx_fuse.settings import MAIL, PROGRAM
 from tests.support.spy import restarted, spying
 
 if TYPE_CHECKING:
-    from tests.daemon.conftest import Desk, WithDesk
+    from tests.daemon.conftest import Desk
 
 CHUNK = 4096
 EVENT = Event(
@@ -51,20 +51,16 @@ EVENT = Event(
 # -- what is noticed -------------------------------------------------------------------------------
 
 
-def test_a_failure_its_replacement_and_the_end_are_told_in_order(with_desk: WithDesk) -> None:
+async def test_a_failure_its_replacement_and_the_end_are_told_in_order(desk: Desk) -> None:
     told: list[Event] = []
-
-    async def scene(desk: Desk) -> None:
-        watch = Watch(told.append, "/mnt/a", lambda: 7)
-        watch.begin(desk.array)
-        await desk.ask("fail-disk", member="2")
-        answer = await desk.ask("replace-disk", old="2", new="fresh")
-        await desk.ask("job-wait", job=answer["job"])
-        await desk.ask("job-wait", job=(await desk.ask("scrub"))["job"])
-        await desk.rig.close()
-        watch.ended()
-
-    with_desk(scene)
+    watch = Watch(told.append, "/mnt/a", lambda: 7)
+    watch.begin(desk.array)
+    await desk.ask("fail-disk", member="2")
+    answer = await desk.ask("replace-disk", old="2", new="fresh")
+    await desk.ask("job-wait", job=answer["job"])
+    await desk.ask("job-wait", job=(await desk.ask("scrub"))["job"])
+    await desk.rig.close()
+    watch.ended()
     assert [event.event for event in told] == [
         *("NewArray", "Fail", "DegradedArray", "RebuildStarted", "RebuildFinished"),
         "SpareActive",
@@ -77,32 +73,24 @@ def test_a_failure_its_replacement_and_the_end_are_told_in_order(with_desk: With
     assert all(from_dict(event.as_dict()) == event for event in told)
 
 
-def test_jobs_are_called_by_nouns(with_desk: WithDesk) -> None:
+async def test_jobs_are_called_by_nouns(desk: Desk) -> None:
     told: list[Event] = []
-
-    async def scene(desk: Desk) -> None:
-        Watch(told.append, "/mnt/a", lambda: 7).begin(desk.array)
-        answer = await desk.ask("add-disk", members=["fresh"])
-        await desk.ask("job-wait", job=answer["job"])
-        answer = await desk.ask("replace-disk", old="0", new="other")
-        await desk.ask("job-wait", job=answer["job"])
-
-    with_desk(scene)
+    Watch(told.append, "/mnt/a", lambda: 7).begin(desk.array)
+    answer = await desk.ask("add-disk", members=["fresh"])
+    await desk.ask("job-wait", job=answer["job"])
+    answer = await desk.ask("replace-disk", old="0", new="other")
+    await desk.ask("job-wait", job=answer["job"])
     messages = [event.message for event in told]
     for wanted in ("a growth has begun", "the growth is done", "the replacement is done"):
         assert wanted in messages
 
 
-def test_a_hotspot_is_told_once_and_its_end_too(with_desk: WithDesk) -> None:
+async def test_a_hotspot_is_told_once_and_its_end_too(desk: Desk) -> None:
     told: list[Event] = []
-
-    async def scene(desk: Desk) -> None:
-        watch = Watch(told.append, "/mnt/a", lambda: 7)
-        watch.begin(desk.array)
-        for hot, used in ((False, 0.1), (True, 0.9), (True, 0.95), (False, 0.4), (False, 0.3)):
-            watch.note_load({"hotspot": hot, "utilisation": used, "tau": 0.8})
-
-    with_desk(scene)
+    watch = Watch(told.append, "/mnt/a", lambda: 7)
+    watch.begin(desk.array)
+    for hot, used in ((False, 0.1), (True, 0.9), (True, 0.95), (False, 0.4), (False, 0.3)):
+        watch.note_load({"hotspot": hot, "utilisation": used, "tau": 0.8})
     begin, end = told[1:]
     assert (begin.event, begin.severity) == ("Hotspot", "warning")
     assert begin.message == "it is a hotspot: its utilisation is 90%, threshold 80%"
@@ -197,63 +185,54 @@ def script(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_a_program_gets_mdadms_words_and_the_event(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_a_program_gets_mdadms_words_and_the_event(tmp_path: Path) -> None:
     store = EventStore(tmp_path / "state")
     program = script(tmp_path / "hook", f'echo "$@" > {tmp_path}/words; cat > {tmp_path}/event')
     store.save(EVENT.uuid, {PROGRAM: program})
-
-    async def main() -> None:
-        async with delivering(Delivery(store, journal=str(tmp_path / "none"))) as delivery:
-            delivery.emit(EVENT)
-
-    trio.run(main)
+    async with delivering(Delivery(store, journal=str(tmp_path / "none"))) as delivery:
+        delivery.emit(EVENT)
     assert (tmp_path / "words").read_text() == "Fail /mnt/a /disks/d2\n"
     assert from_dict(json.loads((tmp_path / "event").read_text())) == EVENT
     assert store.read() == [EVENT]
 
 
-def test_a_program_that_hangs_is_killed_with_its_children_and_holds_up_nothing(
+@pytest.mark.real_time
+async def test_a_program_that_hangs_is_killed_with_its_children_and_holds_up_nothing(
     tmp_path: Path,
 ) -> None:
     store = EventStore(tmp_path / "state")
     text = f'[ "$1" = Hang ] || exit 3\nsleep 600 & echo $! > {tmp_path}/child; trap "" TERM; wait'
     store.save(EVENT.uuid, {PROGRAM: script(tmp_path / "hook", text)})
     delivery = Delivery(store, hook_s=0.3)
-
-    async def main() -> None:
-        async with delivering(delivery):
-            began_s = trio.current_time()
-            delivery.emit(replace(EVENT, event="Hang"))
-            delivery.emit(EVENT)
-            assert trio.current_time() - began_s < 0.1
-            await trio.sleep(0.2)
-            assert len(store.read()) == 2, "what is kept does not wait for hooks"
-            result = await delivery.call_hooks(replace(EVENT, event="Hang"))
-            assert str(result[PROGRAM]["problem"]).endswith("no end within 0.3 s: killed")
-            result = await delivery.call_hooks(EVENT)
-            assert str(result[PROGRAM]["problem"]).endswith("exit status 3")
-            for program in ("/nowhere", "/bin/a\0b"):
-                store.save(EVENT.uuid, {PROGRAM: program})
-                assert not (await delivery.call_hooks(EVENT))[PROGRAM]["ok"]
-
-    trio.run(main)
+    async with delivering(delivery):
+        began_s = trio.current_time()
+        delivery.emit(replace(EVENT, event="Hang"))
+        delivery.emit(EVENT)
+        assert trio.current_time() - began_s < 0.1
+        await trio.sleep(0.2)
+        assert len(store.read()) == 2, "what is kept does not wait for hooks"
+        result = await delivery.call_hooks(replace(EVENT, event="Hang"))
+        assert str(result[PROGRAM]["problem"]).endswith("no end within 0.3 s: killed")
+        result = await delivery.call_hooks(EVENT)
+        assert str(result[PROGRAM]["problem"]).endswith("exit status 3")
+        for program in ("/nowhere", "/bin/a\0b"):
+            store.save(EVENT.uuid, {PROGRAM: program})
+            assert not (await delivery.call_hooks(EVENT))[PROGRAM]["ok"]
     child = int((tmp_path / "child").read_text())
     state = Path(f"/proc/{child}/stat")
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def test_too_many_events_are_dropped_and_counted_and_a_bad_folder_is_only_logged(
+@pytest.mark.real_time
+async def test_too_many_events_are_dropped_and_counted_and_a_bad_folder_is_only_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     delivery = Delivery(EventStore(tmp_path / "file"))
-
-    async def main() -> None:
-        async with delivering(delivery):
-            for _ in range(WAITING_MAX + 5):
-                delivery.emit(EVENT)
-
-    trio.run(main)
+    async with delivering(delivery):
+        for _ in range(WAITING_MAX + 5):
+            delivery.emit(EVENT)
     assert delivery.dropped == 5
     assert "too many events wait: 5 dropped" in caplog.text
     assert "an event was not kept on disk" in caplog.text
@@ -273,20 +252,17 @@ def test_the_journal_gets_fields(tmp_path: Path) -> None:
     send_to_journal(EVENT, str(tmp_path / "nobody"))
 
 
-def test_errors_are_mailed_and_mere_news_are_not(
+@pytest.mark.real_time
+async def test_errors_are_mailed_and_mere_news_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = EventStore(tmp_path / "state")
     store.save(EVENT.uuid, {MAIL: "root@example.org"})
     monkeypatch.setattr(programs, "SENDMAIL_PATH", str(tmp_path))
-
-    async def main() -> None:
-        delivery = Delivery(store)
-        assert await delivery.call_hooks(replace(EVENT, severity="info")) == {}
-        script(tmp_path / "sendmail", f'echo "$@" > {tmp_path}/words; cat > {tmp_path}/mail')
-        assert (await delivery.call_hooks(EVENT))[MAIL] == {"ok": True, "problem": None}
-
-    trio.run(main)
+    delivery = Delivery(store)
+    assert await delivery.call_hooks(replace(EVENT, severity="info")) == {}
+    script(tmp_path / "sendmail", f'echo "$@" > {tmp_path}/words; cat > {tmp_path}/mail')
+    assert (await delivery.call_hooks(EVENT))[MAIL] == {"ok": True, "problem": None}
     assert (tmp_path / "words").read_text() == "-i root@example.org\n"
     head, _, body = (tmp_path / "mail").read_text().partition("\n\n")
     assert "To: root@example.org\nSubject: Fail on disk (" in head
@@ -297,38 +273,34 @@ def test_errors_are_mailed_and_mere_news_are_not(
 # -- commands --------------------------------------------------------------------------------------
 
 
-def test_hooks_are_set_on_this_machine_tried_and_never_in_the_superblocks(
-    with_desk: WithDesk, tmp_path: Path
+async def test_hooks_are_set_on_this_machine_tried_and_never_in_the_superblocks(
+    tmp_path: Path, desk: Desk
 ) -> None:
     store = EventStore(tmp_path / "state")
     good = script(tmp_path / "good", f"echo $1 >> {tmp_path}/said")
     (tmp_path / "plain").write_text("no program")
-
-    async def scene(desk: Desk) -> None:
-        delivery = Delivery(store)
-        watch = Watch(delivery.emit, "/mnt/a", lambda: 0)
-        watch.begin(desk.array)
-        events = EventCommands(desk.array.uuid, delivery, watch)
-        desk.begin(events)
-        settings = (await desk.ask("get"))["settings"]
-        assert (settings[PROGRAM], settings[MAIL]) == ("off", "off")
-        assert "speed_max" in settings
-        for key, value, words in (
-            (PROGRAM, "good", "not an absolute path"),
-            (PROGRAM, str(tmp_path / "plain"), "is not a program"),
-            (MAIL, "-oQ/tmp root", "not a mail address"),
-            ("events.fax", "1", "known: events.mail, events.program"),
-        ):
-            with pytest.raises(UsageError, match=words):
-                await desk.ask("set", key=key, value=value)
-        await desk.ask("set", key=PROGRAM, value=good)
-        assert (await desk.ask("get", key=PROGRAM))["settings"] == {PROGRAM: good}
-        assert PROGRAM not in desk.array.member_set.config.settings
-        assert EventStore(store.folder).load(desk.array.uuid) == {PROGRAM: good}
-        await desk.ask("set", key=PROGRAM, value="off")
-        assert (await desk.ask("events-test"))["hooks"] == {}
-
-    with_desk(scene)
+    delivery = Delivery(store)
+    watch = Watch(delivery.emit, "/mnt/a", lambda: 0)
+    watch.begin(desk.array)
+    events = EventCommands(desk.array.uuid, delivery, watch)
+    desk.begin(events)
+    settings = (await desk.ask("get"))["settings"]
+    assert (settings[PROGRAM], settings[MAIL]) == ("off", "off")
+    assert "speed_max" in settings
+    for key, value, words in (
+        (PROGRAM, "good", "not an absolute path"),
+        (PROGRAM, str(tmp_path / "plain"), "is not a program"),
+        (MAIL, "-oQ/tmp root", "not a mail address"),
+        ("events.fax", "1", "known: events.mail, events.program"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            await desk.ask("set", key=key, value=value)
+    await desk.ask("set", key=PROGRAM, value=good)
+    assert (await desk.ask("get", key=PROGRAM))["settings"] == {PROGRAM: good}
+    assert PROGRAM not in desk.array.member_set.config.settings
+    assert EventStore(store.folder).load(desk.array.uuid) == {PROGRAM: good}
+    await desk.ask("set", key=PROGRAM, value="off")
+    assert (await desk.ask("events-test"))["hooks"] == {}
 
 
 async def test_what_is_found_at_a_look_is_told_once() -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-import trio
 
 from raidx_fuse.daemon.member_files import Disks, check_distinct
 from raidx_fuse.errors import (
@@ -23,16 +21,6 @@ from tests.support.reasons import because
 SIZE = 1 << 20
 
 
-def play(scene: Callable[[Disks], Awaitable[None]]) -> None:
-    """Run *scene* with disks that are closed afterwards."""
-
-    async def main() -> None:
-        with Disks() as disks:
-            await scene(disks)
-
-    trio.run(main)
-
-
 def used(path: Path) -> Path:
     """Make a file that carries a partition table."""
     content = bytearray(SIZE)
@@ -42,48 +30,39 @@ def used(path: Path) -> Path:
     return path
 
 
-def test_a_missing_file_is_made_and_stays_with_its_member(tmp_path: Path) -> None:
+async def test_a_missing_file_is_made_and_stays_with_its_member(tmp_path: Path) -> None:
     path = tmp_path / "new.img"
-
-    async def scene(disks: Disks) -> None:
+    with Disks() as disks:
         member = await disks.open(str(path), overwrite_signature=False, create_bytes=SIZE)
         assert (member.size_bytes, member.reads_zero) == (SIZE, True)
-
-    play(scene)
     assert path.stat().st_size == SIZE
 
 
-def test_a_file_made_for_a_member_that_does_not_join_is_removed(tmp_path: Path) -> None:
+async def test_a_file_made_for_a_member_that_does_not_join_is_removed(tmp_path: Path) -> None:
     path, old = tmp_path / "new.img", tmp_path / "old.img"
     old.write_bytes(bytes(SIZE))
-
-    async def scene(disks: Disks) -> None:
+    with Disks() as disks:
         for each in (path, old):
             member = await disks.open(str(each), overwrite_signature=False, create_bytes=SIZE)
             await disks.release(member)
-
-    play(scene)
     assert not path.exists()
     assert old.exists()
 
 
-def test_without_a_size_nothing_is_made(tmp_path: Path) -> None:
-    async def scene(disks: Disks) -> None:
+async def test_without_a_size_nothing_is_made(tmp_path: Path) -> None:
+    with Disks() as disks:
         for call in (
             disks.open(f"{tmp_path}/x", overwrite_signature=False, create_bytes=None),
             disks.check(f"{tmp_path}/x", overwrite_signature=False, may_create=False),
         ):
             with pytest.raises(UsageError, check=because(Reason.FILE)):
                 await call
-
-    play(scene)
     assert os.listdir(tmp_path) == []
 
 
-def test_a_signature_is_refused_by_open_and_check_unless_allowed(tmp_path: Path) -> None:
+async def test_a_signature_is_refused_by_open_and_check_unless_allowed(tmp_path: Path) -> None:
     path = str(used(tmp_path / "used.img"))
-
-    async def scene(disks: Disks) -> None:
+    with Disks() as disks:
         for call in (
             disks.open(path, overwrite_signature=False, create_bytes=SIZE),
             disks.check(path, overwrite_signature=False, may_create=True),
@@ -92,40 +71,34 @@ def test_a_signature_is_refused_by_open_and_check_unless_allowed(tmp_path: Path)
                 await call
         await disks.check(path, overwrite_signature=True, may_create=True)
         await disks.open(path, overwrite_signature=True, create_bytes=None)
-
-    play(scene)
     assert Path(path).read_bytes()[510:512] == b"\x55\xaa"
 
 
-def test_check_makes_no_file_and_sees_where_none_can_be(tmp_path: Path) -> None:
-    async def scene(disks: Disks) -> None:
+async def test_check_makes_no_file_and_sees_where_none_can_be(tmp_path: Path) -> None:
+    with Disks() as disks:
         await disks.check(f"{tmp_path}/x", overwrite_signature=False, may_create=True)
         with pytest.raises(UsageError, check=because(Reason.FILE)):
             await disks.check(f"{tmp_path}/a/x", overwrite_signature=False, may_create=True)
-
-    play(scene)
     assert os.listdir(tmp_path) == []
 
 
 def test_members_are_held_until_the_end_and_then_free(tmp_path: Path) -> None:
     path = tmp_path / "d.img"
     path.write_bytes(bytes(SIZE))
-
-    async def scene(disks: Disks) -> None:
-        disks.attach([str(path)])
-        with pytest.raises(BusyError), Disks() as others:
-            others.attach([str(path)])
-        with Disks(read_only=True, lock=False) as lookers:
-            assert lookers.attach([str(path)])[0].read_only
-
-    play(scene)
-    play(scene)
+    for _ in range(2):
+        with Disks() as disks:
+            disks.attach([str(path)])
+            with pytest.raises(BusyError), Disks() as others:
+                others.attach([str(path)])
+            with Disks(read_only=True, lock=False) as lookers:
+                assert lookers.attach([str(path)])[0].read_only
 
 
-def test_a_failed_member_can_be_opened_again_once_its_writes_have_ended(tmp_path: Path) -> None:
+async def test_a_failed_member_can_be_opened_again_once_its_writes_have_ended(
+    tmp_path: Path,
+) -> None:
     path = str(tmp_path / "disk.img")
-
-    async def scene(disks: Disks) -> None:
+    with Disks() as disks:
         member = await disks.open(path, overwrite_signature=False, create_bytes=SIZE)
         with pytest.raises(BusyError, check=because(Reason.ALREADY)):
             await disks.open(path, overwrite_signature=False, create_bytes=None)
@@ -139,8 +112,6 @@ def test_a_failed_member_can_be_opened_again_once_its_writes_have_ended(tmp_path
         await again.writev(0, [b"again"])
         with pytest.raises(BusyError, check=because(Reason.ALREADY)):
             await disks.open(path, overwrite_signature=False, create_bytes=None)
-
-    play(scene)
 
 
 def test_opened_members_are_closed_when_a_later_one_fails(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ one is held; nothing is left at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -97,13 +98,14 @@ class Watch(trio.abc.Instrument):
             self.wrong.add(f"a loop is taken for a settling one while {task.name} runs")
 
 
-def run_watched(handle: Handle, use: Any, workers: int = 1, wrote: bool = True) -> Model:
-    """Run *use* beside *workers* workers; then end them. Nothing may be left.
+@asynccontextmanager
+async def run_watched(handle: Handle, workers: int = 1, wrote: bool = True) -> AsyncIterator[Model]:
+    """Yield a model with *workers* workers; then end them. Nothing may be left.
 
     *wrote*: as if another write had just ended, so that the first one is held already.
     """
-
-    async def main() -> Model:
+    # A busy machine may stop us for longer than a turn: only the number of requests ends one here.
+    with patch.object(session_workers, "TURN_TIME_MAX_S", 20.0):
         with model(handle) as made, trio.fail_after(20):
             watch = Watch(made)
             DEFERRAL.wrote = wrote
@@ -113,7 +115,7 @@ def run_watched(handle: Handle, use: Any, workers: int = 1, wrote: bool = True) 
                     made.nursery = nursery
                     for _ in range(workers):
                         nursery.start_soon(made.work)
-                    await use(made)
+                    yield made
                     made.terminate()
             finally:
                 trio.lowlevel.remove_instrument(watch)
@@ -121,18 +123,9 @@ def run_watched(handle: Handle, use: Any, workers: int = 1, wrote: bool = True) 
                 assert made.readers.suspended == 0
         assert made.buffers == 0
         assert not made.readers.deferred.idle_loops
-        return made
-
-    # A busy machine may stop us for longer than a turn: only the number of requests ends one here.
-    with patch.object(session_workers, "TURN_TIME_MAX_S", 20.0):
-        return trio.run(main)
 
 
-def ask_and_wait(*requests: int) -> Any:
-    """Return what asks all at once and waits for the answers."""
-
-    async def use(made: Model) -> None:
-        made.ask(*requests)
-        await until(lambda: len(made.done) == len(requests))
-
-    return use
+async def ask_and_wait(made: Model, *requests: int) -> None:
+    """Ask all at once, and wait for the answers."""
+    made.ask(*requests)
+    await until(lambda: len(made.done) == len(requests))

@@ -7,8 +7,8 @@ fuse/session_loop.py makes them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import trio
@@ -102,21 +102,18 @@ def model(handle: Callable[[int], Coroutine[Any, Any, None]]) -> Iterator[Model]
         made.close()
 
 
-def run_model(handle: Callable[[int], Coroutine[Any, Any, None]], workers: int, use: Any) -> Model:
-    """Run *use* (an async function of the model) beside *workers* workers; then end them."""
-
-    async def main() -> Model:
-        with model(handle) as made:
-            with trio.fail_after(20):
-                async with trio.open_nursery() as nursery:
-                    made.nursery = nursery
-                    for _ in range(workers):
-                        nursery.start_soon(made.work)
-                    await use(made)
-                    made.readers.end()
-            return made
-
-    return trio.run(main)
+@asynccontextmanager
+async def run_model(
+    handle: Callable[[int], Coroutine[Any, Any, None]], workers: int
+) -> AsyncIterator[Model]:
+    """Yield a model with *workers* workers; then end them."""
+    with model(handle) as made, trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            made.nursery = nursery
+            for _ in range(workers):
+                nursery.start_soon(made.work)
+            yield made
+            made.readers.end()
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +19,27 @@ from raidx_fuse.errors import BusyError, RaidxError, Reason
 from tests.support.control import Client, handler
 from tests.support.reasons import because
 
-Exchange = Callable[[bytes], Awaitable[dict[str, Any]]]
+pytestmark = pytest.mark.real_time
 
 
-def serve(
-    path: Path, use: Callable[[Callable[[], Awaitable[Client]]], Awaitable[None]], **limits: float
-) -> control_server.ControlServer:
-    """Run *use* (given a function that connects) beside a server."""
+@asynccontextmanager
+async def serving(
+    path: Path, **limits: float
+) -> AsyncIterator[tuple[control_server.ControlServer, Callable[[], Awaitable[Client]]]]:
+    """Yield a server, and a function that connects."""
 
     async def connect() -> Client:
         return Client(await trio.open_unix_socket(os.fspath(path)))
 
-    async def main() -> control_server.ControlServer:
-        server = control_server.ControlServer(path, handler, **limits)
-        try:
-            with trio.fail_after(20):
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(server.run)
-                    await use(connect)
-                    nursery.cancel_scope.cancel()
-        finally:
-            server.close()
-        return server
-
-    return trio.run(main)
+    server = control_server.ControlServer(path, handler, **limits)
+    try:
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(server.run)
+                yield server, connect
+                nursery.cancel_scope.cancel()
+    finally:
+        server.close()
 
 
 @pytest.fixture
@@ -49,8 +47,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "control.sock"
 
 
-def test_many_requests_on_one_connection(path: Path) -> None:
-    async def use(connect: Any) -> None:
+async def test_many_requests_on_one_connection(path: Path) -> None:
+    async with serving(path) as (_, connect):
         client = await connect()
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
         for number in range(5):
@@ -61,13 +59,11 @@ def test_many_requests_on_one_connection(path: Path) -> None:
         assert await client.ask(two) == {"result": {"a": 1}}
         assert await client.line() == {"result": {"b": 2}}
         await client.stream.aclose()
-
-    serve(path, use)
     assert not path.exists()
 
 
-def test_errors_carry_message_action_and_status(path: Path) -> None:
-    async def use(connect: Any) -> None:
+async def test_errors_carry_message_action_and_status(path: Path) -> None:
+    async with serving(path) as (_, connect):
         client = await connect()
         assert await client.ask(b'{"command":"refuse"}') == {
             "error": {
@@ -80,21 +76,18 @@ def test_errors_carry_message_action_and_status(path: Path) -> None:
         }
         await client.stream.aclose()
 
-    serve(path, use)
 
-
-def test_bugs_are_answered_logged_and_survived(
+async def test_bugs_are_answered_logged_and_survived(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def use(connect: Any) -> None:
+    async with serving(path) as (server, connect):
         client = await connect()
         answer = await client.ask(b'{"command":"crash"}')
         assert "met a bug in raidx: ZeroDivisionError" in answer["error"]["message"]
         assert "bug" in (await client.ask(b'{"command":"unsendable"}'))["error"]["message"]
         assert await client.ask(b'{"command":"echo"}') == {"result": {}}
         await client.stream.aclose()
-
-    assert serve(path, use).bugs == 2
+    assert server.bugs == 2
     assert "a bug of the test's own" in caplog.text
     assert "Traceback" in caplog.text
 
@@ -114,19 +107,17 @@ def test_bugs_are_answered_logged_and_survived(
         b'{"command":"echo","arguments":null}',
     ],
 )
-def test_garbage_gets_an_error_and_harms_nobody(path: Path, garbage: bytes) -> None:
-    async def use(connect: Any) -> None:
+async def test_garbage_gets_an_error_and_harms_nobody(path: Path, garbage: bytes) -> None:
+    async with serving(path) as (_, connect):
         client = await connect()
         answer = await client.ask(garbage)
         assert answer["error"]["exit_status"] == 2
         assert await client.ask(b'{"command":"echo"}') == {"result": {}}
         await client.stream.aclose()
 
-    serve(path, use)
 
-
-def test_a_line_without_end_is_cut_off(path: Path) -> None:
-    async def use(connect: Any) -> None:
+async def test_a_line_without_end_is_cut_off(path: Path) -> None:
+    async with serving(path) as (_, connect):
         client = await connect()
         with pytest.raises(trio.BrokenResourceError):
             await client.stream.send_all(b"x" * (64 << 20))
@@ -135,11 +126,9 @@ def test_a_line_without_end_is_cut_off(path: Path) -> None:
         assert await other.ask(b'{"command":"echo"}') == {"result": {}}
         await other.stream.aclose()
 
-    serve(path, use)
 
-
-def test_clients_that_say_nothing_or_read_nothing_are_dropped(path: Path) -> None:
-    async def use(connect: Any) -> None:
+async def test_clients_that_say_nothing_or_read_nothing_are_dropped(path: Path) -> None:
+    async with serving(path, idle_s=0.2, send_s=0.2) as (_, connect):
         silent, deaf = await connect(), await connect()
         await deaf.stream.send_all(b'{"command":"huge"}\n')
         assert await silent.line() is None  # the end, without an answer
@@ -152,11 +141,9 @@ def test_clients_that_say_nothing_or_read_nothing_are_dropped(path: Path) -> Non
         await silent.stream.aclose()
         await deaf.stream.aclose()
 
-    serve(path, use, idle_s=0.2, send_s=0.2)
 
-
-def test_idle_connections_lock_nobody_out(path: Path) -> None:
-    async def use(connect: Any) -> None:
+async def test_idle_connections_lock_nobody_out(path: Path) -> None:
+    async with serving(path) as (_, connect):
         idle = []
         for _ in range(control_server.CLIENTS_MAX):
             idle.append(await connect())
@@ -171,15 +158,12 @@ def test_idle_connections_lock_nobody_out(path: Path) -> None:
         for client in idle:
             await client.stream.aclose()
 
-    serve(path, use)
 
-
-def test_when_all_are_at_work_the_next_is_told_so_and_the_places_come_back(
+async def test_when_all_are_at_work_the_next_is_told_so_and_the_places_come_back(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control_server, "CLIENTS_MAX", 3)
-
-    async def use(connect: Any) -> None:
+    async with serving(path) as (_, connect):
         clients = [await connect() for _ in range(3)]
         for client in clients:
             await client.stream.send_all(b'{"command":"wait","arguments":{"seconds":0.3}}\n')
@@ -196,10 +180,8 @@ def test_when_all_are_at_work_the_next_is_told_so_and_the_places_come_back(
         for client in [*clients, again]:
             await client.stream.aclose()
 
-    serve(path, use)
 
-
-def test_a_handler_outlives_its_client(path: Path) -> None:
+async def test_a_handler_outlives_its_client(path: Path) -> None:
     done: list[bool] = []
 
     async def slow(command: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -207,19 +189,16 @@ def test_a_handler_outlives_its_client(path: Path) -> None:
         done.append(True)
         return {}
 
-    async def main() -> None:
-        server = control_server.ControlServer(path, slow)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(server.run)
-            stream = await trio.open_unix_socket(os.fspath(path))
-            await stream.send_all(b'{"command":"x"}\n')
-            await trio.sleep(0.02)
-            await stream.aclose()
-            await trio.sleep(0.3)
-            nursery.cancel_scope.cancel()
-        server.close()
-
-    trio.run(main)
+    server = control_server.ControlServer(path, slow)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.run)
+        stream = await trio.open_unix_socket(os.fspath(path))
+        await stream.send_all(b'{"command":"x"}\n')
+        await trio.sleep(0.02)
+        await stream.aclose()
+        await trio.sleep(0.3)
+        nursery.cancel_scope.cancel()
+    server.close()
     assert done == [True]
 
 

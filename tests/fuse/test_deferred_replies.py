@@ -14,12 +14,14 @@ from raidx_fuse.fuse.operations import VolumeOperations
 from raidx_fuse.journal.group_commit import HELD_MAX
 from raidx_fuse.pool.volume import Volume
 from tests.fuse.held_model import Log, ask_and_wait, run_watched
-from tests.fuse.pipe_model import DEFERRAL, Model, until
+from tests.fuse.pipe_model import DEFERRAL, until
+
+pytestmark = pytest.mark.real_time
 
 # ---- what is held, and until when ----
 
 
-def test_as_many_as_may_be_held_share_a_record() -> None:
+async def test_as_many_as_may_be_held_share_a_record() -> None:
     log = Log()
     answered: list[int] = []
 
@@ -27,7 +29,8 @@ def test_as_many_as_may_be_held_share_a_record() -> None:
         await log.write(request)
         answered.append(len(log.records))
 
-    made = run_watched(handle, ask_and_wait(*range(20)))
+    async with run_watched(handle) as made:
+        await ask_and_wait(made, *range(20))
     assert HELD_MAX == 8
     assert log.records == [[*range(8)], [*range(8, 16)], [*range(16, 20)]]
     assert answered == [1] * 8 + [2] * 8 + [3] * 4
@@ -35,49 +38,47 @@ def test_as_many_as_may_be_held_share_a_record() -> None:
     assert made.readers.workers == 1
 
 
-def test_loops_are_used_again() -> None:
+async def test_loops_are_used_again() -> None:
     log = Log()
     most = 0
-
-    async def use(made: Model) -> None:
-        nonlocal most
+    async with run_watched(log.write) as made:
         for begin in range(0, 200, 20):
             made.ask(*range(begin, begin + 20))
             await until(lambda end=begin + 20: len(made.done) == end)  # type: ignore[misc]
             most = max(most, made.buffers)
-
-    made = run_watched(log.write, use)
     assert made.done == [*range(200)]
     assert most == HELD_MAX + 1
 
 
-def test_the_end_of_a_turn_writes_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_end_of_a_turn_writes_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "TURNS_MAX", 4)
     log = Log()
-    made = run_watched(log.write, ask_and_wait(*range(40)))
+    async with run_watched(log.write) as made:
+        await ask_and_wait(made, *range(40))
     assert made.done == [*range(40)]
     assert {len(record) for record in log.records[:-1]} <= {3, 4}
     assert made.readers.passes >= 10
 
 
-def test_one_that_asks_again_only_when_answered_is_never_held() -> None:
+async def test_one_that_asks_again_only_when_answered_is_never_held() -> None:
     log = Log()
-
-    async def use(made: Model) -> None:
+    async with run_watched(log.write, workers=3) as made:
         await trio.testing.wait_all_tasks_blocked()
         for request in range(50):
             made.ask(request)
             await until(lambda n=request + 1: len(made.done) == n)  # type: ignore[misc]
-
-    run_watched(log.write, use, workers=3)
     assert log.alone == [*range(50)]
     assert not log.records
 
 
-def test_one_that_came_while_a_worker_looked_on_is_not_held() -> None:
+async def test_one_that_came_while_a_worker_looked_on_is_not_held() -> None:
     log = Log()
 
-    async def use(made: Model) -> None:
+    async def handle(request: int) -> None:
+        if request:  # the other is a read: the batch is still open when the queue is empty
+            await log.write(request)
+
+    async with run_watched(handle) as made:
         later = iter([7])
 
         def spin() -> bool:
@@ -89,63 +90,61 @@ def test_one_that_came_while_a_worker_looked_on_is_not_held() -> None:
         made.readers._spin = spin  # type: ignore[method-assign]
         made.ask(0)
         await until(lambda: len(made.done) == 2)
-
-    async def handle(request: int) -> None:
-        if request:  # the other is a read: the batch is still open when the queue is empty
-            await log.write(request)
-
-    made = run_watched(handle, use)
     assert made.done == [0, 7]
     assert (log.records, log.alone) == ([], [7])
 
 
-def test_writes_among_reads_are_not_held() -> None:
+async def test_writes_among_reads_are_not_held() -> None:
     log = Log()
 
     async def handle(request: int) -> None:
         if request % 3 == 0:
             await log.write(request)
 
-    made = run_watched(handle, ask_and_wait(*range(120)), wrote=False)
+    async with run_watched(handle, wrote=False) as made:
+        await ask_and_wait(made, *range(120))
     assert made.done == [*range(120)]
     assert (log.records, log.alone) == ([], [*range(0, 120, 3)])
 
 
-def test_a_read_behind_writes_that_are_held_lets_them_go() -> None:
+async def test_a_read_behind_writes_that_are_held_lets_them_go() -> None:
     log = Log()
 
     async def handle(request: int) -> None:
         if request % 10 < 4:
             await log.write(request)
 
-    made = run_watched(handle, ask_and_wait(*range(60)), wrote=False)
+    async with run_watched(handle, wrote=False) as made:
+        await ask_and_wait(made, *range(60))
     for write in log.alone + [request for record in log.records for request in record]:
         assert made.done.index(write) - write <= 4, "it waited for more than one read"
     assert log.records == [[ten + 1, ten + 2, ten + 3] for ten in range(0, 60, 10)]
 
 
-def test_two_logs_each_write_their_own() -> None:
+async def test_two_logs_each_write_their_own() -> None:
     logs = Log(), Log()
-    made = run_watched(lambda request: logs[request & 1].write(request), ask_and_wait(*range(12)))
+    async with run_watched(lambda request: logs[request & 1].write(request)) as made:
+        await ask_and_wait(made, *range(12))
     assert made.done == [*range(12)]
     assert logs[0].records == [[0, 2, 4, 6], [8, 10]]
     assert logs[1].records == [[1, 3, 5, 7], [9, 11]]
 
 
-def test_what_was_held_goes_on_by_itself() -> None:
+async def test_what_was_held_goes_on_by_itself() -> None:
     log = Log()
 
     async def handle(request: int) -> None:
         await log.write(request)
         await log.write(100 + request)  # of a request in two parts, say
 
-    made = run_watched(handle, ask_and_wait(*range(10)))
+    async with run_watched(handle) as made:
+        await ask_and_wait(made, *range(10))
     assert sorted(made.done) == [*range(10)]
     assert log.records == [[*range(8)], [8, 9]]
     assert sorted(log.alone) == [*range(100, 110)]
 
 
-def test_a_writer_that_wants_durability_is_not_held() -> None:
+async def test_a_writer_that_wants_durability_is_not_held() -> None:
     seen: list[tuple[str, bool]] = []
 
     async def write(offset: int, data: bytes) -> None:
@@ -159,23 +158,19 @@ def test_a_writer_that_wants_durability_is_not_held() -> None:
 
     volume = Volume("disk", 1 << 20, read=read, write=write, flush=flush)
     operations = VolumeOperations([volume], started=lambda: None, mounted_ns=0, deferral=DEFERRAL)
-
-    async def main() -> None:
-        for handle in (0, 1):
-            DEFERRAL.allow(True)
-            try:
-                await operations.write(handle, 0, b"data")
-            finally:
-                DEFERRAL.allow(False)
-
-    trio.run(main)
+    for handle in (0, 1):
+        DEFERRAL.allow(True)
+        try:
+            await operations.write(handle, 0, b"data")
+        finally:
+            DEFERRAL.allow(False)
     assert seen == [("write", True), ("write", False), ("flush", False)]
 
 
 # ---- handlers that suspend ----
 
 
-def test_nobody_waits_for_a_handler_that_suspends() -> None:
+async def test_nobody_waits_for_a_handler_that_suspends() -> None:
     log = Log()
     release = trio.Event()
 
@@ -185,7 +180,7 @@ def test_nobody_waits_for_a_handler_that_suspends() -> None:
         else:
             await log.write(request)
 
-    async def use(made: Model) -> None:
+    async with run_watched(handle) as made:
         made.ask(1, 2, 3, 99, 4, 5)
         await until(lambda: len(made.done) == 5)
         assert sorted(made.done) == [1, 2, 3, 4, 5]
@@ -198,16 +193,13 @@ def test_nobody_waits_for_a_handler_that_suspends() -> None:
         made.ask(*range(10, 18))
         await until(lambda: len(made.done) == 14)
         assert made.readers.suspended == 0
-
-    made = run_watched(handle, use)
     assert made.readers.workers == 2
 
 
-def test_a_late_record_is_waited_for_by_all_of_it() -> None:
+async def test_a_late_record_is_waited_for_by_all_of_it() -> None:
     log = Log()
     log.lates = [True]
-
-    async def use(made: Model) -> None:
+    async with run_watched(log.write) as made:
         made.ask(*range(HELD_MAX))
         await until(lambda: made.readers.suspended == HELD_MAX)
         await trio.testing.wait_all_tasks_blocked()
@@ -219,13 +211,11 @@ def test_a_late_record_is_waited_for_by_all_of_it() -> None:
         assert made.readers.suspended == 0
         made.ask(*range(60, 80))
         await until(lambda: len(made.done) == HELD_MAX + 22)
-
-    made = run_watched(log.write, use)
     assert sorted(made.done) == [*range(HELD_MAX), 50, 51, *range(60, 80)]
     assert log.records[0] == [*range(HELD_MAX)]
 
 
-def test_those_behind_one_that_suspends_go_on_without_it() -> None:
+async def test_those_behind_one_that_suspends_go_on_without_it() -> None:
     log = Log()
     release = trio.Event()
 
@@ -234,7 +224,7 @@ def test_those_behind_one_that_suspends_go_on_without_it() -> None:
         if request == 2:
             await release.wait()
 
-    async def use(made: Model) -> None:
+    async with run_watched(handle) as made:
         made.ask(*range(6))
         await until(lambda: len(made.done) == 5)
         assert made.done[:2] == [0, 1]
@@ -242,16 +232,13 @@ def test_those_behind_one_that_suspends_go_on_without_it() -> None:
         assert made.readers.suspended == 1
         release.set()
         await until(lambda: len(made.done) == 6)
-
-    made = run_watched(handle, use)
     assert made.readers.workers == 2
     assert log.records == [[*range(6)]]
 
 
-def test_a_request_withdrawn_after_the_look_while_others_are_held() -> None:
+async def test_a_request_withdrawn_after_the_look_while_others_are_held() -> None:
     log = Log()
-
-    async def use(made: Model) -> None:
+    async with run_watched(log.write) as made:
         readers, busy = made.readers, made.readers.busy_poll
         look, look_at_all = readers._look, busy._look
         lies, more_lies = iter([True, False]), iter([True])
@@ -263,7 +250,5 @@ def test_a_request_withdrawn_after_the_look_while_others_are_held() -> None:
         await until(lambda: len(made.done) == 3)
         assert next(more_lies, None) is None
         made.buffers -= 2  # those lies' loops end where pyfuse3 cannot free its buffer either
-
-    made = run_watched(log.write, use)
     assert made.done == [1, 2, 3]
     assert log.records == [[1, 2, 3]]

@@ -12,10 +12,12 @@ import trio.testing
 
 from raidx_fuse.fuse import session_loop
 from raidx_fuse.fuse import workers as workers
-from tests.fuse.pipe_model import Model, model, run_model, until
+from tests.fuse.pipe_model import model, run_model, until
+
+pytestmark = pytest.mark.real_time
 
 
-def test_handlers_that_suspend_hand_the_queue_over() -> None:
+async def test_handlers_that_suspend_hand_the_queue_over() -> None:
     release = trio.Event()
     started: list[int] = []
 
@@ -24,7 +26,7 @@ def test_handlers_that_suspend_hand_the_queue_over() -> None:
         await release.wait()
         await trio.lowlevel.checkpoint()  # a second suspension in the same handler
 
-    async def use(made: Model) -> None:
+    async with run_model(handle, workers=20) as made:
         await trio.testing.wait_all_tasks_blocked()  # one worker watches, nineteen are parked
         made.ask(*range(16))
         await until(lambda: len(started) == 16)
@@ -32,20 +34,18 @@ def test_handlers_that_suspend_hand_the_queue_over() -> None:
         assert not made.done
         release.set()
         await until(lambda: len(made.done) == 16)
-
-    made = run_model(handle, workers=20, use=use)
     assert started == list(range(16))
     assert made.readers.suspended == 0
 
 
-def test_workers_are_started_as_handlers_suspend() -> None:
+async def test_workers_are_started_as_handlers_suspend() -> None:
     release = trio.Event()
 
     async def handle(request: int) -> None:
         if request:
             await release.wait()
 
-    async def use(made: Model) -> None:
+    async with run_model(handle, workers=1) as made:
         made.ask(*[0] * 100)
         await until(lambda: len(made.done) == 100)
         assert made.readers.workers == 1
@@ -59,37 +59,32 @@ def test_workers_are_started_as_handlers_suspend() -> None:
         release.set()
         await until(lambda: len(made.done) == 105 + 2 * workers.WORKERS_MAX)
 
-    run_model(handle, workers=1, use=use)
 
+@pytest.mark.parametrize("workers_max", [5, workers.WORKERS_MAX])
+async def test_more_requests_than_workers_all_get_done(
+    workers_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "WORKERS_MAX", workers_max)
 
-def test_more_requests_than_workers_all_get_done() -> None:
     async def handle(request: int) -> None:
         await trio.sleep(0.001 * (request % 3))
 
-    async def use(made: Model) -> None:
+    async with run_model(handle, workers=5) as made:
         await trio.testing.wait_all_tasks_blocked()
         made.ask(*range(200))
         await until(lambda: len(made.done) == 200)
         made.ask(7)  # and the queue is still watched
         await until(lambda: len(made.done) == 201)
 
-    run_model(handle, workers=5, use=use)
 
-
-def test_more_requests_than_the_limit_all_get_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "WORKERS_MAX", 5)
-    test_more_requests_than_workers_all_get_done()
-
-
-def test_handlers_that_never_suspend_let_trio_run() -> None:
+async def test_handlers_that_never_suspend_let_trio_run() -> None:
     passes = 0
     per_pass: list[int] = []
 
     async def handle(request: int) -> None:
         pass
 
-    async def use(made: Model) -> None:
-        nonlocal passes
+    async with run_model(handle, workers=9) as made:
         made.ask(*[1] * 4000)
         done = 0
         while len(made.done) < 4000:
@@ -97,14 +92,12 @@ def test_handlers_that_never_suspend_let_trio_run() -> None:
             passes += 1
             per_pass.append(len(made.done) - done)
             done = len(made.done)
-
-    run_model(handle, workers=9, use=use)
     # Within a pass trio runs its tasks in any order, and a watcher may join; but not all nine.
     assert max(per_pass) <= 4 * workers.TURNS_MAX
     assert passes >= 4000 // (4 * workers.TURNS_MAX)
 
 
-def test_slow_handlers_that_never_suspend_let_trio_run_by_time() -> None:
+async def test_slow_handlers_that_never_suspend_let_trio_run_by_time() -> None:
     gaps_s: list[float] = []
 
     async def handle(request: int) -> None:
@@ -112,28 +105,26 @@ def test_slow_handlers_that_never_suspend_let_trio_run_by_time() -> None:
         while trio.current_time() < end_s:
             pass
 
-    async def use(made: Model) -> None:
+    async with run_model(handle, workers=1) as made:
         made.ask(*[1] * 60)
         last_s = trio.current_time()
         while len(made.done) < 60:
             await trio.lowlevel.checkpoint()
             gaps_s.append(trio.current_time() - last_s)
             last_s = trio.current_time()
-
-    run_model(handle, workers=1, use=use)
     # 48 requests of 2 ms would be 96 ms; the clock is asked after each fourth.
     assert sorted(gaps_s)[len(gaps_s) // 2] < 0.06
     assert len(gaps_s) >= 60 // 4
 
 
-def test_suspended_handlers_get_passes_sooner() -> None:
+async def test_suspended_handlers_get_passes_sooner() -> None:
     release = trio.Event()
 
     async def handle(request: int) -> None:
         if request == 255:
             await release.wait()
 
-    async def use(made: Model) -> None:
+    async with run_model(handle, workers=4) as made:
         made.ask(255)
         await until(lambda: made.readers.suspended == 1)
         passes = made.readers.passes
@@ -143,76 +134,64 @@ def test_suspended_handlers_get_passes_sooner() -> None:
         release.set()
         await until(lambda: len(made.done) == 801)
 
-    run_model(handle, workers=4, use=use)
 
-
-def test_the_end_wakes_parked_workers_and_the_watcher() -> None:
+async def test_the_end_wakes_parked_workers_and_the_watcher() -> None:
     async def handle(request: int) -> None:
         pass
 
-    async def use(made: Model) -> None:
+    async with run_model(handle, workers=9) as made:
         await trio.testing.wait_all_tasks_blocked()
+    assert made.ended == 9
 
-    assert run_model(handle, workers=9, use=use).ended == 9
 
-
-def test_one_worker_that_ends_ends_all() -> None:
+async def test_one_worker_that_ends_ends_all() -> None:
     async def handle(request: int) -> None:
         raise RuntimeError("the session is over")
 
-    async def use(made: Model) -> None:
-        await trio.testing.wait_all_tasks_blocked()
-        made.ask(1)
-        await trio.sleep_forever()
-
     with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="session is over")):
-        run_model(handle, workers=9, use=use)
+        async with run_model(handle, workers=9) as made:
+            await trio.testing.wait_all_tasks_blocked()
+            made.ask(1)
+            await trio.sleep_forever()
 
 
-def test_cancelled_workers_leave_in_order() -> None:
+async def test_cancelled_workers_leave_in_order() -> None:
     async def handle(request: int) -> None:
         await trio.sleep_forever()
 
-    async def main() -> bool:
-        with model(handle) as made, trio.move_on_after(0.05):
-            async with trio.open_nursery() as nursery:
-                made.nursery = nursery
-                for _ in range(6):
-                    nursery.start_soon(made.work)
-                made.ask(1, 2)
-        assert made.readers.suspended == 0
-        return made.ended == made.readers.workers >= 6
-
-    assert trio.run(main)
+    with model(handle) as made, trio.move_on_after(0.05):
+        async with trio.open_nursery() as nursery:
+            made.nursery = nursery
+            for _ in range(6):
+                nursery.start_soon(made.work)
+            made.ask(1, 2)
+    assert made.readers.suspended == 0
+    assert made.ended == made.readers.workers >= 6
 
 
-def test_a_request_withdrawn_after_the_look_does_no_harm() -> None:
+async def test_a_request_withdrawn_after_the_look_does_no_harm() -> None:
     async def handle(request: int) -> None:
         await trio.lowlevel.checkpoint()
 
-    async def use(made: Model) -> None:
+    async with run_model(handle, workers=3) as made:
         look = made.readers._look
         lies = iter([True, False, True, True, False])
         made.readers._look = lambda *a: look(*a) or ([(0, 1)] if next(lies, False) else [])
         made.ask(1, 2, 3)
         await until(lambda: len(made.done) == 3)
 
-    run_model(handle, workers=3, use=use)
 
-
-def test_another_error_of_the_device_is_not_swallowed() -> None:
+async def test_another_error_of_the_device_is_not_swallowed() -> None:
     async def handle(request: int) -> None:
         raise OSError(11, "a handler's own EAGAIN")
 
-    async def use(made: Model) -> None:
-        made.ask(1)
-        await trio.sleep_forever()
-
     with pytest.RaisesGroup(pytest.RaisesExc(OSError, match="handler's own")):
-        run_model(handle, workers=2, use=use)
+        async with run_model(handle, workers=2) as made:
+            made.ask(1)
+            await trio.sleep_forever()
 
 
-def test_an_unknown_pyfuse3_gets_its_own_loop(
+async def test_an_unknown_pyfuse3_gets_its_own_loop(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stock = (pyfuse3._wait_fuse_readable, pyfuse3._session_loop, pyfuse3.terminate)  # type: ignore[attr-defined]
@@ -220,13 +199,10 @@ def test_an_unknown_pyfuse3_gets_its_own_loop(
     def names() -> tuple[Any, ...]:
         return (pyfuse3._wait_fuse_readable, pyfuse3._session_loop, pyfuse3.terminate)  # type: ignore[attr-defined]
 
-    async def main() -> None:
-        with session_loop.installed(0) as workers:
-            assert workers is None
-            assert names() == stock
-
     monkeypatch.setattr(pyfuse3, "__version__", "9.1.0")
-    trio.run(main)
+    with session_loop.installed(0) as workers:
+        assert workers is None
+        assert names() == stock
     assert "stock loop" in caplog.text
     assert "9.1.0" in caplog.text
     monkeypatch.setattr(pyfuse3, "__version__", "3.5.0")
@@ -234,18 +210,14 @@ def test_an_unknown_pyfuse3_gets_its_own_loop(
     assert "_wait_fuse_readable" in (session_loop.reason_against() or "")
 
 
-def test_the_replacement_is_taken_back() -> None:
+async def test_the_replacement_is_taken_back() -> None:
     stock = (pyfuse3._wait_fuse_readable, pyfuse3._session_loop, pyfuse3.terminate)  # type: ignore[attr-defined]
-
-    async def main() -> None:
-        reading, writing = os.pipe()
-        with session_loop.installed(reading) as workers:
-            assert workers is not None
-            assert pyfuse3._wait_fuse_readable == workers.wait  # type: ignore[attr-defined]
-        os.close(reading)
-        os.close(writing)
-
-    trio.run(main)
+    reading, writing = os.pipe()
+    with session_loop.installed(reading) as workers:
+        assert workers is not None
+        assert pyfuse3._wait_fuse_readable == workers.wait  # type: ignore[attr-defined]
+    os.close(reading)
+    os.close(writing)
     assert stock == (
         pyfuse3._wait_fuse_readable,  # type: ignore[attr-defined]
         pyfuse3._session_loop,  # type: ignore[attr-defined]

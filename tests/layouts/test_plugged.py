@@ -184,22 +184,19 @@ def test_a_name_of_two_packages_is_nobodys(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("site")
-def test_an_array_survives_its_losses() -> None:
-    async def body() -> None:
-        rig = Rig("twins", 4)
-        await rig.play(
-            [
-                ("write", 0.1, 0.4, 1),
-                ("fail", 1),
-                ("write", 0.4, 0.3, 2),
-                ("replace",),
-                ("fail", 3),
-                ("remount", False),
-                ("write", 0.0, 0.9, 3),
-            ]
-        )
-
-    run(body)
+async def test_an_array_survives_its_losses() -> None:
+    rig = Rig("twins", 4)
+    await rig.play(
+        [
+            ("write", 0.1, 0.4, 1),
+            ("fail", 1),
+            ("write", 0.4, 0.3, 2),
+            ("replace",),
+            ("fail", 3),
+            ("remount", False),
+            ("write", 0.0, 0.9, 3),
+        ]
+    )
 
 
 def test_an_array_knows_its_package(tmp_path: Path) -> None:
@@ -255,29 +252,26 @@ def test_an_array_knows_its_package(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("site")
-def test_a_restripe_keeps_the_origin_of_both_layouts() -> None:
-    async def body() -> None:
-        rig = SmallRig("raid5", 3)
-        rig.member_bytes = 4 << 20
-        await rig.create()
-        try:
-            job = await restripe(rig, "twins", 6)
-            config = rig.array.member_set.config
-            old, new = shapes_of(config)
-            assert MADE_BY not in old.params
-            assert new.params[MADE_BY]["package"] == "good-codes"
-            await ended(rig, job)
-            params = rig.array.member_set.config.params
-            assert params[MADE_BY]["code"] == fingerprint(make_code("twins", 6))
-            await rig.close()
-            await rig.open()
-            job = await restripe(rig, "raid0", 6)
-            await ended(rig, job)
-            assert MADE_BY not in rig.array.member_set.config.params
-        finally:
-            await rig.close()
-
-    run(body)
+async def test_a_restripe_keeps_the_origin_of_both_layouts() -> None:
+    rig = SmallRig("raid5", 3)
+    rig.member_bytes = 4 << 20
+    await rig.create()
+    try:
+        job = await restripe(rig, "twins", 6)
+        config = rig.array.member_set.config
+        old, new = shapes_of(config)
+        assert MADE_BY not in old.params
+        assert new.params[MADE_BY]["package"] == "good-codes"
+        await ended(rig, job)
+        params = rig.array.member_set.config.params
+        assert params[MADE_BY]["code"] == fingerprint(make_code("twins", 6))
+        await rig.close()
+        await rig.open()
+        job = await restripe(rig, "raid0", 6)
+        await ended(rig, job)
+        assert MADE_BY not in rig.array.member_set.config.params
+    finally:
+        await rig.close()
 
 
 PATHS = f"import sys; sys.path[:] = {sys.path!r}\n"
@@ -351,10 +345,7 @@ def test_short_commands_look_for_no_package() -> None:
 
 
 @pytest.mark.usefixtures("site")
-def test_creation_is_refused_where_the_code_is_not_what_was_said() -> None:
-    async def body() -> None:
-        rig = Rig("twins", 4, params={MADE_BY: {"package": "p", "version": "1", "code": "0"}})
-        with pytest.raises(UsageError, match="has other chains than that of p 1"):
-            await rig.create()
-
-    run(body)
+async def test_creation_is_refused_where_the_code_is_not_what_was_said() -> None:
+    rig = Rig("twins", 4, params={MADE_BY: {"package": "p", "version": "1", "code": "0"}})
+    with pytest.raises(UsageError, match="has other chains than that of p 1"):
+        await rig.create()

@@ -15,6 +15,8 @@ from raidx_fuse.members.simulated.virtual_time import VirtualClock, run
 from raidx_fuse.members.threads import in_thread
 from tests.support.reasons import because
 
+pytestmark = pytest.mark.real_time
+
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
@@ -39,7 +41,7 @@ def test_what_a_call_returns_or_raises_comes_back() -> None:
     run(main)  # in virtual time there is no thread: no seed would decide when it ends
 
 
-def test_a_host_that_does_not_answer_is_given_up_and_what_comes_late_is_discarded(
+async def test_a_host_that_does_not_answer_is_given_up_and_what_comes_late_is_discarded(
     gate: threading.Event,
 ) -> None:
     discarded: list[str] = []
@@ -53,32 +55,29 @@ def test_a_host_that_does_not_answer_is_given_up_and_what_comes_late_is_discarde
         discarded.append(what)
         done.set()
 
-    async def main() -> None:
-        others = 0
+    others = 0
 
-        async def tick() -> None:
-            nonlocal others
-            while True:
-                others += 1
-                await trio.sleep(0.01)
+    async def tick() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await trio.sleep(0.01)
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(tick)
-            with pytest.raises(RaidxError, check=because(Reason.NO_ANSWER)):
-                await in_thread("/nfs/x", hang, limit_s=0.1, discard=discard)
-            with trio.move_on_after(0.05):  # a command that is cancelled
-                await in_thread("/nfs/x", hang, discard=discard)
-            nursery.cancel_scope.cancel()
-        assert others > 3  # nobody else waited
-        assert discarded == []
-        gate.set()
-        await in_thread("it", lambda: done.wait(10))
-
-    trio.run(main)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tick)
+        with pytest.raises(RaidxError, check=because(Reason.NO_ANSWER)):
+            await in_thread("/nfs/x", hang, limit_s=0.1, discard=discard)
+        with trio.move_on_after(0.05):  # a command that is cancelled
+            await in_thread("/nfs/x", hang, discard=discard)
+        nursery.cancel_scope.cancel()
+    assert others > 3  # nobody else waited
+    assert discarded == []
+    gate.set()
+    await in_thread("it", lambda: done.wait(10))
     assert discarded[:1] == ["a descriptor"]
 
 
-def test_a_result_that_arrives_as_its_caller_leaves_is_discarded(
+async def test_a_result_that_arrives_as_its_caller_leaves_is_discarded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The thread has put its result down, and the loop learns of it after the caller has left."""
@@ -95,26 +94,22 @@ def test_a_result_that_arrives_as_its_caller_leaves_is_discarded(
         arrived.set()
 
     monkeypatch.setattr(threads.Completions, "put", put_late)
+    here.append(threads._current_completions())
+    with trio.CancelScope() as scope:
 
-    async def main() -> None:
-        here.append(threads._current_completions())
-        with trio.CancelScope() as scope:
+        async def leave() -> None:
+            await trio.testing.wait_all_tasks_blocked()
+            assert arrived.wait(10)  # on the loop: nobody else runs meanwhile
+            scope.cancel()
 
-            async def leave() -> None:
-                await trio.testing.wait_all_tasks_blocked()
-                assert arrived.wait(10)  # on the loop: nobody else runs meanwhile
-                scope.cancel()
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(leave)
-                await in_thread("it", lambda: 1, discard=lambda _: discarded.set())
-        assert scope.cancelled_caught
-        assert discarded.wait(10)
-        (job,) = late
-        put(job.completions, job)  # which wakes nobody
-        await trio.testing.wait_all_tasks_blocked()
-
-    trio.run(main)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(leave)
+            await in_thread("it", lambda: 1, discard=lambda _: discarded.set())
+    assert scope.cancelled_caught
+    assert discarded.wait(10)
+    (job,) = late
+    put(job.completions, job)  # which wakes nobody
+    await trio.testing.wait_all_tasks_blocked()
 
 
 def test_questions_without_an_answer_are_bounded(

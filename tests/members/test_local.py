@@ -18,7 +18,6 @@ from raidx_fuse.errors import BusyError, InUseError, MemberError, Reason, UsageE
 from raidx_fuse.members import local, syscalls
 from raidx_fuse.members.base import ReadBuffer, WriteBuffer
 from raidx_fuse.members.local import LocalMember, create_file
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.member_contract import refused
 from tests.support.reasons import because
 
@@ -124,18 +123,14 @@ def test_a_block_device_is_locked_too(path: str) -> None:
         subprocess.run(["losetup", "--detach", device], check=True)
 
 
-def test_a_read_only_member_refuses_writes(path: str) -> None:
+async def test_a_read_only_member_refuses_writes(path: str) -> None:
     member = LocalMember(path, read_only=True)
-
-    async def main() -> None:
-        assert await refused(lambda: member.try_writev(0, [b"x"])) == errno.EROFS
-        assert await refused(lambda: member.writev(0, [b"x"])) == errno.EROFS
-        assert await refused(lambda: member.punch(0, 512)) == errno.EROFS
-        await member.flush()
-        buffer = bytearray(4)
-        await member.readv(0, [buffer])
-
-    run(main)
+    assert await refused(lambda: member.try_writev(0, [b"x"])) == errno.EROFS
+    assert await refused(lambda: member.writev(0, [b"x"])) == errno.EROFS
+    assert await refused(lambda: member.punch(0, 512)) == errno.EROFS
+    await member.flush()
+    buffer = bytearray(4)
+    await member.readv(0, [buffer])
     member.close()
 
 
@@ -171,7 +166,7 @@ def test_the_first_reads_come_from_the_medium(path: str) -> None:
 
 
 @pytest.mark.parametrize("answer", ["again", "short"])
-def test_what_is_not_cached_is_left_to_a_thread(
+async def test_what_is_not_cached_is_left_to_a_thread(
     path: str, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
     real = os.preadv
@@ -187,15 +182,11 @@ def test_what_is_not_cached_is_left_to_a_thread(
 
     monkeypatch.setattr(os, "preadv", preadv)
     member = LocalMember(path)
-
-    async def main() -> None:
-        assert member.try_writev(100, [b"cold"])
-        buffer = bytearray(4)
-        assert not member.try_readv(100, [buffer])
-        await member.readv(100, [buffer])
-        assert buffer == b"cold"
-
-    run(main)
+    assert member.try_writev(100, [b"cold"])
+    buffer = bytearray(4)
+    assert not member.try_readv(100, [buffer])
+    await member.readv(100, [buffer])
+    assert buffer == b"cold"
     assert threads == [f"{path}#1"]
     member.close()
 
@@ -276,21 +267,17 @@ def full_host(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_full_host_says_so(full_host: Path) -> None:
+async def test_a_full_host_says_so(full_host: Path) -> None:
     create_file(str(full_host / "disk.img"), SIZE_BYTES)
     member = LocalMember(str(full_host / "disk.img"))
     data = [b"x" * (2 << 20)]
-
-    async def main() -> None:
-        assert await refused(lambda: member.try_writev(0, data)) == errno.ENOSPC
-        assert await refused(lambda: member.writev(0, data)) == errno.ENOSPC
-        await member.punch(0, SIZE_BYTES)
-        with pytest.raises(MemberError) as caught:
-            member.reserve(0, 2 << 20)
-        assert caught.value.errno == errno.ENOSPC
-        member.reserve(0, 512 << 10)
-        assert await refused(lambda: member.writev(1 << 20, data)) == errno.ENOSPC
-        assert member.try_writev(0, [b"y" * (512 << 10)]), "reserved room is there"
-
-    run(main)
+    assert await refused(lambda: member.try_writev(0, data)) == errno.ENOSPC
+    assert await refused(lambda: member.writev(0, data)) == errno.ENOSPC
+    await member.punch(0, SIZE_BYTES)
+    with pytest.raises(MemberError) as caught:
+        member.reserve(0, 2 << 20)
+    assert caught.value.errno == errno.ENOSPC
+    member.reserve(0, 512 << 10)
+    assert await refused(lambda: member.writev(1 << 20, data)) == errno.ENOSPC
+    assert member.try_writev(0, [b"y" * (512 << 10)]), "reserved room is there"
     member.close()

@@ -19,6 +19,8 @@ from raidx_fuse.members import local
 from raidx_fuse.members.base import WriteBuffer
 from raidx_fuse.members.local import LocalMember
 
+pytestmark = pytest.mark.real_time
+
 # -- durability ------------------------------------------------------------------------------------
 
 
@@ -52,7 +54,7 @@ async def test_a_flush_with_nothing_to_flush_is_free(member: LocalMember, syncs:
     assert len(syncs) == 4
 
 
-def test_a_second_flush_does_not_overtake_the_first(
+async def test_a_second_flush_does_not_overtake_the_first(
     member: LocalMember, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
@@ -63,22 +65,18 @@ def test_a_second_flush_does_not_overtake_the_first(
         gate.wait(10)
 
     monkeypatch.setattr(os, "fdatasync", fdatasync)
+    returned: list[int] = []
 
-    async def main() -> None:
-        returned: list[int] = []
+    async def flush(number: int) -> None:
+        await member.flush()
+        returned.append(number)
 
-        async def flush(number: int) -> None:
-            await member.flush()
-            returned.append(number)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(flush, 1)
-            nursery.start_soon(flush, 2)
-            await eventually(lambda: len(begun) == 2)
-            assert not returned
-            gate.set()
-
-    trio.run(main)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(flush, 1)
+        nursery.start_soon(flush, 2)
+        await eventually(lambda: len(begun) == 2)
+        assert not returned
+        gate.set()
 
 
 async def test_a_failed_flush_stays_failed(member: LocalMember, syncs: list[int]) -> None:
@@ -117,24 +115,20 @@ async def eventually(condition: Callable[[], bool]) -> None:
             await trio.sleep(0.002)
 
 
-def test_a_hanging_operation_can_be_abandoned(path: str) -> None:
+async def test_a_hanging_operation_can_be_abandoned(path: str) -> None:
     member = StuckMember(path)
-
-    async def main() -> None:
-        buffer = bytearray(512)
-        with trio.move_on_after(0.02) as scope:
-            await member.readv(0, [buffer])
-        assert scope.cancelled_caught
-        member.stuck = False
-        await member.writev(0, [b"others go on"])
-        await member.flush()
-        member.close()
-        with pytest.raises(BusyError):  # a late write of this mount would hit the next one's data
-            LocalMember(path)
-        member.gate.set()
-        await eventually(lambda: _free(path))
-
-    trio.run(main)
+    buffer = bytearray(512)
+    with trio.move_on_after(0.02) as scope:
+        await member.readv(0, [buffer])
+    assert scope.cancelled_caught
+    member.stuck = False
+    await member.writev(0, [b"others go on"])
+    await member.flush()
+    member.close()
+    with pytest.raises(BusyError):  # a late write of this mount would hit the next one's data
+        LocalMember(path)
+    member.gate.set()
+    await eventually(lambda: _free(path))
 
 
 def _free(path: str) -> bool:
@@ -145,37 +139,29 @@ def _free(path: str) -> bool:
     return True
 
 
-def test_an_abandoned_operation_that_never_began_never_does(path: str) -> None:
+async def test_an_abandoned_operation_that_never_began_never_does(path: str) -> None:
     member = StuckMember(path, depth=1)
-
-    async def main() -> None:
-        with trio.move_on_after(0.02):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(member.readv, 0, [bytearray(1)])
-                await trio.sleep(0.005)
-                nursery.start_soon(member.writev, 0, [b"late"])
-        member.gate.set()
-        member.stuck = False
-        buffer = bytearray(4)
-        await member.readv(0, [buffer])
-        assert buffer == bytes(4)
-
-    trio.run(main)
+    with trio.move_on_after(0.02):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(member.readv, 0, [bytearray(1)])
+            await trio.sleep(0.005)
+            nursery.start_soon(member.writev, 0, [b"late"])
+    member.gate.set()
+    member.stuck = False
+    buffer = bytearray(4)
+    await member.readv(0, [buffer])
+    assert buffer == bytes(4)
     member.close()
 
 
-def test_closing_ends_the_threads(path: str) -> None:
+async def test_closing_ends_the_threads(path: str) -> None:
     member = LocalMember(path)
-
-    async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            for _ in range(20):
-                nursery.start_soon(partial(member.readv, 0, [bytearray(4096)]))
-        assert 1 <= _threads(path) <= local.DEPTH
-        member.close()
-        await eventually(lambda: not _threads(path))
-
-    trio.run(main)
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(partial(member.readv, 0, [bytearray(4096)]))
+    assert 1 <= _threads(path) <= local.DEPTH
+    member.close()
+    await eventually(lambda: not _threads(path))
 
 
 def _threads(path: str) -> int:

@@ -207,7 +207,7 @@ def test_one_recorded_run_gives_every_boundary() -> None:
     assert all(str(note).startswith("flushed") for note in notes)
 
 
-def test_the_hook_may_stop_the_run_before_anything_happened() -> None:
+async def test_the_hook_may_stop_the_run_before_anything_happened() -> None:
     class PowerFailure(Exception):
         pass
 
@@ -219,16 +219,12 @@ def test_the_hook_may_stop_the_run_before_anything_happened() -> None:
             raise PowerFailure
 
     member = PowerCutMember(bytearray(SIZE_BYTES), before_event=hook)
-
-    async def main() -> None:
-        await write(member, 0, b"one")
-        await member.flush()
-        with pytest.raises(PowerFailure):
-            await write(member, 0, b"two")
-        assert await read(member, 0, 3) == b"one"
-        assert member.crash()[:3] == b"one"
-
-    run(main)
+    await write(member, 0, b"one")
+    await member.flush()
+    with pytest.raises(PowerFailure):
+        await write(member, 0, b"two")
+    assert await read(member, 0, 3) == b"one"
+    assert member.crash()[:3] == b"one"
     assert events == ["write", "flush", "write"]
 
 

@@ -71,45 +71,36 @@ except RaidxError as error:
     assert re.match(wanted, done.stdout), done
 
 
-def test_both_kinds_of_sleep_wake_in_order_of_time() -> None:
-    async def main() -> None:
-        woken: list[float] = []
+async def test_both_kinds_of_sleep_wake_in_order_of_time() -> None:
+    woken: list[float] = []
 
-        async def sleeper(delay_s: float, plain: bool) -> None:
-            pause = trio.sleep if plain else sleep
-            await pause(delay_s)
-            assert trio.current_time() == delay_s
-            woken.append(delay_s)
+    async def sleeper(delay_s: float, plain: bool) -> None:
+        pause = trio.sleep if plain else sleep
+        await pause(delay_s)
+        assert trio.current_time() == delay_s
+        woken.append(delay_s)
 
-        async with trio.open_nursery() as nursery:
-            for number in range(50):
-                nursery.start_soon(sleeper, float(number * 7 % 50), number % 3 == 0)
-        assert woken == sorted(woken)
-
-    run(main)
+    async with trio.open_nursery() as nursery:
+        for number in range(50):
+            nursery.start_soon(sleeper, float(number * 7 % 50), number % 3 == 0)
+    assert woken == sorted(woken)
 
 
-def test_a_cancelled_sleeper_does_not_move_time() -> None:
-    async def main() -> None:
-        with trio.move_on_after(1):
-            await sleep(100)
-        assert trio.current_time() == 1
-        with trio.move_on_after(5):
-            await sleep(math.inf)
-        assert trio.current_time() == 6
-
-    run(main)
+async def test_a_cancelled_sleeper_does_not_move_time() -> None:
+    with trio.move_on_after(1):
+        await sleep(100)
+    assert trio.current_time() == 1
+    with trio.move_on_after(5):
+        await sleep(math.inf)
+    assert trio.current_time() == 6
 
 
-def test_waiting_for_idle_tasks_takes_no_time() -> None:
-    async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.sleep, 10)
-            nursery.start_soon(sleep, 10)
-            await trio.testing.wait_all_tasks_blocked()
-            assert trio.current_time() == 0
-
-    run(main)
+async def test_waiting_for_idle_tasks_takes_no_time() -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.sleep, 10)
+        nursery.start_soon(sleep, 10)
+        await trio.testing.wait_all_tasks_blocked()
+        assert trio.current_time() == 0
 
 
 def test_the_seed_decides_the_interleaving() -> None:
@@ -201,18 +192,15 @@ def test_time_waits_for_work_in_threads_and_that_is_no_deadlock() -> None:
     workers.stop()
 
 
-def test_errors_in_threads_reach_the_caller() -> None:
+async def test_errors_in_threads_reach_the_caller() -> None:
     workers = Workers("worker", 2, lambda: None)
 
     def work() -> None:
         raise ZeroDivisionError
 
-    async def main() -> None:
-        for _ in range(3):
-            with pytest.raises(ZeroDivisionError):
-                await workers.do(work)
-
-    run(main)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            await workers.do(work)
     workers.stop()
 
 
@@ -224,48 +212,43 @@ def test_the_clock_alone_serves_trio_run_too() -> None:
     assert trio.run(main, clock=VirtualClock()) == 50
 
 
-def test_a_threads_answer_is_heard_while_tasks_keep_running() -> None:
-    async def main() -> None:
-        heard = trio.Event()
+async def test_a_threads_answer_is_heard_while_tasks_keep_running() -> None:
+    heard = trio.Event()
 
-        async def ask() -> None:
-            await trio.to_thread.run_sync(threading.Event().wait, 0.01)
-            heard.set()
+    async def ask() -> None:
+        await trio.to_thread.run_sync(threading.Event().wait, 0.01)
+        heard.set()
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask)
-            while not heard.is_set():
-                await trio.lowlevel.checkpoint()
-
-    run(main)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        while not heard.is_set():
+            await trio.lowlevel.checkpoint()
 
 
-def test_the_kernel_is_asked_seldom_while_tasks_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_kernel_is_asked_seldom_while_tasks_can_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[float] = []
+    manager = type(lowlevel_manager())
+    original = manager.get_events
 
-    async def main() -> None:
-        manager = type(lowlevel_manager())
-        original = manager.get_events
+    def counted(self: Any, timeout_s: float) -> Any:
+        asked.append(timeout_s)
+        return original(self, timeout_s)
 
-        def counted(self: Any, timeout_s: float) -> Any:
-            asked.append(timeout_s)
-            return original(self, timeout_s)
-
-        monkeypatch.setattr(manager, "get_events", counted)
-        for _ in range(1000):
-            await trio.lowlevel.checkpoint()
-        await sleep(3)
-        assert len(asked) < 50
-        asked.clear()
-        clock = trio.lowlevel.current_clock()
-        assert isinstance(clock, VirtualClock)
-        clock.hold()  # real work is under way
-        for _ in range(100):
-            await trio.lowlevel.checkpoint()
-        clock.release()
-        assert len(asked) >= 100
-
-    run(main)
+    monkeypatch.setattr(manager, "get_events", counted)
+    for _ in range(1000):
+        await trio.lowlevel.checkpoint()
+    await sleep(3)
+    assert len(asked) < 50
+    asked.clear()
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, VirtualClock)
+    clock.hold()  # real work is under way
+    for _ in range(100):
+        await trio.lowlevel.checkpoint()
+    clock.release()
+    assert len(asked) >= 100
 
 
 def lowlevel_manager() -> Any:
@@ -316,11 +299,8 @@ def test_a_deadlock_after_a_new_beginning_ends_that_one_alone() -> None:
     run(main, stall_s=0.05)
 
 
-def test_nobody_sees_time_go_back() -> None:
-    async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(sleep, 5.0)
-            with pytest.raises(AssertionError, match="other tasks of the run"):
-                await begin_anew(_story, 2)
-
-    run(main)
+async def test_nobody_sees_time_go_back() -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sleep, 5.0)
+        with pytest.raises(AssertionError, match="other tasks of the run"):
+            await begin_anew(_story, 2)

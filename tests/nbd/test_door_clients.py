@@ -31,31 +31,32 @@ from raidx_fuse.nbd import requests as exports_module
 from raidx_fuse.nbd.address import parse_address
 from raidx_fuse.nbd.door import Door
 from raidx_fuse.nbd.pipe import ClientPipe
-from tests.nbd.test_door import PAGE, SIZE, Backing, Guest, dialed, play
+from tests.nbd.conftest import PAGE, SIZE, Backing, Guest, dialed, door_to
+
+pytestmark = pytest.mark.real_time
 
 
-def test_what_a_client_began_is_carried_out_when_it_leaves(tmp_path: Path) -> None:
-    async def scene(door: Door, backing: Backing) -> None:
-        guest = await Guest.connect(door)
-        backing.gates[0] = trio.Event()
-        guest.link.write(0, [b"kept"], 4)
-        guest.link.write(PAGE, [b"too"], 3)
-        await guest.send()
-        await trio.testing.wait_all_tasks_blocked()
-        await guest.stream.aclose()
-        await trio.testing.wait_all_tasks_blocked()
-        assert door.clients == 1
-        backing.gates[0].set()
-        await trio.testing.wait_all_tasks_blocked()
-        assert not door.clients
-        assert backing.content[:4] == b"kept"
-        assert backing.content[PAGE : PAGE + 3] == b"too"
+async def test_what_a_client_began_is_carried_out_when_it_leaves(
+    door: Door, backing: Backing
+) -> None:
+    guest = await Guest.connect(door)
+    backing.gates[0] = trio.Event()
+    guest.link.write(0, [b"kept"], 4)
+    guest.link.write(PAGE, [b"too"], 3)
+    await guest.send()
+    await trio.testing.wait_all_tasks_blocked()
+    await guest.stream.aclose()
+    await trio.testing.wait_all_tasks_blocked()
+    assert door.clients == 1
+    backing.gates[0].set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert not door.clients
+    assert backing.content[:4] == b"kept"
+    assert backing.content[PAGE : PAGE + 3] == b"too"
 
-    play(tmp_path, scene)
 
-
-def test_a_client_whose_next_request_comes_at_once_is_served_without_sleep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_client_whose_next_request_comes_at_once_is_served_without_sleep(
+    monkeypatch: pytest.MonkeyPatch, path: Path, backing: Backing
 ) -> None:
     slept: list[int] = []
     receive = ClientPipe.receive_into
@@ -65,8 +66,7 @@ def test_a_client_whose_next_request_comes_at_once_is_served_without_sleep(
         return await receive(pipe, buffer)
 
     answered: list[Exchange] = []
-
-    async def scene(door: Door, backing: Backing) -> None:
+    async with door_to(path, backing) as door:
         guest = await Guest.connect(door, "disk")
         sock = socket.socket(fileno=os.dup(guest.stream.socket.fileno()))
 
@@ -87,32 +87,30 @@ def test_a_client_whose_next_request_comes_at_once_is_served_without_sleep(
             await trio.lowlevel.checkpoint()
         monkeypatch.undo()
         sock.close()
-
-    play(tmp_path, scene)
     assert slept == [100]
 
 
-def test_the_end_of_the_door_waits_for_what_is_under_way(tmp_path: Path) -> None:
-    async def scene(door: Door, backing: Backing) -> None:
+async def test_the_end_of_the_door_waits_for_what_is_under_way(
+    path: Path, backing: Backing
+) -> None:
+    async with door_to(path, backing) as door:
         guest = await Guest.connect(door)
         gate = backing.gates[0] = trio.Event()
         guest.link.write(0, [b"kept"], 4)
         await guest.send()
         await trio.testing.wait_all_tasks_blocked()
         trio.lowlevel.spawn_system_task(_set_later, gate)
-
-    assert play(tmp_path, scene).content[:4] == b"kept"
+    assert backing.content[:4] == b"kept"
 
 
 @pytest.mark.parametrize("end", ["leaves", "says good-bye", "the door ends"])
 @pytest.mark.parametrize("command", [Command.CACHE, Command.WRITE_ZEROES])
-def test_a_request_of_any_length_ends_when_nobody_waits_for_it(
-    command: Command, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_request_of_any_length_ends_when_nobody_waits_for_it(
+    command: Command, end: str, path: Path, backing: Backing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exports_module, "PART_BYTES", PAGE)
     gate = trio.Event()
-
-    async def scene(door: Door, backing: Backing) -> None:
+    async with door_to(path, backing) as door:
         guest = await Guest.connect(door)
         backing.gates[PAGE] = gate
         zeros = command is Command.WRITE_ZEROES
@@ -130,8 +128,7 @@ def test_a_request_of_any_length_ends_when_nobody_waits_for_it(
         else:
             gate.set()
             await trio.testing.wait_all_tasks_blocked()
-
-    done = len(play(tmp_path, scene).log)
+    done = len(backing.log)
     assert done == 50 * SIZE // PAGE if end == "says good-bye" else done <= 2 * 50
 
 
@@ -140,13 +137,12 @@ async def _set_later(gate: trio.Event) -> None:
     gate.set()
 
 
-def test_a_client_that_takes_no_replies_is_dropped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_client_that_takes_no_replies_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, path: Path, backing: Backing
 ) -> None:
     monkeypatch.setattr(client_module, "STALLED_S", 0.05)
     monkeypatch.setattr(client_module, "UNSENT_BYTES_MAX", 1 << 20)
-
-    async def scene(door: Door, backing: Backing) -> None:
+    async with door_to(path, backing) as door:
         guest = await Guest.connect(door)
         for _ in range(64):
             guest.link.read(0, [bytearray(SIZE)], SIZE)
@@ -155,17 +151,14 @@ def test_a_client_that_takes_no_replies_is_dropped(
         assert not door.clients
         assert backing.log.count("read") < 8
 
-    play(tmp_path, scene)
 
-
-def test_a_client_that_takes_replies_slowly_is_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_client_that_takes_replies_slowly_is_served(
+    monkeypatch: pytest.MonkeyPatch, path: Path, backing: Backing
 ) -> None:
     """It takes 64 KiB in 25 ms, so that 1 MiB and more wait for it all the time."""
     monkeypatch.setattr(client_module, "STALLED_S", 0.2)
     monkeypatch.setattr(door_module, "_SEND_BUFFER_BYTES", 1 << 16)
-
-    async def scene(door: Door, backing: Backing) -> None:
+    async with door_to(path, backing) as door:
         guest = await Guest.connect(door)
         for _ in range(3):
             guest.link.read(0, [bytearray(SIZE)], SIZE)
@@ -177,17 +170,14 @@ def test_a_client_that_takes_replies_slowly_is_served(
             ended += len(guest.link.receive(data))
             await trio.sleep(0.025)
 
-    play(tmp_path, scene)
-
 
 @pytest.mark.parametrize("cut", [1, 100, 100_000])
-def test_a_client_that_stops_in_the_middle_of_a_request_is_dropped(
-    cut: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_client_that_stops_in_the_middle_of_a_request_is_dropped(
+    cut: int, monkeypatch: pytest.MonkeyPatch, path: Path, backing: Backing
 ) -> None:
     """Else it would keep the memory of the payload as long as it liked."""
     monkeypatch.setattr(client_module, "STALLED_S", 0.05)
-
-    async def scene(door: Door, backing: Backing) -> None:
+    async with door_to(path, backing) as door:
         idle = await Guest.connect(door)
         guest = await Guest.connect(door)
         guest.link.write(0, [b"x" * SIZE], SIZE)
@@ -197,15 +187,12 @@ def test_a_client_that_stops_in_the_middle_of_a_request_is_dropped(
         assert await idle.read(0, 1) == b"\0", "between requests there is no limit"
         assert door.clients == 1
 
-    play(tmp_path, scene)
 
-
-def test_a_client_that_sends_a_write_slowly_is_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_client_that_sends_a_write_slowly_is_served(
+    monkeypatch: pytest.MonkeyPatch, path: Path, backing: Backing
 ) -> None:
     monkeypatch.setattr(client_module, "STALLED_S", 0.2)
-
-    async def scene(door: Door, backing: Backing) -> None:
+    async with door_to(path, backing) as door:
         guest = await Guest.connect(door)
         guest.link.write(0, [b"x" * SIZE], SIZE)
         data = b"".join(map(bytes, guest.link.output()))
@@ -215,11 +202,9 @@ def test_a_client_that_sends_a_write_slowly_is_served(
         assert [done.error for done in await guest.answers()] == [0]
         assert backing.content == b"x" * SIZE
 
-    play(tmp_path, scene)
 
-
-def test_a_client_that_sends_options_on_and_on_stops_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_client_that_sends_options_on_and_on_stops_nobody(
+    monkeypatch: pytest.MonkeyPatch, path: Path, backing: Backing
 ) -> None:
     """What waits in the socket is taken in parts, and others have their turns in between."""
     monkeypatch.setattr(pipe, "TURN_S", 0.0)
@@ -238,8 +223,7 @@ def test_a_client_that_sends_options_on_and_on_stops_nobody(
 
     monkeypatch.setattr(ServerHandshake, "receive", noted)
     monkeypatch.setattr(pipe_module, "_RECEIVE_BYTES", 64)
-
-    async def scene(door: Door, backing: Backing) -> None:
+    async with door_to(path, backing) as door:
         stream = await dialed(door)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(others)
@@ -249,39 +233,32 @@ def test_a_client_that_sends_options_on_and_on_stops_nobody(
         assert len(received) >= 100
         assert len(set(received)) > len(received) / 2
 
-    play(tmp_path, scene)
 
-
-def test_half_requests_and_garbage_harm_nobody(tmp_path: Path) -> None:
+async def test_half_requests_and_garbage_harm_nobody(door: Door) -> None:
     request = REQUEST.pack(REQUEST_MAGIC, 0, Command.WRITE, 1, 0, 8) + b"whatever"
     option = OPTION.pack(OPTION_MAGIC, Option.GO, 1 << 30)
-
-    async def scene(door: Door, backing: Backing) -> None:
-        for cut in range(0, len(request), 5):
-            guest = await Guest.connect(door)
-            await guest.stream.send_all(request[:cut])
-            await guest.stream.aclose()
-        for garbage in (b"", b"GET / HTTP/1.0\r\n\r\n", b"\0" * 100, b"\0\0\0\1" + option):
-            stream = await dialed(door)
-            await stream.send_all(garbage)
-            if garbage:
-                while await stream.receive_some():
-                    pass
-            await stream.aclose()
+    for cut in range(0, len(request), 5):
         guest = await Guest.connect(door)
-        await guest.stream.send_all(b"\xff" * 64)
-        assert not await guest.stream.receive_some()
-        assert await (await Guest.connect(door)).read(0, 8) == bytes(8)
+        await guest.stream.send_all(request[:cut])
+        await guest.stream.aclose()
+    for garbage in (b"", b"GET / HTTP/1.0\r\n\r\n", b"\0" * 100, b"\0\0\0\1" + option):
+        stream = await dialed(door)
+        await stream.send_all(garbage)
+        if garbage:
+            while await stream.receive_some():
+                pass
+        await stream.aclose()
+    guest = await Guest.connect(door)
+    await guest.stream.send_all(b"\xff" * 64)
+    assert not await guest.stream.receive_some()
+    assert await (await Guest.connect(door)).read(0, 8) == bytes(8)
 
-    play(tmp_path, scene)
 
-
-def test_more_clients_than_allowed_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_more_clients_than_allowed_are_refused(
+    monkeypatch: pytest.MonkeyPatch, path: Path, backing: Backing
 ) -> None:
     monkeypatch.setattr(door_module, "CLIENTS_MAX", 3)
-
-    async def scene(door: Door, backing: Backing) -> None:
+    async with door_to(path, backing) as door:
         guests = [await Guest.connect(door) for _ in range(3)]
         for _ in range(5):
             stream = await dialed(door)
@@ -291,16 +268,13 @@ def test_more_clients_than_allowed_are_refused(
         await trio.testing.wait_all_tasks_blocked()
         assert await (await Guest.connect(door)).read(0, 1) == b"\0"
 
-    play(tmp_path, scene)
 
-
-def test_who_does_not_end_the_handshake_takes_no_place_of_a_client(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_who_does_not_end_the_handshake_takes_no_place_of_a_client(
+    monkeypatch: pytest.MonkeyPatch, path: Path, backing: Backing
 ) -> None:
     monkeypatch.setattr(door_module, "CLIENTS_MAX", 3)
     monkeypatch.setattr(door_module, "HANDSHAKES_MAX", 5, raising=False)
-
-    async def scene(door: Door, backing: Backing) -> None:
+    async with door_to(path, backing) as door:
         first = await Guest.connect(door)
         begun = [await dialed(door) for _ in range(5)]
         greetings = [bytes(await stream.receive_some()) for stream in begun]
@@ -315,21 +289,16 @@ def test_who_does_not_end_the_handshake_takes_no_place_of_a_client(
         assert door.refused == 2
         assert door.clients == 3
 
-    play(tmp_path, scene)
 
-
-def test_who_does_not_end_the_handshake_is_dropped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_who_does_not_end_the_handshake_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, path: Path, backing: Backing
 ) -> None:
     monkeypatch.setattr(door_module, "HANDSHAKE_S", 0.05)
-
-    async def scene(door: Door, backing: Backing) -> None:
+    async with door_to(path, backing) as door:
         stream = await dialed(door)
         while await stream.receive_some():
             pass
         assert not door.clients
-
-    play(tmp_path, scene)
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ from raidx_fuse.members.nbd.protocol.wire import CommandFlag
 from raidx_fuse.nbd import connection as client_module
 from raidx_fuse.nbd import door as door_module
 from raidx_fuse.nbd.budget import Budget
-from raidx_fuse.nbd.door import Door
 from raidx_fuse.nbd.pipe import ClientPipe
-from tests.nbd.test_door import PAGE, SIZE, Backing, Guest, play
+from tests.nbd.conftest import PAGE, SIZE, Backing, Guest, door_to
 from tests.support.command import PATH, checked
 
+pytestmark = pytest.mark.real_time
 NOBODY = 65534
 
 
@@ -69,8 +69,8 @@ def test_a_port_is_for_its_owner_and_root_unless_any_user_may(port: tuple[str, b
     assert io("read 0 4k", 0)
 
 
-def test_half_writes_of_many_clients_take_bounded_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_half_writes_of_many_clients_take_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch, path: Path, backing: Backing
 ) -> None:
     """Those that go on are served one after the other; those that trickle are dropped."""
     most = 2 * SIZE
@@ -80,7 +80,13 @@ def test_half_writes_of_many_clients_take_bounded_memory(
     monkeypatch.setattr(client_module, "RATE_BYTES_S", 4 << 20)
     seen = [0]
 
-    async def scene(door: Door, backing: Backing) -> None:
+    async def watch(scope: trio.CancelScope, dropped: list[int], answered: list[int]) -> None:
+        while len(dropped) + len(answered) < 20:
+            seen[0] = max(seen[0], budget.used_bytes)
+            await trio.sleep(0.001)
+        scope.cancel()
+
+    async with door_to(path, backing) as door:
         guests = [await Guest.connect(door) for _ in range(20)]
         for guest in guests:
             guest.link.write(0, [b"x" * SIZE], SIZE, CommandFlag.FUA)
@@ -110,20 +116,12 @@ def test_half_writes_of_many_clients_take_bounded_memory(
         assert len(dropped) == 10
         assert len(answered) == 10
         assert backing.content == b"x" * SIZE
-
-    async def watch(scope: trio.CancelScope, dropped: list[int], answered: list[int]) -> None:
-        while len(dropped) + len(answered) < 20:
-            seen[0] = max(seen[0], budget.used_bytes)
-            await trio.sleep(0.001)
-        scope.cancel()
-
-    play(tmp_path, scene)
     assert most / 2 < seen[0] < most + SIZE + 20 * client_module.RECEIVE_BYTES
     assert not budget.used_bytes
 
 
-def test_replies_that_many_clients_do_not_take_have_bounded_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_replies_that_many_clients_do_not_take_have_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch, path: Path, backing: Backing
 ) -> None:
     """Those that take their replies in the end get them all; those that never do are dropped."""
     most = 4 * SIZE
@@ -139,8 +137,7 @@ def test_replies_that_many_clients_do_not_take_have_bounded_memory(
             super().__init__(pipe, *others)
 
     monkeypatch.setattr(door_module, "Client", Watched)
-
-    async def scene(door: Door, backing: Backing) -> None:
+    async with door_to(path, backing) as door:
         backing.content[:] = random.Random(1).randbytes(SIZE)
         guests = [await Guest.connect(door) for _ in range(20)]
         into = [[bytearray(SIZE) for _ in range(8)] for _ in guests]
@@ -169,22 +166,19 @@ def test_replies_that_many_clients_do_not_take_have_bounded_memory(
                 for number in range(10, 20):
                     nursery.start_soon(take, number)
         assert sorted(whole) == list(range(10, 20))
-
-    play(tmp_path, scene)
     assert SIZE < unsent[0] < most + client_module.UNSENT_BYTES_MAX + 2 * SIZE
     assert not budget.used_bytes
 
 
 @pytest.mark.parametrize("then", ["released", "closed"])
-def test_a_long_read_waits_for_memory_and_not_for_good(
-    then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_long_read_waits_for_memory_and_not_for_good(
+    then: str, monkeypatch: pytest.MonkeyPatch, path: Path, backing: Backing
 ) -> None:
     """It is answered when others release memory; a door that closes does not wait for that."""
     budget = Budget(SIZE)
     monkeypatch.setattr(door_module, "Budget", lambda: budget)
     other = object()
-
-    async def scene(door: Door, backing: Backing) -> None:
+    async with door_to(path, backing) as door:
         backing.content[:] = random.Random(1).randbytes(SIZE)
         budget.note(other, 1)  # it came first
         backing.gates[0] = trio.Event()
@@ -204,5 +198,3 @@ def test_a_long_read_waits_for_memory_and_not_for_good(
             budget.note(other, 0)
             assert not (await guest.answers())[0].error
             assert (first, second) == (backing.content, backing.content[PAGE:])
-
-    play(tmp_path, scene)

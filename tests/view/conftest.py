@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -17,16 +18,15 @@ from trio.testing import (
 
 from raidx_fuse.daemon.control_client import check_answer
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.view.access import Access
 from raidx_fuse.view.app import Application
 from raidx_fuse.view.feed import Feed
 from raidx_fuse.view.server import Limits, Server
 from tests.support import documents
+from tests.support.rigs import MakeRig
 
 TOKEN = "a token of the teacher"
 Stream = trio.StapledStream[MemorySendStream, MemoryReceiveStream]
-OnSite = Callable[..., None]
 
 
 class Script:
@@ -162,23 +162,17 @@ class Site:
         return await self.ask("POST", "/do", json.dumps(document).encode(), **more)
 
 
+@asynccontextmanager
+async def site_of(limits: Limits | None = None, token: str | None = TOKEN) -> AsyncIterator[Site]:
+    """Yield a site; it may meet no bug."""
+    async with trio.open_nursery() as nursery:
+        site = Site(nursery, limits or Limits(), token)
+        nursery.start_soon(site.feed.run)
+        yield site
+        assert site.server.bugs == 0
+        nursery.cancel_scope.cancel()
+
+
 @pytest.fixture
-def on_site() -> OnSite:
-    """Return a function that plays a scene with a site, and checks that it has met no bug."""
-
-    def play(
-        scene: Callable[[Site], Awaitable[None]],
-        limits: Limits | None = None,
-        token: str | None = TOKEN,
-    ) -> None:
-        async def main() -> None:
-            async with trio.open_nursery() as nursery:
-                site = Site(nursery, limits or Limits(), token)
-                nursery.start_soon(site.feed.run)
-                await scene(site)
-                assert site.server.bugs == 0
-                nursery.cancel_scope.cancel()
-
-        run(main)
-
-    return play
+def site(make_rig: MakeRig[Site]) -> AbstractAsyncContextManager[Site]:
+    return make_rig(site_of)

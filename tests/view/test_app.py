@@ -16,7 +16,7 @@ from raidx_fuse.view.feed import STRIPES_MAX
 from tests.view.conftest import TOKEN
 
 if TYPE_CHECKING:
-    from tests.view.conftest import OnSite, Site
+    from tests.view.conftest import Site
 
 READ = ("/", "/view.js", "/view.css", "/icon.svg", "/picture", "/plan", "/compare", "/me")
 
@@ -34,15 +34,12 @@ async def messages(site: Site, count: int) -> list[tuple[str, Any]]:
     return [(name, json.loads(data)) for name, data in found]
 
 
-def test_every_answer_carries_the_policy(on_site: OnSite) -> None:
-    async def scene(site: Site) -> None:
-        for path in (*READ, "/nothing"):
-            answer = await site.ask("GET", path)
-            for name, value in HEADERS:
-                assert answer.headers[name.lower()] == value, path
-            assert answer.status == (404 if path == "/nothing" else 200), path
-
-    on_site(scene)
+async def test_every_answer_carries_the_policy(site: Site) -> None:
+    for path in (*READ, "/nothing"):
+        answer = await site.ask("GET", path)
+        for name, value in HEADERS:
+            assert answer.headers[name.lower()] == value, path
+        assert answer.status == (404 if path == "/nothing" else 200), path
 
 
 @pytest.mark.parametrize(
@@ -54,40 +51,31 @@ def test_every_answer_carries_the_policy(on_site: OnSite) -> None:
         *("/view.py", "/\xff", "/picture/../do"),
     ],
 )  # fmt: skip
-def test_other_paths_are_not_found(on_site: OnSite, path: str) -> None:
-    async def scene(site: Site) -> None:
-        raw = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        answer = await site.send(raw.encode("latin-1"))
-        assert answer.startswith((b"HTTP/1.1 404", b"HTTP/1.1 400"))
-
-    on_site(scene)
+async def test_other_paths_are_not_found(path: str, site: Site) -> None:
+    raw = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    answer = await site.send(raw.encode("latin-1"))
+    assert answer.startswith((b"HTTP/1.1 404", b"HTTP/1.1 400"))
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"])
-def test_pages_are_only_read_and_changes_only_posted(on_site: OnSite, method: str) -> None:
-    async def scene(site: Site) -> None:
-        for path in ("/", "/picture", "/stream"):
-            answer = await site.ask(method, path, b"")
-            assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
-        if method != "POST":
-            answer = await site.ask(method, "/do", b"", X_Raidx_Token=TOKEN)
-            assert (answer.status, answer.headers["allow"]) == (405, "POST")
-        assert site.source.done == []
-
-    on_site(scene)
+async def test_pages_are_only_read_and_changes_only_posted(method: str, site: Site) -> None:
+    for path in ("/", "/picture", "/stream"):
+        answer = await site.ask(method, path, b"")
+        assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
+    if method != "POST":
+        answer = await site.ask(method, "/do", b"", X_Raidx_Token=TOKEN)
+        assert (answer.status, answer.headers["allow"]) == (405, "POST")
+    assert site.source.done == []
 
 
-def test_a_name_that_was_rebound_to_this_machine_gets_nothing(on_site: OnSite) -> None:
-    async def scene(site: Site) -> None:
-        for path in (*READ, "/stream", "/nothing"):
-            answer = await site.ask("GET", path, host="evil.example:8470")
-            assert answer.status == 421
-            assert b"disk" not in answer.body
-        answer = await site.do({"action": "fail-disk", "member": "0"}, Host="evil.example")
+async def test_a_name_that_was_rebound_to_this_machine_gets_nothing(site: Site) -> None:
+    for path in (*READ, "/stream", "/nothing"):
+        answer = await site.ask("GET", path, host="evil.example:8470")
         assert answer.status == 421
-        assert site.source.done == []
-
-    on_site(scene)
+        assert b"disk" not in answer.body
+    answer = await site.do({"action": "fail-disk", "member": "0"}, Host="evil.example")
+    assert answer.status == 421
+    assert site.source.done == []
 
 
 @pytest.mark.parametrize(
@@ -100,19 +88,16 @@ def test_a_name_that_was_rebound_to_this_machine_gets_nothing(on_site: OnSite) -
         {"Sec_Fetch_Site": "same-site"},
     ],
 )
-def test_other_sites_can_neither_read_nor_change(on_site: OnSite, headers: dict[str, str]) -> None:
-    async def scene(site: Site) -> None:
-        cookie = site.access.cookie().partition(";")[0]
-        for path in ("/picture", "/me", "/plan", "/compare", "/stream"):
-            assert (await site.ask("GET", path, Cookie=cookie, **headers)).status == 403
-        answer = await site.do({"action": "fail-disk", "member": "0"}, Cookie=cookie, **headers)
-        assert answer.status == 403
-        answer = await site.ask("POST", "/enter", f"token={TOKEN}".encode(), **headers)
-        assert answer.status == 403
-        assert "set-cookie" not in answer.headers
-        assert site.source.done == []
-
-    on_site(scene)
+async def test_other_sites_can_neither_read_nor_change(headers: dict[str, str], site: Site) -> None:
+    cookie = site.access.cookie().partition(";")[0]
+    for path in ("/picture", "/me", "/plan", "/compare", "/stream"):
+        assert (await site.ask("GET", path, Cookie=cookie, **headers)).status == 403
+    answer = await site.do({"action": "fail-disk", "member": "0"}, Cookie=cookie, **headers)
+    assert answer.status == 403
+    answer = await site.ask("POST", "/enter", f"token={TOKEN}".encode(), **headers)
+    assert answer.status == 403
+    assert "set-cookie" not in answer.headers
+    assert site.source.done == []
 
 
 @pytest.mark.parametrize(
@@ -123,63 +108,52 @@ def test_other_sites_can_neither_read_nor_change(on_site: OnSite, headers: dict[
         *("first=\u0661", "first=" + "9" * 19),
     ],
 )
-def test_numbers_out_of_range_are_refused(on_site: OnSite, query: str) -> None:
-    async def scene(site: Site) -> None:
-        raw = f"GET /picture?{query} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        answer = await site.send(raw.encode())
-        assert answer.startswith(b"HTTP/1.1 400"), answer[:60]
-        assert site.source.asked == []
-
-    on_site(scene)
+async def test_numbers_out_of_range_are_refused(query: str, site: Site) -> None:
+    raw = f"GET /picture?{query} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    answer = await site.send(raw.encode())
+    assert answer.startswith(b"HTTP/1.1 400"), answer[:60]
+    assert site.source.asked == []
 
 
-def test_without_break_the_page_changes_nothing(on_site: OnSite) -> None:
-    async def scene(site: Site) -> None:
-        assert (await site.ask("GET", "/me")).json() == {
-            "entered": False,
-            "may_break": False,
-            "actions": [],
-        }
-        for token in ("", "None", TOKEN):
-            answer = await site.do({"action": "fail-disk", "member": "0"}, X_Raidx_Token=token)
-            assert answer.status == 403
-            assert "--break" in answer.json()["error"]
-            assert (await site.ask("POST", "/enter", f"token={token}".encode())).status == 403
-        assert site.source.done == []
-
-    on_site(scene, token=None)
+@pytest.mark.rig(token=None)
+async def test_without_break_the_page_changes_nothing(site: Site) -> None:
+    assert (await site.ask("GET", "/me")).json() == {
+        "entered": False,
+        "may_break": False,
+        "actions": [],
+    }
+    for token in ("", "None", TOKEN):
+        answer = await site.do({"action": "fail-disk", "member": "0"}, X_Raidx_Token=token)
+        assert answer.status == 403
+        assert "--break" in answer.json()["error"]
+        assert (await site.ask("POST", "/enter", f"token={token}".encode())).status == 403
+    assert site.source.done == []
 
 
-def test_the_token_opens_the_door_by_form_or_header(on_site: OnSite) -> None:
-    async def scene(site: Site) -> None:
-        own = {"Origin": "http://127.0.0.1:8470"}
-        assert (await site.ask("POST", "/enter", b"token=wrong", **own)).status == 403
-        form = f"token={TOKEN.replace(' ', '+')}".encode()
-        assert (await site.ask("POST", "/enter", form)).status == 403, "no origin"
-        entered = await site.ask("POST", "/enter", form, **own)
-        assert (entered.status, entered.headers["location"]) == (303, "/")
-        cookie = entered.headers["set-cookie"].partition(";")[0]
-        assert (await site.ask("GET", "/me", Cookie=cookie)).json()["entered"] is True
-        request = {"action": "fail-disk", "member": "/disks/d0.img"}
-        assert (await site.do(request, X_Raidx_Token="", Cookie=cookie, **own)).status == 200
-        assert (await site.do(request)).status == 200
-        assert site.source.done == [("fail-disk", {"member": "/disks/d0.img"})] * 2
-        left = await site.ask("POST", "/leave", Cookie=cookie, **own)
-        assert "Max-Age=0" in left.headers["set-cookie"]
-
-    on_site(scene)
+async def test_the_token_opens_the_door_by_form_or_header(site: Site) -> None:
+    own = {"Origin": "http://127.0.0.1:8470"}
+    assert (await site.ask("POST", "/enter", b"token=wrong", **own)).status == 403
+    form = f"token={TOKEN.replace(' ', '+')}".encode()
+    assert (await site.ask("POST", "/enter", form)).status == 403, "no origin"
+    entered = await site.ask("POST", "/enter", form, **own)
+    assert (entered.status, entered.headers["location"]) == (303, "/")
+    cookie = entered.headers["set-cookie"].partition(";")[0]
+    assert (await site.ask("GET", "/me", Cookie=cookie)).json()["entered"] is True
+    request = {"action": "fail-disk", "member": "/disks/d0.img"}
+    assert (await site.do(request, X_Raidx_Token="", Cookie=cookie, **own)).status == 200
+    assert (await site.do(request)).status == 200
+    assert site.source.done == [("fail-disk", {"member": "/disks/d0.img"})] * 2
+    left = await site.ask("POST", "/leave", Cookie=cookie, **own)
+    assert "Max-Age=0" in left.headers["set-cookie"]
 
 
-def test_what_is_done_is_what_was_meant(on_site: OnSite) -> None:
-    async def scene(site: Site) -> None:
-        await site.do({"action": "replace-disk", "member": "/disks/d1.img"})
-        await site.do({"action": "inject", "member": "1", "fault": "rot"})
-        assert site.source.done == [
-            ("replace-disk", {"old": "/disks/d1.img", "new": "/disks/d1.img"}),
-            ("inject", {"member": "1", "fault": "rot"}),
-        ]
-
-    on_site(scene)
+async def test_what_is_done_is_what_was_meant(site: Site) -> None:
+    await site.do({"action": "replace-disk", "member": "/disks/d1.img"})
+    await site.do({"action": "inject", "member": "1", "fault": "rot"})
+    assert site.source.done == [
+        ("replace-disk", {"old": "/disks/d1.img", "new": "/disks/d1.img"}),
+        ("inject", {"member": "1", "fault": "rot"}),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -200,23 +174,17 @@ def test_what_is_done_is_what_was_meant(on_site: OnSite) -> None:
         {"action": "fail-disk", "member": {"a": [[[[]]]]}},
     ],
 )
-def test_other_commands_cannot_be_asked_for(on_site: OnSite, document: Any) -> None:
-    async def scene(site: Site) -> None:
-        assert (await site.do(document)).status in (400, 413)
-        assert site.source.done == []
-
-    on_site(scene)
+async def test_other_commands_cannot_be_asked_for(document: Any, site: Site) -> None:
+    assert (await site.do(document)).status in (400, 413)
+    assert site.source.done == []
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff\xfe", b"{", b"[" * 4000, b'{"a":1e999}', b"nul"])
-def test_a_body_that_is_no_object_is_refused(on_site: OnSite, body: bytes) -> None:
-    async def scene(site: Site) -> None:
-        headers = {"X_Raidx_Token": TOKEN, "Content_Type": "application/json"}
-        assert (await site.ask("POST", "/do", body, **headers)).status == 400
-        headers["Content_Type"] = "text/plain"  # what a foreign form could send
-        assert (await site.ask("POST", "/do", body, **headers)).status == 415
-
-    on_site(scene)
+async def test_a_body_that_is_no_object_is_refused(body: bytes, site: Site) -> None:
+    headers = {"X_Raidx_Token": TOKEN, "Content_Type": "application/json"}
+    assert (await site.ask("POST", "/do", body, **headers)).status == 400
+    headers["Content_Type"] = "text/plain"  # what a foreign form could send
+    assert (await site.ask("POST", "/do", body, **headers)).status == 415
 
 
 def test_all_faults_of_the_daemon_can_be_injected() -> None:

@@ -15,30 +15,27 @@ from tests.support.documents import stats
 from tests.view.test_app import messages
 
 if TYPE_CHECKING:
-    from tests.view.conftest import OnSite, Site
+    from tests.view.conftest import Site
 
 
-def test_news_reach_a_reader_and_a_dead_daemon_says_so_and_recovers(on_site: OnSite) -> None:
-    async def scene(site: Site) -> None:
-        site.source.cells = [[3, "P0", True, 2]]
-        told = dict(await messages(site, 3))
-        assert told["state"]["alive"] is True
-        assert told["state"]["name"] == "disk"
-        assert told["pass"]["cells"] == [["3:P0", "write", 2]]
-        async with site.feed.reader() as news:
-            site.source.problem = RaidxError("the daemon of /mnt is gone", action="clear it")
-            dead = await next_state(news, alive=False)
-            assert dead["why"] == "the daemon of /mnt is gone; clear it"
-            asked = len(site.source.asked)
-            answer = await site.ask("GET", "/picture?first=9")
-            assert answer.status == 502
-            site.source.problem, site.source.next = None, 0  # another daemon
-            site.source.status = documents.status(events=1, lab=[], name="again", uuid="u2")
-            assert (await next_state(news, alive=True))["name"] == "again"
-            assert len(site.source.asked) > asked
-            assert (await messages(site, 3))[-1][0] == "pass", "requests are seen again"
-
-    on_site(scene)
+async def test_news_reach_a_reader_and_a_dead_daemon_says_so_and_recovers(site: Site) -> None:
+    site.source.cells = [[3, "P0", True, 2]]
+    told = dict(await messages(site, 3))
+    assert told["state"]["alive"] is True
+    assert told["state"]["name"] == "disk"
+    assert told["pass"]["cells"] == [["3:P0", "write", 2]]
+    async with site.feed.reader() as news:
+        site.source.problem = RaidxError("the daemon of /mnt is gone", action="clear it")
+        dead = await next_state(news, alive=False)
+        assert dead["why"] == "the daemon of /mnt is gone; clear it"
+        asked = len(site.source.asked)
+        answer = await site.ask("GET", "/picture?first=9")
+        assert answer.status == 502
+        site.source.problem, site.source.next = None, 0  # another daemon
+        site.source.status = documents.status(events=1, lab=[], name="again", uuid="u2")
+        assert (await next_state(news, alive=True))["name"] == "again"
+        assert len(site.source.asked) > asked
+        assert (await messages(site, 3))[-1][0] == "pass", "requests are seen again"
 
 
 async def next_state(news: trio.MemoryReceiveChannel[bytes], *, alive: bool) -> dict[str, Any]:
@@ -52,45 +49,36 @@ async def next_state(news: trio.MemoryReceiveChannel[bytes], *, alive: bool) -> 
     raise AssertionError("the stream has ended")
 
 
-def test_nothing_is_asked_while_nobody_looks(on_site: OnSite) -> None:
-    async def scene(site: Site) -> None:
-        await trio.sleep(60)
-        assert site.source.asked == []
-        async with site.feed.reader(), site.feed.reader():
-            await trio.sleep(10 * LOOK_S)
-        asked = len(site.source.asked)
-        assert 10 <= asked <= 40, "once for both"
-        await trio.sleep(60)
-        assert len(site.source.asked) <= asked + 1
-
-    on_site(scene)
+async def test_nothing_is_asked_while_nobody_looks(site: Site) -> None:
+    await trio.sleep(60)
+    assert site.source.asked == []
+    async with site.feed.reader(), site.feed.reader():
+        await trio.sleep(10 * LOOK_S)
+    asked = len(site.source.asked)
+    assert 10 <= asked <= 40, "once for both"
+    await trio.sleep(60)
+    assert len(site.source.asked) <= asked + 1
 
 
-def test_many_questions_of_readers_are_spread_out(on_site: OnSite) -> None:
-    async def scene(site: Site) -> None:
-        started_s = trio.current_time()
-        async with trio.open_nursery() as nursery:
-            for number in range(50):
-                nursery.start_soon(site.ask, "GET", f"/plan?offset={number}")
-        assert trio.current_time() - started_s >= 49 * PACE_S
-
-    on_site(scene)
+async def test_many_questions_of_readers_are_spread_out(site: Site) -> None:
+    started_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for number in range(50):
+            nursery.start_soon(site.ask, "GET", f"/plan?offset={number}")
+    assert trio.current_time() - started_s >= 49 * PACE_S
 
 
-def test_readers_of_one_window_share_a_picture_until_something_changes(on_site: OnSite) -> None:
-    async def scene(site: Site) -> None:
-        async with site.feed.reader() as news:
-            await next_state(news, alive=True)
-            await trio.sleep(2)
-            for _ in range(5):
-                assert (await site.ask("GET", "/picture?first=16&count=4")).status == 200
-            assert site.source.asked.count("explain") == 4
-            site.source.status["members"][0]["state"] = "failed"
-            await trio.sleep(2)
-            await site.ask("GET", "/picture?first=16&count=4")
-            assert site.source.asked.count("explain") == 2 * 4
-
-    on_site(scene)
+async def test_readers_of_one_window_share_a_picture_until_something_changes(site: Site) -> None:
+    async with site.feed.reader() as news:
+        await next_state(news, alive=True)
+        await trio.sleep(2)
+        for _ in range(5):
+            assert (await site.ask("GET", "/picture?first=16&count=4")).status == 200
+        assert site.source.asked.count("explain") == 4
+        site.source.status["members"][0]["state"] = "failed"
+        await trio.sleep(2)
+        await site.ask("GET", "/picture?first=16&count=4")
+        assert site.source.asked.count("explain") == 2 * 4
 
 
 def growth(places: list[dict[str, Any]]) -> dict[str, Any]:
@@ -117,45 +105,39 @@ def growth(places: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def test_before_and_after_of_a_change_are_shown_to_those_who_come_later(on_site: OnSite) -> None:
-    async def scene(site: Site) -> None:
-        assert (await site.ask("GET", "/compare")).json() == {"kind": None}
-        site.source.status["members"].append(documents.member(4))
-        site.source.change = growth(site.source.places)
-        async with site.feed.reader() as news:
-            assert (await next_state(news, alive=True))["moving"] == "grow"
-            told = (await site.ask("GET", "/compare")).json()
-            assert told["line"] == "grow, done: 100 of 400 cells in use lie elsewhere"
-            assert (told["members"][4]["before"]["data"], told["members"][4]["path"]) == (
-                0,
-                "/disks/d4.img",
-            )
-            assert told["before"].count(" moved") == 0
-            counts = [told[which].count('class="member"') for which in ("before", "after")]
-            assert counts == [4, 5]
-            assert told["after"].count("cell data moved") == 1
-            site.source.change |= {"is_cut": True, "sampled_ratio": 0.5}
-            line = (await site.ask("GET", "/compare")).json()["line"]
-            assert "at least 100" in line
-            assert "estimated" in line
-
-    on_site(scene)
+async def test_before_and_after_of_a_change_are_shown_to_those_who_come_later(site: Site) -> None:
+    assert (await site.ask("GET", "/compare")).json() == {"kind": None}
+    site.source.status["members"].append(documents.member(4))
+    site.source.change = growth(site.source.places)
+    async with site.feed.reader() as news:
+        assert (await next_state(news, alive=True))["moving"] == "grow"
+        told = (await site.ask("GET", "/compare")).json()
+        assert told["line"] == "grow, done: 100 of 400 cells in use lie elsewhere"
+        assert (told["members"][4]["before"]["data"], told["members"][4]["path"]) == (
+            0,
+            "/disks/d4.img",
+        )
+        assert told["before"].count(" moved") == 0
+        counts = [told[which].count('class="member"') for which in ("before", "after")]
+        assert counts == [4, 5]
+        assert told["after"].count("cell data moved") == 1
+        site.source.change |= {"is_cut": True, "sampled_ratio": 0.5}
+        line = (await site.ask("GET", "/compare")).json()["line"]
+        assert "at least 100" in line
+        assert "estimated" in line
 
 
-def test_a_change_and_what_the_tuner_moves_are_news(on_site: OnSite) -> None:
-    async def scene(site: Site) -> None:
-        site.source.status["tuner"] = {"chunks_moved": 7}
-        async with site.feed.reader() as news:
-            version = (await next_state(news, alive=True))["version"]
-            site.source.status["tuner"] = {"chunks_moved": 8}
-            with trio.fail_after(60):
-                assert (await next_state(news, alive=True))["version"] == version + 1
-            site.source.change = {"kind": "tuning", "number": 1, "state": "done"}
-            with trio.fail_after(60):
-                told = await next_state(news, alive=True)
-            assert (told["version"], told["moving"]) == (version + 2, "tuning")
-
-    on_site(scene)
+async def test_a_change_and_what_the_tuner_moves_are_news(site: Site) -> None:
+    site.source.status["tuner"] = {"chunks_moved": 7}
+    async with site.feed.reader() as news:
+        version = (await next_state(news, alive=True))["version"]
+        site.source.status["tuner"] = {"chunks_moved": 8}
+        with trio.fail_after(60):
+            assert (await next_state(news, alive=True))["version"] == version + 1
+        site.source.change = {"kind": "tuning", "number": 1, "state": "done"}
+        with trio.fail_after(60):
+            told = await next_state(news, alive=True)
+        assert (told["version"], told["moving"]) == (version + 2, "tuning")
 
 
 @pytest.mark.parametrize(
@@ -169,22 +151,16 @@ def test_a_change_and_what_the_tuner_moves_are_news(on_site: OnSite) -> None:
         {"after": {"stripes": [{"stripe": 0, "cells": [{}]}]}},
     ],
 )
-def test_a_change_that_is_not_valid_is_refused(on_site: OnSite, change: dict[str, Any]) -> None:
-    async def scene(site: Site) -> None:
-        site.source.change = growth(site.source.places) | change
-        assert (await site.ask("GET", "/compare")).status == 502
-
-    on_site(scene)
+async def test_a_change_that_is_not_valid_is_refused(change: dict[str, Any], site: Site) -> None:
+    site.source.change = growth(site.source.places) | change
+    assert (await site.ask("GET", "/compare")).status == 502
 
 
-def test_no_answer_has_a_number_that_browsers_cannot_read(on_site: OnSite) -> None:
-    async def scene(site: Site) -> None:
-        site.source.stats = stats(0)
-        site.source.stats["members"][0]["read_ms_mean"] = float("nan")
-        async with site.feed.reader() as news:
-            assert "out of range" in (await next_state(news, alive=False))["why"]
-
-    on_site(scene)
+async def test_no_answer_has_a_number_that_browsers_cannot_read(site: Site) -> None:
+    site.source.stats = stats(0)
+    site.source.stats["members"][0]["read_ms_mean"] = float("nan")
+    async with site.feed.reader() as news:
+        assert "out of range" in (await next_state(news, alive=False))["why"]
 
 
 @pytest.mark.parametrize(
@@ -200,16 +176,13 @@ def test_no_answer_has_a_number_that_browsers_cannot_read(on_site: OnSite) -> No
         {"members": [{"role": "x" * 9999, "path": 5, "state": []}]},
     ],
 )
-def test_an_answer_of_the_daemon_that_is_not_valid_is_told_and_harms_nothing(
-    on_site: OnSite, change: dict[str, Any]
+async def test_an_answer_of_the_daemon_that_is_not_valid_is_told_and_harms_nothing(
+    change: dict[str, Any], site: Site
 ) -> None:
-    async def scene(site: Site) -> None:
-        good = site.source.status
-        site.source.status = {**good, **change}
-        async with site.feed.reader() as news:
-            await trio.sleep(3)
-            assert (await site.ask("GET", "/picture")).status in (200, 502)
-            site.source.status = good
-            await next_state(news, alive=True)
-
-    on_site(scene)
+    good = site.source.status
+    site.source.status = {**good, **change}
+    async with site.feed.reader() as news:
+        await trio.sleep(3)
+        assert (await site.ask("GET", "/picture")).status in (200, 502)
+        site.source.status = good
+        await next_state(news, alive=True)
