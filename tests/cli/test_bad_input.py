@@ -75,6 +75,7 @@ CASES = [
     ("mount a mnt", FAILED, ["'first' has failed", "role 1", "role 2", "is missing"]),
     ("mount a b c nowhere", USAGE, ["nowhere", "does not exist", "mkdir"]),
     ("mount a b c full-mount-point", USAGE, ["full-mount-point", "not empty"]),
+    ("mount a b c zeros", USAGE, ["zeros", "not a directory"]),
     ("create --layout raid5 nowhere x y", USAGE, ["nowhere does not exist", "--size"]),
     ("status a nowhere", FAILED, ["nowhere", "No such file"]),
     ("check a", FAILED, ["'first' has failed"]),
@@ -126,6 +127,13 @@ CASES = [
     # -- models and specs
     ("create --layout raid5 x,model=hdx y z --size 4MiB", USAGE, ["hdx", "hdd"]),
     ("create --layout raid5 x,seek_ms=4 y z --size 4MiB", USAGE, ["needs model="]),
+    # -- what a layout has, and folders
+    ("create --layout raid0 --rotate x y --size 4MiB", USAGE, ["no parameter 'rotate'"]),
+    ("create --layout raid5 --length 3 x y z --size 4MiB", USAGE, ["no parameter"]),
+    ("create --layout raidx-copy x --size 4MiB", USAGE, ["does not exist for 1 members"]),
+    ("create --layout raidx-copy --length 1 x y --size 4MiB", USAGE, ["bundles of 2"]),
+    ("create --layout raidx-copy --length 3 x y --size 4MiB", USAGE, ["need 3 members"]),
+    ("create --layout raid0 x no/such/folder/y --size 4MiB", USAGE, ["cannot be created"]),
     ("create --layout raid5 ram:4MiB y z --size 4MiB", USAGE, ["ram:4MiB", "memory"]),
 ]
 

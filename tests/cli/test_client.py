@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
 import raidx_fuse.client
 from raidx_fuse.client import Client, RaidxError, TimedOutError
 from raidx_fuse.errors import BusyError, Reason
+from tests.cli.conftest import Daemon
 from tests.cli.test_running_commands import STATS
 from tests.support.documents import job, status
 from tests.support.reasons import because
-
-if TYPE_CHECKING:
-    from tests.cli.conftest import Daemon
 
 
 def test_a_program_looks_and_changes(daemon: Daemon) -> None:

@@ -23,41 +23,6 @@ from raidx_fuse.errors import RaidxError
 
 ROOT = Path(__file__).parents[2]
 
-PROMISED = {  # what scripts rely on: command -> options
-    "create": ["--layout", "--chunk", "--size", "--name", "--overwrite-signature", "-n"],
-    "mount": ["--read-only", "--foreground", "--allow-other", "--start-degraded"],
-    "umount": [],
-    "examine": [],
-    "status": ["--brief", "--check"],
-    "stats": [],
-    "add-disk": [
-        "--as",
-        "--parity",
-        "--surrogate",
-        "-n",
-        "--dry-run",
-        "--wait",
-        "--overwrite-signature",
-    ],
-    "remove-disk": ["-n", "--dry-run"],
-    "fail-disk": ["-n", "--dry-run", "--lose-data"],
-    "replace-disk": ["-n", "--dry-run", "--wait", "--overwrite-signature"],
-    "scrub": ["--check", "--repair", "--wait"],
-    "job": ["--min", "--max"],
-    "get": [],
-    "set": [],
-    "check": [],
-    "explain": ["--write"],
-    "completions": [],
-    "layout list": [],
-    "layout show": ["--disks"],
-    "layout chains": ["--disks"],
-    "layout map": ["--disks", "--disks-after", "--chunks", "--blocks-per-disk"],
-    "layout recover": ["--disks", "--lost"],
-    "layout bundles": ["--length", "--disk-chunks"],
-    "layout load": ["--disks", "--writes"],
-}
-
 
 def commands(group: click.Group = main, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
     """Yield (name as typed, command) of every command."""
@@ -75,14 +40,6 @@ def options(command: click.Command) -> set[str]:
         if isinstance(parameter, click.Option):
             found |= {*parameter.opts, *parameter.secondary_opts}
     return found
-
-
-def test_every_promised_command_and_option_exists() -> None:
-    existing = dict(commands())
-    assert set(PROMISED) <= set(existing)
-    for name, promised in PROMISED.items():
-        missing = {*promised, "--json", "--bytes"} - options(existing[name])
-        assert not missing, f"{name} lacks {missing}"
 
 
 @pytest.mark.parametrize("name", sorted(dict(commands())))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,9 +14,7 @@ from raidx_fuse.cli.commands import events as command
 from raidx_fuse.cli.main import main
 from raidx_fuse.daemon.events.event import Event
 from raidx_fuse.daemon.events.store import EventStore
-
-if TYPE_CHECKING:
-    from tests.cli.conftest import Daemon
+from tests.cli.conftest import Daemon
 
 NOW_S = 1_700_000_000
 UUID = "11111111-2222-3333-4444-555555555555"

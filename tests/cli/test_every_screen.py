@@ -17,19 +17,17 @@ import shlex
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pytest
 from rich.console import Console
 
 from raidx_fuse.cli.main import main
+from tests.cli.conftest import Daemon
 from tests.cli.test_screens import terminal
 from tests.support.command import checked
 from tests.support.documents import job
-
-if TYPE_CHECKING:
-    from tests.cli.conftest import Daemon
 
 ANSWERS: dict[str, Any] = json.loads(Path(__file__).with_name("answers.json").read_text())
 WIDTHS = (80, 120, 200)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from raidx_fuse.fuse import mountpoint
+from tests.cli.conftest import Daemon
 from tests.support.command import FAILED, USAGE, checked, checksums, raidx
 from tests.support.documents import member, status
-
-if TYPE_CHECKING:
-    import pytest
-
-    from tests.cli.conftest import Daemon
 
 
 def test_create_leaves_an_array_that_is_there(tmp_path: Path) -> None:

@@ -156,41 +156,6 @@ def test_create_refuses_what_carries_something_and_names_the_option() -> None:
     run(f"create --layout raid0 --overwrite-signature {' '.join(MEMBERS)}")
 
 
-@pytest.mark.parametrize(
-    ("line", "words", "status"),
-    [
-        ("create --layout raid5 a.img b.img c.img", "--size S creates missing", 2),
-        ("create --layout raid5 --size 4M a.img b.img", "does not exist for 2 members", 2),
-        ("create --layout raid5 --size 4M a.img b.img a.img", "given twice", 2),
-        ("create --layout raid0 --size 1000 a.img b.img", "multiple of 512", 2),
-        ("create --layout raid0 --size 64K a.img b.img", "too small", 2),
-        ("create --layout raid0 --size 4M --chunk 5000 a.img b.img", "powers of two", 2),
-        ("create --layout raid0 --size 4M --chunk 2M a.img b.img", "powers of two", 2),
-        ("create --layout raid0 --size 4M --name a/b a.img b.img", "name", 2),
-        ("create --layout raid0 --size 4M --rotate a.img b.img", "no parameter 'rotate'", 2),
-        ("create --layout raidx-copy --size 4M a.img", "does not exist for 1 members", 2),
-        ("create --layout raidx-copy --length 1 --size 4M a.img b.img", "bundles of 2", 2),
-        ("create --layout raidx-copy --length 3 --size 4M a.img b.img", "need 3 members", 2),
-        ("create --layout raid5 --length 3 --size 4M a.img b.img c.img", "no parameter", 2),
-        ("create --layout raid0 --size 4M a.img ram:4M", "memory", 2),
-        ("create --layout raid0 --size 4M a.img b.img,model=floppy", "floppy", 2),
-        ("create --layout raid0 --size 4M a.img no/such/folder/b.img", "cannot be created", 2),
-        ("create --layout raid0 --size 4M a.img .", "neither a file", 1),
-    ],
-)
-def test_impossible_creations_get_one_line_and_leave_nothing(
-    line: str, words: str, status: int
-) -> None:
-    refuse(line, words, status)
-    assert contents() == {}
-
-
-def test_a_link_to_a_member_is_the_member() -> None:
-    create()
-    os.symlink("d0.img", "link.img")
-    refuse("status d0.img link.img", "given twice", 2)
-
-
 def test_examine_shows_what_each_member_says_and_what_says_nothing() -> None:
     uuid = create()["uuid"]
     Path("zero.img").write_bytes(bytes(SIZE))
@@ -288,14 +253,3 @@ def test_check_names_the_members_that_lie_under_two_losses() -> None:
     named = [(each["stripe"], os.path.basename(each["member"])) for each in problems]
     assert named == [(1, "d2.img"), (3, "d0.img"), (3, "d3.img")]
     assert problems[0]["image_offset"] == 1 * 4 * 4096 + 2 * 4096 + 7
-
-
-def test_check_and_status_refuse_members_of_two_arrays() -> None:
-    create()
-    run("create --layout raid0 --size 4M x.img y.img")
-    before = contents()
-    for line in ("check d0.img d1.img d2.img x.img", "status d0.img d1.img d2.img x.img"):
-        result = run(line, 1)
-        assert len(result.stderr.splitlines()) == 1
-        assert "x.img" in result.stderr
-    assert contents() == before

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.shell_completion import ShellComplete
@@ -13,11 +13,8 @@ from raidx_fuse.array.statistics import bpu_ratios
 from raidx_fuse.cli.main import main
 from raidx_fuse.errors import BusyError, UsageError
 from raidx_fuse.settings import OF_ARRAY
+from tests.cli.conftest import Daemon
 from tests.support.documents import job, member, status
-
-if TYPE_CHECKING:
-    from tests.cli.conftest import Daemon
-
 
 DEGRADED = status(
     state="degraded",

@@ -14,25 +14,19 @@ import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
 from rich.text import Text
 
 from raidx_fuse.cli import progress
-from raidx_fuse.cli.commands.show import _fields, _stats_page
-from raidx_fuse.cli.commands.teach.peek import _page as _peek_page
 from raidx_fuse.cli.console import broken
 from raidx_fuse.cli.main import main
 from raidx_fuse.cli.output import Output, console
 from raidx_fuse.cli.status_text import job_line
-from tests.cli.test_running_commands import STATS
+from tests.cli.conftest import Daemon
 from tests.support.command import checked
 from tests.support.documents import job
-
-if TYPE_CHECKING:
-    from tests.cli.conftest import Daemon
 
 BOLD = re.compile(r"\x1b\[[0-9;]*m")
 LONG = "/srv/disks/" + "a" * 150 + ".img"
@@ -75,17 +69,6 @@ def test_a_page_longer_than_a_terminal_holds_is_read(monkeypatch: pytest.MonkeyP
     assert lines[-1] == "a line 4999"
 
 
-def test_no_column_is_lost_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    stats = {**STATS, "members": [{**STATS["members"][0], "path": LONG}]}
-    examined = {"members": [{"role": 0, "member_uuid": "b" * 36, "path_hint": LONG}]}
-    with terminal(monkeypatch, 80, "utf-8") as lines:
-        Output().emit(stats, _stats_page(stats, Output()))
-        Output().emit(examined, _fields(examined, Output()))
-    for word in (LONG, "read ms", "write ms", "member uuid", "b" * 36):
-        assert any(word in line for line in lines), word
-    assert not any("…" in line for line in lines)
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -120,18 +103,6 @@ def test_a_word_that_is_longer_than_a_line_stays_whole_and_the_rest_is_broken() 
         "     words",
     ]
     assert page.plain.splitlines() == [*wanted, "", "end"]
-
-
-def test_hexadecimal_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = {"cell": "D0", "role": 0, "member_offset": 786432, "newest": "home", "home": None}
-    cell |= {"content": bytes(range(32, 64)).hex(), "written": True}
-    document = {"stripe": 0, "layout": "raid5", "state": ["clean"], "begin": 0}
-    document |= {"cells": [cell], "chains": []}
-    with terminal(monkeypatch, 80, "utf-8") as lines:
-        Output().emit(document, _peek_page(document))
-    assert max(map(len, lines)) <= 80
-    assert sum("20 21 22 23 24 25 26 27" in line for line in lines) == 1
-    assert len(lines) == 1 + 4
 
 
 def test_a_command_to_copy_stays_on_one_line_in_a_pipe(tmp_path: Path) -> None:

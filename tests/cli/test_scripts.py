@@ -8,17 +8,15 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from raidx_fuse.errors import BusyError, Reason
+from tests.cli.conftest import Daemon
 from tests.support.command import USAGE, checked, raidx
 from tests.support.documents import job, member, status
-
-if TYPE_CHECKING:
-    from tests.cli.conftest import Daemon
 
 REPORT: dict[str, Any] = {
     "interval_seconds": 10.0,

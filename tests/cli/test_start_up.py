@@ -11,17 +11,14 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from raidx_fuse.cli.command_table import TABLE
 from raidx_fuse.cli.commands.balance import PLANNERS
 from raidx_fuse.cli.main import main
 from raidx_fuse.pool.balance.strategies import STRATEGIES
+from tests.cli.conftest import Daemon
 from tests.cli.test_running_commands import STATS
 from tests.support.documents import job, status
-
-if TYPE_CHECKING:
-    from tests.cli.conftest import Daemon
 
 HEAVY = {"pyfuse3", "asyncio", "multiprocessing", "prometheus_client"}
 HEAVY |= {"numpy.core", "numpy._core", "trio._core"}  # "numpy" and "trio" alone: not loaded yet

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import trio
@@ -13,9 +13,7 @@ from raidx_fuse.daemon.commands.arguments import check_newcomers
 from raidx_fuse.engine import explain
 from raidx_fuse.errors import UsageError
 from raidx_fuse.units import parse_size
-
-if TYPE_CHECKING:
-    from tests.daemon.conftest import Desk
+from tests.daemon.conftest import Desk
 
 REFUSED_S = 3.0  # 20,000 names took 26 s
 

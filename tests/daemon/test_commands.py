@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import trio
@@ -11,11 +11,9 @@ from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.status_text import dry_run_text, job_amount
 from raidx_fuse.errors import RaidxError, Reason, SignatureFoundError, UsageError
 from raidx_fuse.members.ram import RamMember
+from tests.daemon.conftest import Desk
 from tests.support.reasons import because
 from tests.support.spy import restarted
-
-if TYPE_CHECKING:
-    from tests.daemon.conftest import Desk
 
 MOUNTPOINT = "/mnt/array"
 

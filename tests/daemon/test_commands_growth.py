@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 import trio
@@ -11,10 +10,8 @@ import trio
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.status_text import dry_run_text
 from raidx_fuse.errors import RaidxError, Reason, SignatureFoundError, TooSmallError, UsageError
+from tests.daemon.conftest import Desk
 from tests.support.reasons import because
-
-if TYPE_CHECKING:
-    from tests.daemon.conftest import Desk
 
 
 async def test_redundancy_is_given_up_only_when_accepted(desk: Desk) -> None:

@@ -9,7 +9,7 @@ import socket
 import stat
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import trio
@@ -29,10 +29,8 @@ from raidx_fuse.daemon.events.store import EventStore
 from raidx_fuse.errors import MemberError, RaidxError, UsageError
 from raidx_fuse.laws import LawError
 from raidx_fuse.settings import MAIL, PROGRAM
+from tests.daemon.conftest import Desk
 from tests.support.spy import restarted, spying
-
-if TYPE_CHECKING:
-    from tests.daemon.conftest import Desk
 
 CHUNK = 4096
 EVENT = Event(

@@ -94,21 +94,11 @@ def test_directories_of_strange_names_that_are_mounted_stop_no_command(tmp_path:
 # ---- refusals ----
 
 
-def test_a_mount_point_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, check=because(Reason.MOUNT_POINT)):
-        mountpoints.check(tmp_path / "nowhere")
-
-
-def test_a_mount_point_that_is_a_file(tmp_path: Path) -> None:
+def test_a_mount_point_must_be_an_empty_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, check=because(Reason.MOUNT_POINT)):
-        mountpoints.check(tmp_path / "file")
-
-
-def test_a_mount_point_that_is_not_empty(tmp_path: Path) -> None:
-    (tmp_path / "thing").touch()
-    with pytest.raises(UsageError, check=because(Reason.MOUNT_POINT)):
-        mountpoints.check(tmp_path)
+    for path in (tmp_path / "nowhere", tmp_path / "file", tmp_path):
+        with pytest.raises(UsageError, check=because(Reason.MOUNT_POINT)):
+            mountpoints.check(path)
 
 
 def test_a_mount_point_that_is_mounted_by_others() -> None:
@@ -264,32 +254,25 @@ def test_a_stack_dump_on_demand(fake_mount: Make) -> None:
 
 
 @mounted
-def test_unmounting_from_outside_runs_the_callers_end(fake_mount: Make, tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    fake = fake_mount("--keep", str(kept))
-    with fake.image.open("r+b", buffering=0) as disk:
-        disk.write(b"kept")
-    socket = paths.files_of_mount(fake.path).socket
-    assert socket.exists()
-    subprocess.run(mountpoints.unmount_argv(str(fake.path)), check=True)
-    assert fake.end() == ""
-    assert fake.process.returncode == 0
-    assert kept.read_bytes().startswith(b"kept")
-    assert not socket.exists()
-
-
-@mounted
-def test_sigterm_unmounts_and_runs_the_callers_end(fake_mount: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["SIGTERM", "unmounted from outside"])
+def test_every_end_runs_the_callers_end(fake_mount: Make, tmp_path: Path, way: str) -> None:
     kept = tmp_path / "kept"
     fake = fake_mount("--keep", str(kept), "--page-cache")
+    socket = paths.files_of_mount(fake.path).socket
+    assert socket.exists()
     with fake.image.open("r+b", buffering=0) as disk:
         disk.write(b"kept")
-    logged = fake.stop(signal.SIGTERM)
-    assert "SIGTERM: unmounting" in logged
-    assert "in use" not in logged
+    if way == "SIGTERM":
+        logged = fake.stop(signal.SIGTERM)
+        assert "SIGTERM: unmounting" in logged
+        assert "in use" not in logged
+    else:
+        subprocess.run(mountpoints.unmount_argv(str(fake.path)), check=True)
+        assert fake.end() == ""
     assert fake.process.returncode == 0
     assert kept.read_bytes().startswith(b"kept")
     assert mountpoints.find(fake.path) is None
+    assert not socket.exists()
 
 
 @mounted
@@ -315,30 +298,6 @@ def test_unmounting_a_mount_in_use_is_refused(fake_mount: Make) -> None:
     ):
         mountpoints.unmount(fake.path)
     assert fake.unmount() == ""
-
-
-@mounted
-@pytest.mark.loop
-def test_unmounting_under_a_loop_device_names_it(fake_mount: Make) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("losetup needs root")
-    fake = fake_mount()
-    done = subprocess.run(
-        ["losetup", "--find", "--show", str(fake.image)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"no loop device: {done.stderr.strip()}")
-    device = done.stdout.strip()
-    try:
-        expected = f"{device} is on {fake.image}; .*losetup -d {device}"
-        with pytest.raises(BusyError, match=expected):
-            mountpoints.unmount(fake.path)
-    finally:
-        subprocess.run(["losetup", "-d", device], check=True)
-    fake.unmount()
 
 
 def test_unmounting_what_is_not_ours(tmp_path: Path) -> None:

@@ -180,9 +180,7 @@ def test_a_growth_moves_the_least_and_only_to_new_members(shape: Shape) -> None:
 
 @settings(max_examples=40)
 @given(shapes())
-def test_under_the_turned_rule_each_kind_of_column_is_even_over_a_full_period(
-    shape: Shape,
-) -> None:
+def test_under_the_turned_rule_each_kind_of_column_is_even_over_a_full_period(shape: Shape) -> None:
     """Data, parity and the columns of each growth, whatever granules the growths have."""
     _, history, rules, rotate, _ = shape
     turned = [(1, 0) if rule is None else (rule[0], rule[1]) for rule in rules]

@@ -11,7 +11,6 @@ Longer runs: RAIDX_TEST_SCALE=10 multiplies operations and bytes of fsx and fio.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import sys
@@ -25,7 +24,6 @@ import pytest
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint as mountpoints
 from tests.mount.real_array import (
-    Completed,
     RealArray,
     run,
     take_down_loop,
@@ -35,7 +33,6 @@ from tests.support.command import RAIDX
 
 SHM = Path("/dev/shm")
 SHM_FREE_MIN_BYTES = 3 << 30
-SCALE = float(os.environ.get("RAIDX_TEST_SCALE", "1"))
 FSX_VERSION = "0.3.2"
 
 
@@ -79,18 +76,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def need() -> Callable[..., None]:
-    """Return a function that skips unless all the programs named are installed."""
-
-    def check(*programs: str) -> None:
-        for program in programs:
-            if shutil.which(program) is None:
-                pytest.skip(f"{program} is not installed")
-
-    return check
-
-
-@pytest.fixture(scope="session")
 def fsx() -> str:
     """Return the path of fsx; cargo builds it once into the virtual environment."""
     folder = Path(sys.prefix) / "fsx"
@@ -115,12 +100,6 @@ def fsx() -> str:
     return str(program)
 
 
-@pytest.fixture(scope="session")
-def scale() -> float:
-    """Return by what to multiply the work (environment variable RAIDX_TEST_SCALE)."""
-    return SCALE
-
-
 # ---- real files ----
 
 
@@ -132,15 +111,6 @@ def source_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     skipped = shutil.ignore_patterns("site-packages", "dist-packages", "__pycache__", "*.so", "*.a")
     shutil.copytree(library, tree / "python", ignore=skipped, symlinks=True)
     return tree
-
-
-def checksums(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file below *folder*, by its name there."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and not path.is_symlink() and "lost+found" not in path.parts:
-            found[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -199,33 +169,3 @@ def make_array(tmp_path: Path) -> Iterator[Callable[..., RealArray]]:
 def array(make_array: Callable[..., RealArray]) -> RealArray:
     """Return the folder of one array, yet to be created."""
     return make_array()
-
-
-@pytest.fixture
-def compare() -> Callable[[Path, Path], None]:
-    """Return a function that compares two folders by their files' checksums."""
-
-    def equal(expected: Path, found: Path) -> None:
-        before, after = checksums(expected), checksums(found)
-        assert len(before) > 0
-        assert after == before
-
-    return equal
-
-
-@pytest.fixture(name="checksums")
-def checksums_of() -> Callable[[Path], dict[str, str]]:
-    """Return `checksums`."""
-    return checksums
-
-
-@pytest.fixture
-def command() -> Callable[..., Completed]:
-    """Return `run`."""
-    return run
-
-
-@pytest.fixture
-def raidx_program() -> str:
-    """Return the path of the `raidx` command."""
-    return RAIDX

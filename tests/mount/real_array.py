@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from raidx_fuse.daemon import control_client
 from raidx_fuse.errors import RaidxError
@@ -20,6 +24,7 @@ from tests.support.forks import Done, forked
 
 NAME = f"test{os.getpid()}"
 COMMAND_S = 120
+SCALE = float(os.environ.get("RAIDX_TEST_SCALE", "1"))  # multiplies the work
 CAP_SYS_RESOURCE = 24
 FIO_JOBS = 8  # of one that is stopped and started again
 os.environ["PATH"] += ":/usr/sbin:/sbin"
@@ -36,6 +41,29 @@ def run(*command: str | Path, timeout_s: float = COMMAND_S, check: bool = True) 
             f"{' '.join(words)}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
         )
     return done
+
+
+def need(*programs: str) -> None:
+    """Skip the test unless all *programs* are installed."""
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file below *folder*, by its name there."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink() and "lost+found" not in path.parts:
+            found[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def compare(expected: Path, found: Path) -> None:
+    """Compare two folders by the checksums of their files."""
+    before = checksums(expected)
+    assert before
+    assert checksums(found) == before
 
 
 # ---- an array ----
@@ -324,6 +352,53 @@ class RestartedFio:
         jobs = json.loads(text[text.index("{") :])["jobs"]
         assert [job["error"] for job in jobs] == [0] * FIO_JOBS
         return sum(job["read"]["io_bytes"] for job in jobs)
+
+
+class FioLoad:
+    """fio writing and verifying files in *where*, one run after the other, until it is stopped."""
+
+    WORDS = (
+        *("--ioengine=libaio", "--direct=1", "--iodepth=8", "--rw=randwrite", "--bsrange=4k-256k"),
+        *("--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--rate=6m"),
+        "--output-format=json",
+    )
+
+    def __init__(self, folder: Path, where: Path, size_bytes: int) -> None:
+        self.runs = 0
+        self.problems: list[BaseException] = []
+        self._folder, self._where = folder, where
+        self._size_bytes = size_bytes
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+
+    def _run(self, number: int, *words: str) -> dict[str, Any]:
+        words = (f"--name=load{number % 3}", f"--randseed={number}", *words)
+        words = (f"--directory={self._where}", f"--size={self._size_bytes}", *words)
+        done = run("env", "-C", self._folder, "fio", *self.WORDS, *words)
+        (found,) = json.loads(done.stdout[done.stdout.index("{") :])["jobs"]
+        assert not found["error"]
+        return dict(found)
+
+    def _work(self) -> None:
+        try:
+            while not self._stop.is_set():
+                found = self._run(self.runs)
+                assert found["read"]["io_bytes"] >= found["write"]["io_bytes"] > 0
+                self.runs += 1
+        except BaseException as error:
+            self.problems.append(error)
+
+    def stop(self) -> None:
+        """Let the last run end; it must have found every block as it was written."""
+        self._stop.set()
+        self._thread.join()
+        assert not self.problems, self.problems
+        assert self.runs
+
+    def verify(self) -> None:
+        """Read again what the last run has written."""
+        assert self._run(self.runs - 1, "--verify_only=1")["read"]["io_bytes"] > 0
 
 
 def grows_ext4_online() -> bool:

@@ -9,12 +9,10 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.mount.real_array import Completed, RealArray
+from tests.mount.real_array import RealArray, run
 
 pytestmark = [pytest.mark.mount]
 
@@ -43,22 +41,6 @@ def test_a_member_of_a_running_array_tells_of_the_array(raid5: RealArray) -> Non
     raid5.raidx("status", "--check", raid5.members[2])
 
 
-def test_a_killed_array_is_unclean_until_it_is_mounted_again(raid5: RealArray) -> None:
-    raid5.send(signal.SIGKILL)
-    told = raid5.raidx("status", status=1)
-    assert f"raidx: {raid5.mnt}: the daemon of {raid5.mnt} is gone" in told.stderr
-    raid5.clear()
-    rest = raid5.ask("status", *raid5.members)
-    assert (rest["state"], rest["clean"], rest["redundancy_left"]) == ("unclean", False, 1)
-    assert "was not unmounted" in rest["warnings"][-1]
-    raid5.raidx("status", "--check", *raid5.members, status=1)
-    raid5.mount()
-    raid5.wait_jobs()
-    raid5.unmount()
-    assert raid5.ask("status", *raid5.members)["state"] == "clean"
-    raid5.raidx("status", "--check", *raid5.members)
-
-
 @pytest.mark.parametrize("how", ["failed", "left at home"])
 def test_a_member_found_stale_takes_its_role_again(raid5: RealArray, how: str) -> None:
     if how == "failed":
@@ -79,9 +61,7 @@ def test_a_member_found_stale_takes_its_role_again(raid5: RealArray, how: str) -
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
-def test_allow_other_lets_others_open_the_image(
-    make_array: Callable[..., RealArray], command: Callable[..., Completed]
-) -> None:
+def test_allow_other_lets_others_open_the_image(make_array: Callable[..., RealArray]) -> None:
     array = make_array()
     pwd.getpwnam("nobody")
     for folder in (array.folder.parent, array.folder):
@@ -91,7 +71,7 @@ def test_allow_other_lets_others_open_the_image(
 
     def refused(*words: str, options: Sequence[str] = ()) -> bool:
         array.mount(*options)
-        done = command(*as_nobody, *words, check=False)
+        done = run(*as_nobody, *words, check=False)
         array.unmount()
         return done.returncode != 0
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from raidx_fuse.client import Client, RaidxError, TimedOutError
 from raidx_fuse.errors import Reason
+from tests.mount.real_array import RealArray
 from tests.support.reasons import because
-
-if TYPE_CHECKING:
-    from tests.mount.real_array import RealArray
 
 pytestmark = [pytest.mark.mount]
 

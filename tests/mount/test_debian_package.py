@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.mount.real_array import run
+from tests.mount.real_array import need, run
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("package_root.sh")
@@ -33,7 +32,7 @@ def why_not(folder: Path) -> str | None:
     return f"no overlay here: {tried.stderr.strip()}" if tried.returncode else None
 
 
-def test_a_day_with_only_the_package(tmp_path: Path, need: Callable[..., None]) -> None:
+def test_a_day_with_only_the_package(tmp_path: Path) -> None:
     need("dpkg", "dpkg-deb", "unshare", "chroot", "mkfs.ext4", "losetup")
     (tmp_path / "try").mkdir()
     if (reason := why_not(tmp_path / "try")) is not None:

@@ -10,14 +10,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.mount.real_array import run
-
-if TYPE_CHECKING:
-    from tests.mount.real_array import LoopFileSystem, RealArray
+from tests.mount.real_array import LoopFileSystem, RealArray, run
 
 pytestmark = [pytest.mark.mount]
 MIB = 1 << 20

@@ -12,14 +12,12 @@ import random
 import signal
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.mount import aio
-
-if TYPE_CHECKING:
-    from tests.mount.real_array import RealArray
+from tests.mount.real_array import RealArray
 
 pytestmark = [pytest.mark.mount]
 

@@ -13,12 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.mount.real_array import RealArray
+from tests.mount.real_array import SCALE, RealArray, checksums, need
 
 pytestmark = [pytest.mark.mount]
 
@@ -31,7 +30,6 @@ FILE_MIB = 16  # written before each growth, so that it moves several windows
 GROWTHS = ((1, 5), (2, 7), (1, 8))  # members added, members then
 PARITY = 3
 WAIT_S = 60.0
-SCALE = float(os.environ.get("RAIDX_TEST_SCALE", "1"))
 
 
 def grow_of(array: RealArray) -> dict[str, Any]:
@@ -56,11 +54,10 @@ def await_share(array: RealArray, share: float) -> None:
 class Growing:
     """ext4 on *array* with *files* whose checksums are known, and a file that fio writes."""
 
-    def __init__(self, array: RealArray, checksums: Callable[[Path], dict[str, str]]) -> None:
+    def __init__(self, array: RealArray) -> None:
         self.array = array
         self.disk = array.file_system()
         self.disk.make("-m", "0")
-        self.checksums = checksums
         self.sums: dict[str, str] = {}
         size_bytes = int(FIO_MIB * SCALE) * MIB
         self._write(self.disk.where / "fio.bin", size_bytes)
@@ -83,12 +80,12 @@ class Growing:
         """Write one file more."""
         self.files.mkdir(exist_ok=True)
         self._write(self.files / f"{len(self.sums)}.bin", int(FILE_MIB * SCALE) * MIB)
-        self.sums = self.checksums(self.files)
+        self.sums = checksums(self.files)
 
     def check(self) -> None:
         """Compare all files, read from the array and not from memory."""
         self.disk.again()
-        assert self.checksums(self.files) == self.sums
+        assert checksums(self.files) == self.sums
 
     # -- fio --
 
@@ -216,16 +213,11 @@ def cases() -> list[Any]:
 @pytest.mark.loop
 @pytest.mark.parametrize(("layout", "way", "troubles"), cases())
 def test_ext4_under_fio_grows_from_four_members_to_eight(
-    array: RealArray,
-    need: Callable[..., None],
-    checksums: Callable[[Path], dict[str, str]],
-    layout: str,
-    way: str,
-    troubles: tuple[str, ...],
+    array: RealArray, layout: str, way: str, troubles: tuple[str, ...]
 ) -> None:
     need("fio", "mkfs.ext4", "e2fsck", "resize2fs", "losetup")
     array.create(layout, 4, f"{int(MEMBER_MIB * SCALE)}MiB").mount()
-    growing = Growing(array, checksums)
+    growing = Growing(array)
     for (added, width), trouble in zip(GROWTHS, troubles, strict=True):
         growing.add_file()
         size = array.image.stat().st_size
@@ -263,12 +255,10 @@ def test_ext4_under_fio_grows_from_four_members_to_eight(
 
 
 @pytest.mark.loop
-def test_ext4_under_fio_on_raid5_gains_three_members_and_two_of_all_leave(
-    array: RealArray, need: Callable[..., None], checksums: Callable[[Path], dict[str, str]]
-) -> None:
+def test_ext4_under_fio_on_raid5_gains_three_members_and_two_of_all_leave(array: RealArray) -> None:
     need("fio", "mkfs.ext4", "e2fsck", "resize2fs", "losetup")
     array.create("raid5", 4, MEMBER_BYTES, "--chunk", "16KiB", "--image-size", "96MiB").mount()
-    growing = Growing(array, checksums)
+    growing = Growing(array)
     growing.add_file()
     with growing.under_fio(kill=True):
         growing.begin(1, 5)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.mount.real_array import RealArray
 from tests.mount.test_growth import MEMBER_BYTES, WAIT_S, await_share, grow_of
-
-if TYPE_CHECKING:
-    from tests.mount.real_array import RealArray
 
 
 @pytest.mark.parametrize("way", ["piggyback", "surrogate"])

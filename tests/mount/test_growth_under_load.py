@@ -10,18 +10,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.mount import aio
-from tests.mount.real_array import grows_ext4_online
-
-if TYPE_CHECKING:
-    from tests.mount.real_array import Completed, RealArray
+from tests.mount.real_array import RealArray, grows_ext4_online, need, run
 
 pytestmark = [
     pytest.mark.mount,
@@ -96,12 +92,7 @@ class Open:
     ids=["raid4", "raidx-parity", "raid5 restriped"],
 )
 def test_image_and_loop_devices_have_the_new_end_at_once(
-    array: RealArray,
-    command: Callable[..., Completed],
-    need: Callable[..., None],
-    layout: str,
-    steps: int,
-    options: list[str],
+    array: RealArray, layout: str, steps: int, options: list[str]
 ) -> None:
     need("fio", "losetup")
     array.create(layout, 3, "24MiB", "--chunk", "16KiB").mount()
@@ -118,7 +109,7 @@ def test_image_and_loop_devices_have_the_new_end_at_once(
                 assert size > old
                 assert users[0].read(old) == bytes(PIECE_BYTES)
                 for device in loops:
-                    command("losetup", "-c", device)
+                    run("losetup", "-c", device)
                 for user in users:
                     for offset in (old, size - PIECE_BYTES):
                         assert user.read(offset) == bytes(PIECE_BYTES)
@@ -152,19 +143,14 @@ def test_image_and_loop_devices_have_the_new_end_at_once(
     ],
 )
 def test_a_file_system_is_grown_under_load(
-    array: RealArray,
-    command: Callable[..., Completed],
-    need: Callable[..., None],
-    make: tuple[str, ...],
-    grow: tuple[str, ...],
-    check: tuple[str, ...],
+    array: RealArray, make: tuple[str, ...], grow: tuple[str, ...], check: tuple[str, ...]
 ) -> None:
     need("fio", "losetup", make[0], grow[0], check[0])
     if grow[0] == "resize2fs" and not grows_ext4_online():
         pytest.skip("a mounted ext4 is enlarged with CAP_SYS_RESOURCE only")
     array.create("raid0", 4, "96MiB").mount()
     device = array.loop(direct_io=True)
-    command(*make, device)
+    run(*make, device)
     where = array.mount_loop(device)
     load = where / "load"
     load.write_bytes(bytes(LOAD_BYTES))
@@ -174,21 +160,21 @@ def test_a_file_system_is_grown_under_load(
         array.raidx("add-disk", "ARRAY", new, "--create", "--wait")
         array.members.append(new)
         before = os.statvfs(where)
-        command("losetup", "-c", device)
-        command(*({"DEVICE": device, "WHERE": where}.get(word, word) for word in grow))
+        run("losetup", "-c", device)
+        run(*({"DEVICE": device, "WHERE": where}.get(word, word) for word in grow))
         assert os.statvfs(where).f_blocks > before.f_blocks
         with (where / "more").open("wb") as file:  # than there was room for
             size = before.f_bavail * before.f_frsize + 16 * MIB
             os.posix_fallocate(file.fileno(), 0, size)
             os.pwrite(file.fileno(), content, size - len(content))
             os.fsync(file.fileno())
-    command("umount", where)
-    checked = command(*check, device, check=False)
+    run("umount", where)
+    checked = run(*check, device, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     array.mount_loop(device)
     with (where / "more").open("rb") as file:
         file.seek(-len(content), os.SEEK_END)
         assert file.read() == content
-    command("umount", where)
+    run("umount", where)
     array.detach(device)
     array.unmount()

@@ -16,15 +16,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.mount.real_array import RealArray
+from tests.mount.real_array import RealArray, need
 
 pytestmark = [pytest.mark.mount]
 
@@ -34,7 +33,6 @@ KILLS = 6  # of each test
 FIO_BYTES = 48 * MIB  # from the start of the image; more than fio gets to write in a round
 OWN_BYTES = 2 * MIB  # for each writer of our own, behind fio's
 WRITERS = 2
-LOGGING_MODES = pytest.mark.parametrize("mode", ["partial", "full"])
 
 
 class Killer:
@@ -134,12 +132,8 @@ class Writer(threading.Thread):
         return following
 
 
-@LOGGING_MODES
-def test_killed_under_fio_and_overlapping_writes(
-    array: RealArray,
-    need: Callable[..., None],
-    mode: str,
-) -> None:
+@pytest.mark.parametrize("mode", ["partial", "full"])
+def test_killed_under_fio_and_overlapping_writes(array: RealArray, mode: str) -> None:
     need("fio")
     array.create("raid5", 4, "32MiB").mount()
     array.raidx("set", "ARRAY", f"journal={mode}")
@@ -232,15 +226,9 @@ class Database:
 
 
 @pytest.mark.loop
-@LOGGING_MODES
 # Not with DELETE: SQLite syncs the directory only if told EXTRA, so a crash may take a commit back.
-@pytest.mark.parametrize("style", ["TRUNCATE", "WAL"])
-def test_killed_under_a_database(
-    array: RealArray,
-    need: Callable[..., None],
-    mode: str,
-    style: str,
-) -> None:
+@pytest.mark.parametrize(("mode", "style"), [("partial", "TRUNCATE"), ("full", "WAL")])
+def test_killed_under_a_database(array: RealArray, mode: str, style: str) -> None:
     need("mkfs.ext4", "e2fsck")
     array.create("raid5", 4, "32MiB").mount()
     array.raidx("set", "ARRAY", f"journal={mode}")

@@ -6,15 +6,11 @@ The write hole with and without the log is tested by the lab sheet (tests/docs/t
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 
 from raidx_fuse.daemon import control_client
-from tests.mount.real_array import NAME
-
-if TYPE_CHECKING:
-    from tests.mount.real_array import RealArray
+from tests.mount.real_array import NAME, RealArray
 
 pytestmark = [pytest.mark.mount]
 CHUNK_BYTES = 64 << 10
@@ -29,14 +25,6 @@ def filled(array: RealArray, journal: str) -> RealArray:
     with array.image.open("r+b", buffering=0) as image:
         image.write(TEXT)
     return array
-
-
-def test_an_ordinary_mount_refuses_to_be_broken(array: RealArray) -> None:
-    array.create("raid5", 3, "16MiB")
-    array.mount()
-    assert "raidx mount --lab" in array.refused("inject", "ARRAY", "0", "vanish", status=2)
-    assert "raidx mount --lab" in array.refused("crash", "ARRAY", status=2)
-    assert array.status()["state"] == "clean"
 
 
 def test_a_mount_that_a_cut_forbids_is_refused_in_one_line(array: RealArray) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.mount.real_array import RealArray
+from tests.mount.real_array import RealArray
 
 pytestmark = [pytest.mark.mount]
 
@@ -53,19 +51,6 @@ def test_status_and_its_exit_statuses(
     assert "[4/3] [U_UU]" in brief
 
 
-def test_errors_that_no_code_corrects_are_told(array: RealArray) -> None:
-    array.create("raid0", 2, "16MiB").mount()
-    content = os.urandom(WRITTEN_BYTES)
-    with array.image.open("r+b", buffering=0) as image:
-        image.write(content)
-        os.truncate(array.members[1], 1 << 20)  # most of the disk is gone
-        with pytest.raises(OSError, match="error"):
-            os.pread(image.fileno(), CHUNK_BYTES, 21 * CHUNK_BYTES)
-        kept = os.pread(image.fileno(), CHUNK_BYTES, 20 * CHUNK_BYTES)
-    assert kept == content[20 * CHUNK_BYTES : 21 * CHUNK_BYTES]  # on the other member
-    assert array.status()["members"][1]["errors"] > 0
-
-
 def test_the_cache_answers_and_is_counted_in_writes(raid5: RealArray) -> None:
     raid5.raidx("set", "ARRAY", "cache.size=4MiB")
     with raid5.image.open("r+b", buffering=0) as image:
@@ -89,35 +74,3 @@ def test_the_cache_answers_and_is_counted_in_writes(raid5: RealArray) -> None:
     with raid5.image.open("rb", buffering=0) as image:
         assert os.pread(image.fileno(), 65536, 0) == b"\2" * 4096 + content[4096:]
     raid5.scrub()
-
-
-def test_scrub_finds_repairs_and_reports(raid5: RealArray) -> None:
-    assert raid5.scrub()["total"] > 0
-    raid5.unmount()
-    offset = raid5.ask("examine", raid5.members[2])["members"][0]["regions"]["data"][0]
-    with raid5.members[2].open("r+b") as member:
-        member.seek(offset + 5 * CHUNK_BYTES + 100)
-        member.write(b"rot!" * 5)
-    found = raid5.ask("check", *raid5.members, status=1)
-    assert not found["ok"]
-    assert found["problems"][0]["stripe"] == 5
-    raid5.mount()
-    job = raid5.ask("scrub", "ARRAY", "--check", "--wait", status=3)
-    assert (job["mismatches"], job["uncorrected"]) == (1, 1)
-    assert job["findings"][0]["stripe"] == 5
-    job = raid5.ask("scrub", "ARRAY", "--repair", "--wait")
-    assert (job["repaired"], job["uncorrected"]) == (1, 0)
-    raid5.scrub()
-    raid5.unmount()
-    assert raid5.ask("check", *raid5.members)["ok"]
-
-
-def test_signature_is_not_overwritten(raid5: RealArray) -> None:
-    taken = raid5.folder / "taken.img"
-    content = bytearray(64 << 20)
-    content[1080:1082] = b"\x53\xef"  # ext4's magic
-    taken.write_bytes(content)
-    line = raid5.refused("replace-disk", "ARRAY", "1", taken)
-    assert "--overwrite-signature" in line
-    assert taken.read_bytes() == content
-    assert raid5.status()["state"] == "clean"

@@ -13,14 +13,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.mount.real_array import run
-
-if TYPE_CHECKING:
-    from tests.mount.real_array import LoopFileSystem, RealArray
+from tests.mount.real_array import LoopFileSystem, RealArray, need, run
 
 pytestmark = [pytest.mark.mount, pytest.mark.loop]
 
@@ -139,7 +136,7 @@ class Pool:
 
 
 @pytest.fixture
-def pool(array: RealArray, need: Callable[..., None]) -> Pool:
+def pool(array: RealArray) -> Pool:
     """Return a pool with two volumes in use."""
     need("fio", "mkfs.ext4", "e2fsck")
     return Pool(array)

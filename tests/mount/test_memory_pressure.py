@@ -15,12 +15,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.mount.real_array import Completed, RealArray
+from tests.mount.real_array import RealArray, need, run
 
 pytestmark = [pytest.mark.mount, pytest.mark.loop]
 
@@ -92,11 +90,7 @@ def cgroup() -> Iterator[Cgroup]:
 
 @pytest.mark.parametrize("direct_io", [True, False], ids=["direct", "cached"])
 def test_writeback_under_a_memory_limit_comes_to_an_end(
-    make_array: Callable[..., RealArray],
-    command: Callable[..., Completed],
-    need: Callable[..., None],
-    cgroup: Cgroup,
-    direct_io: bool,
+    make_array: Callable[..., RealArray], cgroup: Cgroup, direct_io: bool
 ) -> None:
     need("mkfs.ext4", "e2fsck")
     array = make_array(on_disk=True).create("raid5", 3, "128MiB")
@@ -106,7 +100,7 @@ def test_writeback_under_a_memory_limit_comes_to_an_end(
         limit_bytes += DAEMON_BYTES
         cgroup.add(array.daemon_pid())
     device = array.loop(direct_io=direct_io)
-    command("mkfs.ext4", "-q", device)
+    run("mkfs.ext4", "-q", device)
     where = array.mount_loop(device)
     try:
         cgroup.limit(limit_bytes)
@@ -116,14 +110,14 @@ def test_writeback_under_a_memory_limit_comes_to_an_end(
     words = ["sh", "-c", join, "sh", cgroup.path, sys.executable, "-c", WRITER]
     written = where / "large"
     try:
-        done = command(*words, written, str(FILE_BYTES), timeout_s=TIME_LIMIT_S)
+        done = run(*words, written, str(FILE_BYTES), timeout_s=TIME_LIMIT_S)
     except subprocess.TimeoutExpired:
         pytest.fail(f"{FILE_BYTES >> 20} MiB are not written after {TIME_LIMIT_S} s: a deadlock?")
-    command("umount", where)
-    assert command("e2fsck", "-fn", device, check=False).returncode == 0
+    run("umount", where)
+    assert run("e2fsck", "-fn", device, check=False).returncode == 0
     where = array.mount_loop(device)
-    assert command("sha256sum", written).stdout.split()[0] == done.stdout.strip()
-    command("umount", where)
+    assert run("sha256sum", written).stdout.split()[0] == done.stdout.strip()
+    run("umount", where)
     array.detach(device)
     array.scrub()
     array.unmount()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,10 +10,8 @@ from raidx_fuse.members.nbd.links import Call
 from raidx_fuse.members.nbd.pipe import dial
 from raidx_fuse.members.nbd.protocol.wire import Command
 from raidx_fuse.members.nbd.uri import parse_uri
+from tests.mount.real_array import RealArray
 from tests.support.nbd_server import ask, read, write
-
-if TYPE_CHECKING:
-    from tests.mount.real_array import RealArray
 
 pytestmark = [pytest.mark.mount]
 MIB = 1 << 20

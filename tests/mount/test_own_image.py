@@ -10,12 +10,10 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.mount.real_array import RealArray
+from tests.mount.real_array import RealArray, run
 
 pytestmark = [pytest.mark.mount]
 
@@ -53,10 +51,10 @@ def refuse(array: RealArray, path: str | Path, words: tuple[str, ...] = WAYS_IN[
     return line
 
 
-@pytest.mark.parametrize("words", WAYS_IN, ids=" ".join)
-def test_the_image_is_no_member_of_itself(raid5: RealArray, words: tuple[str, ...]) -> None:
-    refuse(raid5, raid5.image, words)
-    refuse(raid5, raid5.mnt / "new", words)
+def test_the_image_is_no_member_of_itself(raid5: RealArray) -> None:
+    for words in WAYS_IN:
+        refuse(raid5, raid5.image, words)
+        refuse(raid5, raid5.mnt / "new", words)
 
 
 def test_by_a_symbolic_link_and_a_file_that_is_yet_to_be_made(raid5: RealArray) -> None:
@@ -73,19 +71,19 @@ def _need_root() -> None:
         pytest.skip("mounting and loop devices need root")
 
 
-def test_by_a_bind_mount(raid5: RealArray, command: Callable[..., object]) -> None:
+def test_by_a_bind_mount(raid5: RealArray) -> None:
     _need_root()
     other, folder = raid5.folder / "other", raid5.folder / "folder"
     other.touch()
     folder.mkdir()
     try:
-        command("mount", "--bind", raid5.image, other)
-        command("mount", "--bind", raid5.mnt, folder)
+        run("mount", "--bind", raid5.image, other)
+        run("mount", "--bind", raid5.mnt, folder)
         refuse(raid5, other)
         refuse(raid5, folder / raid5.image.name)
     finally:
-        command("umount", "-l", other, check=False)
-        command("umount", "-l", folder, check=False)
+        run("umount", "-l", other, check=False)
+        run("umount", "-l", folder, check=False)
 
 
 @pytest.fixture
@@ -105,9 +103,9 @@ def test_by_a_loop_device(raid5: RealArray, loop: str) -> None:
 
 @pytest.mark.loop
 def test_by_a_file_system_on_a_loop_device_and_loop_devices_on_that(
-    raid5: RealArray, loop: str, command: Callable[..., object]
+    raid5: RealArray, loop: str
 ) -> None:
-    command("mkfs.ext4", "-q", loop)
+    run("mkfs.ext4", "-q", loop)
     where = raid5.mount_loop(loop)
     second = ""
     try:
@@ -118,13 +116,12 @@ def test_by_a_file_system_on_a_loop_device_and_loop_devices_on_that(
         assert f"(through {loop})" in refuse_file(
             raid5, where / "new", ("replace-disk", "ARRAY", "0", "--create")
         )
-        done = command("losetup", "--find", "--show", member)
-        second = done.stdout.strip()  # type: ignore[attr-defined]
+        second = run("losetup", "--find", "--show", member).stdout.strip()
         assert f"(through {second}, {loop})" in refuse_file(raid5, second)
     finally:
         if second:
-            command("losetup", "-d", second)
-        command("umount", where)
+            run("losetup", "-d", second)
+        run("umount", where)
 
 
 def refuse_file(array: RealArray, path: str | Path, words: tuple[str, ...] = WAYS_IN[0]) -> str:

@@ -10,12 +10,11 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.mount.real_array import RealArray
+from tests.mount.real_array import RealArray
+from tests.support.command import RAIDX
 
 pytestmark = [pytest.mark.mount]
 
@@ -28,9 +27,9 @@ AGREE = 0.15
 TRIES = 3
 
 
-def test_a_load_verifies_itself_while_a_disk_fails(array: RealArray, raidx_program: str) -> None:
+def test_a_load_verifies_itself_while_a_disk_fails(array: RealArray) -> None:
     array.create("raid5", 4, "64MiB").mount()
-    words = [raidx_program, "replay", "financial1", str(array.mnt), "--verify", "--json"]
+    words = [RAIDX, "replay", "financial1", str(array.mnt), "--verify", "--json"]
     replaying = subprocess.Popen(
         [*words, "--rate=400", "--requests=1200"],
         stdout=subprocess.PIPE,

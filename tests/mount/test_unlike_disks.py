@@ -5,27 +5,19 @@ ext4 on a loop device over raidx-parity on five members of five sizes. Longer by
 
 from __future__ import annotations
 
-import json
 import shutil
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.mount.real_array import Completed, RealArray
+from tests.mount.real_array import SCALE, FioLoad, RealArray, compare, need, run
 
 pytestmark = [pytest.mark.mount]
 
 MIB = 1 << 20
 SIZES_MIB = (48, 20, 32, 40, 28)
 FIO_BYTES = 4 * MIB
-FIO = (
-    *("--ioengine=libaio", "--direct=1", "--iodepth=8", "--rw=randwrite", "--bsrange=4k-256k"),
-    *("--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--rate=6m", "--output-format=json"),
-)
 
 
 def unlike(array: RealArray, *options: str) -> None:
@@ -35,42 +27,6 @@ def unlike(array: RealArray, *options: str) -> None:
     words = ["--layout", "raidx-parity", "--size", "1MiB", "--name", array.image.name]
     array.raidx("create", *words, *options, *specs)
     array.mount()
-
-
-class Load:
-    """fio writing and verifying files in *where*, one run after the other, until it is stopped."""
-
-    def __init__(
-        self, command: Callable[..., Completed], folder: Path, where: Path, size_bytes: int
-    ) -> None:
-        self.runs = 0
-        self.problems: list[BaseException] = []
-        self._command, self._folder, self._where = command, folder, where
-        self._size_bytes = size_bytes
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work)
-        self._thread.start()
-
-    def _work(self) -> None:
-        try:
-            while not self._stop.is_set():
-                name = f"--name=load{self.runs % 3}"
-                words = [f"--directory={self._where}", f"--size={self._size_bytes}", name]
-                seed = f"--randseed={self.runs}"
-                done = self._command("env", "-C", self._folder, "fio", *FIO, *words, seed)
-                found = json.loads(done.stdout[done.stdout.index("{") :])["jobs"]
-                assert [job["error"] for job in found] == [0]
-                assert found[0]["read"]["io_bytes"] >= found[0]["write"]["io_bytes"] > 0
-                self.runs += 1
-        except BaseException as error:
-            self.problems.append(error)
-
-    def stop(self) -> None:
-        """Let the last run end; it must have found every block as it was written."""
-        self._stop.set()
-        self._thread.join()
-        assert not self.problems, self.problems
-        assert self.runs
 
 
 def ended(array: RealArray, kind: str) -> dict[str, Any]:
@@ -88,12 +44,7 @@ def roles(array: RealArray) -> dict[int, str]:
 
 @pytest.mark.loop
 def test_ext4_lives_through_a_loss_two_new_disks_and_a_farewell(
-    array: RealArray,
-    source_tree: Path,
-    command: Callable[..., Completed],
-    need: Callable[..., None],
-    compare: Callable[[Path, Path], None],
-    scale: float,
+    array: RealArray, source_tree: Path
 ) -> None:
     need("mkfs.ext4", "losetup", "fio")
     unlike(array, "--image-size", "56MiB")
@@ -104,7 +55,7 @@ def test_ext4_lives_through_a_loss_two_new_disks_and_a_farewell(
     shutil.copytree(tree / "email", where / "before")
     array.call("set", key="restore.after", value="0")
     array.call("set", key="speed_min", value="64MiB")
-    load = Load(command, array.folder, where, int(FIO_BYTES * max(1.0, scale)))
+    load = FioLoad(array.folder, where, int(FIO_BYTES * max(1.0, SCALE)))
     try:
         # A member goes, and nobody comes: the others take over what it held.
         array.call("fail-disk", member="2")
@@ -134,7 +85,7 @@ def test_ext4_lives_through_a_loss_two_new_disks_and_a_farewell(
         load.stop()
     compare(tree / "email", where / "before")
     compare(tree / "json", where / "after")
-    command("umount", where)
+    run("umount", where)
     system.check()
     array.detach(system.device)
     array.scrub()

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.mount.real_array import RealArray
 from tests.support.browser import Browser, browser, why_no_browser
 from tests.support.page import page, show_stripes
-
-if TYPE_CHECKING:
-    from tests.mount.real_array import RealArray
 
 pytestmark = [
     pytest.mark.mount,

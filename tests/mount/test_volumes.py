@@ -11,14 +11,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.mount.real_array import run
-
-if TYPE_CHECKING:
-    from tests.mount.real_array import RealArray
+from tests.mount.real_array import RealArray
 
 pytestmark = [pytest.mark.mount]
 MIB = 1 << 20
@@ -246,20 +242,3 @@ def test_a_volume_moves_under_its_users_and_a_kill(make_array: Callable[..., Rea
     pool.unmount()
     pool.raidx("mount", *members[2:], pool.mnt)
     writer.check()
-
-
-@pytest.mark.loop
-def test_a_volume_under_a_loop_device_names_it(array: RealArray) -> None:
-    array.create("raid5", 3, "24MiB", "--no-volume")
-    array.mount()
-    array.raidx("volume", "create", "ARRAY", "other", "--size", "4MiB")
-    array.raidx("volume", "create", "ARRAY", array.image.name, "--size", "16MiB")
-    device = array.loop(direct_io=True)
-    run("mkfs.ext4", "-q", device)
-    line = array.refused("volume", "delete", "ARRAY", array.image.name, "--lose-data")
-    said = f"volume {array.image.name} is in use by {device}; detach it: losetup -d {device}"
-    assert line == f"raidx: {said}"
-    run("e2fsck", "-fn", device)
-    array.detach(device)
-    array.raidx("volume", "delete", "ARRAY", array.image.name, "--lose-data")
-    assert names(array) == ["other"]

@@ -110,17 +110,6 @@ def test_qemu_io_finds_what_it_wrote_around_discards(served: str) -> None:
     assert "failed" not in told
 
 
-def test_fio_verifies_what_it_wrote(served: str, tmp_path: Path) -> None:
-    engines = run("fio", "--enghelp")
-    if "\tnbd" not in engines:
-        pytest.skip("this fio has no nbd engine")
-    run(
-        *("fio", "--name=v", "--ioengine=nbd", f"--uri={served}", "--rw=randrw", "--bs=4k"),
-        *("--iodepth=16", "--size=8M", "--verify=crc32c", "--randseed=3"),
-        cwd=tmp_path,
-    )
-
-
 def test_nbdsh_zeroes_fast_or_not_at_all(served: str) -> None:
     script = """
 import errno, nbd

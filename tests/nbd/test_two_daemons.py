@@ -45,7 +45,10 @@ def test_a_daemon_that_was_taken_over_writes_nothing_more(tmp_path: Path) -> Non
             pid = connection.daemon_pid
         refused = raidx(tmp_path, f"serve {members} --nbd unix:second")
         assert refused.status
-        assert f"in use by process {pid} on {os.uname().nodename}" in refused.stderr
+        holder = f"process {pid} on {os.uname().nodename}"
+        assert f"in use by {holder}" in refused.stderr
+        (examined,) = json.loads(checked(tmp_path, f"examine {uris[0]} --json"))["members"]
+        assert examined["held_by"] == holder
         os.kill(pid, signal.SIGSTOP)
         try:
             checked(tmp_path, f"serve {members} --nbd unix:second")  # after STALE_S

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import trio
@@ -13,10 +13,7 @@ from raidx_fuse.daemon.commands.lab import FAULTS
 from raidx_fuse.view.access import HEADERS
 from raidx_fuse.view.app import INJECTED
 from raidx_fuse.view.feed import STRIPES_MAX
-from tests.view.conftest import TOKEN
-
-if TYPE_CHECKING:
-    from tests.view.conftest import Site
+from tests.view.conftest import TOKEN, Site
 
 READ = ("/", "/view.js", "/view.css", "/icon.svg", "/picture", "/plan", "/compare", "/me")
 

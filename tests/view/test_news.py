@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import trio
@@ -12,10 +12,8 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.view.feed import LOOK_S, PACE_S
 from tests.support import documents
 from tests.support.documents import stats
+from tests.view.conftest import Site
 from tests.view.test_app import messages
-
-if TYPE_CHECKING:
-    from tests.view.conftest import Site
 
 
 async def test_news_reach_a_reader_and_a_dead_daemon_says_so_and_recovers(site: Site) -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import trio
 
 from raidx_fuse.view.feed import QUEUE_MAX, READERS_MAX
 from raidx_fuse.view.server import Limits
-
-if TYPE_CHECKING:
-    from tests.view.conftest import Site, Stream
+from tests.view.conftest import Site, Stream
 
 POST = b"POST /do HTTP/1.1\r\nHost: localhost\r\n"
 GET = b"GET /me HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -6,21 +6,19 @@ import asyncio
 import queue
 import signal
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from rich.text import Text
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from raidx_fuse.answers import Watched
 from raidx_fuse.cli.screen import app
 from raidx_fuse.cli.screen.app import Dialog, FrameView, WatchApp
 from raidx_fuse.cli.screen.frame import Feed, Frame
 from raidx_fuse.daemon.control_client import ControlError
 from tests.support.documents import chunk_map, job, stats, status
-
-if TYPE_CHECKING:
-    from raidx_fuse.answers import Watched
 
 WAIT_S = 60.0
 ENDED = ControlError("the daemon of /mnt is gone", action="clear the mount point")

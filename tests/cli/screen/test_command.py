@@ -6,7 +6,7 @@ import io
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -17,10 +17,8 @@ from raidx_fuse.cli.screen.frame import Feed
 from raidx_fuse.daemon import control_client
 from raidx_fuse.daemon.control_client import DaemonEndedError
 from raidx_fuse.errors import UsageError
+from tests.cli.conftest import Daemon
 from tests.support.documents import chunk_map, member, stats, status
-
-if TYPE_CHECKING:
-    from tests.cli.conftest import Daemon
 
 
 def scripted(daemon: Daemon) -> dict[str, Any]:

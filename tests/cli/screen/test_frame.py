@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
+from raidx_fuse.answers import Watched
 from raidx_fuse.cli.screen.frame import COLOURS, PARTS_MAX, Frame, Part
 from raidx_fuse.daemon.control_client import ControlError, check_answer
 from tests.support.documents import chunk_map, job, member, stats, status
-
-if TYPE_CHECKING:
-    from raidx_fuse.answers import Watched
 
 REBUILDING = status(
     state="rebuilding",

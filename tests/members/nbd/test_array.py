@@ -166,6 +166,8 @@ def test_cuts_without_a_witness_lose_a_member_at_most_and_no_byte(seed: int) -> 
         members = machine.members()
         async with open_array(members) as array:
             await machine.verify(array)
+            scrub = await array.jobs.wait(await array.start_scrub(repair=False))
+            assert scrub["mismatches"] == 0
         close(members)
 
     run(main, seed=seed)
