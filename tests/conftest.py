@@ -16,6 +16,7 @@ import trio
 from hypothesis import settings
 
 from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.machine import why_no_loops, why_no_mounts
 from tests.support.rigs import MakeRig, T
 
 if "RAIDX_STATE" not in os.environ:
@@ -70,6 +71,15 @@ def make_rig(request: pytest.FixtureRequest) -> MakeRig[T]:
     """Return a function that calls a maker of rigs with the arguments of the test's mark `rig`."""
     mark = request.node.get_closest_marker("rig") or pytest.mark.rig.mark
     return lambda maker: maker(*mark.args, **mark.kwargs)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a mount or a loop device where there is none, saying why."""
+    for marker, why_not in {"mount": why_no_mounts, "loop": why_no_loops}.items():
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        if marked and (reason := why_not()):
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_collection_finish() -> None:

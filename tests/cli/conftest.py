@@ -52,7 +52,6 @@ class Daemon:
             await self._server.run()
 
     def stop(self) -> None:
-        """End the thread and remove the socket."""
         self._token.run_sync_soon(self._scope.cancel)
         self._thread.join()
         self._server.close()
@@ -63,7 +62,6 @@ class Daemon:
         return CliRunner().invoke(main, line)
 
     def run_json(self, *args: str, exit_code: int = 0) -> Any:
-        """Return the document of a command with ``--json``."""
         result = self.run(*args, "--json")
         assert result.exit_code == exit_code, result.stderr
         document = json.loads(result.stdout)
@@ -73,7 +71,6 @@ class Daemon:
 
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    """A scripted daemon on an empty directory."""
     sockets = Path(tempfile.mkdtemp())  # tmp_path may be too long for a socket
     monkeypatch.setattr(paths, "directory_of", lambda _user: sockets)
     mountpoint = tmp_path / "mnt"

@@ -231,7 +231,6 @@ def read_only_a(disks: Path) -> Iterator[str]:
     subprocess.run([losetup, "-d", device], check=True)
 
 
-@pytest.mark.loop
 def test_a_read_only_member_is_refused_for_writing_and_good_for_looking(
     disks: Path, read_only_a: str
 ) -> None:

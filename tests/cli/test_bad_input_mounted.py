@@ -12,16 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint
 from tests.support.command import FAILED, PATH, USAGE, checked, checksums, raidx
 
-
-def _need_fuse() -> None:
-    try:
-        mountpoint.check_fuse()
-    except RaidxError as error:
-        pytest.skip(f"no FUSE here: {error}")
+pytestmark = pytest.mark.mount
 
 
 @contextlib.contextmanager
@@ -36,9 +30,7 @@ def mounted(folder: Path, members: str) -> Iterator[Path]:
         assert mountpoint.find(folder / "mnt") is None
 
 
-@pytest.mark.mount
 def test_a_member_in_use_is_refused_everywhere(tmp_path: Path) -> None:
-    _need_fuse()
     checked(tmp_path, "create --layout raid5 --size 4MiB a b c")
     (tmp_path / "mnt2").mkdir()
     with mounted(tmp_path, "a b c"):
@@ -56,10 +48,8 @@ def test_a_member_in_use_is_refused_everywhere(tmp_path: Path) -> None:
         assert "clean" in checked(tmp_path, "status mnt")
 
 
-@pytest.mark.mount
 def test_what_cannot_be_used_is_left_out_and_named(tmp_path: Path) -> None:
     """One disk that is gone must not keep an array from starting that can do without it."""
-    _need_fuse()
     checked(tmp_path, "create --layout raid5 --size 4MiB a b c")
     whole = (tmp_path / "c").read_bytes()
     (tmp_path / "c").rename(tmp_path / "old-c")
@@ -101,11 +91,9 @@ def test_what_cannot_be_used_is_left_out_and_named(tmp_path: Path) -> None:
         assert "clean" in checked(tmp_path, "wait mnt --state clean --timeout 60 --json")
 
 
-@pytest.mark.mount
 def test_a_folder_of_a_scan_that_is_gone_is_named_and_several_names_are_one_mount(
     tmp_path: Path,
 ) -> None:
-    _need_fuse()
     checked(tmp_path, "create --layout raid5 --size 4MiB --name first a b c")
     checked(tmp_path, "create --layout raid1 --size 4MiB --name second x y")
     (tmp_path / "mnt").mkdir()
@@ -125,12 +113,10 @@ GPT = [*MBR, (512, b"EFI PART")]
 PVCREATE = [(0, bytes(2048)), (512, b"LABELONE")]
 
 
-@pytest.mark.mount
 @pytest.mark.parametrize("made", [MBR, GPT, PVCREATE, "mkswap"], ids=["mbr", "gpt", "lvm", "swap"])
 def test_a_disk_that_somebody_else_uses_now_is_left_alone_until_it_is_accepted(
     tmp_path: Path, made: list[tuple[int, bytes]] | str
 ) -> None:
-    _need_fuse()
     checked(tmp_path, "create --layout raid5 --size 4MiB --name disk a b c d")
     with mounted(tmp_path, "a b c d") as image:
         image.write_bytes(b"content" * 1000)
@@ -166,10 +152,8 @@ def test_a_disk_that_somebody_else_uses_now_is_left_alone_until_it_is_accepted(
         checked(tmp_path, "wait mnt --state clean --timeout 60")
 
 
-@pytest.mark.mount
 def test_two_halves_of_a_split_array(tmp_path: Path) -> None:
     """Halves of a mirror: one that was only absent is caught up, two that ran are refused."""
-    _need_fuse()
     checked(tmp_path, "create --layout raid1 --size 4MiB a b")
     with mounted(tmp_path, "a b") as image:
         image.write_bytes(b"both")
@@ -213,7 +197,6 @@ def test_two_halves_of_a_split_array(tmp_path: Path) -> None:
 @pytest.fixture
 def small_host(tmp_path: Path) -> Iterator[Path]:
     """A file system of 24 MiB on which sparse members promise more than there is."""
-    _need_fuse()
     if os.geteuid():
         pytest.skip("a small tmpfs needs root")
     host = tmp_path / "host"
@@ -227,8 +210,6 @@ def small_host(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", host], check=True)
 
 
-@pytest.mark.mount
-@pytest.mark.loop
 @pytest.mark.parametrize("layout", ["raid0", "raid5"])
 def test_a_full_host_under_sparse_members(small_host: Path, layout: str) -> None:
     """Writes get ENOSPC or go on without a member; what was acknowledged is there, to the byte."""

@@ -55,7 +55,6 @@ class Liar:
                     self._answer(client)
 
     def close(self) -> None:
-        """End the thread."""
         self.ended.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._close_clients()  # the thread may wait for one of them
@@ -77,19 +76,16 @@ def good(**changes: Any) -> dict[str, Any]:
 
 
 def says(document: Any) -> Callable[[socket.socket], object]:
-    """Return an answer of one line."""
     line = json.dumps({"result": document}).encode() + b"\n"
     return lambda client: client.sendall(line)
 
 
 def endless(client: socket.socket) -> None:
-    """Send for ever, without an end of line."""
     while True:
         client.sendall(b'{"result": "' + b"x" * 65536)
 
 
 def trickle(client: socket.socket) -> None:
-    """Send a little, again and again."""
     for _ in range(200):
         client.sendall(b"x")
         time.sleep(0.02)

@@ -27,14 +27,12 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(line: str, status: int = 0) -> Result:
-    """Run a command line that ends with *status*."""
     result = CliRunner().invoke(main, line.split())
     assert result.exit_code == status, f"{result.stdout}{result.stderr}"
     return result
 
 
 def run_json(line: str, status: int = 0) -> Any:
-    """Return the document of a command line."""
     document = json.loads(run(f"{line} --json", status).stdout)
     assert document.pop("output_version") == 1
     return document
@@ -50,12 +48,10 @@ def refuse(line: str, words: str, status: int = 1) -> None:
 
 
 def create(extra: str = "") -> Any:
-    """Make a raid5 of four new files."""
     return run_json(f"create --layout raid5 --size 4MiB {extra} {' '.join(MEMBERS)}")
 
 
 def contents() -> dict[str, bytes]:
-    """Return every file of the folder."""
     return {path.name: path.read_bytes() for path in sorted(Path().iterdir())}
 
 

@@ -14,7 +14,7 @@ from raidx_fuse.cli.main import main
 from raidx_fuse.errors import BusyError, UsageError
 from raidx_fuse.settings import OF_ARRAY
 from tests.cli.conftest import Daemon
-from tests.support.documents import job, member, status
+from tests.support.documents import job, member, stats, status
 
 DEGRADED = status(
     state="degraded",
@@ -115,38 +115,7 @@ def test_brief_status_has_the_shape_of_mdstat(daemon: Daemon) -> None:
     ]
 
 
-STATS: dict[str, Any] = {
-    "interval_seconds": 2.0,
-    "members": [
-        {
-            "role": 0,
-            "path": "/disks/d0.img",
-            "reads": 100,
-            "writes": 50,
-            "read_bytes": 2 << 20,
-            "write_bytes": 1 << 20,
-            "queue_mean": 0.25,
-            "utilisation": 0.5,
-            "read_ms_mean": 0.1,
-            "read_ms_p99": 0.9,
-            "write_ms_mean": 0.2,
-            "write_ms_p99": 1.9,
-        }
-    ],
-    "array": {
-        "reads": 80,
-        "writes": 40,
-        "read_bytes": 4 << 20,
-        "write_bytes": 2 << 20,
-        "latency_ms": {"mean": 0.1, "p50": 0.1, "p95": 0.2, "p99": 0.3},
-        "pre_reads": 7,
-        "rmw": 3,
-        "rcw": 2,
-        "full_stripe": 1,
-        "degraded_reads": 0,
-        "chunks_moved": 0,
-    },
-}
+STATS = stats(0, pre_reads=7, rmw=3, rcw=2, full_stripe=1, degraded_reads=0, chunks_moved=0)
 
 
 def test_stats_of_the_policy_bpu(daemon: Daemon) -> None:
@@ -187,9 +156,9 @@ def test_stats_since_the_mount_and_by_interval(daemon: Daemon) -> None:
     assert daemon.run_json("stats", "ARRAY", "0.5", "2") == {**STATS, "reports": [STATS] * 2}
     assert [arguments for _, arguments in daemon.calls] == [{}, *[{"interval_s": 0.5}] * 3]
     text = daemon.run("stats", "ARRAY", "0.5", "2").stdout
-    assert text.count("40.0 reads/s, 20.0 writes/s; 2 MiB/s read, 1 MiB/s written") == 2
+    assert text.count("200.0 reads/s, 4000.0 writes/s; 2 MiB/s read, 10 MiB/s written") == 2
     assert "pre reads 7, rmw 3, rcw 2, full stripe 1" in text
-    assert "50%" in text
+    assert "12%" in text
     assert daemon.run("stats", "ARRAY", "0").exit_code == 2
 
 
@@ -249,38 +218,23 @@ def test_settings_and_members_complete(daemon: Daemon) -> None:
 
 def test_explain_draws_the_plan(daemon: Daemon) -> None:
     place = {"role": 1, "path": "/disks/d1.img", "member_offset": 4096, "length": 4096}
-    daemon.answers["explain"] = {
-        "offset": 65536,
-        "length": 4096,
-        "operation": "write",
-        "layout": "raid5",
-        "policy": "traditional",
-        "reads": 1,
-        "writes": 1,
-        "stripes": [
-            {
-                "stripe": 0,
-                "lost": [],
-                "never_written": ["D2"],
-                "state": ["logged", "degraded"],
-                "route": "log",
-                "dirty_mark": False,
-                "log": {"roles": [0, 1], "bytes": 4608, "parity": "at the checkpoint"},
-                "checkpoint": {"settles_first": True, "reads": 2, "log_bytes": 4608, "writes": 2},
-                "bands": [
-                    {
-                        "from": 0,
-                        "to": 4096,
-                        "kind": "rmw",
-                        "why": "policy traditional: read-modify-write would read 1 chunks",
-                        "reads": [{"cell": "P0", "cached": False, **place}],
-                        "xor": ["P0 = old P0 ^ new D1"],
-                        "writes": [{"cell": "D1", "image_offset": 65536, **place}],
-                    }
-                ],
-            }
-        ],
+    band = {
+        **{"from": 0, "to": 4096, "kind": "rmw", "xor": ["P0 = old P0 ^ new D1"]},
+        "why": "policy traditional: read-modify-write would read 1 chunks",
+        "reads": [{"cell": "P0", "cached": False, **place}],
+        "writes": [{"cell": "D1", "image_offset": 65536, **place}],
     }
+    stripe = {
+        **{"stripe": 0, "lost": [], "never_written": ["D2"], "state": ["logged", "degraded"]},
+        **{"route": "log", "dirty_mark": False, "bands": [band]},
+        "log": {"roles": [0, 1], "bytes": 4608, "parity": "at the checkpoint"},
+        "checkpoint": {"settles_first": True, "reads": 2, "log_bytes": 4608, "writes": 2},
+    }
+    answer = {
+        **{"offset": 65536, "length": 4096, "operation": "write", "layout": "raid5"},
+        **{"policy": "traditional", "reads": 1, "writes": 1, "stripes": [stripe]},
+    }
+    daemon.answers["explain"] = answer
     result = daemon.run("explain", "ARRAY", "64KiB", "--write")
     assert daemon.calls == [("explain", {"offset": 65536, "length": 4096, "write": True})]
     for words in ("route: log", "4608 bytes on members 0, 1", "2 reads"):
@@ -288,34 +242,12 @@ def test_explain_draws_the_plan(daemon: Daemon) -> None:
     for words in ("rmw", "policy traditional", "P0 = old P0 ^ new D1", "never written: D2"):
         assert words in result.stdout
     assert daemon.run_json("explain", "ARRAY", "64KiB", "--write")["stripes"][0]["stripe"] == 0
-
-
-def test_one_byte_is_not_bytes(daemon: Daemon) -> None:
-    daemon.answers["explain"] = {
-        **{"offset": 9, "length": 1, "operation": "read", "layout": "raid5"},
-        **{"policy": "traditional", "reads": 1, "writes": 0},
-        "stripes": [
-            {
-                **{"stripe": 0, "lost": [], "never_written": []},
-                "bands": [
-                    {
-                        **{"from": 9, "to": 10, "kind": "read", "why": "read directly"},
-                        **{"xor": [], "writes": []},
-                        "reads": [
-                            {
-                                **{"cell": "D0", "role": 0, "path": "/d", "member_offset": 5},
-                                **{"length": 1, "image_offset": 9, "cached": False},
-                            }
-                        ],
-                    }
-                ],
-            }
-        ],
-    }
+    answer |= {"offset": 9, "length": 1, "operation": "read"}
+    read = {**place, "cell": "D0", "member_offset": 5, "length": 1, "cached": False}
+    band |= {"from": 9, "to": 10, "kind": "read", "reads": [read], "xor": [], "writes": []}
     text = daemon.run("explain", "ARRAY", "9", "1").stdout
-    assert "read of 1 byte at 9" in text
-    assert "byte 9 of the chunks: read" in text
-    assert "1 byte at 5" in text
+    for words in ("read of 1 byte at 9", "byte 9 of the chunks: read", "1 byte at 5"):
+        assert words in text
     assert "1 bytes" not in text
 
 

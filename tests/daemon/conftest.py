@@ -24,10 +24,7 @@ MOUNTPOINT = "/mnt/array"
 
 
 class Report:
-    """What a mount would report."""
-
     def as_dict(self) -> DaemonReport:
-        """Return the mount point and one protection."""
         return {"mountpoint": MOUNTPOINT, "protections": {}, "bugs": 0}
 
 
@@ -63,7 +60,6 @@ class Shelf:
         own: Own | None = None,
         look: Callable[[Member], Awaitable[None]] | None = None,
     ) -> int | None:
-        """Refuse what cannot be used."""
         if look is not None:
             await look(self.rig.members[1] if path == "back" else self.rig.new_member())
         if path == "used" and not overwrite_signature:
@@ -73,7 +69,6 @@ class Shelf:
         return None
 
     async def release(self, member: Member) -> None:
-        """Note that a member is not wanted."""
         self.released.append(member)
 
 
@@ -98,7 +93,6 @@ class Desk:
         self.commands = Dispatcher([commands])
 
     async def ask(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """Return the answer to a command."""
         return dict(await self.commands.handle(name, arguments))
 
 

@@ -94,7 +94,6 @@ def test_without_permission_the_kernels_lists_say_whether_a_loop_device_is_used(
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of locks."""
     monkeypatch.setattr(paths, "directory_of", lambda user: tmp_path / "run")
     return tmp_path / "run"
 

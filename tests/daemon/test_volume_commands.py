@@ -52,7 +52,6 @@ class VolumeDesk:
         self.commands = Dispatcher([commands], of_volumes)
 
     async def ask(self, command: str, /, **arguments: Any) -> dict[str, Any]:
-        """Return the answer to a command."""
         return dict(await self.commands.handle(command, arguments))
 
 

@@ -98,7 +98,6 @@ def wheel_path(source: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(wheel_path: Path) -> zipfile.ZipFile:
-    """Return an open wheel."""
     return zipfile.ZipFile(wheel_path)
 
 

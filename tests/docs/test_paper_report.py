@@ -18,14 +18,12 @@ PAPERS = {"upc", "bpu", "mcpod", "raidx", "raidx_disks", "dswap", "dswap_prototy
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module that writes report and pages."""
     monkeypatch.syspath_prepend(ROOT / "bench" / "figures")
     return importlib.import_module("report_page")
 
 
 @pytest.fixture
 def report(made: Any) -> Any:
-    """The report as it is kept."""
     return json.loads(made.REPORT.read_text())
 
 

@@ -24,26 +24,6 @@ SOURCE = "raidx:fake"
 END_S = 20
 
 
-def _why_no_mounts() -> str | None:
-    try:
-        mountpoints.check_fuse()
-    except RaidxError as error:
-        return str(error)
-    return None
-
-
-NO_MOUNTS = _why_no_mounts()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a mount where none can be made, saying why."""
-    if NO_MOUNTS is None:
-        return
-    for item in items:
-        if item.get_closest_marker("mount"):
-            item.add_marker(pytest.mark.skip(reason=f"no FUSE here: {NO_MOUNTS}"))
-
-
 @pytest.fixture(scope="session", autouse=True)
 def sweep_stale_mounts(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Unmount what aborted runs have left: mounts of the fake whose daemon is gone."""
@@ -89,7 +69,6 @@ class FakeMount:
         self.report: dict[str, Any] = json.loads(line)
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """Ask the daemon."""
         return control_client.call(self.path, command, timeout_s=END_S, **arguments)
 
     def unmount(self) -> str:

@@ -69,7 +69,6 @@ class FakeDisk:
         return memoryview(self.data)[offset : offset + size]
 
     async def write(self, offset: int, data: bytes) -> None:
-        """Take all of *data*."""
         self.counts["writes"] += 1
         assert 0 <= offset <= offset + len(data) <= len(self.data)
         if self.delay_s:
@@ -79,7 +78,6 @@ class FakeDisk:
         self.data[offset : offset + len(data)] = data
 
     async def flush(self) -> None:
-        """Count."""
         self.counts["flushes"] += 1
         if self.delay_s:
             await self._wait()
@@ -111,7 +109,6 @@ def see_phantoms(every: int) -> None:
 
 
 def serve(options: argparse.Namespace, ready: Callable[[dict[str, Any]], None]) -> None:
-    """Mount, and serve until unmounted."""
     disk = FakeDisk(options.size, options.delay, options.faults)
     volume = Volume(
         "disk",
@@ -171,7 +168,6 @@ def serve(options: argparse.Namespace, ready: Callable[[dict[str, Any]], None]) 
 
 
 def main() -> int:
-    """Parse the command line and serve."""
     parser = argparse.ArgumentParser()
     parser.add_argument("mountpoint")
     parser.add_argument("--size", type=int, default=1 << 20)

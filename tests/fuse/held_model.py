@@ -54,7 +54,6 @@ class Log:
             await batch.over.wait()
 
     def write_batch(self) -> None:
-        """Write the record."""
         if self._gathering is None:
             return
         batch, self._gathering = self._gathering, None

@@ -86,7 +86,6 @@ class Model:
             self.ended += 1
 
     def close(self) -> None:
-        """Close the pipe."""
         self.readers.close()
         os.close(self.reading)
         self.unmount()
@@ -117,6 +116,5 @@ async def run_model(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Return when *condition* holds."""
     while not condition():  # noqa: ASYNC110 - the condition is of another module, with no event
         await trio.sleep(0.001)

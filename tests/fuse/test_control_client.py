@@ -193,7 +193,6 @@ def test_a_daemon_stopped_by_a_signal_is_named(
 
 
 def state(pid: int) -> list[str]:
-    """Return the lines of a process's state."""
     return Path(f"/proc/{pid}/status").read_text().splitlines()
 
 

@@ -11,7 +11,6 @@ import pytest
 
 @pytest.fixture
 def runs(program: Callable[[str], ModuleType]) -> ModuleType:
-    """The module of bench/ that carries out the runs."""
     return program("bpu_runs")
 
 

@@ -20,7 +20,6 @@ RUNS = 10
 
 @pytest.fixture(scope="module")
 def runs() -> ModuleType:
-    """The module of bench/ that makes the paper's systems."""
     spec = importlib.util.spec_from_file_location("dswap_runs", BENCH / "dswap_runs.py")
     assert spec is not None
     assert spec.loader is not None

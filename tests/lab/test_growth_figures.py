@@ -12,7 +12,6 @@ MIB = 1 << 20
 
 @pytest.fixture
 def tables(program: Callable[[str], ModuleType]) -> ModuleType:
-    """The module of bench/ that makes the tables."""
     return program("growth_tables")
 
 

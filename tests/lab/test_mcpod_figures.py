@@ -12,7 +12,6 @@ MIB = 1 << 20
 
 @pytest.fixture
 def mcpod(program: Callable[[str], ModuleType]) -> ModuleType:
-    """The module of bench/ that makes the tables."""
     return program("paper_mcpod")
 
 

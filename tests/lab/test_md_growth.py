@@ -19,7 +19,6 @@ COUNTERS = "{} 5 0 {} 2 3 1 {} 9 0 2 11 0 0 0 0 0 0\n"
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return the module of bench/."""
     monkeypatch.syspath_prepend(BENCH)
     monkeypatch.setenv("PATH", os.environ["PATH"])  # it adds to it
     return importlib.import_module("md_growth")

@@ -13,7 +13,6 @@ SPAN = 448 << 20
 
 @pytest.fixture
 def runs(program: Callable[[str], ModuleType]) -> ModuleType:
-    """The module of bench/ that carries out the runs."""
     return program("raidx_runs")
 
 

@@ -54,12 +54,10 @@ do = "scrub"
 
 
 def raidx(*words: str | Path) -> Result:
-    """Run a command line."""
     return CliRunner().invoke(main, [str(word) for word in words])
 
 
 def simulated(*words: str | Path) -> list[dict[str, Any]]:
-    """Return the results of `raidx simulate --json`."""
     done = raidx("simulate", *words, "--json")
     assert done.exit_code == 0, done.stderr
     document = json.loads(done.stdout)
@@ -70,7 +68,6 @@ def simulated(*words: str | Path) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """Return a small experiment as a file."""
     path = tmp_path / "small.toml"
     path.write_text(SMALL)
     return path

@@ -72,13 +72,11 @@ disk = 0
 
 
 def raidx(*words: str | Path) -> Result:
-    """Run a command line."""
     return CliRunner().invoke(main, [str(word) for word in words])
 
 
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
-    """Return a small experiment as a file."""
     path = tmp_path / "pool.toml"
     path.write_text(SMALL)
     return path

@@ -34,7 +34,6 @@ MIB = 1 << 20
 
 
 def trace(folder: Path, text: str, name: str = "a.spc") -> Trace:
-    """Return *text* as a trace file."""
     path = folder / name
     path.write_text(text)
     return Trace(path)

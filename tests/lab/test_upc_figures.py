@@ -15,7 +15,6 @@ from raidx_fuse.layouts.registry import make_code
 
 @pytest.fixture
 def upc(program: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module of bench/ that carries out the runs."""
     module = program("upc_runs")
     monkeypatch.setattr(module, "DISK_BYTES", 8 << 30)  # the maps of 300 GB take seconds to make
     return module

@@ -59,7 +59,6 @@ def decodable(code: Code, columns: tuple[int, ...]) -> bool:
 
 @st.composite
 def filled_codes(draw: st.DrawFn) -> tuple[Code, list[int]]:
-    """Draw a code and a stripe of it."""
     code = draw(st.sampled_from(CODES))
     size = code.data_count
     data = draw(st.lists(st.integers(0, 255), min_size=size, max_size=size))

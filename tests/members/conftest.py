@@ -14,7 +14,6 @@ SIZE_BYTES = 4 << 20
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """Return the path of a new member file."""
     path = str(tmp_path / "disk.img")
     create_file(path, SIZE_BYTES)
     return path
@@ -22,7 +21,6 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def member(path: str) -> Iterator[LocalMember]:
-    """Return the member that it is."""
     member = LocalMember(path, reads_zero=True)
     yield member
     member.close()

@@ -255,7 +255,6 @@ async def test_real_reads_take_no_virtual_time(member: LocalMember) -> None:
 
 @pytest.fixture
 def full_host(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small tmpfs needs root")
     folder = tmp_path / "small"

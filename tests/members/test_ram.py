@@ -16,7 +16,6 @@ TIB = 1 << 40
 
 
 def resident_bytes() -> int:
-    """Return how much memory this process really holds."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
     return int(line.split()[1]) * 1024

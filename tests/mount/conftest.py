@@ -21,7 +21,6 @@ from pathlib import Path
 
 import pytest
 
-from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint as mountpoints
 from tests.mount.real_array import (
     RealArray,
@@ -29,50 +28,10 @@ from tests.mount.real_array import (
     take_down_loop,
     take_down_mount,
 )
-from tests.support.command import RAIDX
 
 SHM = Path("/dev/shm")
 SHM_FREE_MIN_BYTES = 3 << 30
 FSX_VERSION = "0.3.2"
-
-
-# ---- what this machine can do ----
-
-
-def _why_no_mounts() -> str | None:
-    try:
-        mountpoints.check_fuse()
-    except RaidxError as error:
-        return f"no FUSE here: {error}"
-    if not os.access(RAIDX, os.X_OK):
-        return f"the raidx command is not installed beside {sys.executable}"
-    return None
-
-
-def _why_no_loops() -> str | None:
-    if os.geteuid():
-        return "loop devices need root"
-    if shutil.which("losetup") is None:
-        return "losetup is missing"
-    with tempfile.NamedTemporaryFile() as file:
-        file.truncate(1 << 20)
-        tried = run("losetup", "--find", "--show", file.name, check=False)
-        if tried.returncode:
-            return f"no loop devices here: {tried.stderr.strip()}"
-        run("losetup", "-d", tried.stdout.strip())
-    return None
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a mount or a loop device where there is none, saying why."""
-    items = [item for item in items if item.path.parent == Path(__file__).parent]
-    reasons = {"mount": _why_no_mounts()}
-    if any(item.get_closest_marker("loop") for item in items):
-        reasons["loop"] = _why_no_loops()
-    for item in items:
-        for marker, reason in reasons.items():
-            if reason and item.get_closest_marker(marker):
-                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session")
@@ -84,17 +43,8 @@ def fsx() -> str:
         cargo = shutil.which("cargo") or shutil.which("cargo", path=Path.home() / ".cargo/bin")
         if cargo is None:
             pytest.skip("fsx is not built, and there is no cargo to build it")
-        words = [
-            cargo,
-            "install",
-            "fsx",
-            "--version",
-            FSX_VERSION,
-            "--locked",
-            "--root",
-            str(folder),
-        ]
-        built = run(*words, timeout_s=500, check=False)
+        words = ["install", "fsx", "--version", FSX_VERSION, "--locked", "--root", folder]
+        built = run(cargo, *words, timeout_s=500, check=False)
         if built.returncode:
             pytest.skip(f"cargo cannot build fsx: {built.stderr.strip().splitlines()[-1]}")
     return str(program)
@@ -167,5 +117,4 @@ def make_array(tmp_path: Path) -> Iterator[Callable[..., RealArray]]:
 
 @pytest.fixture
 def array(make_array: Callable[..., RealArray]) -> RealArray:
-    """Return the folder of one array, yet to be created."""
     return make_array()

@@ -91,7 +91,6 @@ class RealArray:
         return done
 
     def ask(self, *words: str | Path, status: int = 0) -> dict[str, Any]:
-        """Return the document of a command with ``--json``."""
         document: dict[str, Any] = json.loads(self.raidx(*words, "--json", status=status).stdout)
         assert document["output_version"] == 1
         return document
@@ -118,16 +117,13 @@ class RealArray:
         return self.raidx("mount", *self.members, self.mnt, *options, status=status)
 
     def unmount(self) -> None:
-        """Unmount as users should."""
         self.raidx("umount", self.mnt)
         assert not self.is_mounted()
 
     def is_mounted(self) -> bool:
-        """Return whether the kernel's table has the mount."""
         return mountpoints.find(self.mnt) is not None
 
     def daemon_pid(self) -> int:
-        """Return the process that serves the mount."""
         with control_client.Connection(self.mnt, timeout_s=10) as connection:
             return connection.daemon_pid
 
@@ -138,7 +134,6 @@ class RealArray:
         self.await_end(pid)
 
     def await_end(self, pid: int) -> None:
-        """Return when the daemon *pid* has ended."""
         assert control_client.wait_for_exit(pid, 30), "the daemon does not end"
 
     def clear(self) -> None:
@@ -151,7 +146,6 @@ class RealArray:
     # -- members and jobs --
 
     def fail(self, role: int) -> None:
-        """Take a member out."""
         self.raidx("fail-disk", "ARRAY", str(role))
 
     def replace(self, role: int, *options: str) -> Path:
@@ -164,11 +158,9 @@ class RealArray:
     # These ask the daemon itself: tests look often.
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """Return what the daemon answers to a command."""
         return control_client.call(self.mnt, command, timeout_s=COMMAND_S, **arguments)
 
     def status(self) -> dict[str, Any]:
-        """Return what `status` answers."""
         return self.call("status")
 
     def jobs(self) -> list[dict[str, Any]]:
@@ -180,7 +172,6 @@ class RealArray:
         return dict(self.call("stats")["array"])
 
     def wait_jobs(self) -> None:
-        """Wait until no job runs."""
         while running := [job for job in self.jobs() if job["state"] in ("running", "paused")]:
             self.call("job-wait", job=running[0]["id"])
 
@@ -201,7 +192,6 @@ class RealArray:
     # -- on the image --
 
     def read(self, length: int) -> bytes:
-        """Return the first *length* bytes of the image."""
         with self.image.open("rb") as image:
             return image.read(length)
 
@@ -262,7 +252,6 @@ class LoopFileSystem:
         self.where = Path()
 
     def make(self, *options: str) -> None:
-        """Make it and mount it."""
         self.device = self.array.loop(direct_io=True, image=self.image)
         run("mkfs.ext4", "-q", *options, self.device)
         self.where = self.array.mount_loop(self.device)

@@ -19,7 +19,6 @@ pytestmark = [pytest.mark.mount]
 
 @pytest.fixture
 def raid5(array: RealArray) -> RealArray:
-    """Return a mounted RAID-5 array with a few bytes in it."""
     array.create("raid5", 4, "8MiB")
     array.mount()
     write(array)
@@ -27,7 +26,6 @@ def raid5(array: RealArray) -> RealArray:
 
 
 def write(array: RealArray) -> None:
-    """Write to the image, durably."""
     with array.image.open("r+b") as image:
         image.write(b"content" * 1000)
         image.flush()

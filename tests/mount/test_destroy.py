@@ -28,7 +28,6 @@ class Shell:
         return done.stdout + done.stderr
 
     def json(self, line: str) -> Any:
-        """Return the document of a command."""
         return json.loads(self.raidx(f"{line} --json"))
 
 

@@ -118,11 +118,9 @@ class Story:
             assert self.written_bytes() > then + AFTERWARDS_BYTES
 
     def written_bytes(self) -> int:
-        """Return how much was written to the array since it was mounted."""
         return int(self.array.counters()["write_bytes"])
 
     def unmount_and_check(self) -> None:
-        """Unmount the file system and have its own tool look at it."""
         run("umount", self.where)
         checked = run(*self.kind.check, self.device, check=False)
         assert checked.returncode == 0, checked.stdout + checked.stderr
@@ -136,14 +134,12 @@ class Story:
         self.where = self.array.mount_loop(self.device)
 
     def end(self) -> None:
-        """Unmount, check once more."""
         self.unmount_and_check()
         self.array.detach(self.device)
 
 
 @pytest.fixture
 def story(array: RealArray, kind: FileSystem) -> Story:
-    """Return a story that has yet to begin."""
     need(kind.make[0], kind.check[0])
     return Story(array, kind)
 

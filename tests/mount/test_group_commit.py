@@ -44,7 +44,6 @@ class Load:
         self.small = self.answered = 0
 
     def fill(self) -> None:
-        """Give every block its first version."""
         with self.array.image.open("r+b", buffering=0) as image:
             for first in range(0, BLOCKS, LARGE_BLOCKS):
                 many = range(first, first + LARGE_BLOCKS)

@@ -57,7 +57,6 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def write(image: Path, content: bytes) -> None:
-    """Write *content* into *image*, durably."""
     with image.open("r+b") as file:
         file.write(content)
         file.flush()

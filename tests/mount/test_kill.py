@@ -44,7 +44,6 @@ class Killer:
         self.kills = 0
 
     def kill(self) -> None:
-        """Kill it now."""
         self.array.send(signal.SIGKILL)
         self.kills += 1
 

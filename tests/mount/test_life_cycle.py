@@ -32,20 +32,17 @@ def store(array: RealArray, content: bytes = CONTENT, offset: int = 0) -> None:
 
 
 def load(array: RealArray, length: int = len(CONTENT), offset: int = 0) -> bytes:
-    """Read the image."""
     with array.image.open("rb") as image:
         image.seek(offset)
         return image.read(length)
 
 
 def digests(array: RealArray) -> list[str]:
-    """Return a checksum of each member file."""
     return [hashlib.sha256(member.read_bytes()).hexdigest() for member in array.members]
 
 
 @pytest.fixture
 def raid5(array: RealArray) -> RealArray:
-    """Return a mounted RAID-5 array with CONTENT at its beginning."""
     array.create("raid5", 4, "16MiB")
     array.mount()
     store(array)

@@ -18,7 +18,6 @@ WRITTEN_BYTES = 4 << 20
 
 @pytest.fixture
 def raid5(array: RealArray) -> RealArray:
-    """Return a mounted RAID-5 array of four with data at its beginning."""
     array.create("raid5", 4, "32MiB").mount()
     with array.image.open("r+b") as image:
         image.write(os.urandom(WRITTEN_BYTES))

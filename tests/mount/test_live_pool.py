@@ -137,7 +137,6 @@ class Pool:
 
 @pytest.fixture
 def pool(array: RealArray) -> Pool:
-    """Return a pool with two volumes in use."""
     need("fio", "mkfs.ext4", "e2fsck")
     return Pool(array)
 

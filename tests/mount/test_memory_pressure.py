@@ -54,11 +54,9 @@ class Cgroup:
             raise OSError("the memory controller is not enabled")
 
     def limit(self, limit_bytes: int) -> None:
-        """Set the limit."""
         (self.path / self.limit_file).write_text(str(limit_bytes))
 
     def add(self, pid: int) -> None:
-        """Move a process in."""
         (self.path / "cgroup.procs").write_text(str(pid))
 
     def remove(self) -> None:
@@ -77,7 +75,6 @@ class Cgroup:
 
 @pytest.fixture
 def cgroup() -> Iterator[Cgroup]:
-    """Return a memory control group of our own."""
     try:
         group = Cgroup()
     except OSError as error:

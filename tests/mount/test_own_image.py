@@ -30,7 +30,6 @@ WAYS_IN = (
 
 @pytest.fixture
 def raid5(array: RealArray) -> RealArray:
-    """Return a mounted RAID-5 array of four with data at its beginning."""
     array.create("raid5", 4, "32MiB").mount()
     with array.image.open("r+b") as image:
         image.write(bytes(range(256)) * 4096)
@@ -88,7 +87,6 @@ def test_by_a_bind_mount(raid5: RealArray) -> None:
 
 @pytest.fixture
 def loop(raid5: RealArray) -> Iterator[str]:
-    """A loop device on the image."""
     _need_root()
     device = raid5.loop(direct_io=False)
     yield device

@@ -176,7 +176,6 @@ FAILS = ("wait nowhere", "stats mnt", "quiz --check answers --count 1")
 
 
 def leaves(group: click.Group, before: str = "") -> Iterator[str]:
-    """Yield the words of every command."""
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
             yield from leaves(command, f"{before}{name} ")

@@ -38,7 +38,6 @@ def ended(array: RealArray, kind: str) -> dict[str, Any]:
 
 
 def roles(array: RealArray) -> dict[int, str]:
-    """Return the state of each role that has a member."""
     return {m["role"]: m["state"] for m in array.status()["members"]}
 
 

@@ -66,7 +66,6 @@ LISTED = (
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A browser."""
     with browser(tmp_path_factory.mktemp("browser")) as running:
         yield running
 

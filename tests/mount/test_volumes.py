@@ -186,7 +186,6 @@ class Overwriter(threading.Thread):
                 self.unsure = -1
 
     def check(self) -> None:
-        """Compare every page."""
         found = self.image.read_bytes()
         if self.unsure >= 0:  # old or new
             place = slice(self.unsure * 4096, (self.unsure + 1) * 4096)

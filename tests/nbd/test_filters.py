@@ -69,7 +69,6 @@ class Servers:
             yield opened
 
     def close(self) -> None:
-        """End all servers."""
         self._stack.close()
 
 
@@ -101,7 +100,6 @@ class Load:
         self._reached = trio.Event()
 
     async def run(self, tasks: int = 6) -> None:
-        """Go on until `ended`."""
         async with trio.open_nursery() as nursery:
             for number in range(tasks):
                 nursery.start_soon(self._work, number, tasks)
@@ -128,7 +126,6 @@ class Load:
         assert await self._array.read(page * PAGE, PAGE) == expected, page
 
     async def verify(self) -> None:
-        """Compare every page."""
         for page in self._pages:
             await self._check(page)
 

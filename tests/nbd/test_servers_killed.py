@@ -72,7 +72,6 @@ class Machines:
 
 
 def await_that(holds: Callable[[], bool]) -> None:
-    """Return when *holds* does."""
     deadline_s = time.monotonic() + WAIT_S
     while not holds():
         assert time.monotonic() < deadline_s

@@ -75,11 +75,9 @@ class Browser:
         self._session = f"{address}/session/{session['sessionId']}"
 
     def close(self) -> None:
-        """End the session and its browser."""
         _call("DELETE", self._session)
 
     def open(self, url: str) -> None:
-        """Load a page."""
         _call("POST", f"{self._session}/url", {"url": url})
 
     def run(self, script: str, *arguments: Any) -> Any:
@@ -132,11 +130,9 @@ class Browser:
         self._do(selector, "value", {"text": text})
 
     def screenshot(self) -> bytes:
-        """Return the window as PNG."""
         return base64.b64decode(_call("GET", f"{self._session}/screenshot"))
 
     def resize(self, width: int, height: int) -> None:
-        """Give the window a size."""
         size = {"width": width, "height": height}
         _call("POST", f"{self._session}/window/rect", size)
 

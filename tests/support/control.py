@@ -46,6 +46,5 @@ class Client:
         return answer
 
     async def ask(self, raw: bytes) -> dict[str, Any] | None:
-        """Send a raw line, return the answer."""
         await self.stream.send_all(raw + b"\n")
         return await self.line()

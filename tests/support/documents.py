@@ -69,6 +69,8 @@ def stats(*roles: int, **changes: Any) -> dict[str, Any]:
                 "queue_mean": 0.5 * (role + 1),
                 "reads": 50 * (role + 1),
                 "writes": 6200 * (role + 1),
+                "read_bytes": 4096 * 50 * (role + 1),
+                "write_bytes": 4096 * 6200 * (role + 1),
                 "read_ms_mean": 0.02 * (role + 1),
                 "read_ms_p99": 0.9 * (role + 1),
                 "write_ms_mean": 5.0 * (role + 1),

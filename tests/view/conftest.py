@@ -59,7 +59,6 @@ class Script:
         ]
 
     async def ask(self, questions: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-        """Answer; raise *problem* if there is one."""
         await trio.sleep(0.001)
         if self.problem is not None:
             raise self.problem
@@ -88,16 +87,13 @@ class Script:
         return {**arguments, **told, "reads": 0, "writes": 0}
 
     async def act(self, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Note *command*."""
         self.done.append((command, arguments))
         return {}
 
     async def events(self, uuid: str) -> list[dict[str, Any]]:
-        """Return *told*."""
         return self.told
 
     def replacement(self, path: str) -> str:
-        """Return *path*."""
         return path
 
 
@@ -112,7 +108,6 @@ class Answer:
         self.headers = {name.lower(): value for name, _, value in pairs}
 
     def json(self) -> Any:
-        """Return the body as a document."""
         return json.loads(self.body)
 
 

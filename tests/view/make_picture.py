@@ -36,7 +36,6 @@ def photograph(shown: Page, opened: Browser) -> bytes:
 
 
 def main(path: str) -> None:
-    """Write the picture to *path*."""
     with (
         tempfile.TemporaryDirectory() as folder,
         browser(Path(folder)) as opened,

@@ -78,14 +78,12 @@ return [lines, keys('read'), keys('write')];
 
 @pytest.fixture(scope="module")
 def shown() -> Iterator[Page]:
-    """The page of a demo that may be broken."""
     with page("--demo", "--break", "--operation", "50") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory, shown: Page) -> Iterator[Browser]:
-    """A browser."""
     with browser(tmp_path_factory.mktemp("browser")) as running:
         yield running
 
@@ -267,14 +265,13 @@ class Elsewhere(BaseHTTPRequestHandler):
     """Another site, on another port of this machine: browsers send it the same cookies."""
 
     def do_GET(self) -> None:
-        """Answer an empty page."""
         self.send_response(200)
         self.send_header("Content-Type", "text/html")
         self.end_headers()
         self.wfile.write(b"<!doctype html><title>elsewhere</title>")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        pass
 
 
 def test_another_site_does_nothing_with_the_cookie_of_this_one(

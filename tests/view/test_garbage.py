@@ -48,15 +48,12 @@ class Changed:
         return list(answers)
 
     async def act(self, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Do nothing."""
         return {}
 
     async def events(self, uuid: str) -> list[dict[str, Any]]:
-        """Return nothing."""
         return []
 
     def replacement(self, path: str) -> str:
-        """Return *path*."""
         return path
 
 

@@ -65,19 +65,16 @@ class Stage:
         self.pilot: Pilot[ControlError] | None = None
 
     def carry_out(self, words: Sequence[str]) -> tuple[int, list[str]]:
-        """Stand for the function of this name."""
         self.ran.append(" ".join(words))
         return self.says.get(words[0], (0, [f"done: {words[0]}"]))
 
     def text(self) -> str:
-        """Return what is on the screen."""
         view = self.app.query_one(FrameView) if len(self.app.screen_stack) == 1 else None
         if view is None:
             return "\n".join(getattr(self.app.screen, "lines", ()))
         return "\n".join(view.render_line(y).text for y in range(view.size.height))
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until *condition* holds."""
         assert self.pilot is not None
         loop = asyncio.get_running_loop()
         end_s = loop.time() + WAIT_S
@@ -86,7 +83,6 @@ class Stage:
             await self.pilot.pause(0.01)
 
     async def see(self, words: str) -> None:
-        """Wait until *words* are on the screen."""
         await self.until(lambda: words in self.text())
 
     async def asked(self) -> None:

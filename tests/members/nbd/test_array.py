@@ -37,7 +37,6 @@ class Machine:
         self.model = bytearray()
 
     def members(self) -> list[Member]:
-        """Open all members anew."""
         remote: list[Member] = [
             NbdMember(f"nbd://rig/{number}", server.dial, holder=HOLDER)
             for number, server in enumerate(self.servers)
@@ -84,7 +83,6 @@ def close(members: Sequence[Member]) -> None:
 
 
 def states(array: Array) -> list[str]:
-    """Return the states of the members by role."""
     return [
         record.state for record in sorted(array.member_set.config.members, key=lambda r: r.role)
     ]
