@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.cli.conftest import Daemon
-from tests.cli.test_layout_commands import fail, run, run_json
+from tests.support.command import fail, run, run_json
 from tests.support.documents import status
 
 STATE = {"auto": "off", "state": "idle", "steps": [], "steps_done": 0, "error": None, "note": None}

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from raidx_fuse.cli import defaults
-from raidx_fuse.cli.main import main
+from tests.support.command import invoke
 
 
 @pytest.fixture
@@ -23,14 +22,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def raidx(*words: str) -> Result:
-    return CliRunner().invoke(main, list(words))
-
-
 def create(*options: str) -> dict[str, str]:
     """Return what `create --dry-run` of three members would do."""
     members = [f"disk{number}.img" for number in range(4)]
-    done = raidx("create", *members, "--size", "8MiB", "--dry-run", "--json", *options)
+    done = invoke("create", *members, "--size", "8MiB", "--dry-run", "--json", *options)
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
@@ -42,7 +37,7 @@ def test_the_command_line_wins_over_the_users_file_and_that_over_etc(home: Path)
     (home / "raidx" / "config.toml").write_text('[create]\nlayout = "rdp"\n')
     assert "rdp" in create()["does"]
     assert "raid1" in create("--layout", "raid1")["does"]
-    assert raidx("create", "--help").exit_code == 0
+    assert invoke("create", "--help").exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -61,7 +56,7 @@ def test_the_command_line_wins_over_the_users_file_and_that_over_etc(home: Path)
 )
 def test_what_is_wrong_is_one_line_that_names_it(home: Path, text: str, words: str) -> None:
     (home / "raidx" / "config.toml").write_text(text)
-    done = raidx("create", "a.img", "b.img", "c.img", "--size", "8MiB", "--dry-run")
+    done = invoke("create", "a.img", "b.img", "c.img", "--size", "8MiB", "--dry-run")
     assert done.exit_code == 2, done.output
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
@@ -71,7 +66,7 @@ def test_what_is_wrong_is_one_line_that_names_it(home: Path, text: str, words: s
 def test_one_file_instead_of_both_or_none(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "raidx.conf").write_text("[nonsense]\n")
     monkeypatch.setenv(defaults.VARIABLE, str(home / "own"))
-    assert raidx("layout", "list").exit_code == 2
+    assert invoke("layout", "list").exit_code == 2
     (home / "own").write_text('[create]\nlayout = "raid4"\n')
     assert "raid4" in create()["does"]
     monkeypatch.setenv(defaults.VARIABLE, "")
@@ -81,14 +76,14 @@ def test_one_file_instead_of_both_or_none(home: Path, monkeypatch: pytest.Monkey
 def test_rename(home: Path) -> None:
     members = [f"{home}/disk{number}.img" for number in range(3)]
     made = ["create", *members, "--layout", "raid5", "--size", "8MiB", "--name", "old"]
-    assert raidx(*made).exit_code == 0
-    done = raidx("rename", *members[:2], "new")
+    assert invoke(*made).exit_code == 0
+    done = invoke("rename", *members[:2], "new")
     assert done.exit_code == 2
     assert "role 2 is missing" in done.stderr
-    assert raidx("rename", *members, "a/b").exit_code != 0
-    done = raidx("rename", *members, "new", "--json")
+    assert invoke("rename", *members, "a/b").exit_code != 0
+    done = invoke("rename", *members, "new", "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["old"] == "old"
-    status = json.loads(raidx("status", *members, "--json").stdout)
+    status = json.loads(invoke("status", *members, "--json").stdout)
     assert status["name"] == "new"
     assert status["state"] == "clean"

@@ -2,38 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
-from click.testing import CliRunner
 
-from raidx_fuse.cli.main import main
 from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths
-
-
-def run(*args: str, status: int = 0) -> str:
-    """Return the standard output of a command that ends with *status*."""
-    result = CliRunner().invoke(main, args)
-    assert result.exit_code == status, result.stderr
-    return result.stdout
-
-
-def run_json(*args: str) -> Any:
-    """Return the JSON document of a command; nothing else may be on standard output."""
-    document = json.loads(run(*args, "--json"))
-    assert document.pop("output_version") == 1
-    return document
-
-
-def fail(*args: str) -> str:
-    """Return the one line of complaint of a command that ends with 2."""
-    result = CliRunner().invoke(main, args)
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("raidx: ")
-    return line
+from tests.support.command import fail, run, run_json
 
 
 def test_list_names_every_layout_with_tolerance_and_efficiency() -> None:

@@ -13,7 +13,7 @@ from raidx_fuse.cli.commands.layout.svg import colour
 from raidx_fuse.cli.main import main
 from raidx_fuse.layouts.codes.code import Code
 from raidx_fuse.layouts.registry import make_code
-from tests.cli.test_layout_commands import fail, run, run_json
+from tests.support.command import fail, run, run_json
 
 SPACE = "{http://www.w3.org/2000/svg}"
 FIG_1 = ("layout", "map", "mcpod", "--disks", "4", "--disks-after", "6", "--step")

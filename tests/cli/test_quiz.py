@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from raidx_fuse.cli.commands.teach import quiz as command
 from raidx_fuse.cli.main import main
 from raidx_fuse.lab.quiz import EVERY_KIND, LEVELS
-from tests.cli.test_layout_commands import fail, run, run_json
+from tests.support.command import fail, run, run_json
 
 
 def test_answers_are_printed_only_when_asked_for() -> None:

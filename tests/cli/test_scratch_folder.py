@@ -15,7 +15,7 @@ from raidx_fuse.cli.main import main
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.format.superblock import MAGIC
 from raidx_fuse.fuse import mountpoint
-from tests.cli.test_layout_commands import run, run_json
+from tests.support.command import run, run_json
 
 
 @pytest.fixture(autouse=True)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from raidx_fuse.cli.main import main
 from raidx_fuse.errors import UsageError
 from raidx_fuse.lab.experiments import results
 from raidx_fuse.lab.experiments.results import section_steps
 from raidx_fuse.lab.experiments.spec import parse_experiment
+from tests.support.command import invoke, run_json
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "experiments").glob("*.toml"))
 
@@ -53,16 +51,8 @@ do = "scrub"
 """
 
 
-def raidx(*words: str | Path) -> Result:
-    return CliRunner().invoke(main, [str(word) for word in words])
-
-
 def simulated(*words: str | Path) -> list[dict[str, Any]]:
-    done = raidx("simulate", *words, "--json")
-    assert done.exit_code == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["output_version"] == 1
-    experiments: list[dict[str, Any]] = document["experiments"]
+    experiments: list[dict[str, Any]] = run_json("simulate", *words)["experiments"]
     return experiments
 
 
@@ -74,9 +64,9 @@ def small(tmp_path: Path) -> Path:
 
 
 def test_two_runs_with_one_seed_print_the_same_bytes(small: Path) -> None:
-    first, again = (raidx("simulate", small, "--json").stdout_bytes for _ in range(2))
+    first, again = (invoke("simulate", small, "--json").stdout_bytes for _ in range(2))
     assert first == again
-    other = raidx("simulate", small, "--json", "--seed", "9").stdout_bytes
+    other = invoke("simulate", small, "--json", "--seed", "9").stdout_bytes
     assert first != other
 
 
@@ -107,7 +97,7 @@ def test_text_csv_and_picture(small: Path, tmp_path: Path) -> None:
         drawn = False
     if drawn:
         words += ["--plot", picture]
-    done = raidx(*words)
+    done = invoke(*words)
     assert done.exit_code == 0, done.stderr
     assert "against the first" in done.stdout
     assert "at 0.3 s: fail disk 1" in done.stdout
@@ -243,7 +233,7 @@ def test_mistakes_are_named_in_one_line(
     assert before in SMALL
     path = tmp_path / "spec.toml"
     path.write_text(SMALL.replace(before, after, 1))
-    done = raidx("simulate", path)
+    done = invoke("simulate", path)
     assert done.exit_code in (1, 2)
     (line,) = done.stderr.splitlines()
     assert words in line
@@ -255,7 +245,7 @@ def test_a_bad_line_in_the_middle_of_a_trace_is_named(tmp_path: Path) -> None:
     (tmp_path / "load.spc").write_text(good + "0,8,512,x,0.0\n")
     spec = tmp_path / "spec.toml"
     spec.write_text(SMALL[: SMALL.index("[load]")] + '[load]\nsource = "load.spc"\n')
-    done = raidx("simulate", spec)
+    done = invoke("simulate", spec)
     assert done.exit_code == 2
     (line,) = done.stderr.splitlines()
     assert "load.spc, line 20001: opcode 'x'" in line
@@ -264,10 +254,10 @@ def test_a_bad_line_in_the_middle_of_a_trace_is_named(tmp_path: Path) -> None:
 def test_settings_of_the_array_are_checked_too(tmp_path: Path) -> None:
     path = tmp_path / "spec.toml"
     path.write_text(SMALL.replace("disks = 5", 'disks = 5\nsettings = { "parity.polic" = "x" }'))
-    assert "did you mean parity.policy" in raidx("simulate", path).stderr
+    assert "did you mean parity.policy" in invoke("simulate", path).stderr
     for missing in (tmp_path / "nowhere.toml", tmp_path):
-        assert "cannot be read" in raidx("simulate", missing).stderr
-    assert raidx("simulate").exit_code == 2
+        assert "cannot be read" in invoke("simulate", missing).stderr
+    assert invoke("simulate").exit_code == 2
 
 
 def test_the_seed_of_the_text_is_used_unless_another_is_given() -> None:

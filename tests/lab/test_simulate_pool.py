@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from raidx_fuse.cli.main import main
+from tests.support.command import invoke
 
 SMALL = """
 name = "small pool"
@@ -71,10 +70,6 @@ disk = 0
 """
 
 
-def raidx(*words: str | Path) -> Result:
-    return CliRunner().invoke(main, [str(word) for word in words])
-
-
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
     path = tmp_path / "pool.toml"
@@ -83,7 +78,7 @@ def spec(tmp_path: Path) -> Path:
 
 
 def test_a_hotspot_appears_is_found_and_dissolved(spec: Path) -> None:
-    done = raidx("simulate", spec, "--json")
+    done = invoke("simulate", spec, "--json")
     assert done.exit_code == 0, done.stderr
     (result,) = json.loads(done.stdout)["experiments"]
     red, blue = result["arrays"]
@@ -110,11 +105,11 @@ def test_a_hotspot_appears_is_found_and_dissolved(spec: Path) -> None:
     assert result["verified_bytes"] > 0
     assert result["wrong"] == []
     assert result["failed"] == 0
-    assert raidx("simulate", spec, "--json").stdout == done.stdout, "the same seed, the same bytes"
+    assert invoke("simulate", spec, "--json").stdout == done.stdout, "the same seed, the same bytes"
 
 
 def test_a_pool_is_compared_printed_and_tabulated(spec: Path, tmp_path: Path) -> None:
-    done = raidx("simulate", spec, spec, "--csv", tmp_path / "out.csv")
+    done = invoke("simulate", spec, spec, "--csv", tmp_path / "out.csv")
     assert done.exit_code == 0, done.stderr
     assert "is a hotspot" in done.stdout
     assert "from red to blue; ended at" in done.stdout
@@ -146,7 +141,7 @@ def test_mistakes_are_named_in_one_line(
     assert before in SMALL
     path = tmp_path / "spec.toml"
     path.write_text(SMALL.replace(before, after, 1))
-    done = raidx("simulate", path)
+    done = invoke("simulate", path)
     assert done.exit_code != 0
     (line,) = done.stderr.splitlines()
     assert words in line

@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from raidx_fuse.cli.main import main
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.lab.crash import campaign
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.lab.experiments.spec import SweepRun, parse_axis, points, runs_of
 from raidx_fuse.lab.workers import compute, executor
+from tests.support.command import invoke, run
 from tests.support.dying import always_die, compute_or_die
+from tests.support.waiting import await_that
 
 SPEC = """
 name = "small"
@@ -37,12 +37,6 @@ rate = 50
 ROOT = Path(__file__).parents[2]
 
 
-def raidx(*words: str) -> str:
-    result = CliRunner().invoke(main, list(words))
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 @pytest.fixture
 def spec(tmp_path: Path) -> str:
     path = tmp_path / "small.toml"
@@ -56,7 +50,7 @@ def test_a_sweep_runs_every_combination_and_says_where_figures_come_from(
     sheet = tmp_path / "all.csv"
     words = ["--sweep", "array.layout=raid5,rdp", "--sweep", 'array.settings."journal"=none,full']
     answer = json.loads(
-        raidx("simulate", spec, *words, "--repeat", "2", "--csv", str(sheet), "--json")
+        run("simulate", spec, *words, "--repeat", "2", "--csv", str(sheet), "--json")
     )
     assert [point["sweep"] for point in answer["points"]] == [
         {"array.layout": layout, 'array.settings."journal"': journal}
@@ -73,12 +67,12 @@ def test_a_sweep_runs_every_combination_and_says_where_figures_come_from(
     assert {row["array.layout"] for row in rows} == {"raid5", "rdp"}
     assert rows[0]["version"] == "0.1.0"
     assert len(rows[0]["spec_sha256"]) == 64
-    assert "s.e." in raidx("simulate", spec, "--repeat", "2")
+    assert "s.e." in run("simulate", spec, "--repeat", "2")
 
 
 def test_results_do_not_depend_on_the_number_of_workers(spec: str) -> None:
     words = ["simulate", spec, "--sweep", "load.rate=50,80", "--json"]
-    assert raidx(*words) == raidx(*words, "--workers", "2")
+    assert run(*words) == run(*words, "--workers", "2")
 
 
 def test_one_run_has_no_error_and_two_have_one() -> None:
@@ -142,9 +136,7 @@ def test_workers_end_when_the_program_is_killed() -> None:
         program.kill()
         program.wait()
     assert len(workers) == 3
-    while any(worker.exists() for worker in workers):
-        assert time.monotonic() < deadline_s, "they are still there"
-        time.sleep(0.1)
+    await_that(lambda: not any(worker.exists() for worker in workers), "they end")
 
 
 @pytest.fixture
@@ -187,7 +179,7 @@ def test_a_sweep_over_three_workers_of_which_one_is_killed(
         assert len(client.scheduler_info()["workers"]) == 2
     assert found == [compute_or_die(part) for part in parts]
     words = ["simulate", spec, "--sweep", "load.rate=50,80", "--json"]
-    assert raidx(*words) == raidx(*words, "--scheduler", scheduler)
+    assert run(*words) == run(*words, "--scheduler", scheduler)
     tasks = campaign.tasks_of([Cell("raid5", "partial")], 60, 1)
     assert list(compute(campaign.run_task, tasks, scheduler=scheduler)) == [
         campaign.run_task(task) for task in tasks
@@ -208,9 +200,9 @@ def test_a_scheduler_that_is_not_there_is_said_in_one_line(
     spec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("raidx_fuse.lab.workers.CONNECT_S", 0.1)
-    result = CliRunner().invoke(main, ["simulate", spec, "--scheduler", "tcp://127.0.0.1:1"])
+    result = invoke("simulate", spec, "--scheduler", "tcp://127.0.0.1:1")
     assert result.exit_code == 2
     assert "no scheduler answers at tcp://127.0.0.1:1" in result.output
     monkeypatch.setitem(sys.modules, "distributed", None)
-    result = CliRunner().invoke(main, ["simulate", spec, "--scheduler", "tcp://127.0.0.1:1"])
+    result = invoke("simulate", spec, "--scheduler", "tcp://127.0.0.1:1")
     assert "raidx-fuse[cluster]" in result.output

@@ -21,6 +21,7 @@ from raidx_fuse.daemon import control_client
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint as mountpoints
 from tests.support.forks import Done, forked
+from tests.support.waiting import await_that
 
 NAME = f"test{os.getpid()}"
 COMMAND_S = 120
@@ -184,10 +185,8 @@ class RealArray:
 
     def await_written(self, amount_bytes: int, timeout_s: float = COMMAND_S) -> None:
         """Return when users have written *amount_bytes* since the mount."""
-        deadline_s = time.monotonic() + timeout_s
-        while self.counters()["write_bytes"] < amount_bytes:
-            assert time.monotonic() < deadline_s, f"{amount_bytes} bytes are never written"
-            time.sleep(0.01)
+        what = f"{amount_bytes} bytes are written"
+        await_that(lambda: self.counters()["write_bytes"] >= amount_bytes, what, timeout_s)
 
     # -- on the image --
 
@@ -208,10 +207,8 @@ class RealArray:
         """Take a loop device off; return when the kernel has let go of the image."""
         run("losetup", "-d", device)
         del self._images[device]
-        deadline_s = time.monotonic() + 10
-        while any(loop == device for loop, _ in mountpoints.loop_devices(str(self.mnt))):
-            assert time.monotonic() < deadline_s, f"{device} stays"
-            time.sleep(0.01)
+        loops = mountpoints.loop_devices
+        await_that(lambda: device not in dict(loops(str(self.mnt))), f"{device} goes", 10)
 
     def mount_loop(self, device: str, *options: str) -> Path:
         """Mount the file system on *device*; return where: the same place for the same image."""

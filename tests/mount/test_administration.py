@@ -6,13 +6,13 @@ import os
 import pwd
 import shutil
 import signal
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.mount.real_array import RealArray, run
+from tests.support.waiting import await_that
 
 pytestmark = [pytest.mark.mount]
 
@@ -97,10 +97,7 @@ def test_a_failure_reaches_the_hook_and_a_crash_is_told_at_the_next_mount(
     raid5.fail(2)
     write(raid5)  # while the hook hangs
     said = tmp_path / "said"
-    deadline_s = time.monotonic() + 60
-    while not (said.exists() and said.read_text().endswith("\n")):
-        assert time.monotonic() < deadline_s, "the hook is never run"
-        time.sleep(0.01)
+    await_that(lambda: said.exists() and said.read_text().endswith("\n"), "the hook is run")
     assert said.read_text() == f"Fail {raid5.mnt} {raid5.members[2]}\n"
     raid5.raidx("set", "ARRAY", "events.program=off")
     raid5.send(signal.SIGKILL)

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.mount.real_array import LoopFileSystem, RealArray, run
+from tests.support.waiting import await_that
 
 pytestmark = [pytest.mark.mount]
 MIB = 1 << 20
@@ -28,11 +28,8 @@ def nbdfuse(folder: Path, uri: str) -> Iterator[Path]:
     folder.mkdir()
     process = subprocess.Popen(["nbdfuse", str(folder / "disk"), uri])
     try:
-        deadline_s = time.monotonic() + START_S
-        while not (folder / "disk").exists():
-            assert process.poll() is None
-            assert time.monotonic() < deadline_s
-            time.sleep(0.02)
+        await_that(lambda: (folder / "disk").exists() or process.poll() is not None)
+        assert process.poll() is None
         yield folder / "disk"
     finally:
         run("umount", folder, check=False)

@@ -165,7 +165,7 @@ def test_member_fails_half_way_through_the_copy(
 def test_member_replaced_under_load(story: Story, direct_io: bool, source_tree: Path) -> None:
     array = story.array
     story.begin("raid4" if direct_io else "raid5", direct_io=direct_io)
-    array.raidx("set", "ARRAY", "speed_max=2MiB")  # so that the copy lasts
+    array.raidx("set", "ARRAY", "speed_max=256KiB")  # so that the copy lasts
     story.copy(source_tree, "first")
     story.copy(source_tree, "second", meanwhile=lambda: array.replace(1))
     (copy,) = array.status()["jobs"]

@@ -11,13 +11,13 @@ all, for as long as that is set. The move is slowed down until the story has had
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.mount.real_array import LoopFileSystem, RealArray, need, run
+from tests.support.waiting import await_that
 
 pytestmark = [pytest.mark.mount, pytest.mark.loop]
 
@@ -86,10 +86,7 @@ class Pool:
 
     def wait(self, what: str, holds: Callable[[], bool]) -> None:
         """Return when *holds* is true; fail if it never is."""
-        deadline_s = time.monotonic() + LIMIT_S
-        while not holds():
-            assert time.monotonic() < deadline_s, f"never: {what}; {self.array.status()['pool']}"
-            time.sleep(0.05)
+        await_that(holds, lambda: f"{what}; {self.array.status()['pool']}", LIMIT_S)
 
     def balance(self) -> dict[str, Any]:
         return dict(self.array.call("balance-status")["balance"])

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-import time
 
 import pytest
 
 from tests.mount.real_array import FioLoad, RealArray, need, run
+from tests.support.waiting import await_that
 
 pytestmark = [pytest.mark.mount, pytest.mark.loop]
 
 MIB = 1 << 20
-WAIT_S = 30.0
 
 
 @pytest.mark.parametrize(
@@ -52,10 +51,7 @@ def test_ext4_over_upc_survives_two_losses_under_load(
             for role in (one, other):
                 array.replace(role, "--wait")
                 await_more()
-        deadline_s = time.monotonic() + WAIT_S
-        while array.status()["state"] != "clean":
-            assert time.monotonic() < deadline_s, array.status()
-            time.sleep(0.05)
+        await_that(lambda: array.status()["state"] == "clean", array.status)
         members = array.status()["members"]
         assert [m["state"] for m in members if m["role"] >= 0] == ["active"] * width
         await_more()

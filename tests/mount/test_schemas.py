@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from raidx_fuse.daemon.control_client import call
 from raidx_fuse.fuse import mountpoint
 from tests.mount.real_array import take_down_mount
 from tests.support.command import raidx
+from tests.support.waiting import await_that
 
 pytestmark = [pytest.mark.mount]
 EXPERIMENTS = Path(__file__).parents[2] / "examples" / "experiments"
@@ -235,7 +235,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[s
     try:
         for line in LINES.split("\n")[1:-1]:
             if line.startswith("explain mnt --balance"):
-                await_observations(folder)
+                await_that(lambda: is_observed(folder))
             done = raidx(folder, f"{line} --json")
             assert (done.status != 0) == (line in FAILS), f"{line}: {done.stderr}"
             found.append((line, json.loads(done.stdout)))
@@ -245,15 +245,10 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[s
             take_down_mount(str(folder / "mnt"))
 
 
-def await_observations(folder: Path) -> None:
-    """Return when the load was observed often enough for a plan."""
-    deadline_s = time.monotonic() + 60
-    while True:
-        loads = call(folder / "mnt", "status")["pool"]["arrays"]
-        if all(load["observations"] > 2 for load in loads):
-            return
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+def is_observed(folder: Path) -> bool:
+    """Return whether the load was observed often enough for a plan."""
+    loads = call(folder / "mnt", "status")["pool"]["arrays"]
+    return all(load["observations"] > 2 for load in loads)
 
 
 def test_documents_fit_their_schemas(documents: list[tuple[str, Any]]) -> None:

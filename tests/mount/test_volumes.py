@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.mount.real_array import RealArray
+from tests.support.waiting import await_that
 
 pytestmark = [pytest.mark.mount]
 MIB = 1 << 20
@@ -209,10 +209,8 @@ def test_a_volume_moves_under_its_users_and_a_kill(make_array: Callable[..., Rea
     pool.raidx("volume", "move", pool.mnt, "mail", "--to", "slow")
     writer = Overwriter(image, model)
     writer.start()
-    deadline_s = time.monotonic() + 60
-    while not (one := pool.call("volume-list")["volumes"][0])["moving"]["watermark"]:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+    await_that(lambda: pool.call("volume-list")["volumes"][0]["moving"]["watermark"])
+    (one,) = pool.call("volume-list")["volumes"]
     assert (one["array"], one["moving"]["to"]) == ("fast", "slow")
     pool.send(signal.SIGKILL)
     writer.join()

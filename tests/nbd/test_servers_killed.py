@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 from tests.nbd.test_serve import run
 from tests.support.command import checked, raidx
 from tests.support.nbd_real import running, server_command
+from tests.support.waiting import await_that
 
 WAIT_S = 60.0
 SERVERS = 4
@@ -69,13 +70,6 @@ class Machines:
 
     def set(self, setting: str) -> None:
         checked(self.folder, f"set {self.folder}/s {setting}")
-
-
-def await_that(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
 
 
 def accepted(folder: Path, line: str) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from raidx_fuse.cli.main import main
 from tests.support.forks import PATH as PATH
@@ -43,3 +45,33 @@ def checksums(folder: Path) -> dict[str, str]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+# -- in the process of the tests, in its folder ----------------------------------------------------
+
+
+def invoke(*words: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def run(*words: str | Path, status: int = 0) -> str:
+    """Return the standard output of a command that ends with *status*."""
+    result = invoke(*words)
+    assert result.exit_code == status, f"{result.stdout}{result.stderr}"
+    return result.stdout
+
+
+def run_json(*words: str | Path, status: int = 0) -> Any:
+    """Return the JSON document of a command; nothing else may be on standard output."""
+    document = json.loads(run(*words, "--json", status=status))
+    assert document.pop("output_version") == 1
+    return document
+
+
+def fail(*words: str | Path, status: int = 2) -> str:
+    """Return the one line of complaint of a command that ends with *status*."""
+    result = invoke(*words)
+    assert (result.exit_code, result.stdout) == (status, ""), (result.output, result.exception)
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("raidx: ")
+    return line
