@@ -67,9 +67,13 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return source
 
 
+# As in an empty environment, of which a folder of sources in PYTHONPATH would be a part.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 def run(*words: str | Path, cwd: Path) -> str:
     """Run a program in *cwd*; return what it prints on standard output."""
-    done = subprocess.run(words, cwd=cwd, capture_output=True, text=True)
+    done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, env=ENVIRONMENT)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -86,13 +90,11 @@ def build(source: Path, kind: str) -> Path:
 
 @pytest.fixture(scope="module")
 def sdist_path(source: Path) -> Path:
-    """Return a source distribution."""
     return build(source, "sdist")
 
 
 @pytest.fixture(scope="module")
 def wheel_path(source: Path) -> Path:
-    """Return a wheel."""
     return build(source, "wheel")
 
 
@@ -135,16 +137,7 @@ def test_an_install_in_an_empty_environment_works_also_without_fuse(
     python = tmp_path / "venv" / "bin" / "python"
     (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
     (site / "requirements.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    install = (
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        python,
-        "install",
-        "--no-deps",
-        "--no-index",
-    )
+    install = (sys.executable, "-m", "pip", "--python", python, "install", "--no-deps")
     path = wheel_path if kind == "wheel" else sdist_path
     quiet = ("--no-index", "--quiet", "--no-build-isolation", "--disable-pip-version-check")
     run(*install, *quiet, path, cwd=tmp_path)
@@ -162,6 +155,7 @@ def test_an_install_in_an_empty_environment_works_also_without_fuse(
         cwd=tmp_path,
         capture_output=True,
         text=True,
+        env=ENVIRONMENT,
     )
     assert done.returncode == 1
     assert done.stderr.startswith("raidx: raidx mount needs pyfuse3, which is not installed; ")
