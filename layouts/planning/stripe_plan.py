@@ -24,16 +24,17 @@ printed, counted and tested without I/O, and are cached.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
 from raidx_fuse.layouts.codes.code import Code, Unrecoverable
 from raidx_fuse.layouts.codes.gf2 import solve
-from raidx_fuse.layouts.numbers import CellIndex
+from raidx_fuse.layouts.numbers import CellIndex, cell_range
 
 Band = tuple[int, int, int]  # (first byte, end byte, mask of touched data cells)
+Part = tuple[CellIndex, int, int]  # (data cell, first byte, end byte)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,45 +80,41 @@ def cells_of(mask: int) -> tuple[CellIndex, ...]:
     return tuple(cells)  # type: ignore[arg-type]
 
 
-def bands(first: int, start: int, last: int, end: int, chunk_bytes: int) -> list[Band]:
-    """Return the bands of a request from byte *start* of cell *first* to byte *end* of *last*.
+def parts_of(first: int, start: int, last: int, end: int, chunk_bytes: int) -> list[Part]:
+    """Return the parts of a request from byte *start* of cell *first* to byte *end* of *last*."""
+    return [
+        (cell, start if cell == first else 0, end if cell == last else chunk_bytes)
+        for cell in cell_range(first, last + 1)
+    ]
 
-    >>> bands(1, 0, 1, 4096, 65536)
-    [(0, 4096, 2)]
-    >>> bands(0, 60, 2, 8, 64)
+
+def bands_of(parts: Sequence[Part]) -> list[Band]:
+    """Return the bands of *parts*, which may overlap.
+
+    >>> bands_of(parts_of(0, 60, 2, 8, 64))
     [(0, 8, 6), (8, 60, 2), (60, 64, 3)]
+    >>> bands_of([(0, 0, 8), (2, 4, 12), (0, 6, 8)])
+    [(0, 4, 1), (4, 6, 5), (6, 8, 5), (8, 12, 4)]
     """
-    if first == last:
-        return [(start, end, 1 << first)]
-    middle = (1 << last) - (2 << first)
-    cuts = sorted({0, start, end, chunk_bytes})
-    result = []
+    if len(parts) == 1:
+        ((cell, low, high),) = parts
+        return [(low, high, 1 << cell)]
+    cuts = sorted({edge for _, low, high in parts for edge in (low, high)})
+    if len(cuts) == 2:  # whole cells, as a rule
+        low, high = cuts
+        return [(low, high, sum({1 << cell for cell, _, _ in parts}))]
+    ordered = sorted([(low, high, 1 << cell) for cell, low, high in parts])
+    if all(one[1] <= other[0] for one, other in pairwise(ordered)):
+        return ordered
+    found = []
     for low, high in pairwise(cuts):
-        mask = middle
-        if low >= start:
-            mask |= 1 << first
-        if high <= end:
-            mask |= 1 << last
+        mask = 0
+        for cell, start, end in parts:
+            if start <= low and high <= end:
+                mask |= 1 << cell
         if mask:
-            result.append((low, high, mask))
-    return result
-
-
-def scattered_bands(parts: Mapping[int, tuple[int, int]]) -> list[Band]:
-    """Return the bands of a request that touches the byte range (start, end) of each cell.
-
-    *parts* maps cells to ranges, in any order.
-
-    >>> scattered_bands({0: (60, 64), 3: (0, 8), 2: (0, 64)})
-    [(0, 8, 12), (8, 60, 4), (60, 64, 5)]
-    """
-    cuts = sorted({edge for edges in parts.values() for edge in edges})
-    result = []
-    for low, high in pairwise(cuts):
-        mask = sum(1 << c for c, (start, end) in parts.items() if start <= low and high <= end)
-        if mask:
-            result.append((low, high, mask))
-    return result
+            found.append((low, high, mask))
+    return found
 
 
 @lru_cache(maxsize=65536)

@@ -29,8 +29,9 @@ from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import (
     BandPlan,
-    bands,
+    bands_of,
     cells_of,
+    parts_of,
     read_plan,
     write_plans,
 )
@@ -175,7 +176,8 @@ def _stripe(
     lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
     unwritten = context.unwritten_cells(stripe)
     shown: list[Band] = []
-    for low, high, touched in bands(first, start, last, end, context.chunk_bytes):
+    parts = parts_of(first, start, last, end, context.chunk_bytes)
+    for low, high, touched in bands_of(parts):
         size = high - low
         known = context.cached(stripe, context.code.all_mask & ~unwritten, low, high)
         rmw = rcw = decision = None
@@ -236,7 +238,8 @@ def _stripe(
         "bands": shown,
     }
     if write:
-        piece = Piece(stripe, first, start, last, end, 0)
+        ranges = {cell: (low, high, 0) for cell, low, high in parts}
+        piece = Piece(stripe, (2 << last) - (1 << first), ranges)
         return {**document, **_admission(context, piece, shown)}
     return document
 
@@ -260,8 +263,8 @@ def _admission(context: ArrayContext, piece: Piece, bands: list[Band]) -> Admiss
     unsettled = context.journal.unsettled
     follows = (
         logs_data_only(state, shape_of(context, piece))
-        and not is_cached(context, piece.stripe, piece.bands(context.chunk_bytes))
-        and unsettled.has_space(piece.stripe, unsettled.space_of(piece.parts(context.chunk_bytes)))
+        and not is_cached(context, piece.stripe, bands_of(piece.parts()))
+        and unsettled.has_space(piece.stripe, unsettled.space_of(piece.parts()))
     )
     fresh = state.unwritten & piece.touched
     places = [place for band in bands for place in band["writes"]]

@@ -19,7 +19,7 @@ from raidx_fuse.engine.gate import Gate, enter, enter_now, leave
 from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.errors import MemberError, RaidxError, UnrecoverableError
 from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe, cell_range
-from raidx_fuse.layouts.planning.stripe_plan import bands, cells_of
+from raidx_fuse.layouts.planning.stripe_plan import bands_of, cells_of, parts_of
 from raidx_fuse.store.buffers import ZEROS
 from raidx_fuse.store.io_tuples import MemberLostError, MemberRead
 
@@ -350,7 +350,8 @@ class Reader:
         end = (offset + length - 1 & context.chunk_bytes - 1) + 1
         unwritten = context.unwritten_cells(stripe)
         reader = CellReader(context, background=False)
-        for low, high, touched in bands(first, start, last, end, context.chunk_bytes):
+        parts = parts_of(first, start, last, end, context.chunk_bytes)
+        for low, high, touched in bands_of(parts):
             into = {}
             for cell in cells_of(touched & ~unwritten):
                 at = ((cell - first) << context.shift) + low - start

@@ -47,10 +47,11 @@ from raidx_fuse.journal.group_commit import (
     Deferral,
 )
 from raidx_fuse.journal.ring import LogMembers, RecordsInFlight, Ring, Tail
-from raidx_fuse.journal.stripe_parity import Chooser, Part
+from raidx_fuse.journal.stripe_parity import Chooser
 from raidx_fuse.journal.unsettled import Unsettled
 from raidx_fuse.laws import Law, LawError
 from raidx_fuse.layouts.numbers import Chunk, Stripe, by_role
+from raidx_fuse.layouts.planning.stripe_plan import Part
 from raidx_fuse.loop.tasks import tick_after
 from raidx_fuse.store.chunk_table import ChunkTable, Move, Page
 from raidx_fuse.store.io_tuples import MemberIO

@@ -39,7 +39,7 @@ from raidx_fuse.format.log_record import (
 from raidx_fuse.format.regions import COUNTER_MAX, SECTOR_BYTES
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.ring import Tail
-from raidx_fuse.journal.stripe_parity import Bands, Part, Reads, StripeParity
+from raidx_fuse.journal.stripe_parity import Bands, Reads, StripeParity
 from raidx_fuse.layouts.numbers import (
     CellIndex,
     Chunk,
@@ -54,6 +54,7 @@ from raidx_fuse.layouts.numbers import (
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
+from raidx_fuse.layouts.planning.stripe_plan import Part
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.threads import read_promptly
 from raidx_fuse.store.io_tuples import MemberIO, MemberLostError

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -19,8 +18,9 @@ from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import (
-    Band,
     BandPlan,
+    Part,
+    bands_of,
     cells_of,
     plan_around,
     unwritten_cells,
@@ -32,7 +32,6 @@ from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.written_map import WrittenMap
 from raidx_fuse.store.xor import sources, xor_into
 
-Part = tuple[CellIndex, int, int]  # data cell, first byte, end byte: a range of new content
 Plans = tuple[BandPlan | None, BandPlan | None]  # read-modify-write, reconstruct-write
 # (byte offset, one buffer, size) of reads in order of their offsets, by role
 Reads = dict[Role, list[tuple[int, list[memoryview], int]]]
@@ -41,30 +40,6 @@ GivenUp = dict[tuple[Stripe, int, int], int]  # (stripe, first byte, end byte) -
 
 
 _offset_of = itemgetter(0)
-
-
-def bands_of(parts: Sequence[Part]) -> list[Band]:
-    """Return the bands of *parts*, which may overlap.
-
-    >>> bands_of([(0, 0, 8), (2, 4, 12), (0, 6, 8)])
-    [(0, 4, 1), (4, 6, 5), (6, 8, 5), (8, 12, 4)]
-    """
-    if len(parts) == 1:
-        ((cell, low, high),) = parts
-        return [(low, high, 1 << cell)]
-    ordered = sorted([(low, high, 1 << cell) for cell, low, high in parts])
-    if all(one[1] <= other[0] for one, other in pairwise(ordered)):
-        return ordered
-    cuts = sorted({edge for _, low, high in parts for edge in (low, high)})
-    found = []
-    for low, high in pairwise(cuts):
-        mask = 0
-        for cell, start, end in parts:
-            if start <= low and high <= end:
-                mask |= 1 << cell
-        if mask:
-            found.append((low, high, mask))
-    return found
 
 
 class Chooser(Protocol):

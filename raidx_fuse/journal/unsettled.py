@@ -45,13 +45,13 @@ from raidx_fuse.journal.ring import RecordsInFlight
 from raidx_fuse.journal.stripe_parity import (
     Bands,
     Chooser,
-    Part,
     Places,
     Reads,
     StripeParity,
 )
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.planning.stripe_plan import Part
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.overlay import Overlay
 from raidx_fuse.store.written_map import WrittenMap

@@ -10,10 +10,9 @@ import pytest
 import trio
 
 from raidx_fuse.journal.journal import Journal
-from raidx_fuse.journal.stripe_parity import bands_of
 from raidx_fuse.journal.unsettled import ALONE_BYTES, Unsettled
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
-from raidx_fuse.layouts.planning.stripe_plan import write_plans
+from raidx_fuse.layouts.planning.stripe_plan import bands_of, write_plans
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.arrays import Rig
 from tests.support.spy import READ, WRITE, SpyRig, locked, restarted, spying

@@ -15,13 +15,12 @@ import numpy as np
 from raidx_fuse.engine.chunk_cache import address_of
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.layouts.codes.code import Unrecoverable
-from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe, cell_range
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import (
-    Band,
     BandPlan,
-    bands,
+    Part,
+    bands_of,
     cells_of,
-    scattered_bands,
     write_plans,
 )
 from raidx_fuse.members.base import ReadBuffer
@@ -33,125 +32,55 @@ from raidx_fuse.store.xor import sources
 
 @dataclass(slots=True)
 class Piece:
-    """The part of a request in one stripe: from byte *start* of cell *first* to *end* of *last*.
+    """The part of a request in one stripe.
 
-    *end* is exclusive. *data_at* is where the piece begins in the request; its cells follow one
-    another there.
+    *ranges* has for each cell of the mask *touched* its first byte, its end byte, and where its
+    byte 0 is in the request; negative for a cut first cell.
     """
 
     stripe: Stripe
-    first: int
-    start: int
-    last: int
-    end: int
-    data_at: int
-
-    @property
-    def touched(self) -> int:
-        return (2 << self.last) - (1 << self.first)
-
-    def at(self, cell: CellIndex, chunk_bytes: int) -> int:
-        """Return where byte 0 of *cell* is in the request; negative for a cut first cell."""
-        return self.data_at - self.start + (cell - self.first) * chunk_bytes
-
-    def bands(self, chunk_bytes: int) -> list[Band]:
-        """Return the bands of the piece (layouts/planning/stripe_plan.py)."""
-        return bands(self.first, self.start, self.last, self.end, chunk_bytes)
-
-    def parts(self, chunk_bytes: int) -> list[tuple[CellIndex, int, int]]:
-        """Return (cell, first byte, end byte) of each cell that the piece touches."""
-        first, last = self.first, self.last
-        return [
-            (cell, self.start if cell == first else 0, self.end if cell == last else chunk_bytes)
-            for cell in cell_range(first, last + 1)
-        ]
-
-    def whole_cells(self, chunk_bytes: int) -> int:
-        """Return the mask of the cells that the piece covers completely."""
-        mask = self.touched
-        if self.start:
-            mask &= ~(1 << self.first)
-        if self.end < chunk_bytes:
-            mask &= ~(1 << self.last)
-        return mask
-
-    def needed(self, view: memoryview, chunk_bytes: int) -> Needed:
-        """Return which bytes of its stripe the piece reads or writes, and their new content."""
-        spans = {cell: (begin, end) for cell, begin, end in self.parts(chunk_bytes)}
-
-        def new(cell: CellIndex, at: int) -> memoryview | None:
-            begin, end = spans.get(cell, (0, 0))
-            if not begin <= at < at + PAGE_BYTES <= end:
-                return None
-            place = self.at(cell, chunk_bytes) + at
-            return view[place : place + PAGE_BYTES]
-
-        bands = self.bands(chunk_bytes)
-        return Needed(min(b[0] for b in bands), max(b[1] for b in bands), new)
-
-
-@dataclass(slots=True)
-class ScatteredPiece(Piece):
-    """A piece whose cells are not in order in the request (layouts that are not contiguous).
-
-    *ranges* maps a cell to (its first byte, its end byte, where its byte 0 is in the request).
-    """
-
+    touched: int = 0
     ranges: dict[CellIndex, tuple[int, int, int]] = field(default_factory=dict)
 
-    @property
-    def touched(self) -> int:
-        return sum(1 << cell for cell in self.ranges)
+    def content(self, view: memoryview, cell: CellIndex, low: int, high: int) -> memoryview:
+        """Return the new bytes *low* .. *high* - 1 of *cell*; *view* is that of the request."""
+        at = self.ranges[cell][2]
+        return view[at + low : at + high]
 
-    def at(self, cell: CellIndex, chunk_bytes: int) -> int:
-        return self.ranges[cell][2]
-
-    def bands(self, chunk_bytes: int) -> list[Band]:
-        return scattered_bands({c: (start, end) for c, (start, end, _) in self.ranges.items()})
-
-    def parts(self, chunk_bytes: int) -> list[tuple[CellIndex, int, int]]:
+    def parts(self) -> list[Part]:
         return [(cell, start, end) for cell, (start, end, _) in self.ranges.items()]
 
     def whole_cells(self, chunk_bytes: int) -> int:
-        return sum(1 << c for c, (s, e, _) in self.ranges.items() if s == 0 and e == chunk_bytes)
+        """Return the mask of the cells that the piece covers completely."""
+        ranges = self.ranges.items()
+        return sum(1 << cell for cell, (start, end, _) in ranges if end - start == chunk_bytes)
+
+    def needed(self, view: memoryview) -> Needed:
+        """Return which bytes of its stripe the piece reads or writes, and their new content."""
+
+        def new(cell: CellIndex, at: int) -> memoryview | None:
+            begin, end, _ = self.ranges.get(cell, (0, 0, 0))
+            if not begin <= at < at + PAGE_BYTES <= end:
+                return None
+            return self.content(view, cell, at, at + PAGE_BYTES)
+
+        _, starts, ends = zip(*self.parts(), strict=True)
+        return Needed(min(starts), max(ends), new)
 
 
 def split(context: ArrayContext, offset: int, at: int, length: int) -> list[Piece]:
     """Cut the bytes *at*..*length* - 1 of a request at *offset* into pieces, one per stripe."""
-    layout, shift, mask = context.layout, context.shift, context.chunk_bytes - 1
-    if not layout.contiguous:
-        return _split_scattered(context, offset, at, length)
-    span = context.code.data_count
-    pieces = []
-    while at < length:
-        stripe, first = layout.locate(offset + at >> shift)
-        start = offset + at & mask
-        size = min((span - first << shift) - start, length - at)
-        last = first + (start + size - 1 >> shift)
-        end = (start + size - 1 & mask) + 1
-        pieces.append(Piece(stripe, first, start, last, end, at))
-        at += size
-    return pieces
-
-
-def _split_scattered(context: ArrayContext, offset: int, at: int, length: int) -> list[Piece]:
-    locate, shift, mask = context.layout.locate, context.shift, context.chunk_bytes - 1
-    pieces: dict[int, Piece] = {}
+    locate, shift, chunk_bytes = context.layout.locate, context.shift, context.chunk_bytes
+    pieces: dict[Stripe, Piece] = {}
     while at < length:
         stripe, cell = locate(offset + at >> shift)
-        start = offset + at & mask
-        size = min(context.chunk_bytes - start, length - at)
-        known = pieces.get(stripe)
-        if known is None:
-            pieces[stripe] = Piece(stripe, cell, start, cell, start + size, at)
-        else:
-            if not isinstance(known, ScatteredPiece):
-                first = {
-                    CellIndex(known.first): (known.start, known.end, known.data_at - known.start)
-                }
-                known = ScatteredPiece(stripe, 0, 0, 0, 0, 0, ranges=first)
-                pieces[stripe] = known
-            known.ranges[cell] = start, start + size, at - start
+        start = offset + at & chunk_bytes - 1
+        size = min(chunk_bytes - start, length - at)
+        piece = pieces.get(stripe)
+        if piece is None:
+            piece = pieces[stripe] = Piece(stripe)
+        piece.touched |= 1 << cell
+        piece.ranges[cell] = start, start + size, at - start
         at += size
     return list(pieces.values())
 
@@ -203,7 +132,7 @@ class Preparer:
             lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
         unwritten = context.unwritten_cells(stripe)
         covered: Covered = {}
-        for low, high, touched in piece.bands(context.chunk_bytes):
+        for low, high, touched in bands_of(piece.parts()):
             try:
                 rmw, rcw = write_plans(context.code, touched, lost, unwritten)
             except Unrecoverable as error:
@@ -248,7 +177,6 @@ class Preparer:
         context = self.context
         contents: dict[int, memoryview] = {}
         stripe, size = piece.stripe, high - low
-        chunk_bytes = context.chunk_bytes
         old: dict[CellIndex, Bytes] = {}
         slots: list[tuple[memoryview, Bytes]] = []
         used = len(plan.reads)
@@ -266,19 +194,18 @@ class Preparer:
                 work.reads.append((role, position + low, [buffer], size))
         for cell in plan.writes:
             role, position = context.position(stripe, cell)
-            at = piece.at(cell, chunk_bytes) + low
-            work.writes.append((role, position + low, [view[at : at + size]], size))
+            content = piece.content(view, cell, low, high)
+            work.writes.append((role, position + low, [content], size))
         new: dict[CellIndex, Bytes] = {}
         for output in plan.outputs:
             role, position = context.position(stripe, output.cell)
             if not output.old and len(output.new) == 1:  # a replica: the request's own data
-                at = piece.at(output.new[0], chunk_bytes) + low
-                work.writes.append((role, position + low, [view[at : at + size]], size))
+                content = piece.content(view, output.new[0], low, high)
+                work.writes.append((role, position + low, [content], size))
                 continue
             for cell in output.new:
                 if cell not in new:
-                    at = piece.at(cell, chunk_bytes) + low
-                    new[cell] = np.frombuffer(view[at : at + size], dtype=np.uint8)
+                    new[cell] = np.frombuffer(piece.content(view, cell, low, high), np.uint8)
             buffer, out = slots[used]
             used += 1
             contents[output.cell] = buffer
@@ -311,8 +238,7 @@ class Preparer:
         for cell in cells_of(changed | sum(1 << cell for cell in contents)):
             data: memoryview | None = contents.get(cell)
             if touched >> cell & 1:
-                at = piece.at(cell, context.chunk_bytes) + low
-                data = view[at : at + high - low]
+                data = piece.content(view, cell, low, high)
             elif cell >= code.data_count and context.growth is not None:
                 data = None
             address = address_of(layout, stripe, cell) + low

@@ -39,11 +39,10 @@ from raidx_fuse.engine.write.route import (
 from raidx_fuse.engine.write.small import SmallWrite
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import CommitBatch
-from raidx_fuse.journal.stripe_parity import Part
 from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
-from raidx_fuse.layouts.planning.stripe_plan import cells_of
+from raidx_fuse.layouts.planning.stripe_plan import Part, bands_of, cells_of
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.io_tuples import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import xor_into
@@ -56,10 +55,10 @@ RECORD_SHARE = 8  # a record takes at most 1/RECORD_SHARE of the ring, unless on
 def data_writes(context: ArrayContext, piece: Piece, view: Any) -> list[MemberIO]:
     """Return the writes of the data of *piece*, whose request has the content *view*."""
     writes: list[MemberIO] = []
-    for cell, low, high in piece.parts(context.chunk_bytes):
+    for cell, low, high in piece.parts():
         role, position = context.position(piece.stripe, cell)
-        at = piece.at(cell, context.chunk_bytes) + low
-        writes.append((role, position + low, [view[at : at + high - low]], high - low))
+        content = piece.content(view, cell, low, high)
+        writes.append((role, position + low, [content], high - low))
     return writes
 
 
@@ -79,7 +78,7 @@ async def log_data(context: ArrayContext, pieces: Sequence[Piece], view: memoryv
             left_bytes -= sum(request[3] for request in writes)
             if changes and left_bytes < 0:
                 break
-            changes.append((piece.stripe, piece.parts(context.chunk_bytes), writes))
+            changes.append((piece.stripe, piece.parts(), writes))
             end += 1
         if not await context.journal.commit_data(changes):
             return list(pieces[done:])
@@ -95,10 +94,9 @@ async def log_data(context: ArrayContext, pieces: Sequence[Piece], view: memoryv
 def _cache(context: ArrayContext, piece: Piece, view: memoryview) -> None:
     """Put the data of *piece* into the chunk cache."""
     assert context.cache is not None
-    for cell, low, high in piece.parts(context.chunk_bytes):
-        at = piece.at(cell, context.chunk_bytes) + low
+    for cell, low, high in piece.parts():
         address = address_of(context.layout, piece.stripe, cell) + low
-        context.cache.wrote(address, view[at : at + high - low])
+        context.cache.wrote(address, piece.content(view, cell, low, high))
 
 
 class _UnreadableError(Exception):
@@ -274,7 +272,7 @@ class Writer:
         """
         context, member_set = self.context, self.context.member_set
         if member_set.unreadable:
-            needed = {p.stripe: p.needed(view, context.chunk_bytes) for p in pieces}
+            needed = {p.stripe: p.needed(view) for p in pieces}
             await member_set.unreadable.mend(stripes, needed)
         growth = context.growth
         if growth is not None and any(growth.threatens(p.stripe, p.touched) for p in pieces):
@@ -290,7 +288,7 @@ class Writer:
             if route(state, touched, is_whole(context, state, piece)) is Route.LOG:
                 only = logs_data_only(state, shape_of(context, piece))
                 if only and context.cache is not None:
-                    only = not is_cached(context, piece.stripe, piece.bands(context.chunk_bytes))
+                    only = not is_cached(context, piece.stripe, bands_of(piece.parts()))
                 (data_only if only else logged).append(piece)
                 continue
             direct.append(piece)
