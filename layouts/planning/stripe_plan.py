@@ -31,10 +31,11 @@ from itertools import pairwise
 
 from raidx_fuse.layouts.codes.code import Code, Unrecoverable
 from raidx_fuse.layouts.codes.gf2 import solve
-from raidx_fuse.layouts.numbers import CellIndex, cell_range
+from raidx_fuse.layouts.numbers import CellIndex
 
 Band = tuple[int, int, int]  # (first byte, end byte, mask of touched data cells)
 Part = tuple[CellIndex, int, int]  # (data cell, first byte, end byte)
+FEW = 4  # parts, which are cut sooner than sorted
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +81,10 @@ def cells_of(mask: int) -> tuple[CellIndex, ...]:
     return tuple(cells)  # type: ignore[arg-type]
 
 
-def parts_of(first: int, start: int, last: int, end: int, chunk_bytes: int) -> list[Part]:
-    """Return the parts of a request from byte *start* of cell *first* to byte *end* of *last*."""
-    return [
-        (cell, start if cell == first else 0, end if cell == last else chunk_bytes)
-        for cell in cell_range(first, last + 1)
-    ]
-
-
 def bands_of(parts: Sequence[Part]) -> list[Band]:
     """Return the bands of *parts*, which may overlap.
 
-    >>> bands_of(parts_of(0, 60, 2, 8, 64))
+    >>> bands_of([(0, 60, 64), (1, 0, 64), (2, 0, 8)])
     [(0, 8, 6), (8, 60, 2), (60, 64, 3)]
     >>> bands_of([(0, 0, 8), (2, 4, 12), (0, 6, 8)])
     [(0, 4, 1), (4, 6, 5), (6, 8, 5), (8, 12, 4)]
@@ -103,9 +96,10 @@ def bands_of(parts: Sequence[Part]) -> list[Band]:
     if len(cuts) == 2:  # whole cells, as a rule
         low, high = cuts
         return [(low, high, sum({1 << cell for cell, _, _ in parts}))]
-    ordered = sorted([(low, high, 1 << cell) for cell, low, high in parts])
-    if all(one[1] <= other[0] for one, other in pairwise(ordered)):
-        return ordered
+    if len(parts) > FEW:
+        ordered = sorted([(low, high, 1 << cell) for cell, low, high in parts])
+        if all(one[1] <= other[0] for one, other in pairwise(ordered)):
+            return ordered
     found = []
     for low, high in pairwise(cuts):
         mask = 0

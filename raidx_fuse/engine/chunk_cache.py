@@ -22,10 +22,8 @@ from collections import OrderedDict
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import ReadBuffer
+from raidx_fuse.store.io_tuples import PAGE_BYTES, PAGE_MASK, PAGE_SHIFT
 
-PAGE_SHIFT = 12
-PAGE_BYTES = 1 << PAGE_SHIFT
-_PAGE_MASK = PAGE_BYTES - 1
 _STAMPS = 1024  # a power of two; chunks that share a stamp only miss a chance to be cached
 _LARGEST_PART = 8  # one request may take 1/8 of the cache
 
@@ -72,26 +70,20 @@ class ChunkCache:
 
     def holds(self, address: int, length: int) -> bool:
         """Return True if all of a range is cached."""
-        pages = self._pages
-        for page in range(address >> PAGE_SHIFT, (address + length - 1 >> PAGE_SHIFT) + 1):
-            if page not in pages:
-                return False
-        return True
+        wanted = range(address >> PAGE_SHIFT, (address + length - 1 >> PAGE_SHIFT) + 1)
+        return all(map(self._pages.__contains__, wanted))
 
     def touches(self, address: int, length: int) -> bool:
         """Return True if any part of a range is cached."""
-        pages = self._pages
-        for page in range(address >> PAGE_SHIFT, (address + length - 1 >> PAGE_SHIFT) + 1):
-            if page in pages:
-                return True
-        return False
+        wanted = range(address >> PAGE_SHIFT, (address + length - 1 >> PAGE_SHIFT) + 1)
+        return any(map(self._pages.__contains__, wanted))
 
     def fill(self, address: int, target: memoryview) -> bool:
         """Fill *target* from *address* on; return False, with nothing done, if any is missing."""
         pages = self._pages
         length = len(target)
         first = address >> PAGE_SHIFT
-        inner = address & _PAGE_MASK
+        inner = address & PAGE_MASK
         if inner + length <= PAGE_BYTES:
             known = pages.get(first)
             if known is None:
@@ -137,7 +129,7 @@ class ChunkCache:
 
     def wrote(self, address: int, data: ReadBuffer) -> None:
         """Cache *data*, which was written at *address*."""
-        if len(data) == PAGE_BYTES and not address & _PAGE_MASK:  # the usual case
+        if len(data) == PAGE_BYTES and not address & PAGE_MASK:  # the usual case
             self._stamps[(address >> self._shift) % _STAMPS] += 1
             page = address >> PAGE_SHIFT
             self._pages[page] = bytes(data)

@@ -6,13 +6,14 @@ For each stripe of a write: its state and route, by the functions that the write
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from raidx_fuse.engine import bpu
 from raidx_fuse.engine.bpu import Decision
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.parity_policies import traditional
-from raidx_fuse.engine.write.prepare import Piece
+from raidx_fuse.engine.write.prepare import Piece, split
 from raidx_fuse.engine.write.route import (
     Route,
     is_cached,
@@ -31,7 +32,6 @@ from raidx_fuse.layouts.planning.stripe_plan import (
     BandPlan,
     bands_of,
     cells_of,
-    parts_of,
     read_plan,
     write_plans,
 )
@@ -136,19 +136,14 @@ def explain(
             f"bytes {offset} to {offset + length} are outside the image "
             f"of {context.layout.size_bytes} bytes"
         )
-    stripes: list[ExplainedStripe] = []
-    span = context.code.data_count if context.layout.contiguous else 1
-    at = offset
-    end_at = offset + length
-    while at < end_at:
-        stripe, first = context.layout.locate(at >> context.shift)
-        start = at & context.chunk_bytes - 1
-        room = ((span - (first if span > 1 else 0)) << context.shift) - start
-        size = min(room, end_at - at)
-        last = first + (start + size - 1 >> context.shift)
-        end = (start + size - 1 & context.chunk_bytes - 1) + 1
-        stripes.append(_stripe(context, stripe, first, start, last, end, write, policy))
-        at += size
+    if context.layout.contiguous:
+        pieces = split(context, offset, 0, length)
+    else:  # chunk by chunk, in the order of the image
+        end = offset + length
+        edges = range((offset >> context.shift) + 1 << context.shift, end, context.chunk_bytes)
+        chunks = pairwise((offset, *edges, end))
+        pieces = [piece for at, to in chunks for piece in split(context, at, 0, to - at)]
+    stripes = [_stripe(context, piece, write, policy) for piece in pieces]
     return {
         "offset": offset,
         "length": length,
@@ -163,21 +158,12 @@ def explain(
     }
 
 
-def _stripe(
-    context: ArrayContext,
-    stripe: Stripe,
-    first: int,
-    start: int,
-    last: int,
-    end: int,
-    write: bool,
-    policy: str,
-) -> ExplainedStripe:
+def _stripe(context: ArrayContext, piece: Piece, write: bool, policy: str) -> ExplainedStripe:
+    stripe = piece.stripe
     lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
     unwritten = context.unwritten_cells(stripe)
     shown: list[Band] = []
-    parts = parts_of(first, start, last, end, context.chunk_bytes)
-    for low, high, touched in bands_of(parts):
+    for low, high, touched in bands_of(piece.parts()):
         size = high - low
         known = context.cached(stripe, context.code.all_mask & ~unwritten, low, high)
         rmw = rcw = decision = None
@@ -238,8 +224,6 @@ def _stripe(
         "bands": shown,
     }
     if write:
-        ranges = {cell: (low, high, 0) for cell, low, high in parts}
-        piece = Piece(stripe, (2 << last) - (1 << first), ranges)
         return {**document, **_admission(context, piece, shown)}
     return document
 

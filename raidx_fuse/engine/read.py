@@ -19,7 +19,7 @@ from raidx_fuse.engine.gate import Gate, enter, enter_now, leave
 from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.errors import MemberError, RaidxError, UnrecoverableError
 from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe, cell_range
-from raidx_fuse.layouts.planning.stripe_plan import bands_of, cells_of, parts_of
+from raidx_fuse.layouts.planning.stripe_plan import bands_of, cells_of
 from raidx_fuse.store.buffers import ZEROS
 from raidx_fuse.store.io_tuples import MemberLostError, MemberRead
 
@@ -323,11 +323,10 @@ class Reader:
         epoch = context.layout_epoch
         stripe, first = context.layout.locate(offset >> context.shift)
         _, last = context.layout.locate(offset + length - 1 >> context.shift)
-        lost = context.member_set.lost_cells(stripe)
         touched = (2 << last) - (1 << first)
         if self._copies:
             touched = 1 << self._nearest(stripe)[0]
-        if not touched & lost & ~context.unwritten_cells(stripe):
+        if not touched & context.member_set.lost_cells(stripe) & ~context.unwritten_cells(stripe):
             requests, _zeros = self._segments(offset, length, answer)
             await context.member_set.read(requests)
             return
@@ -345,12 +344,15 @@ class Reader:
     async def _solve(
         self, stripe: Stripe, first: int, last: int, offset: int, length: int, answer: memoryview
     ) -> None:
-        context = self.context
-        start = offset & context.chunk_bytes - 1
-        end = (offset + length - 1 & context.chunk_bytes - 1) + 1
+        context, chunk_bytes = self.context, self.context.chunk_bytes
+        start = offset & chunk_bytes - 1
+        end = (offset + length - 1 & chunk_bytes - 1) + 1
+        parts = [
+            (cell, start if cell == first else 0, end if cell == last else chunk_bytes)
+            for cell in cell_range(first, last + 1)
+        ]
         unwritten = context.unwritten_cells(stripe)
         reader = CellReader(context, background=False)
-        parts = parts_of(first, start, last, end, context.chunk_bytes)
         for low, high, touched in bands_of(parts):
             into = {}
             for cell in cells_of(touched & ~unwritten):

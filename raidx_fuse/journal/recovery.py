@@ -115,53 +115,6 @@ def stripes_changed(
     return frozenset(found)
 
 
-class Limits:
-    """The limits of a valid record of *member_set*'s array, whose written map holds *chunks* bits.
-
-    The map, not the image, is the limit: a record may name chunks of bundles that are not counted
-    in the superblocks. `replay` then clears their bits again.
-    """
-
-    def __init__(self, member_set: MemberSet, chunks: int) -> None:
-        self._layout = layout = member_set.layout
-        self._chunks = chunks
-        self._data_offset = member_set.data_offset
-        member_chunks = member_set.config.regions.data.length // layout.chunk_bytes
-        self._ends = {
-            role: member_set.data_offset
-            + layout.chunk_bytes
-            * (layout.counts[role] if isinstance(layout, BundleLayout) else member_chunks)
-            for role in member_set.config.roles()
-        }
-
-    def problem(self, record: Record) -> str | None:
-        """Return a text that says what is impossible about *record*, or None if it is valid."""
-        for role, offset, data in record.data:
-            end = offset + len(data)
-            if role not in self._ends or not self._data_offset <= offset < end <= self._ends[role]:
-                return f"{len(data)} bytes at {offset} of role {role}"
-        for first, count in (*record.written, *record.unwritten):
-            if not 0 < count <= self._chunks - first:
-                return f"{count} chunks from {first} of {self._chunks}"
-        for stripe in (*(s for s, _, _ in record.unsettled), *(s for s, _ in record.settled)):
-            if stripe >= self._layout.stripes or not self._layout.code.parity_count:
-                return f"the parity of stripe {stripe}"
-        return self._table_problem(record)
-
-    def _table_problem(self, record: Record) -> str | None:
-        layout = self._layout
-        for cell, role, chunk in record.table:
-            if not isinstance(layout, BundleLayout):
-                return "a move of a chunk where there is no look-up table"
-            if cell >= layout.cells or role not in self._ends or chunk >= layout.counts[role]:
-                return f"chunk {chunk} of role {role} for cell {cell}"
-        if record.mark is not None:
-            limit = layout.image_chunks if isinstance(layout, RestripeLayout) else -1
-            if record.mark > limit:
-                return f"a watermark of {record.mark}"
-        return None
-
-
 class _Ring:
     """Reads the records of one epoch, each from any log member that holds it intact.
 
@@ -181,7 +134,18 @@ class _Ring:
         }
         self._lost, self._tolerance = member_set.lost, member_set.layout.code.tolerance
         self._unread: dict[Role, MemberError] = {}
-        self._limits = Limits(member_set, len(journal.written.bits) * 8)
+        self._layout = layout = member_set.layout
+        # The map, not the image, is the limit: a record may name chunks of bundles that are not
+        # counted in the superblocks. `replay` then clears their bits again.
+        self._chunks = len(journal.written.bits) * 8
+        self._begin = member_set.data_offset
+        member_chunks = member_set.config.regions.data.length // layout.chunk_bytes
+        self._ends = {
+            role: self._begin
+            + layout.chunk_bytes
+            * (layout.counts[role] if isinstance(layout, BundleLayout) else member_chunks)
+            for role in member_set.config.roles()
+        }
         self._offset = journal.ring.offset
         self._capacity = journal.capacity
         self._array = journal.ring.array
@@ -215,7 +179,7 @@ class _Ring:
                 continue
             if record is None:
                 continue
-            problem = self._limits.problem(record[0])
+            problem = self._problem(record[0])
             if problem is None:
                 self._unread.clear()
                 self._found = True
@@ -227,6 +191,29 @@ class _Ring:
             log.error("%s", wrong.message)
         if wrong is not None:
             raise wrong
+        return None
+
+    def _problem(self, record: Record) -> str | None:
+        """Return a text that says what is impossible about *record*, or None if it is valid."""
+        layout = self._layout
+        for role, offset, data in record.data:
+            end = offset + len(data)
+            if role not in self._ends or not self._begin <= offset < end <= self._ends[role]:
+                return f"{len(data)} bytes at {offset} of role {role}"
+        for first, count in (*record.written, *record.unwritten):
+            if not 0 < count <= self._chunks - first:
+                return f"{count} chunks from {first} of {self._chunks}"
+        for stripe in (*(s for s, _, _ in record.unsettled), *(s for s, _ in record.settled)):
+            if stripe >= layout.stripes or not layout.code.parity_count:
+                return f"the parity of stripe {stripe}"
+        for cell, role, chunk in record.table:
+            if not isinstance(layout, BundleLayout):
+                return "a move of a chunk where there is no look-up table"
+            if cell >= layout.cells or role not in self._ends or chunk >= layout.counts[role]:
+                return f"chunk {chunk} of role {role} for cell {cell}"
+        limit = layout.image_chunks if isinstance(layout, RestripeLayout) else -1
+        if record.mark is not None and record.mark > limit:
+            return f"a watermark of {record.mark}"
         return None
 
     def doubt(self) -> MemberError | None:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from raidx_fuse.engine.chunk_cache import PAGE_BYTES, ChunkCache
+from raidx_fuse.engine.chunk_cache import ChunkCache
 from raidx_fuse.errors import UsageError
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.store.io_tuples import PAGE_BYTES
 from tests.support.arrays import Rig
 from tests.support.spy import READ, spying
 

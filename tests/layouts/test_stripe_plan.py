@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raidx_fuse.layouts.codes.code import Code, Unrecoverable
+from raidx_fuse.layouts.numbers import cell_range
 from raidx_fuse.layouts.planning.stripe_plan import (
     BandPlan,
     bands_of,
     cells_of,
-    parts_of,
     plan_around,
     read_plan,
     rebuild_plan,
@@ -174,7 +174,11 @@ def test_bands_cover_each_touched_byte_once(
     if first == last and end <= start:
         start, end = end - 1, start + 1
     seen: set[tuple[int, int]] = set()
-    for low, high, mask in bands_of(parts_of(first, start, last, end, chunk)):
+    parts = [
+        (cell, start if cell == first else 0, end if cell == last else chunk)
+        for cell in cell_range(first, last + 1)
+    ]
+    for low, high, mask in bands_of(parts):
         for cell in cells_of(mask):
             for byte in (low, high - 1):
                 assert first * chunk + start <= cell * chunk + byte < last * chunk + end

@@ -223,7 +223,7 @@ BELIEVED = (
     Mutant(
         "impossible-record-believed",
         RECOVERY,
-        "            problem = self._limits.problem(record[0])",
+        "            problem = self._problem(record[0])",
         "            problem = None",
         "a replay writes wherever a record says, superblocks included",
         LOGGED,
