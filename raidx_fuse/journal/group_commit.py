@@ -198,7 +198,10 @@ class HeldHandlers(Generic[T]):
         return held
 
     def _step(self, handler: Handler) -> Any:
-        """Return the trap of one step of *handler*, None if it has answered."""
+        """Return the trap of one step of *handler*, None if it has answered.
+
+        `DeferredReplies` has its own: what it holds are session loops, which do not end then.
+        """
         try:
             return handler.send(None)
         except StopIteration:

@@ -724,7 +724,7 @@ class Journal:
             tail = self._behind(tail, await self.unsettled.settle_frozen())
             await self._barrier()  # the records are durable
             self.unsettled.forget_closed(ring.durable_tail[0])
-            await self._write_frozen()
+            await self.write_frozen()
             await self.written.save_taken(pages)
             await self.chunk_table.save_as(chunk_table)
             await self._barrier()  # the home places are durable
@@ -802,7 +802,7 @@ class Journal:
         """Make the earlier steps of the checkpoint durable before the next one begins."""
         await self.member_set.flush()
 
-    async def _write_frozen(self) -> None:
+    async def write_frozen(self) -> None:
         """Write the frozen layer to its home places, on all members at once.
 
         Other tasks run after what a member takes synchronously. Raises LawError if a parity is not

@@ -483,7 +483,6 @@ async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Rep
     computed.
     """
     epoch, (sequence, position, mark) = log_found.epoch, log_found.end
-    tail = log_found.tail[1]
     copies = log_found.copies
     records, data_bytes = len(copies), 0
     parity_replay = ParityReplay(member_set, journal.overlay, journal.written)
@@ -499,22 +498,25 @@ async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Rep
     journal.take_mark(mark)
     if member_set.read_only:
         return Replayed(epoch, records, data_bytes)
-    end = _End(journal, epoch, sequence, position)
+    ring = journal.ring
+    ring.go_on(epoch, log_found.tail, sequence, position)
+    ends = [position]
     for parities, stripes in parity_replay.settled(journal.unsettled.batch_bytes):
         body = RecordBody()
         body.add_data(parities)
         body.add_settled(*zip(*stripes, strict=True))
-        copies.append(end.append(body))
-    if end.sequence > sequence:
+        number, at, offset = ring.take(body.size_bytes)
+        copies.append((offset, encode_record(epoch, number, at, ring.array, body)))
+        ends.append(ring.position)
+    if ring.next_sequence > sequence:
         log.warning("the parity of stripes whose data was logged without it is computed and logged")
     if records:
         log.warning("replaying %d journal records, %d bytes", records, data_bytes)
         journal.choose_roles()
-        journal.ring.epoch, journal.ring.noted_tail = epoch, log_found.tail
         holders = log_found.holders
         everybody = (holder_of(record.member_uuid) for record in member_set.config.members)
-        await journal.ring.believe_also(everybody if holders is None else holders)
-        await member_set.write(end.wiped(tail))
+        await ring.believe_also(everybody if holders is None else holders)
+        await member_set.write(_wiped(journal, ends, log_found.tail[1]))
         # Both before the records: the head page names their new holders, and none is followed by
         # an older one that the power cut has left behind a record that it took.
         await member_set.flush()
@@ -557,68 +559,33 @@ def _check_head(
         raise AssemblyError(f"the head of the journal is impossible: {problem}")
 
 
-class _End:
-    """The end of the log that was found, where records of parities are added.
+def _wiped(journal: Journal, ends: Sequence[int], tail: int) -> list[MemberIO]:
+    """Return writes, for every member, of zeros where a record could follow one of the log.
 
-    There is space: the running array kept it free, and `replay` has checked the rest.
+    *ends* are the positions behind the records that are added, and behind the last one that was
+    found: a member whose log could not be read now, but perhaps next time, may have another one
+    there. *tail* is the position of the first record of the log: nothing lies a lap behind it.
     """
-
-    def __init__(self, journal: Journal, epoch: int, sequence: int, position: int) -> None:
-        self._journal, self._epoch = journal, epoch
-        self.sequence, self.position = sequence, position
-        # The positions behind the records; also that of the first one, where a member whose log
-        # could not be read now, but perhaps next time, may have another one.
-        self._behind = [position]
-
-    def append(self, body: RecordBody) -> tuple[int, bytes]:
-        """Return byte offset and content of the next record, which has *body*."""
-        journal, size = self._journal, body.size_bytes
-        lap = self.position % journal.capacity
-        if lap + size > journal.capacity:
-            self.position += journal.capacity - lap
-            lap = 0
-        content = encode_record(self._epoch, self.sequence, self.position, journal.ring.array, body)
-        self.sequence += 1
-        self.position += size
-        self._behind.append(self.position)
-        return journal.ring.offset + lap, content
-
-    def wiped(self, tail: int) -> list[MemberIO]:
-        """Return writes, for every member, of zeros at the end of the log, and where a record could
-        follow one of these.
-
-        *tail* is the position of the first record of the log: nothing lies a lap behind it.
-        """
-        journal = self._journal
-        capacity, queues = journal.capacity, journal.member_set.queues
-        places = {
-            journal.ring.offset + position % capacity
-            for behind in self._behind
-            for position in (behind, behind + -behind % capacity)
-            if position + SECTOR_BYTES <= tail + capacity
-        }
-        zeros = bytes(SECTOR_BYTES)
-        return [
-            (role, place, [zeros], SECTOR_BYTES)
-            for place in sorted(places)
-            for role, queue in by_role(queues)
-            if queue is not None
-        ]
+    capacity = journal.capacity
+    places = {
+        journal.ring.offset + position % capacity
+        for end in ends
+        for position in (end, end + -end % capacity)
+        if position + SECTOR_BYTES <= tail + capacity
+    }
+    zeros = bytes(SECTOR_BYTES)
+    return [
+        (role, place, [zeros], SECTOR_BYTES)
+        for place in sorted(places)
+        for role, queue in by_role(journal.member_set.queues)
+        if queue is not None
+    ]
 
 
 async def _place(journal: Journal, member_set: MemberSet) -> None:
     """Write the overlay, the written map and the chunk table to their home places, and flush."""
     journal.overlay.freeze()
-    roles = [role for role, queue in by_role(member_set.queues) if queue is not None]
-    placed = journal.overlay.frozen_writes(roles)
-    await member_set.write(
-        [
-            (role, *write)
-            for portions in placed
-            for role, writes in portions.items()
-            for write in writes
-        ]
-    )
+    await journal.write_frozen()
     await journal.written.save_taken(journal.written.take_unsaved())
     await journal.chunk_table.save_as(journal.chunk_table.take_unsaved())
     await member_set.flush()

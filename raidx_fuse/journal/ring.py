@@ -202,14 +202,17 @@ class Ring:
 
     async def begin(self, epoch: int, mark: int) -> None:
         """Start *epoch* with an empty ring; after a flush, older records are invalid for ever."""
-        self.epoch = epoch
-        self.next_sequence, self.position = 1, 0
         tail = (1, 0, mark)
-        self.durable_tail = self.noted_tail = self.placed_tail = self._flushing_tail = tail
+        self.go_on(epoch, tail, 1, 0)
         self.open.clear()
         self.stripes.clear()
         self.held_from = NO_STRIPE
         await self.save_head(tail)
+
+    def go_on(self, epoch: int, tail: Tail, sequence: int, position: int) -> None:
+        """Go on behind the records that a start has found, from *tail* on; nothing is saved."""
+        self.epoch, self.next_sequence, self.position = epoch, sequence, position
+        self.durable_tail = self.noted_tail = self.placed_tail = self._flushing_tail = tail
 
     async def save_head(self, tail: Tail, others: Iterable[bytes] = ()) -> None:
         """Write the head page with *tail*; *others* are valid holders, too (not flushed)."""

@@ -141,7 +141,7 @@ REPLAYING = (
     Mutant(
         "replay-lets-an-older-record-follow-its-own",
         REPLAY,
-        "        await member_set.write(end.wiped(tail))\n",
+        "        await member_set.write(_wiped(journal, ends, log_found.tail[1]))\n",
         "",
         "cut again, a record behind one that the first cut took is redone over home places",
         ("raid5:partial:rewrites", "raid4:partial:rewrites"),

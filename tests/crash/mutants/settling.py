@@ -80,8 +80,8 @@ MUTANTS = (
     Mutant(
         "replay-settles-and-does-not-log-it",
         "raidx_fuse/journal/recovery.py",
-        "        copies.append(end.append(body))",
-        "        end.append(body)",
+        "        copies.append((offset, encode_record(epoch, number, at, ring.array, body)))\n",
+        "",
         "cut again and with a member lost, it computes parity from places that it has half written",
         ("raid5:partial:checkpoints",),
         TESTS,
