@@ -28,7 +28,7 @@ Laws:
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -111,42 +111,6 @@ class _Round:
         self.error: Exception | None = None
 
 
-class FlushRounds:
-    """Runs *flush_members* in rounds, one round at a time."""
-
-    def __init__(self, flush_members: Callable[[], Awaitable[None]]) -> None:
-        self._flush_members = flush_members
-        self._running = trio.Lock()
-        self._next_round: _Round | None = None
-
-    async def flush(self) -> None:
-        """Return when every write completed before the call is durable.
-
-        Raises what *flush_members* raised in the round, and ArrayFailedError if the task that ran
-        the round was cancelled.
-        """
-        joined = self._next_round
-        if joined is not None:
-            await joined.done.wait()
-        else:
-            joined = self._next_round = _Round()
-            try:
-                async with self._running:
-                    self._next_round = None  # later callers' writes may miss this round
-                    await self._flush_members()
-            except Exception as error:
-                joined.error = error
-            except BaseException:
-                joined.error = ArrayFailedError("the array stopped during a flush")
-                raise
-            finally:
-                if self._next_round is joined:
-                    self._next_round = None
-                joined.done.set()
-        if joined.error is not None:
-            raise joined.error
-
-
 class MemberSet:
     """The member queues of one array by role, under one `ArrayConfig`.
 
@@ -199,7 +163,8 @@ class MemberSet:
         self._publication: trio.Event | None = None
         self._unwritable: RaidxError | None = None  # why no superblock can be written
         self._config_lock = trio.Lock()
-        self._flush_rounds = FlushRounds(self._flush_members)
+        self._flushing = trio.Lock()  # one round of flushes at a time
+        self._next_round: _Round | None = None
         self.refresh()
         # Of the last round that reached all members. For the round of the start, it is not known
         # which members have received an exclusion.
@@ -532,8 +497,30 @@ class MemberSet:
         return [operation for operation in operations if operation.error is not None]
 
     async def flush(self) -> None:
-        """Return when all earlier writes are durable. Raises MemberError, ArrayFailedError."""
-        await self._flush_rounds.flush()
+        """Return when every write that completed before the call is durable.
+
+        Raises MemberError, and ArrayFailedError, also if the task that ran the round was cancelled.
+        """
+        joined = self._next_round
+        if joined is not None:
+            await joined.done.wait()
+        else:
+            joined = self._next_round = _Round()
+            try:
+                async with self._flushing:
+                    self._next_round = None  # later callers' writes may miss this round
+                    await self._flush_members()
+            except Exception as error:
+                joined.error = error
+            except BaseException:
+                joined.error = ArrayFailedError("the array stopped during a flush")
+                raise
+            finally:
+                if self._next_round is joined:
+                    self._next_round = None
+                joined.done.set()
+        if joined.error is not None:
+            raise joined.error
 
     async def check_whole(self, *, wait: bool = False) -> None:
         """Check that no member has become shorter; one that has is failed.

@@ -42,8 +42,8 @@ FLUSHING = (
     Mutant(
         "flush-joins-one-under-way",
         STORE,
-        "                async with self._running:\n                    self._next_round = None",
-        "                async with self._running:\n                    pass",
+        "                async with self._flushing:\n                    self._next_round = None",
+        "                async with self._flushing:\n                    pass",
         "group commit: the flush that runs does not cover what was written since it began",
         ALL_MODES,
         FLUSHES,
