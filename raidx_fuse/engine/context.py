@@ -22,43 +22,11 @@ from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, unwritten_cells
-from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.store.buffers import ArenaPool
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
 from raidx_fuse.store.io_tuples import MemberIO, MemberLostError
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.written_map import WrittenMap
-
-# Writes past the log that are not durable yet. A log record may end inside a sector; the checkpoint
-# then keeps the rest of that sector as it is on the member. If this rest is itself part of a write
-# that is not durable, a power cut may drop the write but keep the record: half of each, a content
-# that was never written. So a record that covers part of a sector waits for a flush while there are
-# any.
-
-
-class UnflushedWrites:
-    """Counts the writes past the log: all so far (*count*), and those that a flush has covered.
-
-    A write counts even if only some members have taken it yet.
-    """
-
-    __slots__ = ("_covered", "_flushing", "count")
-
-    def __init__(self) -> None:
-        self.count = self._flushing = self._covered = 0
-
-    def flush_begins(self) -> None:
-        self._flushing = self.count
-
-    def flush_ends(self) -> None:
-        self._covered = self._flushing
-
-    def may_tear(self, offset: int, length: int) -> bool:
-        """Return True if a record of these bytes could leave a torn sector after a power cut.
-
-        The record must cover part of a sector, and a write past the log must be unflushed.
-        """
-        return bool((offset | length) % SECTOR_BYTES) and self.count != self._covered
 
 
 class Zeros:
@@ -142,7 +110,6 @@ class ArrayContext:
         "policies",
         "shift",
         "traffic",
-        "unflushed_writes",
         "written",
         "zeros",
     )
@@ -164,14 +131,13 @@ class ArrayContext:
         self.written = written
         self.dirty_bitmap = dirty
         self.journal = journal
-        self.unflushed_writes = UnflushedWrites()
-        member_set.flush_observers.append(self.unflushed_writes)
         self.locks = journal.locks
         self.gate = Gate("the array", member_set.laws)
         self.changes = ChangedRegions(member_set, layout, dirty, lambda: journal.ring.stripes)
         self.arenas = ArenaPool()
         clock = member_set.clock
         self.traffic = Traffic(clock, counter_of(layout, member_set.queues, clock))
+        member_set.flush_observers.append(self.traffic)
         self.policies = Policies(
             self._role, lambda: member_set.queues, clock, self.traffic.count_plan
         )

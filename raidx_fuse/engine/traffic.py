@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from raidx_fuse.engine.access_stats import AccessCounter
+from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, Latency
 
 
@@ -15,6 +16,12 @@ class Traffic:
 
     *heat* counts the chunks that requests use (None: nothing does). *synchronous* are the requests
     that did not suspend, *last_s* is when the last one ended.
+
+    *past_log* counts the writes past the log, even if only some members have taken one yet. A log
+    record may end inside a sector; the checkpoint then keeps the rest of that sector as it is on
+    the member. If this rest is itself part of a write past the log that is not durable, a power cut
+    may drop the write but keep the record: half of each, a content that was never written. So a
+    record that covers part of a sector waits for a flush while there are any (`may_tear`).
     """
 
     clock: Callable[[], float]
@@ -36,6 +43,19 @@ class Traffic:
     synchronous: int = 0
     last_s: float = -1e9
     latency: Latency = field(default_factory=Latency)
+    past_log: int = 0
+    _flushing: int = 0  # of *past_log*: those that the flush under way covers
+    _covered: int = 0  # those that a flush has covered
+
+    def flush_begins(self) -> None:
+        self._flushing = self.past_log
+
+    def flush_ends(self) -> None:
+        self._covered = self._flushing
+
+    def may_tear(self, offset: int, length: int) -> bool:
+        """Return True if a record of these bytes could leave a torn sector after a power cut."""
+        return bool((offset | length) % SECTOR_BYTES) and self.past_log != self._covered
 
     def idle_s(self) -> float:
         """Return for how long no request has ended."""

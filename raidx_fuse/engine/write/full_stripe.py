@@ -135,7 +135,7 @@ class FullStripeWrite:
             context.cache.forget(first << shift, end - first << shift)
             if sums:  # parity has addresses below zero
                 context.cache.forget(-(stop * sums << shift), (stop - row) * sums << shift)
-        context.unflushed_writes.count += 1
+        context.traffic.past_log += 1
         left = write_synchronously(
             context,
             [
@@ -300,7 +300,7 @@ class StripeEnd:
         places = [context.position(stripe, cell) for cell in cells_of(context.code.all_mask)]
         if overlay.frozen and any(overlay.is_placing(*at, context.chunk_bytes) for at in places):
             return None
-        context.unflushed_writes.count += 1
+        context.traffic.past_log += 1
         if context.cache is not None:
             context.forget_stripe(stripe)
         size = (stripe + 1) * self._stripe_bytes - offset

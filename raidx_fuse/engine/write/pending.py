@@ -128,7 +128,7 @@ class Completion:
             self.note_torn(stripes)
             raise
         finally:
-            context.unflushed_writes.count += 1
+            context.traffic.past_log += 1
             for stripe in stripes:  # a read meanwhile may have cached the old content
                 context.forget_stripe(stripe)
             if marked:

@@ -89,7 +89,7 @@ class SmallWrite:
         if logged:
             if length == self._whole_bytes and routes.fills and not journal.holds(stripe):
                 return None
-            if context.unflushed_writes.may_tear(offset, length):
+            if context.traffic.may_tear(offset, length):
                 return None
             if self._has_parity and may_follow(context, stripe):
                 # As in `logs_data_only`.
@@ -143,7 +143,7 @@ class SmallWrite:
             left.append(request)
         if left:
             self._renew()  # the writes that are left own the memory now
-        context.unflushed_writes.count += 1
+        context.traffic.past_log += 1
         context.traffic.count_plan(plan.kind, len(plan.reads))
         return stripe, left
 

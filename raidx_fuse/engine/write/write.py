@@ -295,7 +295,7 @@ class Writer:
             if must_mark(state, touched):
                 marked.append(piece.stripe)
         through_log = bool(logged or data_only)
-        if through_log and context.unflushed_writes.may_tear(offset, len(view)):
+        if through_log and context.traffic.may_tear(offset, len(view)):
             await member_set.flush()
         if marked and not context.dirty_bitmap.enter_now(marked):
             await context.dirty_bitmap.enter(marked)
@@ -432,7 +432,7 @@ class Writer:
             self._completion.note_torn(piece.stripe for piece in direct)
             raise
         finally:
-            context.unflushed_writes.count += 1
+            context.traffic.past_log += 1
 
     async def _write_content(
         self, work: Work, logged: list[Piece], records: list[Work], epoch: int

@@ -629,8 +629,8 @@ class Player(VolumePlayer):
             offset, length = in_sectors(offset, length)
         at, length = self.parts.place(offset, length)
         span, data = self._begin_write(offset, at, length, discard)
-        unlogged = self.array.context.unflushed_writes
-        before = unlogged.count
+        traffic = self.array.context.traffic
+        before = traffic.past_log
         try:
             with acknowledged([self.array]):
                 if discard:
@@ -647,7 +647,7 @@ class Player(VolumePlayer):
             given_up = sectors_on_lost(context.layout, self.parts, torn, context.member_set.lost_at)
             self.history.refuse(span, self.event, given_up)
             return
-        if unlogged.count == before:  # all of it went through the log
+        if traffic.past_log == before:  # all of it went through the log
             span.closes = frozenset()
             span.full = frozenset() if discard else span.full
         self.history.end(span, self.event)

@@ -11,7 +11,7 @@ RECORDS = "raidx_fuse/format/log_record.py"
 UNSETTLED = "raidx_fuse/journal/unsettled.py"
 WHOLE_CELLS = "raidx_fuse/journal/unsettled.py"
 CLOSING = "raidx_fuse/engine/write/full_stripe.py"
-UNLOGGED_FILE = "raidx_fuse/engine/context.py"
+UNLOGGED_FILE = "raidx_fuse/engine/traffic.py"
 ORDER = (
     "tests/journal/test_durable_order.py",
     "tests/journal/test_durable_pages.py",
@@ -222,7 +222,7 @@ BESIDE = (
         "torn-sector-after-a-flush-that-ran",
         UNLOGGED_FILE,
         "        self._covered = self._flushing",
-        "        self._covered = self.count",
+        "        self._covered = self.past_log",
         "what was written while the flush ran is not durable: a sector of two halves",
         LOGGED,
         ORDER,
@@ -268,7 +268,7 @@ BESIDE = (
     Mutant(
         "sector-of-two-halves",
         "raidx_fuse/engine/write/write.py",
-        "        if through_log and context.unflushed_writes.may_tear(offset, len(view)):",
+        "        if through_log and context.traffic.may_tear(offset, len(view)):",
         "        if False:",
         "a record that ends inside a sector keeps a rest that a cut drops",
         LOGGED,
