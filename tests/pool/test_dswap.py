@@ -9,9 +9,9 @@ import pytest
 
 from raidx_fuse.errors import UsageError
 from raidx_fuse.pool.balance.dswap import displace, dswap, evacuate, paper_dswap, swap
-from raidx_fuse.pool.balance.plan import EXCHANGE, MOVE, Plan, Reason, explain
+from raidx_fuse.pool.balance.plan import Plan, Reason, explain
 from raidx_fuse.pool.balance.rules import repaid
-from raidx_fuse.pool.balance.strategies import STRATEGIES, make
+from raidx_fuse.pool.balance.strategies import make
 from raidx_fuse.pool.balance.system import (
     ArraySpec,
     Assignment,
@@ -88,8 +88,7 @@ def test_fig_2_as_a_whole(planner: Callable[[System], Plan]) -> None:
     assert plan.cost_bytes == 3
     assert (plan.before.tolist(), plan.after.tolist()) == ([1.0, 0.4], [0.7, 0.7])
     # The first move leaves array 1 one free place: the swap goes through it, without scratch.
-    order = [(step.kind, [m.volume for m in step.moves]) for step in plan.steps()]
-    assert order == [(MOVE, [0]), (MOVE, [12]), (MOVE, [1])]
+    assert [[move.volume for move in moves] for moves in plan.steps()] == [[0], [12], [1]]
 
 
 # -- orders and constraints ----------------------------------------------------------------------
@@ -140,8 +139,7 @@ def test_sets_grow_until_the_storage_fits_both_ways() -> None:
     plan = paper_dswap(system)
     assert {name for name, *_ in moves(plan)} == {"big", "b1", "b2"}
     assert plan.solved
-    steps = plan.steps()  # both arrays are full: the three change places through scratch
-    assert [(step.kind, len(step.moves)) for step in steps] == [(EXCHANGE, 3)]
+    assert [len(moves) for moves in plan.steps()] == [3]  # both arrays are full
     assert plan.cost_bytes == 16
 
 
@@ -295,7 +293,6 @@ def test_bad_input_is_named() -> None:
     system = make_system([array], [VolumeSpec("v", 1, "a", 1.0)])
     with pytest.raises(UsageError, match="no planner magic; there are: dswap"):
         make("magic", system)
-    assert all(name == strategy.name for name, strategy in STRATEGIES.items())
 
 
 def test_the_judge_of_plans_sees_every_kind_of_violation() -> None:

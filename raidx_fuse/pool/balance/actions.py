@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -32,14 +31,6 @@ class Action:
     target: int
     detour: bool = False
     together: int = 0
-
-
-class _Together(Protocol):
-    @property
-    def together(self) -> int: ...
-
-
-Together = TypeVar("Together", bound=_Together)
 
 
 def actions_of(plan: Plan, scratch: Bools | None = None) -> list[Action]:
@@ -75,9 +66,9 @@ def actions_of(plan: Plan, scratch: Bools | None = None) -> list[Action]:
     return found
 
 
-def batches(actions: Sequence[Together]) -> list[list[Together]]:
+def batches(actions: Sequence[Action]) -> list[list[Action]]:
     """Return *actions* in order, those that go together in one list."""
-    found: list[list[Together]] = []
+    found: list[list[Action]] = []
     for action in actions:
         if action.together and found and found[-1][0].together == action.together:
             found[-1].append(action)

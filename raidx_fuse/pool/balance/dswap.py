@@ -103,14 +103,9 @@ def swap(
         _apply(state, array, best, reasons, ours)
 
 
-def _order(state: Assignment, array: int, other: int, *, falling: bool) -> _Side:
-    """Return the volumes of *array* that may go to *other*, by BSR; to itself: all."""
+def _side(state: Assignment, array: int, other: int, *, falling: bool) -> _Side:
     system = state.system
-    volumes = state.on(array)
-    if other != array:
-        volumes = volumes[system.allowed[volumes, other]]
-    ratio = system.need[volumes, array] / system.size[volumes]
-    volumes = volumes[np.argsort(-ratio if falling else ratio, kind="stable")]
+    volumes = by_bsr(state, array, other, falling=falling)
     return _Side(
         volumes.tolist(),
         system.size[volumes].tolist(),
@@ -125,8 +120,8 @@ def _find(
 ) -> _Found | None:
     """Return sets O and U that satisfy C1 to C3 at a lower price than *best*; None: none do."""
     system = state.system
-    high = _order(state, array, target, falling=True)
-    low = _order(state, target, array, falling=False)
+    high = _side(state, array, target, falling=True)
+    low = _side(state, target, array, falling=False)
     least = gamma * float(state.load[array])
     excess, spare = float(state.excess()[array]), -float(state.excess()[target])
     spare += TOLERANCE * float(system.bandwidth[target])
@@ -230,7 +225,7 @@ def _apply(
         (chosen, back, array, "swap"),
         (back, chosen, target, "swap back"),
     ):
-        order = _order(state, source, source, falling=source == array).volumes
+        order = by_bsr(state, source, source, falling=source == array).tolist()
         for volume in volumes:
             reasons.pop(volume, None)  # a later decision stands behind the earlier ones
             reasons[volume] = Reason(
@@ -297,13 +292,16 @@ def evacuate(system: System, array: int) -> Plan:
     return make_plan("evacuate", system, state.array_of, reasons)
 
 
-def by_bsr(state: Assignment, array: int) -> Ints:
-    """Return the volumes on *array* that may move, in decreasing order of BSR."""
+def by_bsr(
+    state: Assignment, array: int, other: int | None = None, *, falling: bool = True
+) -> Ints:
+    """Return the volumes on *array* that may move, to *other* if it is given, in order of BSR."""
     system = state.system
     volumes = state.on(array)
-    volumes = volumes[system.allowed[volumes].sum(axis=1) > 1]
+    allowed = system.allowed[volumes]
+    volumes = volumes[allowed.sum(axis=1) > 1 if other is None else allowed[:, other]]
     ratio = system.need[volumes, array] / system.size[volumes]
-    return np.asarray(volumes[np.argsort(-ratio, kind="stable")])
+    return np.asarray(volumes[np.argsort(-ratio if falling else ratio, kind="stable")])
 
 
 def by_spare_bsr(state: Assignment) -> Ints:

@@ -28,8 +28,8 @@ LIMIT_S = 30.0
 OPTIMAL = 0  # scipy's status
 
 
-def exact(system: System, *, limit_s: float = LIMIT_S) -> Plan:
-    """Return the plan of least cost; `Plan.proven` says that the solver ended before *limit_s*.
+def exact(system: System) -> Plan:
+    """Return the plan of least cost; `Plan.proven` says that the solver ended before LIMIT_S.
 
     Without a solution the plan leaves everything where it is. Raises UsageError if the pool is too
     large or scipy is not installed.
@@ -46,7 +46,7 @@ def exact(system: System, *, limit_s: float = LIMIT_S) -> Plan:
     # are multiples of an extent; whatever comes out is checked once more below.
     unit = int(np.gcd.reduce(np.concatenate([system.size, system.capacity])))
     for slack in (0.0, 1e-5):
-        result = _milp(system, unit, slack, limit_s)
+        result = _milp(system, unit, slack)
         if result.x is None:
             return make_plan("exact", system, system.where)
         array_of: Ints = np.asarray(result.x).reshape(m, n).argmax(axis=1)
@@ -56,7 +56,7 @@ def exact(system: System, *, limit_s: float = LIMIT_S) -> Plan:
     raise RaidxError("the solver of the planner exact gave a plan that breaks a constraint")
 
 
-def _milp(system: System, unit: int, slack: float, limit_s: float) -> Any:
+def _milp(system: System, unit: int, slack: float) -> Any:
     """Return scipy's result for the program above; *slack*: share by which limits are lowered."""
     try:
         from scipy.optimize import Bounds, LinearConstraint, milp
@@ -97,5 +97,5 @@ def _milp(system: System, unit: int, slack: float, limit_s: float) -> Any:
         integrality=np.ones(m * n),
         bounds=Bounds(0, system.allowed.ravel().astype(np.float64)),
         constraints=LinearConstraint(vstack(rows), np.concatenate(lower), np.concatenate(upper)),
-        options={"time_limit": limit_s},
+        options={"time_limit": LIMIT_S},
     )

@@ -1,23 +1,18 @@
 """A plan: which volumes move where, what that costs (Eq. 3), and in which order there is room.
 
 A planner decides only where each volume shall be. The order of the moves follows from the free
-space:
-
- 1. A move whose target has room for the whole volume is done by itself (*move*).
- 2. If no move that is left has room, volumes change places (*exchange*): their windows are
-    copied in turn through scratch space of a few chunks. The scratch adds two copies of a window,
-    not of a volume; the bytes of a volume are copied once, as Eq. 3 counts them.
+space: a move whose target has room for the whole volume is done by itself; if none that is left
+has room, volumes change places. Either way the bytes of a volume are copied once, as Eq. 3 counts
+them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from raidx_fuse.pool.balance.system import Assignment, Floats, Ints, System
-
-MOVE, EXCHANGE = "move", "exchange"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +47,6 @@ class Move:
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Moves that are carried out together: one (*kind* MOVE), or several that change places."""
-
-    kind: str
-    moves: tuple[Move, ...]
-
-
 @dataclass(frozen=True, eq=False)
 class Plan:
     """What a planner found for *system*: *array_of* (m,) and the *moves* that lead there.
@@ -74,7 +61,7 @@ class Plan:
     array_of: Ints
     moves: tuple[Move, ...]
     solved: bool
-    proven: bool = field(default=False)
+    proven: bool = False
 
     @property
     def cost_bytes(self) -> int:
@@ -91,17 +78,16 @@ class Plan:
         """The utilisation of each array expected after the plan, shape (n,)."""
         return np.asarray(Assignment(self.system, self.array_of).load / self.system.bandwidth)
 
-    def steps(self) -> list[Step]:
-        """Return the moves in an order in which there is room for each, see the module."""
+    def steps(self) -> list[list[Move]]:
+        """Return the moves in an order in which there is room; those that change places in one."""
         state = Assignment(self.system)
         waiting = list(self.moves)
-        steps: list[Step] = []
+        steps: list[list[Move]] = []
         while waiting:
             room = state.spare_bytes()
             ready = next((m for m in waiting if self.system.size[m.volume] <= room[m.target]), None)
-            moves = (ready,) if ready else _circle(state, waiting)
-            steps.append(Step(MOVE if ready else EXCHANGE, moves))
-            for move in moves:
+            steps.append([ready] if ready else _circle(state, waiting))
+            for move in steps[-1]:
                 state.move(move.volume, move.target)
                 waiting.remove(move)
         return steps
@@ -131,7 +117,7 @@ def make_plan(
     return Plan(strategy, system, array_of.copy(), moves, solved, proven and solved)
 
 
-def _circle(state: Assignment, waiting: list[Move]) -> tuple[Move, ...]:
+def _circle(state: Assignment, waiting: list[Move]) -> list[Move]:
     """Return moves of *waiting* that only have room together.
 
     All between the arrays of one move, if both arrays have room for what they get for what they
@@ -140,11 +126,11 @@ def _circle(state: Assignment, waiting: list[Move]) -> tuple[Move, ...]:
     size, room = state.system.size, state.spare_bytes()
     for first in waiting:
         pair = {first.source, first.target}
-        between = tuple(m for m in waiting if {m.source, m.target} == pair)
+        between = [m for m in waiting if {m.source, m.target} == pair]
         gained = sum(int(size[m.volume]) * (1 if m.target == first.target else -1) for m in between)
         if -room[first.source] <= gained <= room[first.target]:
             return between
-    return tuple(waiting)
+    return list(waiting)
 
 
 def explain(plan: Plan) -> list[str]:

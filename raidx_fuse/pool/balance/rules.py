@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from raidx_fuse.errors import Reason, UsageError
-from raidx_fuse.pool.balance.system import Assignment, Ints, System
+from raidx_fuse.pool.balance.system import Assignment, Bools, Ints, System
 
 
 def merge(system: System, together: Iterable[Collection[str]]) -> tuple[System, Ints]:
@@ -55,18 +55,11 @@ def merge(system: System, together: Iterable[Collection[str]]) -> tuple[System, 
     for i, name in enumerate(system.volumes):
         names[merged[i]] += ("+" if names[merged[i]] else "") + name
     apart = tuple(frozenset(int(merged[i]) for i in group) for group in system.apart)
-    return (
-        replace(
-            system,
-            volumes=tuple(names),
-            size=size,
-            need=need,
-            where=where,
-            allowed=allowed,
-            apart=apart,
-        ),
-        merged,
+    volumes = tuple(names)
+    changed = replace(
+        system, volumes=volumes, size=size, need=need, where=where, allowed=allowed, apart=apart
     )
+    return changed, merged
 
 
 def repaid(system: System, copy_bytes_s: float, within_s: float) -> System:
@@ -102,11 +95,7 @@ def _rules(system: System, together: Iterable[Collection[str]]) -> dict[int, int
     return rule_of
 
 
-def _stay_near(
-    allowed: np.ndarray[tuple[int, int], np.dtype[np.bool_]],
-    where: Ints,
-    number_of: dict[tuple[int, int], int],
-) -> None:
+def _stay_near(allowed: Bools, where: Ints, number_of: dict[tuple[int, int], int]) -> None:
     """Let the parts of a rule that is on several arrays move to those arrays only."""
     parts: dict[int, list[int]] = {}
     for (rule, _), number in number_of.items():

@@ -3,6 +3,7 @@
 The moves of the plan are made again, one after the other, on the system that it was made for. So
 the numbers are those of the plan's result; what a planner tried and took back is not in it.
 
+    >>> from raidx_fuse.pool.balance.dswap import paper_dswap
     >>> plan = paper_dswap(example())
     >>> [(step["does"], step.get("volumes"), step.get("back")) for step in plan_steps(plan)]
     [('begin', None, None), ('displace', ['v1'], []), ('swap', ['v2'], ['w4']), ('end', None, None)]
@@ -13,13 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
-import numpy as np
-
-from raidx_fuse.pool.balance.dswap import GAMMA, by_bsr, by_spare_bsr, paper_dswap
+from raidx_fuse.pool.balance.dswap import GAMMA, by_bsr, by_spare_bsr
 from raidx_fuse.pool.balance.plan import Move, Plan
 from raidx_fuse.pool.balance.system import ArraySpec, Assignment, System, VolumeSpec, make_system
-
-__all__ = ["example", "paper_dswap", "plan_steps"]
 
 SHOWN = 6  # of the volumes in an order
 UNIT_BYTES = 1 << 30  # of the example's volumes, and of a bandwidth-to-space ratio
@@ -140,7 +137,7 @@ def _groups(plan: Plan) -> list[list[Move]]:
     """Return the moves of *plan*, those of one swap or exchange in one list."""
     found: list[list[Move]] = []
     if not any(move.reason.step in DSWAP for move in plan.moves):
-        return [list(step.moves) for step in plan.steps()]
+        return plan.steps()
     for move in plan.moves:
         last = found[-1] if found else []
         if last and _belongs(move, last[0], last[-1]):
@@ -210,10 +207,6 @@ def _swap(state: Assignment, moves: Sequence[Move]) -> PlanStep:
 def _order(state: Assignment, array: int, *, falling: bool) -> list[RankedVolume]:
     """Return the first volumes on *array* that may move, in the order of their BSR."""
     system = state.system
-    volumes = by_bsr(state, array)
-    if not falling:
-        ratio = system.need[volumes, array] / system.size[volumes]
-        volumes = volumes[np.argsort(ratio, kind="stable")]
     return [
         {
             "volume": system.volumes[volume],
@@ -221,7 +214,7 @@ def _order(state: Assignment, array: int, *, falling: bool) -> list[RankedVolume
             "size_bytes": int(system.size[volume]),
             "bsr": float(system.need[volume, array] / system.size[volume] * UNIT_BYTES),
         }
-        for volume in volumes[:SHOWN].tolist()
+        for volume in by_bsr(state, array, falling=falling)[:SHOWN].tolist()
     ]
 
 

@@ -31,7 +31,7 @@ arrays only, keeps with others (rules.py), or keeps apart from others.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,7 @@ Bools = NDArray[np.bool_]
 TAU: float = SETTINGS["hot.tau"].default
 """Default of the threshold of utilisation (section 6.1)."""
 
+NOWHERE = -1
 TOLERANCE = 1e-9
 """Of an array's bandwidth: sums of floats in another order must not look like an overload."""
 
@@ -95,20 +96,11 @@ class System:
     need: Floats
     where: Ints
     allowed: Bools
-    apart: tuple[frozenset[int], ...] = field(default=())
-
-    @property
-    def limit(self) -> Floats:
-        """tau_j * B_j, the most bandwidth that may be needed of each array, shape (n,)."""
-        return self.tau * self.bandwidth
+    apart: tuple[frozenset[int], ...] = ()
 
     def own_need(self) -> Floats:
         """Return the need of each volume on the array that it is on now, shape (m,)."""
         return self.need[np.arange(len(self.volumes)), self.where]
-
-    def bsr(self) -> Floats:
-        """Return the bandwidth-to-space ratio of each volume on its present array, shape (m,)."""
-        return np.asarray(self.own_need() / self.size)
 
 
 def make_system(
@@ -177,8 +169,9 @@ def _find(kind: str, name: str, found: Mapping[str, int]) -> int:
 class Assignment:
     """Which array each volume of *system* is on while a planner tries; begins with *where*.
 
-    *array_of* (m,), *load* (n,): bandwidth needed of each array, *used* (n,): bytes on each;
-    *limit* (n,): tau_j * B_j, *limit_up* (n,): with the tolerance for rounding.
+    *array_of* (m,): NOWHERE is no array yet. *load* (n,): bandwidth needed of each array, *used*
+    (n,): bytes on each; *limit* (n,): tau_j * B_j, the most bandwidth that may be needed,
+    *limit_up* (n,): with the tolerance for rounding.
     """
 
     def __init__(self, system: System, array_of: Ints | None = None) -> None:
@@ -189,7 +182,7 @@ class Assignment:
         self.load: Floats = np.bincount(self.array_of, needs, count).astype(np.float64)
         self.used: Ints = np.zeros(count, dtype=np.int64)
         np.add.at(self.used, self.array_of, system.size)
-        self.limit = system.limit
+        self.limit = system.tau * system.bandwidth
         self.limit_up = self.limit + TOLERANCE * system.bandwidth
         self._apart_of: dict[int, list[frozenset[int]]] = {}
         for group in system.apart:
@@ -226,8 +219,7 @@ class Assignment:
             & (self.load + system.need[volume] <= self.limit_up)
             & system.allowed[volume]
         )
-        fits[self.array_of[volume]] = False
-        for array in self.kept_apart(volume):
+        for array in {int(self.array_of[volume]), *self.kept_apart(volume)} - {NOWHERE}:
             fits[array] = False
         return np.asarray(fits)
 
@@ -240,13 +232,19 @@ class Assignment:
             if other != volume
         }
 
+    def take_off(self, volume: int) -> None:
+        """Let *volume* be on no array."""
+        source = self.array_of[volume]
+        if source != NOWHERE:
+            self.load[source] -= self.system.need[volume, source]
+            self.used[source] -= self.system.size[volume]
+            self.array_of[volume] = NOWHERE
+
     def move(self, volume: int, array: int) -> None:
         """Move *volume* to *array*; nothing is checked."""
-        source, system = self.array_of[volume], self.system
-        self.load[source] -= system.need[volume, source]
-        self.used[source] -= system.size[volume]
-        self.load[array] += system.need[volume, array]
-        self.used[array] += system.size[volume]
+        self.take_off(volume)
+        self.load[array] += self.system.need[volume, array]
+        self.used[array] += self.system.size[volume]
         self.array_of[volume] = array
 
 

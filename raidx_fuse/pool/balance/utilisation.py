@@ -120,7 +120,6 @@ def request_s(shape: ArrayShape, size_bytes: Floats, *, write: bool) -> Floats:
     """Return for how many seconds requests of *size_bytes* keep disks busy, all disks together."""
     code, chunk = shape.code, shape.chunk_bytes
     chunks = np.maximum(np.ceil(size_bytes / chunk), 1).astype(np.int64)
-    whole = chunks >= code.data_count
     rows = np.maximum(chunks / code.data_count, 1.0)  # of whole stripes
     if write:
         table = np.array([*write_operations(code), float(len(code.cells))])
@@ -128,13 +127,10 @@ def request_s(shape: ArrayShape, size_bytes: Floats, *, write: bool) -> Floats:
     else:
         operations = np.minimum(chunks, code.data_count).astype(np.float64)
     # Neighbouring chunks of several rows or stripes on one disk are one longer operation.
-    visits = (
-        np.minimum(operations, shape.disks)
-        if not write
-        else np.where(whole, np.minimum(operations, shape.disks), operations)
-    )
-    each_bytes = np.minimum(size_bytes, chunk)
-    transferred = operations * rows * each_bytes
+    visits = np.minimum(operations, shape.disks)
+    if write:
+        visits = np.where(chunks >= code.data_count, visits, operations)
+    transferred = operations * rows * np.minimum(size_bytes, chunk)
     times = shape.times
     return np.asarray(
         visits * (times.seek_s + times.rotation_s) + transferred * times.transfer_s_per_byte
@@ -147,18 +143,14 @@ def utilisations(shape: ArrayShape, loads: Sequence[VolumeLoad]) -> Floats:
         [(load.reads_s, load.writes_s, load.read_bytes, load.write_bytes) for load in loads],
         dtype=np.float64,
     ).reshape(len(loads), 4)
-    return _busy(shape, table)
+    reads = table[:, 0] * request_s(shape, table[:, 2], write=False)
+    writes = table[:, 1] * request_s(shape, table[:, 3], write=True)
+    return np.asarray((reads + writes) / shape.disks)
 
 
 def utilisation(shape: ArrayShape, load: VolumeLoad) -> float:
     """Return the utilisation of the array that *load* causes; 1.0 is all of it."""
     return float(utilisations(shape, [load])[0])
-
-
-def _busy(shape: ArrayShape, table: Floats) -> Floats:
-    reads = table[:, 0] * request_s(shape, table[:, 2], write=False)
-    writes = table[:, 1] * request_s(shape, table[:, 3], write=True)
-    return np.asarray((reads + writes) / shape.disks)
 
 
 def bandwidths(shapes: Sequence[ArrayShape], loads: Sequence[VolumeLoad]) -> tuple[Floats, Floats]:

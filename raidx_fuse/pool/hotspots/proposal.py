@@ -17,7 +17,7 @@ from raidx_fuse.pool.balance.actions import Action, actions_of, copied_bytes
 from raidx_fuse.pool.balance.dswap import evacuate
 from raidx_fuse.pool.balance.plan import Plan, explain
 from raidx_fuse.pool.balance.rules import repaid
-from raidx_fuse.pool.balance.strategies import planned, strategy_named
+from raidx_fuse.pool.balance.strategies import planned, planner_named
 from raidx_fuse.pool.balance.system import ArraySpec, System, VolumeSpec, make_system
 from raidx_fuse.pool.balance.utilisation import ArrayShape, VolumeLoad, bandwidths, request_s
 from raidx_fuse.pool.hotspots.sampler import Sampler
@@ -134,7 +134,7 @@ class Planning:
         """Return a plan by *planner*. Raises UsageError, BusyError, NoSpaceError."""
         self.require_possible()
         name = planner or self._settings.value("balance.planner")
-        strategy = strategy_named(name)
+        planner_of = planner_named(name)
         if not any(self._monitor.arrays.values()):
             seconds = self._settings.value("hot.interval")
             raise UsageError(
@@ -146,7 +146,7 @@ class Planning:
         within = self._settings.value("balance.repaid_within")
         if within != "off":
             system = repaid(system, _copy_rate(shapes), within)
-        return await self._proposal(system, shapes, strategy.run)
+        return await self._proposal(system, shapes, lambda merged: planner_of(merged, 0))
 
     async def evacuation(self, array: str) -> Proposal:
         """Return a plan that takes every volume off *array*.
