@@ -23,6 +23,11 @@ ARRAY, EACH, POOL, MACHINE = "array", "each", "pool", "machine"
 SECONDS, BYTES = "seconds", "bytes"
 
 POLICY, TRADITIONAL = "parity.policy", "traditional"
+MODES = ("partial", "full", "none")
+PLANNERS = (
+    *("dswap", "dswap-paper", "exact", "random-reassign", "random-packing"),
+    *("best-fit", "worst-fit", "bsr"),
+)
 SCRUB_EACH = "scrub_each_s"
 RULES = ("balance.stay", "balance.together", "balance.apart")
 NONE = "none"
@@ -42,8 +47,8 @@ Parse = Callable[[str], Any]
 class Setting:
     """One setting *of* an array, of each array of a pool, of the pool, or of this machine.
 
-    *parse* makes a value from text, within its limits (raises UsageError); a receiver may know more
-    about words. *default* None stands for "auto". *unit* is that of a number: seconds, bytes or "".
+    *parse* makes a value from text, within its limits (raises UsageError). *default* None stands
+    for "auto". *unit* is that of a number: seconds, bytes or "".
     """
 
     name: str
@@ -110,6 +115,18 @@ def _either(one: str, other: str) -> Parse:
         return text
 
     return parse
+
+
+def _journal_mode(text: str) -> str:
+    if text not in MODES:
+        raise UsageError(f"unknown journal mode {text!r}", action=f"choose {', '.join(MODES)}")
+    return text
+
+
+def _planner(text: str) -> str:
+    if text not in PLANNERS:
+        raise UsageError(f"there is no planner {text[:40]}; there are: {', '.join(PLANNERS)}")
+    return text
 
 
 def _cache_size(text: str) -> int:
@@ -183,7 +200,7 @@ SETTINGS = {
             "journal",
             "partial",
             "writes that go through the log: partial (of partial stripes), full (all) or none",
-            str,
+            _journal_mode,
         ),
         Setting(
             "speed_min",
@@ -309,7 +326,7 @@ SETTINGS = {
             _either("keep", "any"),
             of=POOL,
         ),
-        Setting("balance.planner", "dswap", "the planner: see raidx balance", str, of=POOL),
+        Setting("balance.planner", "dswap", "the planner: see raidx balance", _planner, of=POOL),
         Setting(
             "balance.repaid_within",
             "off",

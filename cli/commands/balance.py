@@ -23,14 +23,10 @@ from raidx_fuse.pool.balance.steps import (
     plan_steps,
 )
 from raidx_fuse.pool.balance.strategies import make
+from raidx_fuse.settings import PLANNERS
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import Balance, PoolChange, PoolPlan
-
-PLANNERS = (  # a test compares them with pool/balance/strategies.py, which needs numpy
-    *("best-fit", "bsr", "dswap", "dswap-paper", "exact"),
-    *("random-packing", "random-reassign", "worst-fit"),
-)
 
 
 @verb()
@@ -38,7 +34,7 @@ PLANNERS = (  # a test compares them with pool/balance/strategies.py, which need
 @click.option(
     "--planner",
     "--strategy",
-    type=click.Choice(PLANNERS),
+    type=click.Choice(sorted(PLANNERS)),
     help="How to plan; the default is the setting balance.planner.",
 )
 @dry_run_option

@@ -24,7 +24,6 @@ from raidx_fuse.errors import (
 )
 from raidx_fuse.format.configuration.codec import require_known
 from raidx_fuse.format.configuration.config import ArrayConfig
-from raidx_fuse.journal.journal import MODES
 from raidx_fuse.settings import (
     KEPT_AS,
     OF_ARRAY,
@@ -45,24 +44,20 @@ log = logging.getLogger(__name__)
 class Receiver:
     """What a setting does in an array.
 
-    *apply* puts a value into force. *check*, if given, raises UsageError for a value that its
-    parser took. *in_force*, if given, returns the value in force where no value is kept. *keeps*,
-    if given, returns the values to keep in the superblocks, keyed by setting name; otherwise the
-    value itself is kept.
+    *apply* puts a value into force. *in_force*, if given, returns the value in force where no value
+    is kept. *keeps*, if given, returns the values to keep in the superblocks, keyed by setting
+    name; otherwise the value itself is kept.
     """
 
     apply: Callable[[RunningArray, Any], None]
-    check: Callable[[Any], Any] | None = None
     in_force: Callable[[RunningArray], Any] | None = None
     keeps: Callable[[RunningArray, Any], dict[str, Any]] | None = None
 
 
 def parse(name: str, text: str) -> Any:
     """Return the value of setting *name* that *text* means. Raises UsageError."""
-    value, check = SETTINGS[name].parse(text), RECEIVERS[name].check
-    if check is not None:
-        check(value)
-    return value
+    value = SETTINGS[name].parse(text)
+    return check_policy(value) if name == POLICY else value
 
 
 def value_of(array: RunningArray, name: str) -> Any:
@@ -86,11 +81,6 @@ def apply(array: RunningArray, name: str, value: Any) -> dict[str, Any]:
 def _policy(array: RunningArray) -> str:
     kept = str(array.member_set.config.settings.get(POLICY, TRADITIONAL))
     return TRADITIONAL if why_not_asked(kept, array.context.policies.current) else kept
-
-
-def _check_journal_mode(text: str) -> None:
-    if text not in MODES:
-        raise UsageError(f"unknown journal mode {text!r}", action=f"choose {', '.join(MODES)}")
 
 
 def _threshold(field: str) -> Receiver:
@@ -160,12 +150,8 @@ def _keep_restore_after(array: RunningArray, value: Any) -> dict[str, Any]:
 
 
 RECEIVERS = {
-    POLICY: Receiver(
-        lambda array, value: array.context.policies.use(value), check_policy, in_force=_policy
-    ),
-    "journal": Receiver(
-        lambda array, value: array.context.journal.set_mode(value), _check_journal_mode
-    ),
+    POLICY: Receiver(lambda array, value: array.context.policies.use(value), in_force=_policy),
+    "journal": Receiver(lambda array, value: array.context.journal.set_mode(value)),
     "speed_min": Receiver(lambda array, value: array.jobs.limit_all(minimum=value)),
     "speed_max": Receiver(lambda array, value: array.jobs.limit_all(maximum=value)),
     "io.timeout_s": Receiver(lambda array, value: array.member_set.set_io_timeout(value)),

@@ -63,7 +63,6 @@ from raidx_fuse.store.written_map import WrittenMap
 
 log = logging.getLogger(__name__)
 
-MODES = ("partial", "full", "none")
 PLACE_AFTER_S = 1.0
 OVERLAY_BYTES_MAX = 32 << 20
 

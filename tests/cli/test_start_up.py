@@ -13,9 +13,9 @@ import textwrap
 from pathlib import Path
 
 from raidx_fuse.cli.command_table import TABLE
-from raidx_fuse.cli.commands.balance import PLANNERS
 from raidx_fuse.cli.main import main
 from raidx_fuse.pool.balance.strategies import STRATEGIES
+from raidx_fuse.settings import PLANNERS
 from tests.cli.conftest import Daemon
 from tests.cli.test_running_commands import STATS
 from tests.support.documents import job, status
@@ -117,4 +117,4 @@ def test_a_library_that_is_loaded_late_is_the_same_afterwards() -> None:
 def test_what_stands_twice_to_save_imports_is_the_same() -> None:
     said = {name: command.get_short_help_str(1000) for name, command in main.commands.items()}
     assert said == {name: row.summary for name, row in TABLE.items()}
-    assert tuple(sorted(STRATEGIES)) == PLANNERS
+    assert tuple(STRATEGIES) == PLANNERS

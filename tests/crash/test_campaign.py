@@ -18,7 +18,6 @@ import pytest
 from click.testing import CliRunner
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.journal.journal import MODES
 from raidx_fuse.lab.crash import __main__, campaign
 from raidx_fuse.lab.crash.campaign import Tally, crash_workloads, replay
 from raidx_fuse.lab.crash.disks import is_member
@@ -31,6 +30,7 @@ from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.powercut import CutRecord
+from raidx_fuse.settings import MODES
 from raidx_fuse.store.dirty_bitmap import REGIONS_MIN
 from tests.support.cuts import judge
 

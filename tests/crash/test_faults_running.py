@@ -12,8 +12,8 @@ import pytest
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.journal.journal import MODES
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.settings import MODES
 from tests.support.spy import SpyRig, noise, spying
 
 CHUNK = 4096

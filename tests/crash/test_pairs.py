@@ -12,13 +12,13 @@ import pytest
 import trio
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.journal.journal import MODES
 from raidx_fuse.lab.crash import __main__, campaign
 from raidx_fuse.lab.crash.campaign import crash_workloads, replay
 from raidx_fuse.lab.crash.pairs import OPERATIONS
 from raidx_fuse.lab.crash.state import Cell, State
 from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.pool.array_volumes import ArrayVolumes
+from raidx_fuse.settings import MODES
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
 from raidx_fuse.store.member_set import MemberSet
 

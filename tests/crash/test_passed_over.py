@@ -12,13 +12,13 @@ import math
 import pytest
 import trio
 
-from raidx_fuse.journal.journal import MODES
 from raidx_fuse.lab.crash.disks import is_member
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.lab.crash.oracle import Left
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.state import Cell, Cut, State
 from raidx_fuse.lab.crash.workload import record_workload
+from raidx_fuse.settings import MODES
 from tests.support.cuts import Verdicts
 
 ROLE = 1

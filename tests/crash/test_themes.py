@@ -16,7 +16,6 @@ import trio
 
 from raidx_fuse.engine.growth_position import GrowthPosition
 from raidx_fuse.jobs.grow.job import Grow
-from raidx_fuse.journal.journal import MODES
 from raidx_fuse.journal.ring import Ring
 from raidx_fuse.journal.unsettled import Unsettled
 from raidx_fuse.lab.crash import campaign
@@ -26,6 +25,7 @@ from raidx_fuse.lab.crash.state import Cell, State
 from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.settings import MODES
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
 

@@ -14,8 +14,8 @@ from raidx_fuse.engine.peek import Peek
 from raidx_fuse.errors import MemberError
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.jobs.restripe.job import Restripe
-from raidx_fuse.journal.journal import MODES
 from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.settings import MODES
 from tests.support.arrays import Rig
 from tests.support.growing import (
     SmallRig,

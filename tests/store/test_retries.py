@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from raidx_fuse.errors import MemberError
-from raidx_fuse.journal.journal import MODES
+from raidx_fuse.settings import MODES
 from tests.support.spy import SpyRig, noise, spying
 
 CHUNK = 4096

@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.table import Table
 
 from raidx_fuse.errors import RaidxError, UsageError
-from raidx_fuse.journal.journal import MODES
 from raidx_fuse.lab.crash import campaign
 from raidx_fuse.lab.crash.campaign import FAULTS, Tally, replay
 from raidx_fuse.lab.crash.pairs import Meeting, is_pair
@@ -27,6 +26,7 @@ from raidx_fuse.lab.crash.state import PROGRAM, Cell, State
 from raidx_fuse.lab.crash.workload import themes_of
 from raidx_fuse.lab.workers import compute
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
+from raidx_fuse.settings import MODES
 
 
 @click.command()

@@ -11,29 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.pool.monitor import HotspotRule
-from raidx_fuse.settings import EACH, NONE, SETTINGS, restored, setting_named
-
-
-def _check_planner(text: str) -> None:
-    from raidx_fuse.pool.balance.strategies import STRATEGIES  # late: most mounts never plan
-
-    if text not in STRATEGIES:
-        raise UsageError(f"there is no planner {text[:40]}; there are: {', '.join(STRATEGIES)}")
-
-
-def _parse(name: str, text: str) -> Any:
-    """Return the value of setting *name* that *text* means. Raises UsageError."""
-    value = SETTINGS[name].parse(text)
-    if name == "balance.planner":
-        _check_planner(value)
-    return value
+from raidx_fuse.settings import EACH, NONE, restored, setting_named
 
 
 class PoolSettings:
@@ -50,14 +34,14 @@ class PoolSettings:
         if kept is None:
             return setting.default
         try:  # a superblock may hold anything
-            return restored(key, kept, partial(_parse, key))
+            return restored(key, kept, setting.parse)
         except UsageError:
             return setting.default
 
     async def set(self, key: str, text: str, array: Array | None = None) -> Any:
         """Put *text* into force, for *array* alone if arrays may differ. Raises UsageError."""
         setting = setting_named(key)
-        value = _parse(key, text)
+        value = setting.parse(text)
         arrays = [array] if array is not None and setting.of == EACH else list(self._arrays)
         for one in arrays:
             one.require_writable()
