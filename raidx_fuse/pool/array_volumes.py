@@ -26,7 +26,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
@@ -47,7 +47,6 @@ from raidx_fuse.format.configuration.volumes import (
     Extent,
     VolumeRecord,
     VolumeTable,
-    volume_name_problem,
 )
 from raidx_fuse.format.create import new_uuid
 from raidx_fuse.format.regions import COUNTER_MAX
@@ -60,11 +59,16 @@ from raidx_fuse.pool.allocate import (
     most_more,
     unit_bytes,
 )
-from raidx_fuse.pool.volume import FrontEnd, Volume, allocation_of, discard_of, read_of, write_of
+from raidx_fuse.pool.volume import (
+    FrontEnd,
+    Volume,
+    allocation_of,
+    check_name,
+    discard_of,
+    read_of,
+    write_of,
+)
 from raidx_fuse.pool.wipe import Wiper, to_be_wiped, written_bytes
-
-if TYPE_CHECKING:
-    pass
 
 CLOSING_S, CLOSING_LOOKS = 1.0, 100  # the kernel reports the last close a moment after it
 
@@ -217,9 +221,7 @@ class ArrayVolumes:
 
     def check_new_name(self, name: str) -> None:
         """Raise UsageError unless a new volume can have *name*."""
-        problem = volume_name_problem(name)
-        if problem is not None:
-            raise UsageError(f"{name[:80]!r} cannot be a volume's name: {problem}")
+        check_name(name)
         if any(record.name == name for record in self.table().volumes):
             raise UsageError(
                 f"there is a volume {name} already",

@@ -207,13 +207,6 @@ class Monitor:
             if name in self.arrays and is_hotspot(self.arrays[name], rule)
         ]
 
-    def seen(self, rules: Mapping[str, HotspotRule]) -> bool:
-        """Say whether each array of *rules* was observed for a whole window."""
-        return all(
-            name in self.arrays and self.arrays[name].fresh() >= rule.window
-            for name, rule in rules.items()
-        )
-
     def violated_share(self, array: str, rule: HotspotRule) -> float:
         """Return the share of the window's observations of *array* that violate *rule*."""
         return violated_share(self.arrays[array], rule) if array in self.arrays else 0.0

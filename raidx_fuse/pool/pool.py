@@ -36,7 +36,7 @@ from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.remembered import RememberedArray
 from raidx_fuse.format.configuration.renamed import refuse_half_renamed
 from raidx_fuse.format.configuration.volumes import SOURCE, TARGET, MoveRecord, VolumeRecord
-from raidx_fuse.format.superblock import newest, read_slots
+from raidx_fuse.format.superblock import read_superblock
 from raidx_fuse.members.base import Member
 from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.transfer import Transfer, forget_arrival, give_up
@@ -57,7 +57,7 @@ async def by_array(members: Sequence[Member]) -> list[list[Member]]:
     unread: list[Member] = []
     for member in members:
         try:
-            superblock = newest(await read_slots(member), member.path)
+            superblock = await read_superblock(member)
         except (FormatError, MemberError):
             superblock = None
         if superblock is None:
@@ -207,8 +207,8 @@ class Pool:
                     self._withhold(
                         volumes,
                         record,
-                        f"it is on its way {_direction(record.move)} array {record.move.name} "
-                        f"({record.move.array[:8]}), which is absent",
+                        f"it is on its way {'to' if record.move.role == SOURCE else 'from'} array "
+                        f"{record.move.name} ({record.move.array[:8]}), which is absent",
                     )
                 elif record.move.role == SOURCE:
                     await self._settle_source(volumes, other, record, record.move)
@@ -291,10 +291,6 @@ def _is_same(there: VolumeRecord | None, here: VolumeRecord, move: MoveRecord) -
         and (there.size_bytes, there.name) == (here.size_bytes, here.name)
         and (move.first or 0) <= there.move.watermark
     )
-
-
-def _direction(move: MoveRecord) -> str:
-    return "to" if move.role == SOURCE else "from"
 
 
 def _disagreement(array: Array, other: Array) -> str:

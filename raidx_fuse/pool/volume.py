@@ -23,7 +23,7 @@ from typing import NoReturn, Protocol, TypeVar
 
 from raidx_fuse.engine.gate import Gate
 from raidx_fuse.errors import NotFastError, Reason, UsageError
-from raidx_fuse.format.configuration.volumes import ALIGN_BYTES, Extent
+from raidx_fuse.format.configuration.volumes import ALIGN_BYTES, Extent, volume_name_problem
 from raidx_fuse.members.base import ReadBuffer
 
 Read = Callable[[int, int], Awaitable[bytes | memoryview]]
@@ -36,7 +36,6 @@ Allocation = Callable[[int, int], Iterable[tuple[int, bool]]]
 Resizing = Callable[[], AbstractAsyncContextManager[None]]
 Note = Callable[[bool, int, int], None]  # whether it writes, offset, bytes
 
-NAME_BYTES_MAX = 255
 ZEROS_BYTES = 1 << 20  # of one write
 SLOTS = 1024
 
@@ -95,42 +94,34 @@ class Volume:
         self._on_resize: list[Resizing] = []
 
     def count_read(self, size_bytes: int) -> None:
-        """Count a read by a front end."""
         self._reads += 1
         self._read_bytes += size_bytes
 
     def count_noted(self) -> None:
-        """Count the reads that were noted."""
         self._read_bytes += sum(self.noted)
         self._reads += len(self.noted)
         self.noted.clear()
 
     @property
     def reads(self) -> int:
-        """The number of reads."""
         return self._reads + len(self.noted)
 
     @property
     def read_bytes(self) -> int:
-        """The bytes of all reads."""
         return self._read_bytes + sum(self.noted)
 
     def count_write(self, size_bytes: int) -> None:
-        """Count a write by a front end."""
         self.writes += 1
         self.write_bytes += size_bytes
 
     def note_opened(self) -> None:
-        """Count a new open handle."""
         self.opened += 1
 
     def note_closed(self) -> None:
-        """Count a handle as closed."""
         self.opened -= 1
 
     def rename(self, name: str) -> None:
-        """Take another name. Raises UsageError if no file can have it."""
-        check_name(name)
+        """Take another name, which has been checked."""
         self.name = name
         self.gate.rename(f"volume {name}")
 
@@ -389,18 +380,16 @@ def _slots(extents: Sequence[Extent]) -> tuple[list[tuple[int, int]], int]:
 
 
 def check_name(name: str) -> None:
-    """Raise UsageError unless *name* can be a file name."""
-    if not name or name in {".", ".."} or "/" in name or "\0" in name:
-        raise UsageError(f"{name!r} cannot be a volume's name: it must be a valid file name")
-    if len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES_MAX:
-        raise UsageError(f"the volume name {name[:20]!r}... is longer than {NAME_BYTES_MAX} bytes")
+    """Raise UsageError unless a volume can have *name*."""
+    problem = volume_name_problem(name)
+    if problem is not None:
+        raise UsageError(f"{name[:80]!r} cannot be a volume's name: {problem}")
 
 
 class FrontEnd(Protocol):
     """Shows volumes to users."""
 
-    def show(self, volume: Volume) -> None:
-        """Show *volume* under its present name."""
+    def show(self, volume: Volume) -> None: ...
 
     def hide(self, volume: Volume) -> None:
         """Show *volume* no longer; it cannot be opened any more."""

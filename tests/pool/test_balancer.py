@@ -11,7 +11,7 @@ import trio
 
 from raidx_fuse.errors import JobRunningError, RaidxError, Reason, UsageError
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.pool.hotspots.balancer import Balancer, JobMover, Mover, watched
+from raidx_fuse.pool.hotspots.balancer import Balancer, JobMover, watched
 from raidx_fuse.pool.monitor import Monitor
 from raidx_fuse.pool.pool import Pool
 from tests.support.pool_rig import CHUNK, MIB, PoolRig, read_for_ever
@@ -21,7 +21,7 @@ QUICK = {"hot.interval": "1s", "hot.window": "4", "hot.tau": "0.5", "hot.share":
 TWO = {"fast": {"mail": MIB, "www": 2 * MIB, "logs": 2 * MIB}, "slow": {"old": 2 * MIB}}
 
 
-class Notes:
+class Notes(JobMover):
     """A mover that notes what it is asked for and takes a second each time; *fails* instead."""
 
     def __init__(self, *, fails: bool = False) -> None:
@@ -43,7 +43,7 @@ class Notes:
 
 @asynccontextmanager
 async def watching(
-    rig: PoolRig, mover: Mover, settings: dict[str, str] | None = None
+    rig: PoolRig, mover: JobMover, settings: dict[str, str] | None = None
 ) -> AsyncIterator[tuple[Pool, Balancer]]:
     async with rig.mounted() as pool, watched(pool.arrays, mover) as balancer:
         for key, value in {**QUICK, **(settings or {})}.items():
@@ -53,7 +53,7 @@ async def watching(
 
 def play(
     scene: Callable[[Pool, Balancer], Awaitable[None]],
-    mover: Mover | None = None,
+    mover: JobMover | None = None,
     settings: dict[str, str] | None = None,
     arrays: dict[str, dict[str, int]] | None = None,
 ) -> None:

@@ -9,6 +9,7 @@ from raidx_fuse.layouts.registry import make_code
 from raidx_fuse.pool.balance.utilisation import (
     ArrayShape,
     DiskTimes,
+    ServiceTimes,
     VolumeLoad,
     bandwidths,
     request_s,
@@ -79,8 +80,8 @@ def test_without_load_the_bandwidth_is_that_of_small_reads() -> None:
 
 
 def test_measured_times_explain_the_mean_service_time() -> None:
-    times = DiskTimes.measured(0.008, 8192, 1e-8)
-    assert times.seek_s + times.rotation_s + 8192 * times.transfer_s_per_byte == pytest.approx(
-        0.008
-    )
-    assert DiskTimes.measured(1e-6, 1 << 20, 1e-8).seek_s == 0.0
+    times = ServiceTimes()
+    times.note(1000, 1000 * 8192, 8.0)
+    found = times.disk_times()
+    assert found is not None
+    assert found.seek_s + 8192 * found.transfer_s_per_byte == pytest.approx(0.008)

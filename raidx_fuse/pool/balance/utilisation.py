@@ -32,6 +32,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,21 +47,12 @@ WEIGHT_MAX = 1000.0  # operations: one busy interval must not outweigh all other
 SPREAD_MIN = 0.2  # standard deviation of mean sizes over their mean that parts the two
 
 
-@dataclass(frozen=True, slots=True)
-class DiskTimes:
+class DiskTimes(NamedTuple):
     """Service times of one disk: mean seek, mean rotational latency, transfer time per byte."""
 
     seek_s: float
     rotation_s: float
     transfer_s_per_byte: float
-
-    @classmethod
-    def measured(cls, service_s: float, mean_bytes: float, transfer_s_per_byte: float) -> DiskTimes:
-        """Return times from a mean *service_s* of operations of *mean_bytes*.
-
-        The time beyond the transfer counts as seek: seek and rotation are not separated.
-        """
-        return cls(max(service_s - mean_bytes * transfer_s_per_byte, 0.0), 0.0, transfer_s_per_byte)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,4 +214,5 @@ class ServiceTimes:
             slope = min(max(slope, 0.0), service_s / mean)
         else:
             slope = min(1 / TRANSFER_BYTES_S, service_s / mean / 2)
-        return DiskTimes.measured(service_s, mean, slope)
+        # The time beyond the transfer counts as seek: seek and rotation are not separated.
+        return DiskTimes(max(service_s - mean * slope, 0.0), 0.0, slope)

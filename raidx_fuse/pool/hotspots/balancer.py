@@ -15,7 +15,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -41,7 +41,7 @@ IDLE, RUNNING, DONE, FAILED, CANCELLED = "idle", "running", "done", "failed", "c
 
 
 class JobMover:
-    """The `Mover` of a running pool: each move is a job of the array that the volume leaves."""
+    """Moves volumes of a running pool: each move is a job of the array that the volume leaves."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -74,16 +74,6 @@ async def _ended(source: ArrayVolumes, job: int, what: str) -> None:
         raise RaidxError(f"the move of {what} (job {job}) {result['state']}{why}")
 
 
-class Mover(Protocol):
-    """Moves volumes between the arrays of a pool while they are used."""
-
-    async def move(self, volume: str, array: str) -> None:
-        """Return when *volume* lies on *array*. Raises RaidxError if the move fails."""
-
-    async def exchange(self, moves: Sequence[tuple[str, str]]) -> None:
-        """Return when each volume lies on its array; they change places. Raises as `move`."""
-
-
 class Balancer:
     """The monitor and balancer of *pool*; call `run` in a task of its own.
 
@@ -91,7 +81,7 @@ class Balancer:
     """
 
     def __init__(
-        self, pool: Sequence[ArrayVolumes], mover: Mover, monitor: Monitor | None = None
+        self, pool: Sequence[ArrayVolumes], mover: JobMover, monitor: Monitor | None = None
     ) -> None:
         self.pool = pool
         self.monitor = Monitor() if monitor is None else monitor
@@ -249,7 +239,7 @@ class Balancer:
 
 @asynccontextmanager
 async def watched(
-    pool: Sequence[ArrayVolumes], mover: Mover, monitor: Monitor | None = None
+    pool: Sequence[ArrayVolumes], mover: JobMover, monitor: Monitor | None = None
 ) -> AsyncIterator[Balancer]:
     """Yield the balancer of *pool*, which runs until the block ends."""
     balancer = Balancer(pool, mover, monitor)

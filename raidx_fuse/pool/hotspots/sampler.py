@@ -12,7 +12,7 @@ no seeks, those of users do.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import fsum
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,7 @@ class _Reading:
     at_s: float
     requests: int
     latency_s: float
-    queues: dict[MemberQueue, tuple[float, int, int]] = field(default_factory=dict)
+    queues: dict[MemberQueue, tuple[float, int, int]]
 
 
 class Sampler:
@@ -75,15 +75,12 @@ class Sampler:
             before = self._last.get(uuid)
             if before is not None and now_s > before.at_s:
                 measured[uuid] = self._measure(part.array, before, readings[uuid])
-        for part in self._pool:
-            if part.array.uuid in measured:
-                shape = self.shape(part.array)
+        for part in self._pool:  # when all are measured: times of one stand for those of others
+            uuid = part.array.uuid
+            if uuid in measured:
                 own = [loads[volume.uuid] for volume in part.volumes if volume.uuid in loads]
-                busy, latency_s = measured[part.array.uuid]
-                estimated = float(utilisations(shape, own).sum())
-                self._monitor.note_array(
-                    part.array.uuid, Observation(now_s, estimated, busy, latency_s)
-                )
+                estimated = float(utilisations(self.shape(part.array), own).sum())
+                self._monitor.note_array(uuid, Observation(now_s, estimated, *measured[uuid]))
         self._last = readings
 
     def count_noted(self) -> None:
@@ -109,7 +106,7 @@ class Sampler:
         if found is not None:
             return found
         others = [times for part in self._pool if (times := self._times(part.array))]
-        return _mean_times(others) if others else UNKNOWN
+        return DiskTimes(*map(_mean, zip(*others, strict=True))) if others else UNKNOWN
 
     def _times(self, array: Array) -> DiskTimes | None:
         noted = self._monitor.times.get(array.uuid)
@@ -179,28 +176,12 @@ class Sampler:
 
 def _read(array: Array, now_s: float) -> _Reading:
     latency = array.context.traffic.latency
-    queues = [queue for queue in array.member_set.queues if queue is not None]
-    return _Reading(
-        now_s,
-        latency.count,
-        latency.total_s,
-        {
-            queue: (
-                queue.busy_s,
-                queue.reads + queue.writes,
-                queue.read_bytes + queue.write_bytes,
-            )
-            for queue in queues
-        },
-    )
-
-
-def _mean_times(times: Sequence[DiskTimes]) -> DiskTimes:
-    return DiskTimes(
-        _mean([one.seek_s for one in times]),
-        _mean([one.rotation_s for one in times]),
-        _mean([one.transfer_s_per_byte for one in times]),
-    )
+    queues = {
+        queue: (queue.busy_s, queue.reads + queue.writes, queue.read_bytes + queue.write_bytes)
+        for queue in array.member_set.queues
+        if queue is not None
+    }
+    return _Reading(now_s, latency.count, latency.total_s, queues)
 
 
 def _mean(values: Sequence[float]) -> float:
