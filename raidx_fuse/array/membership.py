@@ -34,7 +34,7 @@ from raidx_fuse.format.configuration.absence import CHANGED
 from raidx_fuse.format.configuration.config import MISSING, ArrayConfig, MemberRecord
 from raidx_fuse.format.create import prepare_member, reserve_metadata
 from raidx_fuse.format.shapes import RESTRIPE, leaving_roles
-from raidx_fuse.format.superblock import Superblock, newest, read_slots
+from raidx_fuse.format.superblock import Superblock, read_superblock
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.jobs.attach import forget_spare, record_of, require_joined
 from raidx_fuse.jobs.rebuild import Rebuild, checkpoint_key
@@ -67,7 +67,7 @@ async def why_not_caught_up(
     if left is None:
         return "what changed since it left is not known"
     try:
-        superblock = newest(await read_slots(member), member.path)
+        superblock = await read_superblock(member)
     except (MemberError, FormatError) as error:
         return error.message
     if superblock is None:

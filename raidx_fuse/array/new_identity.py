@@ -29,6 +29,7 @@ from raidx_fuse.format.configuration.codec import encode
 from raidx_fuse.format.configuration.config import (
     FAILED,
     MISSING,
+    NO_ROLE,
     ArrayConfig,
     decode_config,
     encode_config,
@@ -39,30 +40,24 @@ from raidx_fuse.format.configuration.remembered import (
     short_uuid,
     with_health,
 )
-from raidx_fuse.format.configuration.renamed import RENAMED, Renamed, renamed
+from raidx_fuse.format.configuration.saved_jobs import RENAMED, Renamed, renamed
 from raidx_fuse.format.create import UuidSource, new_uuid
 from raidx_fuse.format.log_record import holder_of
 from raidx_fuse.format.pages import encode_page, load_pages
-from raidx_fuse.format.regions import (
-    REGION_KINDS,
-    SUPERBLOCK_SLOT_BYTES,
-    SUPERBLOCK_SLOTS,
-    PageRegion,
-)
+from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS, PageRegion
 from raidx_fuse.format.superblock import (
     Superblock,
-    newest,
-    read_slots,
+    read_superblock,
     write_config,
     write_superblock,
 )
-from raidx_fuse.format.table_page import KIND, shares_of
+from raidx_fuse.format.table_page import KIND, page_regions_of
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.nbd.beat import BEAT_BYTES
 
 
-async def find_interrupted(members: Sequence[Member]) -> ArrayConfig | None:
-    """Return the new configuration if a change of *members* ended after the first superblock.
+async def find_interrupted(members: Sequence[Member]) -> tuple[ArrayConfig, Renamed] | None:
+    """Return the new configuration, and its job, if a change ended after the first superblock.
 
     Raises AssemblyError if it cannot be continued, FormatError, MemberError.
     """
@@ -86,7 +81,7 @@ async def find_interrupted(members: Sequence[Member]) -> ArrayConfig | None:
                 "--lose-data, raidx replace-disk",
                 reason=Reason.OUTDATED,
             )
-    return new
+    return new, made
 
 
 def require_whole(assembly: Assembly) -> list[Member]:
@@ -104,8 +99,10 @@ def require_whole(assembly: Assembly) -> list[Member]:
     return [*assembly.by_role.values(), *assembly.spares.values()]
 
 
-def with_new_identity(config: ArrayConfig, uuid_source: UuidSource = new_uuid) -> ArrayConfig:
-    """Return *config*, of an array that was closed, with other UUIDs and with its job RENAMED.
+def with_new_identity(
+    config: ArrayConfig, uuid_source: UuidSource = new_uuid
+) -> tuple[ArrayConfig, Renamed]:
+    """Return *config*, of an array that was closed, with other UUIDs, and its job RENAMED.
 
     Raises UsageError, AssemblyError.
     """
@@ -131,33 +128,23 @@ def with_new_identity(config: ArrayConfig, uuid_source: UuidSource = new_uuid) -
     for old, uuid in new.items():
         text = text.replace(old.encode(), uuid.encode())
     made = decode_config(text)
+    members = {record.member_uuid: new[record.member_uuid] for record in config.members}
     health = health_of(config)
-    counts = {short_uuid(new[r.member_uuid]): r.member_uuid for r in config.members}
     kept = {
-        short: health.members[short_uuid(old)]
-        for short, old in counts.items()
+        short_uuid(uuid): health.members[short_uuid(old)]
+        for old, uuid in members.items()
         if short_uuid(old) in health.members
     }
     made = with_health(made, KeptHealth(kept, health.scrub))
-    members = {record.member_uuid: new[record.member_uuid] for record in config.members}
     note = Renamed(config.array_uuid, config.events, members)
-    return made.with_job(RENAMED, encode(note))
+    return made.with_job(RENAMED, encode(note)), note
 
 
-def former_uuid(new: ArrayConfig) -> str:
-    """Return the UUID of the array that *new* was made from."""
-    made = renamed(new)
-    assert made is not None
-    return made.array_uuid
-
-
-async def write_pages(members: Sequence[Member], new: ArrayConfig) -> None:
+async def write_pages(members: Sequence[Member], new: ArrayConfig, made: Renamed) -> None:
     """Step 1: write the pages of *members*, which are still of the old array. Raises MemberError.
 
-    The members are those that have a role or are spares.
+    The members are those that have a role or are spares; *made* is the job of *new*.
     """
-    made = renamed(new)
-    assert made is not None
     for member in members:
         superblock = await _superblock_of(member)
         for region in _regions(new, made.members[superblock.member_uuid]):
@@ -167,11 +154,7 @@ async def write_pages(members: Sequence[Member], new: ArrayConfig) -> None:
 
 def _regions(config: ArrayConfig, member_uuid: str) -> list[PageRegion]:
     record = config.find(member_uuid)
-    shares = shares_of(config)
-    regions = [config.regions.pages(kind) for kind in REGION_KINDS]
-    if record is not None and record.role in shares:
-        regions.append(shares[record.role])
-    return regions
+    return page_regions_of(config, NO_ROLE if record is None else record.role)
 
 
 async def _rewrite(
@@ -193,13 +176,11 @@ async def _rewrite(
         await member.writev(region.slot_offset(page, slot), [content])
 
 
-async def write_superblocks(members: Sequence[Member], new: ArrayConfig) -> None:
+async def write_superblocks(members: Sequence[Member], new: ArrayConfig, made: Renamed) -> None:
     """Step 2: give each of *members* that is still of the old array its new superblock.
 
     Raises MemberError.
     """
-    made = renamed(new)
-    assert made is not None
     for member in members:
         found = await _superblock_of(member)
         if found.array_uuid != new.array_uuid:
@@ -237,7 +218,7 @@ async def finish(members: Sequence[Member], new: ArrayConfig) -> ArrayConfig:
 
 
 async def _superblock_of(member: Member) -> Superblock:
-    superblock = newest(await read_slots(member), member.path)
+    superblock = await read_superblock(member)
     if superblock is None:
         raise AssemblyError(f"{member.path} is no member of an array", reason=Reason.NOT_A_MEMBER)
     return superblock
@@ -250,8 +231,8 @@ async def give_new_identity(
 
     A change that was cut is completed. Raises UsageError, AssemblyError, MemberError.
     """
-    new = await find_interrupted(members)
-    if new is None:
+    found = await find_interrupted(members)
+    if found is None:
         require_whole(await assemble(members))
         async with open_array(members):
             pass  # what was in the log is in its places now
@@ -259,8 +240,9 @@ async def give_new_identity(
         used = require_whole(assembly)
         if left := [member.path for member in members if member not in used]:
             raise UsageError(f"{left[0]} is not used by the array", action="leave it out")
-        new = with_new_identity(assembly.config, uuid_source)
-        await write_pages(members, new)
-    former = former_uuid(new)
-    await write_superblocks(members, new)
-    return former, await finish(members, new)
+        new, made = with_new_identity(assembly.config, uuid_source)
+        await write_pages(members, new, made)
+    else:
+        new, made = found
+    await write_superblocks(members, new, made)
+    return made.array_uuid, await finish(members, new)

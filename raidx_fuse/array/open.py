@@ -14,7 +14,7 @@ from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.saved_jobs import check_progress
 from raidx_fuse.format.configuration.volumes import image_end
-from raidx_fuse.format.pages import PAYLOAD_BYTES
+from raidx_fuse.format.regions import PAYLOAD_BYTES
 from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.journal.journal import Journal

@@ -42,7 +42,7 @@ from raidx_fuse.errors import (
     UsageError,
 )
 from raidx_fuse.format.signature import Signature, clear_front, describe, find_in_front
-from raidx_fuse.format.superblock import Superblock, newest, read_slots
+from raidx_fuse.format.superblock import Superblock, newest, read_slots, readable_superblock
 from raidx_fuse.members.base import Identity, Member
 from raidx_fuse.members.local import identity_of
 from raidx_fuse.members.nbd.uri import is_uri, parse_uri
@@ -120,7 +120,7 @@ class Disks:
         """
         remote: dict[tuple[str, str], bool] = {}  # by UUID and name: are all of them exports?
         for member in members:
-            superblock = await _superblock_of(member)
+            superblock = await readable_superblock(member)
             if superblock is not None:
                 array = superblock.array_uuid, superblock.config.name
                 remote[array] = remote.get(array, True) and is_uri(member.path)
@@ -265,7 +265,7 @@ class Disks:
     ) -> list[Signature]:
         """Return what `_look_at_newcomer` returns; raise BusyError if its array runs elsewhere."""
         foreign = await _look_at_newcomer(member, overwrite_signature, own)
-        superblock = await _superblock_of(member)
+        superblock = await readable_superblock(member)
         if superblock is not None and superblock.array_uuid not in self._arrays:
             refuse_running(superblock.array_uuid, superblock.config.name)
         return foreign
@@ -396,13 +396,6 @@ async def _lock_array(uuid: str, name: str, place: str, *, shared: bool) -> Arra
             return ArrayLock(uuid, name, place, shared=shared)
         await trio.sleep(LOOK_S)
     return ArrayLock(uuid, name, place, shared=shared)
-
-
-async def _superblock_of(member: Member) -> Superblock | None:
-    """Return the newest superblock of *member*, None if none can be read."""
-    with suppress(FormatError, MemberError):
-        return newest(await read_slots(member), member.path)
-    return None
 
 
 async def _look_at_newcomer(

@@ -42,7 +42,7 @@ a prefix of that of W and W has at least as many starts. Which configuration is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raidx_fuse.errors import (
@@ -64,7 +64,7 @@ from raidx_fuse.format.configuration.config import (
     MemberRecord,
 )
 from raidx_fuse.format.configuration.names import brief
-from raidx_fuse.format.configuration.renamed import refuse_half_renamed
+from raidx_fuse.format.configuration.saved_jobs import refuse_half_renamed
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
 from raidx_fuse.format.shapes import RESTRIPE, can_lose, shapes_of
 from raidx_fuse.format.signature import describe, find_in_front, find_signatures
@@ -74,9 +74,6 @@ from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.plugged import require_origin
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, code_for
 from raidx_fuse.members.base import Member
-
-Tolerates = Callable[[ArrayConfig, frozenset[Role]], bool]
-"""Returns whether all data of an array can be read without the given roles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +211,8 @@ class Assembly:
     behind: frozenset[str] = frozenset()
 
 
-def tolerates_by_layout(config: ArrayConfig, lost: frozenset[Role]) -> bool:
-    """Return whether the layout of *config* tolerates the loss of the roles *lost*.
+def _tolerates(config: ArrayConfig, lost: frozenset[Role]) -> bool:
+    """Return whether all data of the array of *config* can be read without the roles *lost*.
 
     Raises AssemblyError for an unknown or impossible layout.
     """
@@ -243,9 +240,7 @@ def tolerates_by_layout(config: ArrayConfig, lost: frozenset[Role]) -> bool:
         ) from error
 
 
-async def assemble(
-    members: Sequence[Member], *, tolerates: Tolerates = tolerates_by_layout
-) -> Assembly:
+async def assemble(members: Sequence[Member]) -> Assembly:
     """Return the array that *members*, in any order, form. Writes nothing.
 
     A file or device that is no member, is truncated, cannot be read or carries a signature of
@@ -263,14 +258,14 @@ async def assemble(
     _refuse_duplicates(given)
     config = ruling_config(given)
     base = max(g.superblock.base_events for g in given if g.superblock.config == config)
-    truncated = [text for one in given if (text := _why_truncated(one, config))]
-    given = [one for one in given if _why_truncated(one, config) is None]
-    left_out += truncated
+    problems = [_why_truncated(one, config) for one in given]
+    given = [one for one, problem in zip(given, problems, strict=True) if problem is None]
+    left_out += [problem for problem in problems if problem is not None]
     warnings += [f"not used: {text}" for text in left_out]
     if not given:
         raise AssemblyError("; ".join(left_out), reason=Reason.NOT_A_MEMBER)
     assembly = _judge(given, config, base, warnings)
-    _refuse_failed(assembly, left_out, tolerates)
+    _refuse_failed(assembly, left_out)
     return assembly
 
 
@@ -306,17 +301,12 @@ async def _look_at(members: Sequence[Member]) -> tuple[list[Given], list[str], l
             )
             continue
         given.append(Given(member, superblock))
-        warnings.extend(
-            f"{member.path}: superblock slot {slot.number} is damaged ({slot.problem}), "
-            "the other one is used"
-            for slot in slots
-            if slot.state == "damaged"
-        )
-        warnings.extend(
-            f"{member.path}: superblock slot {slot.number} has other content, the other one is used"
-            for slot in slots
-            if slot.state == "other"
-        )
+        for slot in slots:  # at most one of them is not valid
+            what = f"is damaged ({slot.problem})" if slot.ours else "has other content"
+            if slot.state in ("damaged", "other"):
+                warnings.append(
+                    f"{member.path}: superblock slot {slot.number} {what}, the other one is used"
+                )
     return given, left_out, warnings
 
 
@@ -437,11 +427,11 @@ def _why_stale(
     return None
 
 
-def _refuse_failed(assembly: Assembly, left_out: Sequence[str], tolerates: Tolerates) -> None:
+def _refuse_failed(assembly: Assembly, left_out: Sequence[str]) -> None:
     config = assembly.config
     unfinished = config.roles_in(REBUILDING)
     lost = frozenset(assembly.missing_roles) | unfinished
-    if tolerates(config, lost):
+    if _tolerates(config, lost):
         return
     parts = []
     for role in sorted(lost):

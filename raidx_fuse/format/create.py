@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from raidx_fuse.errors import (
-    FormatError,
     MemberError,
     RaidxError,
     Reason,
@@ -35,13 +34,8 @@ from raidx_fuse.format.regions import (
     page_count,
     plan_regions,
 )
-from raidx_fuse.format.signature import (
-    Signature,
-    clear_signatures,
-    describe,
-    find_signatures,
-)
-from raidx_fuse.format.superblock import newest, read_slots, write_config
+from raidx_fuse.format.signature import Signature, clear_signatures, describe, find_signatures
+from raidx_fuse.format.superblock import readable_superblock, write_config
 from raidx_fuse.format.table_page import chunks_that_fit, shares_of
 from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.layouts.growth_room import width_max
@@ -110,18 +104,12 @@ async def check_unsigned(member: Member) -> None:
     """Raise SignatureFoundError if *member* carries an array, file system or partition table."""
     found = await find_signatures(member)
     if found:
+        superblock = await readable_superblock(member)
+        owner = "" if superblock is None else f" of array {superblock.config.name!r}"
         raise SignatureFoundError(
-            f"{member.path} carries {describe(found)}{await _owner(member)}",
+            f"{member.path} carries {describe(found)}{owner}",
             action="--overwrite-signature destroys it",
         )
-
-
-async def _owner(member: Member) -> str:
-    try:
-        superblock = newest(await read_slots(member), member.path)
-    except (FormatError, MemberError):
-        return ""
-    return "" if superblock is None else f" of array {superblock.config.name!r}"
 
 
 async def prepare_member(member: Member, regions: Regions, *, keeps_data: bool = False) -> None:
@@ -170,11 +158,11 @@ async def create_array(
         size_bytes=size_bytes,
         log_bytes=log_bytes,
     )
-    foreign: dict[int, list[Signature]] = {}
-    for role, member in enumerate(members):
+    foreign: list[list[Signature]] = []
+    for member in members:
         if not overwrite_signature:
             await check_unsigned(member)
-        foreign[role] = await find_signatures(member)
+        foreign.append(await find_signatures(member))
     array_uuid = uuid_source()
     records = tuple(
         MemberRecord(

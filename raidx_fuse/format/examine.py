@@ -11,15 +11,15 @@ from typing import Any
 from raidx_fuse.errors import FormatError, MemberError, OtherVersionError, reason_of
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, config_to_dict
 from raidx_fuse.format.pages import load_pages
-from raidx_fuse.format.regions import REGION_KINDS
 from raidx_fuse.format.signature import describe, find_signatures
 from raidx_fuse.format.superblock import MAJOR, Slot, Superblock, newest, read_slots
-from raidx_fuse.format.table_page import bytes_needed_by, shares_of
+from raidx_fuse.format.table_page import bytes_needed_by, page_regions_of
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.nbd.beat import BEAT_BYTES, BEAT_OFFSET, decode_beat
 
 DAMAGED_SHOWN = 1000
+Document = dict[str, object]
 
 
 async def examine(member: Member) -> dict[str, Any]:
@@ -39,7 +39,7 @@ async def examine(member: Member) -> dict[str, Any]:
     """
     slots = await read_slots(member)
     signatures = await find_signatures(member)
-    document: dict[str, Any] = {
+    document: Document = {
         "path": member.path,
         "kind": member.kind,
         "size": member.size_bytes,
@@ -71,7 +71,7 @@ async def examine(member: Member) -> dict[str, Any]:
     }
 
 
-async def _holder(member: Member) -> dict[str, Any]:
+async def _holder(member: Member) -> Document:
     if member.kind != "nbd":
         return {}
     page = bytearray(BEAT_BYTES)
@@ -80,7 +80,7 @@ async def _holder(member: Member) -> dict[str, Any]:
     return {"held_by": beat.text if beat is not None and beat.held else None}
 
 
-def _slot(slot: Slot) -> dict[str, Any]:
+def _slot(slot: Slot) -> Document:
     superblock = slot.superblock
     return {
         "slot": slot.number,
@@ -91,7 +91,7 @@ def _slot(slot: Slot) -> dict[str, Any]:
     }
 
 
-def _superblock(superblock: Superblock) -> dict[str, Any]:
+def _superblock(superblock: Superblock) -> Document:
     record = superblock.config.find(superblock.member_uuid)
     assert record is not None, "checked when it was decoded"
     return {
@@ -105,27 +105,29 @@ def _superblock(superblock: Superblock) -> dict[str, Any]:
     }
 
 
-async def _pages(member: Member, config: ArrayConfig, role: Role) -> list[dict[str, Any]]:
+async def _pages(member: Member, config: ArrayConfig, role: Role) -> list[Document]:
     """Return a report about each page region; one that cannot be read has a *problem*."""
-    reports: list[dict[str, Any]] = []
-    regions = [config.regions.pages(kind) for kind in REGION_KINDS]
-    if role in (shares := shares_of(config)):
-        regions.append(shares[role])
-    for region in regions:
-        report: dict[str, Any] = {"kind": region.kind, "room": region.pages, "problem": None}
-        if region.offset + region.length > member.size_bytes:
-            problem = f"it would end at byte {region.offset + region.length}, beyond the member"
-            reports.append({**report, "problem": problem, "written": 0, "damaged": []})
-            continue
-        try:
-            loaded = await load_pages(member, region, config.array_uuid, payloads=False)
-        except (MemberError, OtherVersionError) as error:
-            reports.append({**report, "problem": error.message, "written": 0, "damaged": []})
-            continue
-        report["written"] = len(loaded.present())
-        shown = loaded.damaged[:DAMAGED_SHOWN]
-        report["damaged"] = [f"page {d.page} slot {d.slot}" for d in shown]
-        if len(shown) < len(loaded.damaged):
-            report["problem"] = f"{len(loaded.damaged)} slots are damaged"
-        reports.append(report)
+    reports: list[Document] = []
+    for region in page_regions_of(config, role):
+        problem, written, damaged = None, 0, []
+        end = region.offset + region.length
+        if end > member.size_bytes:
+            problem = f"it would end at byte {end}, beyond the member"
+        else:
+            try:
+                loaded = await load_pages(member, region, config.array_uuid, payloads=False)
+                written, damaged = len(loaded.present()), loaded.damaged[:DAMAGED_SHOWN]
+                if len(damaged) < len(loaded.damaged):
+                    problem = f"{len(loaded.damaged)} slots are damaged"
+            except (MemberError, OtherVersionError) as error:
+                problem = error.message
+        reports.append(
+            {
+                "kind": region.kind,
+                "room": region.pages,
+                "problem": problem,
+                "written": written,
+                "damaged": [f"page {one.page} slot {one.slot}" for one in damaged],
+            }
+        )
     return reports

@@ -25,7 +25,6 @@ from raidx_fuse.format.regions import (
     PAGE_HEADER_BYTES,
     PAGE_KINDS,
     PAGE_SLOTS,
-    PAYLOAD_BITS,
     PAYLOAD_BYTES,
     REGION_KINDS,
     SECTOR_BYTES,
@@ -37,23 +36,6 @@ from raidx_fuse.members.threads import read_promptly
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-__all__ = [
-    "PAGE_BYTES",
-    "PAYLOAD_BITS",
-    "PAYLOAD_BYTES",
-    "DamagedPage",
-    "LoadedPages",
-    "Page",
-    "PageRegion",
-    "decode_page",
-    "encode_page",
-    "erase_log",
-    "erase_pages",
-    "erase_region",
-    "load_pages",
-    "nothing_loaded",
-]
 
 PAGE_HEADER = struct.Struct("<IIQIHH8s")
 """magic, crc, generation, page number, kind, zero, first half of the array UUID."""

@@ -35,7 +35,7 @@ from raidx_fuse.format.configuration.config import (
     uuid_bytes,
     uuid_text,
 )
-from raidx_fuse.format.configuration.renamed import renamed
+from raidx_fuse.format.configuration.saved_jobs import renamed
 from raidx_fuse.format.regions import (
     COUNTER_MAX,
     PAGE_BYTES,
@@ -251,14 +251,12 @@ async def _read_slot(member: Member, offset: int, searched_bytes: int) -> bytear
     Few superblocks are longer, and a start reads hundreds of slots. Or the first *searched_bytes*,
     if they are more and can be read. Raises MemberError.
     """
-    if searched_bytes > HEAD_BYTES:
-        content = bytearray(searched_bytes)
-        try:
-            await read_promptly(member, offset, [content])
-        except MemberError:
-            content = bytearray(HEAD_BYTES)
-            await read_promptly(member, offset, [content])
-    else:
+    content = bytearray(max(searched_bytes, HEAD_BYTES))
+    try:
+        await read_promptly(member, offset, [content])
+    except MemberError:
+        if len(content) == HEAD_BYTES:
+            raise
         content = bytearray(HEAD_BYTES)
         await read_promptly(member, offset, [content])
     if content.startswith(MAGIC):
@@ -322,6 +320,13 @@ async def read_superblock(member: Member) -> Superblock | None:
     Raises FormatError as `newest` does, MemberError when neither slot can be read.
     """
     return newest(await read_slots(member), member.path)
+
+
+async def readable_superblock(member: Member) -> Superblock | None:
+    """Return the newest valid superblock of *member*, None if none can be read."""
+    with suppress(FormatError, MemberError):
+        return await read_superblock(member)
+    return None
 
 
 # -- writing -------------------------------------------------------------------------------------
@@ -495,11 +500,6 @@ def _next_sequence(old: Superblock | None, taken_events: int | None) -> int:
     return old.sequence + (SUPERBLOCK_SLOTS if is_loose else 1)
 
 
-def _is_spare(config: ArrayConfig, member_uuid: str) -> bool:
-    record = config.find(member_uuid)
-    return record is not None and record.role == NO_ROLE
-
-
 def _with_spares_present(config: ArrayConfig, members: Mapping[str, Member]) -> ArrayConfig:
     for record in config.members:
         if record.role == NO_ROLE and record.state in (SPARE, MISSING):
@@ -518,7 +518,8 @@ async def _superblock_to_replace(
     slots = await read_slots(member)
     if any(slot.other is not None for slot in slots):
         raise FormatError(f"{member.path}: a superblock of another version appeared on it")
-    valid = valid_ones(slots)
+    valid, record = valid_ones(slots), config.find(member_uuid)
+    is_spare = record is not None and record.role == NO_ROLE
     for superblock in valid:
         if (superblock.array_uuid, superblock.member_uuid) != (config.array_uuid, member_uuid):
             raise FormatError(f"{member.path}: another member's superblock appeared on it")
@@ -526,6 +527,6 @@ async def _superblock_to_replace(
         ours = (
             superblock.config.extends(config) if same_start else config.extends(superblock.config)
         )
-        if not ours and not _is_spare(config, member_uuid):
+        if not ours and not is_spare:
             raise FormatError(f"{member.path}: it was started without the others meanwhile")
     return max(valid, key=lambda superblock: superblock.sequence, default=None)

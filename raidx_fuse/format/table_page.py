@@ -15,13 +15,12 @@ The role guards against a share on the wrong member. *cell* is bundle * L + colu
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from raidx_fuse.format.pages import PAIR_BYTES
-from raidx_fuse.format.regions import PAYLOAD_BYTES, PageRegion
+from raidx_fuse.format.regions import PAYLOAD_BYTES, REGION_KINDS, PageRegion
 from raidx_fuse.layouts.numbers import Role, by_role
 
 if TYPE_CHECKING:
@@ -66,13 +65,14 @@ def shares_of(config: ArrayConfig) -> dict[Role, PageRegion]:
     """Return the share of every role of *config*; empty for layouts without a table."""
     return {
         role: share_region(config.regions.data.offset, config.chunk_bytes, chunks)
-        for role, chunks in by_role(chunk_counts(config.params))
+        for role, chunks in by_role(config.params.get("chunk_counts", ()))
     }
 
 
-def chunk_counts(params: Mapping[str, Any]) -> list[int]:
-    """Return the chunks of each role from a layout's parameters; empty without a table."""
-    return list(params.get("chunk_counts", ()))
+def page_regions_of(config: ArrayConfig, role: Role) -> list[PageRegion]:
+    """Return every region of pages that the member in *role* has (-1: one without a role)."""
+    regions = [config.regions.pages(kind) for kind in REGION_KINDS]
+    return regions + [share for holder, share in shares_of(config).items() if holder == role]
 
 
 def bytes_needed(config: ArrayConfig, role: Role | None) -> int:

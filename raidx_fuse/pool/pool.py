@@ -25,8 +25,6 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.errors import (
     AmbiguousError,
     AssemblyError,
-    FormatError,
-    MemberError,
     RaidxError,
     Reason,
     UsageError,
@@ -34,9 +32,9 @@ from raidx_fuse.errors import (
 from raidx_fuse.format.assemble import assemble
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.remembered import RememberedArray
-from raidx_fuse.format.configuration.renamed import refuse_half_renamed
+from raidx_fuse.format.configuration.saved_jobs import refuse_half_renamed
 from raidx_fuse.format.configuration.volumes import SOURCE, TARGET, MoveRecord, VolumeRecord
-from raidx_fuse.format.superblock import read_superblock
+from raidx_fuse.format.superblock import readable_superblock
 from raidx_fuse.members.base import Member
 from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.transfer import Transfer, forget_arrival, give_up
@@ -56,10 +54,7 @@ async def by_array(members: Sequence[Member]) -> list[list[Member]]:
     configs: dict[str, ArrayConfig] = {}  # of the first member of each
     unread: list[Member] = []
     for member in members:
-        try:
-            superblock = await read_superblock(member)
-        except (FormatError, MemberError):
-            superblock = None
+        superblock = await readable_superblock(member)
         if superblock is None:
             unread.append(member)
             continue

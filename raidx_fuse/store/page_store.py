@@ -15,8 +15,8 @@ import trio
 from numpy.typing import NDArray
 
 from raidx_fuse.errors import AssemblyError, MemberError, Reason
-from raidx_fuse.format.pages import PAYLOAD_BYTES, encode_page, load_pages, nothing_loaded
-from raidx_fuse.format.regions import page_count
+from raidx_fuse.format.pages import encode_page, load_pages, nothing_loaded
+from raidx_fuse.format.regions import PAYLOAD_BYTES, page_count
 from raidx_fuse.layouts.numbers import Role, by_role
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.buffers import Zeroed, extend_zeroed, zeroed

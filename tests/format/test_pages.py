@@ -16,11 +16,8 @@ from hypothesis import strategies as st
 from raidx_fuse.format.configuration.config import uuid_bytes
 from raidx_fuse.format.log_record import DATA, RecordBody, encode_record
 from raidx_fuse.format.pages import (
-    PAGE_BYTES,
-    PAYLOAD_BYTES,
     DamagedPage,
     LoadedPages,
-    PageRegion,
     decode_page,
     encode_page,
     erase_log,
@@ -28,7 +25,15 @@ from raidx_fuse.format.pages import (
     load_pages,
     nothing_loaded,
 )
-from raidx_fuse.format.regions import COUNTER_MAX, PAGE_KINDS, REGION_KINDS, plan_regions
+from raidx_fuse.format.regions import (
+    COUNTER_MAX,
+    PAGE_BYTES,
+    PAGE_KINDS,
+    PAYLOAD_BYTES,
+    REGION_KINDS,
+    PageRegion,
+    plan_regions,
+)
 from raidx_fuse.members.base import WriteBuffer
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run

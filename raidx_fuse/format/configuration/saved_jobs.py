@@ -2,18 +2,28 @@
 
 A job, or a field of one, that is not known here is refused: a program that ignores it may undo what
 it stands for.
+
+The job of a change of the UUID (array/new_identity.py) says what the array was made from. It is
+dropped by the last step of the change, so an array that is mounted has it only if that step was
+cut:
+
+    "renamed": {"array": UUID, "events": N, "members": {old UUID: new UUID, ...}}
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
 
-from raidx_fuse.errors import FormatError
-from raidx_fuse.format.configuration.codec import require_known
+from raidx_fuse.errors import AssemblyError, FormatError, Reason
+from raidx_fuse.format.configuration.codec import Stored, require_known
 from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.format.configuration.names import is_uuid
 
 REBUILD = "rebuild:"
 REPLACE = "replace:"
+RENAMED = "renamed"
 RETIRED = frozenset({"plan"})
 """What earlier programs kept among the jobs: accepted, used for nothing, dropped by a start."""
 _FIELDS: dict[str, frozenset[str] | None] = {
@@ -24,7 +34,7 @@ _FIELDS: dict[str, frozenset[str] | None] = {
     "reshape": frozenset({"kind", "role"}),
     "tuner": frozenset({"since_scrub_s"}),
     "away": frozenset({"left", "stripes", "regions", "starts", "shape"}),
-    "renamed": frozenset({"array", "events", "members"}),
+    RENAMED: frozenset({"array", "events", "members"}),
     "bad_chunks": frozenset({"count", "steps", "shift", "ranges"}),
     **dict.fromkeys(("health", "pool", *RETIRED)),  # for people, and where nothing is lost without
 }
@@ -85,3 +95,32 @@ def _of(values: object, name: str, default: object = None) -> object:
 
 def _is_count(value: object, most: int) -> bool:
     return isinstance(value, int) and type(value) is int and 0 <= value <= most
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """The former *array_uuid*, event counter *events*, and the *members*, old UUID to new."""
+
+    array_uuid: Annotated[str, Stored(key="array")]
+    events: int
+    members: dict[str, str]
+
+
+def renamed(config: ArrayConfig) -> Renamed | None:
+    """Return what *config* was made from, None if that does not matter any more."""
+    made = config.job(RENAMED, Renamed)
+    return made if made is not None and is_uuid(made.array_uuid) else None
+
+
+def refuse_half_renamed(configs: Sequence[ArrayConfig]) -> None:
+    """Raise AssemblyError if one of *configs* was made from another one, which is still there."""
+    uuids = {config.array_uuid for config in configs}
+    for config in configs:
+        made = renamed(config)
+        if made is not None and made.array_uuid in uuids:
+            raise AssemblyError(
+                f"the UUID of array {config.name!r} was being changed, and some of these members "
+                "have the old one still",
+                action="complete it: raidx rename --new-uuid with all members",
+                reason=Reason.MEMBERS_MISSING,
+            )
