@@ -127,7 +127,8 @@ async def rebuild_two_s(array: Array, spares: Sequence[RamMember]) -> float:
         assert array.member_set.fail(Role(role), "bench")
     while not array.jobs.running():
         await array.member_set.published()
-        await array.membership.wait_for_attaching()
+        async with array.membership.attaching:
+            pass
     (job,) = array.jobs.running()
     start_s = process_time()
     await job.finished.wait()

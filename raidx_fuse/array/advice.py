@@ -28,7 +28,8 @@ def action(status: Mapping[str, Any]) -> str | None:
     paused = [job for job in status.get("jobs", ()) if job.get("paused")]
     if paused:
         return f"{paused[0]['kind']} is paused: raidx job {where} resume {paused[0]['id']}"
-    if any(job["kind"] == "restore" for job in status.get("jobs", ())):
+    kinds = {job["kind"] for job in status.get("jobs", ())}
+    if "restore" in kinds:
         return None
     waiting = [member["role"] for member in down if member["state"] != "rebuilding"]
     if waiting and where and not status.get("read_only"):
@@ -38,18 +39,13 @@ def action(status: Mapping[str, Any]) -> str | None:
         return (
             f"mount the array read-write, then replace member {waiting[0]} with raidx replace-disk"
         )
-    grows = any(job["kind"] == "grow" for job in status.get("jobs", ()))
-    if status["state"] == "growing" and where and not grows and not status.get("read_only"):
-        return "the growth was aborted: unmount, then mount the array again to continue it"
-    moves = any(job["kind"] == "restripe" for job in status.get("jobs", ()))
-    if status["state"] == "restriping" and where and not moves and not status.get("read_only"):
-        return "the restripe was aborted: unmount, then mount the array again to continue it"
-    rebuilt = any(job["kind"] == "rebuild" for job in status.get("jobs", ()))
-    if down and where and not rebuilt and not status.get("read_only"):
-        return (
-            f"the rebuild of member {down[0]['role']} was aborted: unmount, then mount the array "
-            "again to continue it"
-        )
+    for kind, what, begun in (
+        ("grow", "growth", status["state"] == "growing"),
+        ("restripe", "restripe", status["state"] == "restriping"),
+        ("rebuild", f"rebuild of member {down[0]['role']}" if down else "", bool(down)),
+    ):
+        if begun and kind not in kinds and where and not status.get("read_only"):
+            return f"the {what} was aborted: unmount, then mount the array again to continue it"
     return _after_scrub(status.get("last_scrub"), where)
 
 

@@ -11,7 +11,7 @@ everything in reverse order.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -69,12 +69,7 @@ if TYPE_CHECKING:
     from raidx_fuse.documents import (
         ArrayCounters,
         ArrayReport,
-        Failing,
         Grown,
-        Removal,
-        Replacing,
-        Reshaping,
-        Spare,
     )
 
 log = logging.getLogger(__name__)
@@ -155,10 +150,13 @@ class Array:
         self.discarder = Discarder(context, self.write)
         self.jobs = Jobs(context, nursery)
         self.membership = Membership(self)
+        self.fail_disk, self.replace_disk = self.membership.fail, self.membership.replace
+        self.add_spare, self.remove_disk = self.membership.add_spare, self.membership.remove
         self.grow_operation = GrowOperation(self)
         self.copies = CopiesOperation(self)
         self.larger_members = LargerMembers(self)
         self.restripe_operation = RestripeOperation(self)
+        self.restripe = self.restripe_operation.begin
         growth = GrowthRemoval(self.grow_operation)
         self.removal = MemberRemoval(growth, self.restripe_operation)
         self.regular_scrub = RegularScrub(self)
@@ -273,26 +271,10 @@ class Array:
         if key == "journal":
             await change_mode(self.context, value)
             return value
-        kept = settings.apply(self, name, value)
-        await self.member_set.update(
-            lambda config: replace(config, settings={**config.settings, **kept})
-        )
-        in_force = settings.RECEIVERS[name].in_force
-        return value if in_force is None else in_force(self)
+        await settings.put(self, name, value)
+        return settings.value_of(self, name)
 
     # -- members and jobs ----------------------------------------------------------------------
-
-    async def fail_disk(self, ref: str | int, *, lose_data: bool = False) -> Failing:
-        """Exclude a member as if it had failed. Raises UsageError or ArrayFailedError."""
-        return await self.membership.fail(ref, lose_data)
-
-    async def replace_disk(self, ref: str | int, member: Member) -> Replacing:
-        """Give the role of *ref* to *member*, copied or rebuilt. Returns *role* and *job*."""
-        return await self.membership.replace(ref, member)
-
-    async def add_spare(self, member: Member) -> Spare:
-        """Add *member* as a hot spare; a degraded array starts to rebuild onto it."""
-        return await self.membership.add_spare(member)
 
     async def grow(
         self, members: Sequence[Member], parity: str = LIVE, surrogate: Member | None = None
@@ -306,16 +288,6 @@ class Array:
         if self.rebundle is not None:
             return await self.rebundle.add(members)
         return await self.grow_operation.begin(members, parity, surrogate)
-
-    async def restripe(
-        self, members: Sequence[Member], layout: str | None, params: Mapping[str, Any]
-    ) -> Reshaping:
-        """Start to move all content to *layout* (None: the present one) over more *members*."""
-        return await self.restripe_operation.begin(members, layout, params)
-
-    async def remove_disk(self, ref: str | int) -> Removal | Reshaping:
-        """Remove a spare, or members with a role once their chunks have moved to other members."""
-        return await self.membership.remove(ref)
 
     async def start_scrub(self, repair: bool) -> int:
         """Start a scrub and return its job id. Raises BusyError while another scrub runs."""
@@ -468,7 +440,8 @@ class Array:
         if self.read_only:
             return
         await self.jobs.stop_all()
-        await self.membership.wait_for_attaching()
+        async with self.membership.attaching:
+            pass  # until no member is being attached
         try:
             await self.lost_list.save()
             await self.context.journal.drain()

@@ -13,7 +13,6 @@ from raidx_fuse.array.status import redundancy_left
 from raidx_fuse.engine.growth_position import LIVE, PARITY_WORDS, PIGGYBACK
 from raidx_fuse.format.configuration.config import MemberRecord
 from raidx_fuse.jobs.grow.copy import live_moves
-from raidx_fuse.layouts.codes.code import bits
 from raidx_fuse.layouts.numbers import Role, stripe_range
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
@@ -48,9 +47,10 @@ async def rebuild_estimate(array: RunningArray, role: Role, *, returns: bool = F
     """
     context = array.context
     layout = context.layout
-    stripes = 0
-    whole = [(0, layout.stripes)]
-    for low, high in list(context.changes.ranges(0, layout.stripes)) if returns else whole:
+    stripes, visited = 0, [(0, layout.stripes)]
+    if returns:
+        visited = list(context.changes.ranges(0, layout.stripes))
+    for low, high in visited:
         for start in range(low, high, SCAN_STRIPES):
             stripes += context.written.count_live(layout, start, min(start + SCAN_STRIPES, high))
             await trio.lowlevel.checkpoint()
@@ -61,17 +61,7 @@ async def rebuild_estimate(array: RunningArray, role: Role, *, returns: bool = F
     cells = sum(_reads(array, column) for column in columns) / phases
     # Not every bundle has a chunk on the role.
     written = round(stripes * layout.cells_on([role]) * context.chunk_bytes)
-    rate, source = copy_rate(array, "rebuild", ASSUMED_RATE_BYTES)
-    speed_min = array.jobs.speed_min_bytes
-    return {
-        "bytes_read": round(stripes * cells * context.chunk_bytes),
-        "bytes_written": written,
-        "bytes_moved": round(stripes * cells * context.chunk_bytes) + written,
-        "rate": rate,
-        "rate_source": source,
-        "seconds": round(written / rate, 3),
-        "seconds_busy": round(written / min(rate, speed_min or rate), 3),
-    }
+    return copy_estimate(array, "rebuild", round(stripes * cells * context.chunk_bytes), written, 1)
 
 
 def _reads(array: RunningArray, column: int) -> int:
@@ -79,7 +69,7 @@ def _reads(array: RunningArray, column: int) -> int:
     union = 0
     for _, sources in array.context.code.recover(column):
         union |= sources
-    return len(list(bits(union)))
+    return union.bit_count()
 
 
 async def of_member_change(

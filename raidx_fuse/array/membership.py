@@ -210,7 +210,7 @@ class Membership:
             )
         return chunks
 
-    async def fail(self, ref: str | int, lose_data: bool = False) -> Failing:
+    async def fail(self, ref: str | int, *, lose_data: bool = False) -> Failing:
         """Exclude a member; the superblocks of the others say so when this returns.
 
         Raises UsageError for a wrong member, ArrayFailedError if data would be lost. Chunks that
@@ -503,11 +503,6 @@ class Membership:
         """Let a spare that could not take its role try again, unless it is not there any more."""
         await rest(RETRY_S)
         self.rebuild_onto_spare()
-
-    async def wait_for_attaching(self) -> None:
-        """Return when no member is being attached."""
-        async with self.attaching:
-            pass
 
     def resume_rebuilds(self) -> None:
         """At the start of the array: continue unfinished rebuilds, or rebuild onto a spare."""

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from raidx_fuse.array.services import RunningArray
 from raidx_fuse.engine.context import ArrayContext
@@ -24,6 +24,7 @@ from raidx_fuse.errors import (
 )
 from raidx_fuse.format.configuration.codec import require_known
 from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.jobs.tuner.tuner import Tuner
 from raidx_fuse.settings import (
     KEPT_AS,
     OF_ARRAY,
@@ -38,6 +39,7 @@ from raidx_fuse.settings import (
 )
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,12 @@ class Receiver:
     """What a setting does in an array.
 
     *apply* puts a value into force. *in_force*, if given, returns the value in force where no value
-    is kept. *keeps*, if given, returns the values to keep in the superblocks, keyed by setting
-    name; otherwise the value itself is kept.
+    is kept. *require*, if given, raises UsageError if the array cannot have the value.
     """
 
     apply: Callable[[RunningArray, Any], None]
     in_force: Callable[[RunningArray], Any] | None = None
-    keeps: Callable[[RunningArray, Any], dict[str, Any]] | None = None
+    require: Callable[[RunningArray, Any], None] | None = None
 
 
 def parse(name: str, text: str) -> Any:
@@ -68,11 +69,19 @@ def value_of(array: RunningArray, name: str) -> Any:
     return array.member_set.config.settings.get(name, SETTINGS[name].default)
 
 
-def apply(array: RunningArray, name: str, value: Any) -> dict[str, Any]:
-    """Put *value* of setting *name* into force in *array*; return what the superblocks keep."""
+async def put(array: RunningArray, name: str, value: Any) -> None:
+    """Put *value* of setting *name* into force in *array*, and keep it in the superblocks.
+
+    Raises UsageError if the array cannot have it.
+    """
     receiver = RECEIVERS[name]
+    if receiver.require is not None:
+        receiver.require(array, value)
     receiver.apply(array, value)
-    return {name: value} if receiver.keeps is None else receiver.keeps(array, value)
+    kept = {KEPT_AS.get(name, name): value}
+    await array.member_set.update(
+        lambda config: replace(config, settings={**config.settings, **kept})
+    )
 
 
 # -- receivers -------------------------------------------------------------------------------------
@@ -103,50 +112,36 @@ def _service(name: str, kind: str) -> Receiver:
     )
 
 
-def _not_here(array: RunningArray, name: str) -> UsageError:
-    """Return the error for a setting that has no effect on the layout of *array*."""
-    layout = array.member_set.config.layout
-    return NotWithLayoutError(
-        f"{name} is for raidx layouts, whose chunks can move; {layout} has none"
-    )
-
-
-def _tuner_setting(name: str, given: Callable[[Any], dict[str, Any]]) -> Receiver:
-    """Return the receiver of a setting of the tuner, which gets what *given* makes of its value.
-
-    Where there is no tuner it cannot be set.
-    """
+def _of_raidx(
+    name: str, part_of: Callable[[RunningArray], T | None], put_into: Callable[[T, Any], None]
+) -> Receiver:
+    """Return the receiver of a setting of *part_of* an array, which only a raidx layout has."""
 
     def apply(array: RunningArray, value: Any) -> None:
-        if array.tuner is not None:
-            array.tuner.configure(**given(value))
+        part = part_of(array)
+        if part is not None:
+            put_into(part, value)
 
-    def keeps(array: RunningArray, value: Any) -> dict[str, Any]:
-        if array.tuner is None:
-            raise _not_here(array, name)
-        return {name: value}
+    def require(array: RunningArray, _value: Any) -> None:
+        if part_of(array) is None:
+            layout = array.member_set.config.layout
+            raise NotWithLayoutError(
+                f"{name} is for raidx layouts, whose chunks can move; {layout} has none"
+            )
 
-    return Receiver(apply, keeps=keeps)
+    return Receiver(apply, require=require)
 
 
-def _keep_scrub_interval(array: RunningArray, value: Any) -> dict[str, Any]:
+def _tuner_of(array: RunningArray) -> Tuner | None:
+    return array.tuner
+
+
+def _require_redundancy(array: RunningArray, value: Any) -> None:
     if value and not array.regular_scrub.compares:
         raise NotWithLayoutError(
             f"{array.member_set.config.layout} has no redundancy: a scrub would compare nothing",
             action="`raidx reshape` makes it a layout with redundancy",
         )
-    return {KEPT_AS[SCRUB_EACH]: value}
-
-
-def _set_restore_after(array: RunningArray, value: Any) -> None:
-    if array.self_heal is not None:
-        array.self_heal.set_delay(value)
-
-
-def _keep_restore_after(array: RunningArray, value: Any) -> dict[str, Any]:
-    if array.self_heal is None:
-        raise _not_here(array, "restore.after")
-    return {"restore.after": value}
 
 
 RECEIVERS = {
@@ -157,11 +152,13 @@ RECEIVERS = {
     "io.timeout_s": Receiver(lambda array, value: array.member_set.set_io_timeout(value)),
     "errors.max": Receiver(lambda array, value: array.member_set.unreadable.limit(value)),
     "cache.size": Receiver(lambda array, value: array.context.use_cache(value)),
-    "restore.after": Receiver(_set_restore_after, keeps=_keep_restore_after),
+    "restore.after": _of_raidx(
+        "restore.after", lambda array: array.self_heal, lambda heal, value: heal.set_delay(value)
+    ),
     SCRUB_EACH: Receiver(
         lambda array, value: array.regular_scrub.set_interval(value),
         in_force=lambda array: array.regular_scrub.each_s if array.regular_scrub.compares else 0.0,
-        keeps=_keep_scrub_interval,
+        require=_require_redundancy,
     ),
     "bpu.t_light": _threshold("t_light_s"),
     "bpu.t_heavy": _threshold("t_heavy_s"),
@@ -169,8 +166,12 @@ RECEIVERS = {
     "bpu.t_skew": _threshold("t_skew_s"),
     "bpu.a_read": _service("bpu.a_read", "read"),
     "bpu.a_write": _service("bpu.a_write", "write"),
-    "tuner.enabled": _tuner_setting("tuner.enabled", lambda value: {"enabled": value == "on"}),
-    "tuner.idle_s": _tuner_setting("tuner.idle_s", lambda value: {"idle_s": value}),
+    "tuner.enabled": _of_raidx(
+        "tuner.enabled", _tuner_of, lambda tuner, value: tuner.configure(enabled=value == "on")
+    ),
+    "tuner.idle_s": _of_raidx(
+        "tuner.idle_s", _tuner_of, lambda tuner, value: tuner.configure(idle_s=value)
+    ),
 }
 
 assert RECEIVERS.keys() == OF_ARRAY.keys(), "each setting of an array has a receiver"

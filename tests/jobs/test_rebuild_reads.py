@@ -27,7 +27,8 @@ async def rebuild(rig: SpyRig, *roles: int) -> Rebuild:
         assert array.member_set.fail(role, "test")
     while not array.jobs.running():
         await array.member_set.published()
-        await array.membership.wait_for_attaching()
+        async with array.membership.attaching:
+            pass
     (job,) = array.jobs.running()
     assert isinstance(job, Rebuild)
     await job.finished.wait()

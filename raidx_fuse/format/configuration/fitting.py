@@ -9,6 +9,7 @@ members were absent (absence.py); then the list of lost chunks is rounded up (lo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from raidx_fuse.errors import FormatError, Reason
@@ -36,31 +37,32 @@ def fitted(config: ArrayConfig, reserve_bytes: int = 0) -> ArrayConfig:
     Raises FormatError if it does not fit even then, or if it cannot be encoded at all.
     """
     room = BODY_BYTES_MAX - reserve_bytes
+    size = 0
+    for shorter in _shorter(config, room, LOST_BYTES_MIN if reserve_bytes else FRAME_BYTES + 64):
+        size = len(encode_config(shorter))
+        if size <= room:
+            return shorter
+    raise FormatError(
+        f"the configuration of {size} bytes does not fit into a superblock "
+        f"({room} bytes are left for it)",
+        action="fewer members or spares leave more room",
+        reason=Reason.METADATA_FULL,
+    )
+
+
+def _shorter(config: ArrayConfig, room: int, list_bytes_min: int) -> Iterator[ArrayConfig]:
+    """Yield *config* shortened step by step; the list of lost chunks may have *list_bytes_min*."""
     for characters in _HINTS:
         config = _with_hints(config, characters)
-        size = len(encode_config(config))
-        if size <= room:
-            return config
-    if config.jobs.keys() & {HEALTH, POOL}:
-        config = config.without_job(HEALTH).without_job(POOL)
-        size = len(encode_config(config))
-    if ABSENCE_KEY in config.jobs and size > room:
-        config = config.without_job(ABSENCE_KEY)
-        size = len(encode_config(config))
-    lost = config.jobs.get(KEY)
-    if lost and size > room:
-        others = len(encode_config(config.with_job(KEY, {})))
-        left = max(room - others, LOST_BYTES_MIN if reserve_bytes else FRAME_BYTES + 64)
+        yield config
+    config = config.without_job(HEALTH).without_job(POOL)
+    yield config
+    config = config.without_job(ABSENCE_KEY)
+    yield config
+    if lost := config.jobs.get(KEY):
+        left = max(room - len(encode_config(config.with_job(KEY, {}))), list_bytes_min)
         config = config.with_job(KEY, encode_chunks(decode_chunks(lost), left))
-        size = len(encode_config(config))
-    if size > room:
-        raise FormatError(
-            f"the configuration of {size} bytes does not fit into a superblock "
-            f"({room} bytes are left for it)",
-            action="fewer members or spares leave more room",
-            reason=Reason.METADATA_FULL,
-        )
-    return config
+        yield config
 
 
 def _with_hints(config: ArrayConfig, characters: int) -> ArrayConfig:
