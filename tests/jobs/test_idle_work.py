@@ -78,6 +78,7 @@ def test_a_setting_without_effect_is_not_accepted() -> None:
                 with pytest.raises(UsageError, match=layout):
                     await array.set(name, text)
             assert not set(refused) & set(array.member_set.config.settings)
+            assert array.regular_scrub.each_s == 604800
             assert array.get("scrub_each_s") == (0 if layout in ("raid0", "raidx-zero") else 604800)
 
     tuning = {"tuner.enabled": "off", "tuner.idle_s": "2", "restore.after": "off"}
