@@ -7,8 +7,12 @@ notices it.
 from __future__ import annotations
 
 import ast
+import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 TESTS = Path(__file__).parent
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -40,3 +44,10 @@ def test_a_function_that_nobody_runs_is_found() -> None:
     used = "def test_it():\n    async def main():\n        assert False\n    run(main)\n"
     assert not list(unused(used))
     assert list(unused(used.removesuffix("    run(main)\n"))) == ["test_it: main"]
+
+
+@settings(max_examples=1)
+@given(st.integers())
+def test_an_example_may_take_long(number: int) -> None:
+    assert number is not None
+    time.sleep(0.25)  # the deadline of Hypothesis is 0.2

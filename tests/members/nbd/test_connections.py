@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from raidx_fuse.errors import MemberError, ungrouped
-from raidx_fuse.members.nbd.member import NbdMember
+from raidx_fuse.members.nbd.member import LARGE_BYTES, Copies, NbdMember
 from raidx_fuse.members.nbd.pipe import Piece
 from raidx_fuse.members.nbd.protocol.server import Request, Server
 from raidx_fuse.members.nbd.protocol.wire import Command, Errno, Flag
@@ -346,3 +346,20 @@ def test_at_random_nothing_that_was_answered_is_lost(seed: int) -> None:
         member.close()
 
     run(main, seed=seed)
+
+
+def test_copies_stay_as_they_were_made() -> None:
+    chance = random.Random(1)
+    copies, made = Copies(), []
+    for _ in range(60):  # several maps
+        size = chance.choice((1, 4096, LARGE_BYTES, LARGE_BYTES + 1, 700_000, 9 << 20))
+        source = bytearray(chance.randbytes(size))
+        cut = chance.randrange(size)
+        copy = copies.of([memoryview(source)[:cut], bytes(source[cut:])], size)
+        made.append((copy, bytes(source)))
+        source[:] = bytes(size)
+    for number, (copy, content) in enumerate(made):
+        assert bytes(copy) == content
+        if number % 2:
+            copy[:] = bytes(len(copy))  # they can be written, each alone
+    assert all(bytes(copy) == content for copy, content in made[::2])
