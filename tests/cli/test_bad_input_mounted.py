@@ -30,24 +30,6 @@ def mounted(folder: Path, members: str) -> Iterator[Path]:
         assert mountpoint.find(folder / "mnt") is None
 
 
-def test_a_member_in_use_is_refused_everywhere(tmp_path: Path) -> None:
-    checked(tmp_path, "create --layout raid5 --size 4MiB a b c")
-    (tmp_path / "mnt2").mkdir()
-    with mounted(tmp_path, "a b c"):
-        for line in (
-            "mount a b c mnt2",
-            "mount a b c mnt",
-            "create --layout raid5 --overwrite-signature a b c",
-            "check a b c",
-            "replace-disk mnt 0 b --overwrite-signature",
-            "add-disk mnt a --as spare --overwrite-signature",
-        ):
-            done = raidx(tmp_path, line)
-            assert done.status in (FAILED, USAGE), line
-            assert len(done.stderr.splitlines()) == 1, done.stderr
-        assert "clean" in checked(tmp_path, "status mnt")
-
-
 def test_what_cannot_be_used_is_left_out_and_named(tmp_path: Path) -> None:
     """One disk that is gone must not keep an array from starting that can do without it."""
     checked(tmp_path, "create --layout raid5 --size 4MiB a b c")

@@ -115,7 +115,9 @@ def test_brief_status_has_the_shape_of_mdstat(daemon: Daemon) -> None:
     ]
 
 
-STATS = stats(0, pre_reads=7, rmw=3, rcw=2, full_stripe=1, degraded_reads=0, chunks_moved=0)
+CACHE = {"size": 4 << 20, "used": 1 << 20, "hits": 3, "misses": 1, "pre_reads_spared": 2}
+KINDS = {"pre_reads": 7, "rmw": 3, "rcw": 2, "full_stripe": 1, "degraded_reads": 0}
+STATS = stats(0, **KINDS, chunks_moved=0, cache=CACHE)
 
 
 def test_stats_of_the_policy_bpu(daemon: Daemon) -> None:
@@ -158,6 +160,7 @@ def test_stats_since_the_mount_and_by_interval(daemon: Daemon) -> None:
     text = daemon.run("stats", "ARRAY", "0.5", "2").stdout
     assert text.count("200.0 reads/s, 4000.0 writes/s; 2 MiB/s read, 10 MiB/s written") == 2
     assert "pre reads 7, rmw 3, rcw 2, full stripe 1" in text
+    assert "1 MiB of 4 MiB; 3 of 4 reads hit (75.0%), 2 pre-reads spared" in text
     assert "12%" in text
     assert daemon.run("stats", "ARRAY", "0").exit_code == 2
 
@@ -221,7 +224,7 @@ def test_explain_draws_the_plan(daemon: Daemon) -> None:
     band = {
         **{"from": 0, "to": 4096, "kind": "rmw", "xor": ["P0 = old P0 ^ new D1"]},
         "why": "policy traditional: read-modify-write would read 1 chunks",
-        "reads": [{"cell": "P0", "cached": False, **place}],
+        "reads": [{"cell": "P0", "cached": True, **place}],
         "writes": [{"cell": "D1", "image_offset": 65536, **place}],
     }
     stripe = {
@@ -239,7 +242,13 @@ def test_explain_draws_the_plan(daemon: Daemon) -> None:
     assert daemon.calls == [("explain", {"offset": 65536, "length": 4096, "write": True})]
     for words in ("route: log", "4608 bytes on members 0, 1", "2 reads"):
         assert words in result.stdout
-    for words in ("rmw", "policy traditional", "P0 = old P0 ^ new D1", "never written: D2"):
+    for words in (
+        "cached",
+        "rmw",
+        "policy traditional",
+        "P0 = old P0 ^ new D1",
+        "never written: D2",
+    ):
         assert words in result.stdout
     assert daemon.run_json("explain", "ARRAY", "64KiB", "--write")["stripes"][0]["stripe"] == 0
     answer |= {"offset": 9, "length": 1, "operation": "read"}

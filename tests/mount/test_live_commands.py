@@ -48,28 +48,3 @@ def test_status_and_its_exit_statuses(
     assert "action:" in page
     brief = raid5.raidx("status", "ARRAY", "--brief").stdout
     assert "[4/3] [U_UU]" in brief
-
-
-def test_the_cache_answers_and_is_counted_in_writes(raid5: RealArray) -> None:
-    raid5.raidx("set", "ARRAY", "cache.size=4MiB")
-    with raid5.image.open("r+b", buffering=0) as image:
-        content = os.pread(image.fileno(), 65536, 0)
-        before = raid5.counters()
-        assert os.pread(image.fileno(), 65536, 0) == content
-        assert raid5.counters()["cache"]["hits"] > before["cache"]["hits"]
-        assert raid5.counters()["cache"]["misses"] == before["cache"]["misses"]
-        os.pwrite(image.fileno(), b"\1" * 4096, 0)  # leaves data and parity there
-        plan = raid5.ask("explain", "ARRAY", "0", "4KiB", "--write")
-        assert plan["reads"] == 0
-        assert all(place["cached"] for place in plan["stripes"][0]["bands"][0]["reads"])
-        before = raid5.counters()
-        os.pwrite(image.fileno(), b"\2" * 4096, 0)
-        after = raid5.counters()
-        assert after["pre_reads"] == before["pre_reads"]
-        assert after["cache"]["pre_reads_spared"] > before["cache"]["pre_reads_spared"]
-    assert "cached" in raid5.raidx("explain", "ARRAY", "0", "4KiB", "--write").stdout
-    assert "reads hit" in raid5.raidx("stats", "ARRAY").stdout
-    raid5.raidx("set", "ARRAY", "cache.size=0")
-    with raid5.image.open("rb", buffering=0) as image:
-        assert os.pread(image.fileno(), 65536, 0) == b"\2" * 4096 + content[4096:]
-    raid5.scrub()

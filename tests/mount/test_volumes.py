@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 import signal
@@ -80,23 +79,6 @@ def test_volumes_live_beside_each_other(array: RealArray) -> None:
     array.unmount()
     at_rest = array.ask("status", *array.members)
     assert [v["name"] for v in at_rest["volumes"]] == ["www"]
-
-
-def test_bad_input_is_one_line(array: RealArray) -> None:
-    array.create("raid5", 3, "24MiB", "--no-volume")
-    array.mount()
-    array.raidx("volume", "create", "ARRAY", "one", "--size", "1MiB")
-    for words, said in (  # the others: tests/daemon/test_volume_commands.py
-        (("create", "ARRAY", "one", "--size", "1MiB"), "there is a volume one already"),
-        (("delete", "ARRAY", "none"), "there is no volume none"),
-    ):
-        assert said in array.refused("volume", *words, status=2)
-    line = array.refused("volume", "create", "ARRAY", "two", "--size", "1TiB")
-    assert "do not fit" in line
-    for path, code in ((array.mnt / "new", errno.EPERM), (array.mnt / "one", errno.EPERM)):
-        with pytest.raises(OSError) as caught:  # noqa: PT011 - the number is what matters
-            os.unlink(path) if path.exists() else path.touch()
-        assert caught.value.errno == code
 
 
 def test_a_load_is_played_on_the_volume_that_is_named(array: RealArray) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 import trio
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.view.feed import LOOK_S, PACE_S
 from tests.support import documents
-from tests.support.documents import stats
 from tests.view.conftest import Site
 from tests.view.test_app import messages
 
@@ -136,51 +134,3 @@ async def test_a_change_and_what_the_tuner_moves_are_news(site: Site) -> None:
         with trio.fail_after(60):
             told = await next_state(news, alive=True)
         assert (told["version"], told["moving"]) == (version + 2, "tuning")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"cells": "many"},
-        {"members": None},
-        {"members": [{"role": 0, "path": None, "before": {}, "after": {}}]},
-        {"sampled_ratio": "x"},
-        {"before": {}},
-        {"after": {"stripes": [{"stripe": 0, "cells": [{}]}]}},
-    ],
-)
-async def test_a_change_that_is_not_valid_is_refused(change: dict[str, Any], site: Site) -> None:
-    site.source.change = growth(site.source.places) | change
-    assert (await site.ask("GET", "/compare")).status == 502
-
-
-async def test_no_answer_has_a_number_that_browsers_cannot_read(site: Site) -> None:
-    site.source.stats = stats(0)
-    site.source.stats["members"][0]["read_ms_mean"] = float("nan")
-    async with site.feed.reader() as news:
-        assert "out of range" in (await next_state(news, alive=False))["why"]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"tuner": {}},
-        {"tuner": {"chunks_moved": "many"}},
-        {"members": 7},
-        {"members": [{}]},
-        {"jobs": [None]},
-        {"warnings": None},
-        {"size": "large"},
-        {"members": [{"role": "x" * 9999, "path": 5, "state": []}]},
-    ],
-)
-async def test_an_answer_of_the_daemon_that_is_not_valid_is_told_and_harms_nothing(
-    change: dict[str, Any], site: Site
-) -> None:
-    good = site.source.status
-    site.source.status = {**good, **change}
-    async with site.feed.reader() as news:
-        await trio.sleep(3)
-        assert (await site.ask("GET", "/picture")).status in (200, 502)
-        site.source.status = good
-        await next_state(news, alive=True)
