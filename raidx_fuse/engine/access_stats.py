@@ -11,14 +11,11 @@ after two years, intervals are limited to 17 minutes, and an interval of 0 means
 known yet.
 
 `AccessStats` counts so for raidx layouts, because their tuner needs every chunk. For layouts whose
-chunks cannot move, `PlaceHeat` counts `REGIONS_MAX` equal *regions* of the image at most, so that
-the memory is bounded whatever its size: a region is one chunk of a small image, and twice as many
-chunks whenever the image has outgrown them.
-
-It has two counts, of half of the accesses each, blocks of `BLOCK` in turn. So what is planned for
-the one half can be judged by the other: by the accesses that a plan was made for, it looks better
-than it is. Counts fade with the time constant `FADING_S` of running time, and begin anew with each
-mount.
+chunks cannot move, `PlaceHeat` counts at most `REGIONS_MAX` equal *regions* of the image, whatever
+its size: whenever the image has outgrown them, a region has twice as many chunks. It has two
+counts, of half of the accesses each, blocks of `BLOCK` in turn: by the accesses that a plan was
+made for, it looks better than it is, so the other half judges it. Counts fade with the time
+constant `FADING_S` of running time, and begin anew with each mount.
 """
 
 from __future__ import annotations
@@ -358,7 +355,6 @@ class PlaceHeat(AccessCounter):
         super().sample_queues()
 
     def digest(self) -> None:
-        """Bring the noted accesses into the counts."""
         noted, self.noted = self.noted, []
         if not noted:
             return
@@ -421,7 +417,6 @@ class PlaceHeat(AccessCounter):
 def counter_of(
     layout: Layout, queues: Sequence[MemberQueue | None], clock: Callable[[], float]
 ) -> AccessCounter:
-    """Return what counts the accesses of an array of *layout*."""
     if isinstance(layout, BundleLayout):
         return AccessStats(layout, queues, clock)
     return PlaceHeat(layout.chunks, queues, clock)

@@ -26,7 +26,6 @@ Laws:
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
@@ -84,8 +83,6 @@ class ChangedRegions:
         # UUID -> the generations of pages that a member has at least which left since the start
         self._pages: dict[str, list[tuple[PageStore, dict[int, int]]]] = {}
         self._saving = trio.Lock()
-        self._sorted: list[int] = []
-        self._sorted_of: set[int] | None = None
 
     @property
     def active(self) -> bool:
@@ -196,7 +193,11 @@ class ChangedRegions:
             size, unsaved = self._being_saved = self._map.stripes, self._unsaved
             self._unsaved = set()
             try:
-                await self.member_set.update(self._saved)
+                await self.member_set.update(
+                    lambda config: (
+                        with_absence_map(config, self._map) if self._follow(config) else config
+                    )
+                )
             except BaseException:
                 same_size = self._map.stripes == size  # else regions have other numbers
                 self._unsaved |= unsaved if same_size else self._map.regions
@@ -221,9 +222,6 @@ class ChangedRegions:
         for stripe in stripes:
             if not self.is_noted(stripe):
                 raise self.member_set.laws.broken(Law.NOTED, f"stripe {stripe} was to change")
-
-    def _saved(self, config: ArrayConfig) -> ArrayConfig:
-        return with_absence_map(config, self._map) if self._follow(config) else config
 
     def _follow(self, config: ArrayConfig) -> bool:
         """Take over which members still wait by *config*; return whether it has a map."""
@@ -272,22 +270,11 @@ class ChangedRegions:
     def ranges(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield ranges of stripes, within *start* .. *end* - 1, that changed; ascending."""
         size, regions = self._map.stripes, self._map.regions
-        if regions is not self._sorted_of or len(regions) != len(self._sorted):  # regions only come
-            self._sorted, self._sorted_of = sorted(regions), regions
-        low = high = -1
-        for number in range(bisect_left(self._sorted, start // size), len(self._sorted)):
-            region = self._sorted[number]
-            if region == high:
-                high += 1
-                continue
-            if region * size >= end:
-                break
-            yield from _within(low * size, high * size, start, end)
-            low, high = region, region + 1
-        yield from _within(low * size, high * size, start, end)
-
-
-def _within(low: int, high: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    low, high = max(low, start), min(high, end)
-    if low < high:
-        yield low, high
+        low = None
+        for region in range(start // size, -(-end // size) + 1):
+            begin = max(region * size, start)
+            if region in regions and begin < end:
+                low = begin if low is None else low
+            elif low is not None:
+                yield low, min(region * size, end)
+                low = None

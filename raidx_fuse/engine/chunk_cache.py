@@ -69,12 +69,10 @@ class ChunkCache:
     # -- looking -------------------------------------------------------------------------------
 
     def holds(self, address: int, length: int) -> bool:
-        """Return True if all of a range is cached."""
         wanted = range(address >> PAGE_SHIFT, (address + length - 1 >> PAGE_SHIFT) + 1)
         return all(map(self._pages.__contains__, wanted))
 
     def touches(self, address: int, length: int) -> bool:
-        """Return True if any part of a range is cached."""
         wanted = range(address >> PAGE_SHIFT, (address + length - 1 >> PAGE_SHIFT) + 1)
         return any(map(self._pages.__contains__, wanted))
 

@@ -136,7 +136,6 @@ class Gate:
         return self._laws.broken(Law.GATE, f"a request entered the closed gate of {self.what}")
 
     async def enter(self) -> Generation:
-        """Wait until the gate is open, and enter it."""
         await self.opened()
         return self.enter_now()
 

@@ -51,8 +51,6 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.store.io_tuples import MemberIO
 from raidx_fuse.store.member_set import MemberSet
 
-# The scan reads the members' shares before any of their content is trusted.
-#
 # A page has an entry for each of its chunks. A page that was never written stands for the greedy
 # allocation. Entries that name bundles beyond the array's last one are left over from a growth that
 # a crash interrupted: those chunks are free.

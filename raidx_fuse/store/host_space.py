@@ -52,7 +52,6 @@ class HostSpaces:
                 host.free_bytes = min(host.free_bytes, length_bytes)
 
     def note_taken(self, path: str) -> None:
-        """Note that the host of the member at *path* had room."""
         if self._refused:
             self._refused.pop(path, None)
 

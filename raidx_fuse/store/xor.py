@@ -93,11 +93,6 @@ class Program:
     temporaries: int
     steps: tuple[tuple[int, tuple[int, ...]], ...]
 
-    @property
-    def xors(self) -> int:
-        """The number of XORs of two cells in the program."""
-        return sum(len(sources) - 1 for _, sources in self.steps if sources)
-
     def run(self, arrays: Sequence[Bytes]) -> None:
         """Compute the target cells in place; *arrays* has one array for each cell.
 
