@@ -49,7 +49,7 @@ def restriping_by(habits: Habits) -> Iterator[None]:
 
     def fixed(job: Restripe) -> int:
         code = job.schedule.source.code
-        return max(1, habits.window_bytes * code.data_count // code.rows >> job.context.shift)
+        return max(1, habits.window_bytes * code.data_count // code.rows // job.context.chunk_bytes)
 
     Restripe._limit = fixed  # type: ignore[assignment,method-assign]
     try:

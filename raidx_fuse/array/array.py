@@ -211,10 +211,10 @@ class Array:
 
     def allocation(self, offset: int, length: int) -> Iterator[tuple[int, bool]]:
         """Yield (length in bytes, whether it is written) of the parts of a range, in order."""
-        shift, end = self.context.shift, offset + length
+        size, end = self.context.chunk_bytes, offset + length
         at = offset
-        for first, last in self.context.written.runs(offset >> shift, (end - 1 >> shift) + 1):
-            start, stop = max(at, first << shift), min(end, last << shift)
+        for first, last in self.context.written.runs(offset // size, (end - 1) // size + 1):
+            start, stop = max(at, first * size), min(end, last * size)
             if start > at:
                 yield start - at, False
             yield stop - start, True

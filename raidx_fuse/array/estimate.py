@@ -136,9 +136,9 @@ async def growth_estimate(array: RunningArray, layout: ElasticLayout, parity: st
         if parity == PIGGYBACK:
             parities += len(set(stripes))
         await trio.lowlevel.checkpoint()  # a large array takes seconds: let requests run
-    moved = blocks + parities << context.shift
+    moved = (blocks + parities) * context.chunk_bytes
     if parity == PIGGYBACK and context.journal.mode != "none":
-        logged = (parities << context.shift) * (context.code.tolerance + 1)
+        logged = parities * context.chunk_bytes * (context.code.tolerance + 1)
     added = layout.history[-1] - layout.history[-2]
     # Only the new disks write.
     return {**copy_estimate(array, "grow", moved, moved, added), "bytes_logged": logged}
@@ -159,7 +159,7 @@ async def of_copying(array: Array, added: int) -> CopyPlan:
     """Return the cost of *added* more copies of everything that was written."""
     context, width = array.context, array.member_set.config.width
     chunks = context.written.count_live(context.layout, 0, context.layout.stripes)
-    written = chunks << context.shift
+    written = chunks * context.chunk_bytes
     return {
         "dry_run": True,
         "does": f"makes {width + added} copies of {width}",
@@ -233,7 +233,7 @@ async def restripe_estimate(array: RunningArray, layout: RestripeLayout) -> Logg
         old, new = new, old
     chunks = context.written.count_written()
     await trio.lowlevel.checkpoint()
-    moved = chunks << context.shift
+    moved = chunks * context.chunk_bytes
     written = round(moved * len(new.code.cells) / new.code.data_count)
     same = old.code.rows * new.code.data_count == new.code.rows * old.code.data_count
     logged = written * (layout.code.tolerance + 1) if same else 0
@@ -294,7 +294,7 @@ def _document(
 ) -> BundlePlan:
     """Return a dry run; each written chunk that moves is computed from *sources* chunks."""
     assert array.rebundle is not None
-    size = moves.written << array.context.shift
+    size = moves.written * array.context.chunk_bytes
     member_set = array.member_set
     return {
         "dry_run": True,

@@ -97,7 +97,7 @@ def stats(array: RunningArray) -> ArrayCounters:
             "hottest": _hottest(array),
             "parity_policy": array.get("parity.policy"),
             "bpu": _bpu(array),
-            "lost_image_offsets": [c << context.shift for c in context.bad_chunks.first(1000)],
+            "lost_image_offsets": [c * context.chunk_bytes for c in context.bad_chunks.first(1000)],
         },
     }
 
@@ -123,7 +123,7 @@ def _hottest(array: RunningArray) -> list[HotChunk]:
     for chunk, seconds in context.traffic.heat.hottest(HOTTEST_SHOWN):
         role, _ = context.layout.place(*context.layout.locate(chunk))
         found.append(
-            {"image_offset": chunk << context.shift, "interval_seconds": seconds, "role": role}
+            {"image_offset": chunk * context.chunk_bytes, "interval_seconds": seconds, "role": role}
         )
     return found
 

@@ -108,7 +108,6 @@ class ArrayContext:
         "member_set",
         "on_layout",
         "policies",
-        "shift",
         "traffic",
         "written",
         "zeros",
@@ -126,7 +125,6 @@ class ArrayContext:
         self.on_layout: list[Callable[[], None]] = []
         self.growth: GrowthPosition | None = None
         self.chunk_bytes = layout.chunk_bytes
-        self.shift = layout.chunk_bytes.bit_length() - 1
         self.member_set = member_set
         self.written = written
         self.dirty_bitmap = dirty
@@ -275,7 +273,7 @@ class ArrayContext:
     def position(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, Offset]:
         """Return (role, byte offset on the member) of the first byte of a cell."""
         role, chunk = self.layout.place(stripe, cell)
-        return role, self.member_set.data_offset + (chunk << self.shift)  # type: ignore[return-value]
+        return role, self.member_set.data_offset + chunk * self.chunk_bytes  # type: ignore[return-value]
 
     def where(self, stripe: Stripe, cells: tuple[CellIndex, ...]) -> str:
         """Return the stripe, roles and image offsets of *cells* as text for a message."""
@@ -284,7 +282,7 @@ class ArrayContext:
             role, _ = self.layout.place(stripe, cell)
             text = f"role {role}"
             if cell < self.code.data_count:
-                text += f" (image offset {self.layout.logical(stripe, cell) << self.shift})"
+                text += f" (image offset {self.layout.logical(stripe, cell) * self.chunk_bytes})"
             places.append(text)
         return f"stripe {stripe}, " + ", ".join(places)
 

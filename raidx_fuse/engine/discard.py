@@ -92,16 +92,16 @@ class Discarder:
         context = self.context
         if fast_only and await self._zeros_due(offset, length) > length // FAST_SHARE:
             raise NotFastError("this range is not zeroed faster than by writing")
-        end = offset + length
-        whole = -(-offset >> context.shift), end >> context.shift
+        size, end = context.chunk_bytes, offset + length
+        whole = -(-offset // size), end // size
         at = offset
         while at < end:
-            stop = min(end, (at >> context.shift) + CHUNKS_AT_ONCE << context.shift)
+            stop = min(end, (at // size + CHUNKS_AT_ONCE) * size)
             layout = context.layout
-            for stripes in self._batches(max(whole[0], at >> context.shift), stop, whole[1]):
+            for stripes in self._batches(max(whole[0], at // size), stop, whole[1]):
                 await self._drop(layout, stripes, partial(self._droppable, *whole))
-            for start, last in context.written.runs(at >> context.shift, -(-stop >> context.shift)):
-                await self._zero(max(at, start << context.shift), min(stop, last << context.shift))
+            for start, last in context.written.runs(at // size, -(-stop // size)):
+                await self._zero(max(at, start * size), min(stop, last * size))
             at = stop
             if at < end:
                 await trio.lowlevel.checkpoint()  # a range of any size, of which nothing is written
@@ -112,18 +112,18 @@ class Discarder:
     async def _zeros_due(self, offset: int, length: int) -> int:
         """Return how many bytes of a range `discard` would overwrite with zeros now."""
         context = self.context
-        shift, end, layout = context.shift, offset + length, context.layout
-        whole = -(-offset >> shift), end >> shift
+        size, end, layout = context.chunk_bytes, offset + length, context.layout
+        whole = -(-offset // size), end // size
         moving = context.growth is not None or isinstance(layout, RestripeLayout)
         due = 0
-        for at in range(offset >> shift, -(-end >> shift), CHUNKS_AT_ONCE):
-            stop = min(at + CHUNKS_AT_ONCE, -(-end >> shift))
+        for at in range(offset // size, -(-end // size), CHUNKS_AT_ONCE):
+            stop = min(at + CHUNKS_AT_ONCE, -(-end // size))
             for first, last in context.written.runs(at, stop):
-                due += min(end, last << shift) - max(offset, first << shift)
+                due += min(end, last * size) - max(offset, first * size)
             inside = max(whole[0], at), min(stop, whole[1])
-            for stripes in () if moving else self._batches(inside[0], stop << shift, inside[1]):
+            for stripes in () if moving else self._batches(inside[0], stop * size, inside[1]):
                 dropped = (self._droppable_in(stripe, *whole).bit_count() for stripe in stripes)
-                due -= sum(dropped) << shift
+                due -= sum(dropped) * size
             await trio.lowlevel.checkpoint()
         return due
 
@@ -133,10 +133,10 @@ class Discarder:
         No parity changes by that. Raises as `discard`.
         """
         context = self.context
-        stripe_bytes = context.code.data_count << context.shift
+        stripe_bytes = context.code.data_count * context.chunk_bytes
         layout, most = context.layout, max(1, ZEROS_BYTES // stripe_bytes)
         for at in range(first, end, CHUNKS_AT_ONCE):
-            stop = min(end, at + CHUNKS_AT_ONCE) << context.shift
+            stop = min(end, at + CHUNKS_AT_ONCE) * context.chunk_bytes
             for stripes in self._batches(at, stop, end):
                 for number in range(0, len(stripes), most):
                     part = stripes[number : number + most]
@@ -153,7 +153,7 @@ class Discarder:
         """Yield the stripes of the written chunks from *first* on, before *end* and byte *stop*."""
         context = self.context
         locate = context.layout.locate
-        last = min(end, -(-stop >> context.shift))
+        last = min(end, -(-stop // context.chunk_bytes))
         if first >= last:
             return
         written = first + np.flatnonzero(context.written.is_written_many(np.arange(first, last)))

@@ -67,7 +67,7 @@ def _place(
         "length": size,
     }
     if cell < context.code.data_count:
-        place["image_offset"] = (context.layout.logical(stripe, cell) << context.shift) + low
+        place["image_offset"] = context.layout.logical(stripe, cell) * context.chunk_bytes + low
     return place
 
 
@@ -128,7 +128,7 @@ def explain(
     Raises UsageError if the range is too long or outside the image, UnrecoverableError if the bytes
     are lost.
     """
-    longest = min(LENGTH_MAX, CHUNKS_MAX << context.shift)
+    longest = min(LENGTH_MAX, CHUNKS_MAX * context.chunk_bytes)
     if length < 1 or length > longest:
         raise UsageError(f"length {length} is out of range: take 1 to {longest} bytes")
     if offset < 0 or offset + length > context.layout.size_bytes:
@@ -139,8 +139,8 @@ def explain(
     if context.layout.contiguous:
         pieces = split(context, offset, 0, length)
     else:  # chunk by chunk, in the order of the image
-        end = offset + length
-        edges = range((offset >> context.shift) + 1 << context.shift, end, context.chunk_bytes)
+        size, end = context.chunk_bytes, offset + length
+        edges = range((offset // size + 1) * size, end, size)
         chunks = pairwise((offset, *edges, end))
         pieces = [piece for at, to in chunks for piece in split(context, at, 0, to - at)]
     stripes = [_stripe(context, piece, write, policy) for piece in pieces]
@@ -339,8 +339,8 @@ def explain_place(context: ArrayContext, role: Role, member_offset: int) -> Memb
     if inside < 0:
         return document
     found = None
-    if inside >> context.shift < context.layout.member_chunks:
-        found = context.layout.inverse(role, MemberChunk(inside >> context.shift))
+    if inside // context.chunk_bytes < context.layout.member_chunks:
+        found = context.layout.inverse(role, MemberChunk(inside // context.chunk_bytes))
     if found is None:
         return document
     stripe, cell = found
@@ -353,5 +353,5 @@ def explain_place(context: ArrayContext, role: Role, member_offset: int) -> Memb
     }
     if cell < context.code.data_count:
         chunk = context.layout.logical(stripe, cell)
-        document["image_offset"] = (chunk << context.shift) + (inside & context.chunk_bytes - 1)
+        document["image_offset"] = chunk * context.chunk_bytes + inside % context.chunk_bytes
     return document

@@ -98,7 +98,7 @@ class Peek:
                     "role": role,
                     "path": queue.member.path if queue else None,
                     "member_offset": position,
-                    "image_offset": layout.logical(stripe, cell) << context.shift
+                    "image_offset": layout.logical(stripe, cell) * context.chunk_bytes
                     if cell < context.code.data_count
                     else None,
                     "written": not unwritten >> cell & 1,

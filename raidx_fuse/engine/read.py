@@ -93,12 +93,12 @@ class Reader:
         heat = traffic.heat
         traffic.reads += 1
         traffic.read_bytes += length
-        shift = context.shift
-        chunk = offset >> shift
-        inner = offset & context.chunk_bytes - 1
+        chunk_bytes = context.chunk_bytes
+        chunk = offset // chunk_bytes
+        inner = offset % chunk_bytes
         if context.dirty_bitmap.guarded:
             pass
-        elif inner + length <= context.chunk_bytes and not context.bad_chunks:
+        elif inner + length <= chunk_bytes and not context.bad_chunks:
             if not context.written.bits[chunk >> 3] >> (chunk & 7) & 1:
                 traffic.count_synchronous(started_s)
                 return ZEROS[:length]
@@ -121,7 +121,7 @@ class Reader:
             else:
                 _cell, role, member_chunk = self._nearest(stripe)
             if member_set.readable[role] is not None:
-                position = member_set.data_offset + (member_chunk << shift) + inner
+                position = member_set.data_offset + member_chunk * chunk_bytes + inner
                 reply = self._reply_of(length)
                 try:
                     newest = member_set.try_read(role, position, (reply,), length)
@@ -143,7 +143,7 @@ class Reader:
                     traffic.count_synchronous(started_s)
                     return reply
             if heat is not None:
-                heat.note(chunk, offset + length - 1 >> shift, is_write=False)
+                heat.note(chunk, (offset + length - 1) // chunk_bytes, is_write=False)
             reply = self._reply_of(length)
             if self._read_at_once(offset, length, reply):
                 if context.cache is not None:
@@ -167,8 +167,8 @@ class Reader:
         assert cache is not None
         length, at = len(content), 0
         while at < length:
-            chunk = offset + at >> context.shift
-            size = min(context.chunk_bytes - (offset + at & context.chunk_bytes - 1), length - at)
+            chunk = (offset + at) // context.chunk_bytes
+            size = min(context.chunk_bytes - (offset + at) % context.chunk_bytes, length - at)
             if bits[chunk >> 3] >> (chunk & 7) & 1 and context.layout.locate(chunk)[0] not in held:
                 cache.keep(offset + at, content[at : at + size])
             at += size
@@ -198,11 +198,7 @@ class Reader:
         Bytes that are in the cache are copied to *target* and need no read.
         """
         context = self.context
-        shift, chunk_bytes, data_offset = (
-            context.shift,
-            context.chunk_bytes,
-            context.member_set.data_offset,
-        )
+        chunk_bytes, data_offset = context.chunk_bytes, context.member_set.data_offset
         bits, cache = context.written.bits, context.cache
         layout = context.layout
         locate, place = layout.locate, layout.place
@@ -213,8 +209,8 @@ class Reader:
         zeros: list[memoryview] = []
         done = 0
         while done < length:
-            chunk = offset + done >> shift
-            inner = (offset + done) & context.chunk_bytes - 1
+            chunk = (offset + done) // chunk_bytes
+            inner = (offset + done) % chunk_bytes
             size = min(chunk_bytes - inner, length - done)
             view = target[done : done + size]
             done += size
@@ -228,7 +224,7 @@ class Reader:
                 role, member_chunk = place(stripe, cell)
             else:
                 _cell, role, member_chunk = self._nearest(stripe)
-            position = data_offset + (member_chunk << shift) + inner
+            position = data_offset + member_chunk * chunk_bytes + inner
             open_request = latest.get(role)
             if open_request is not None and open_request[1] + open_request[3] == position:
                 open_request[2].append(view)
@@ -245,7 +241,7 @@ class Reader:
             await self._finish_torn(offset, length)
         cache = context.cache
         stamp = 0 if cache is None else cache.stamp(offset, length)
-        chunks = offset >> context.shift, offset + length - 1 >> context.shift
+        chunks = offset // context.chunk_bytes, (offset + length - 1) // context.chunk_bytes
         while True:
             # A new buffer for each try: an operation that timed out may still fill the old one.
             answer = memoryview(bytearray(length))
@@ -272,6 +268,10 @@ class Reader:
             except MemberLostError:
                 continue
 
+    def _chunks(self, offset: int, length: int) -> range:
+        size = self.context.chunk_bytes
+        return range(offset // size, (offset + length - 1) // size + 1)
+
     async def _read_pieces(self, offset: int, answer: memoryview) -> None:
         """Fill *answer* with the bytes from *offset* on, one stripe after the other."""
         context = self.context
@@ -279,7 +279,7 @@ class Reader:
         while done < length:
             start = offset + done
             span = (
-                context.code.data_count << context.shift
+                context.code.data_count * context.chunk_bytes
                 if context.layout.contiguous
                 else context.chunk_bytes
             )
@@ -293,7 +293,7 @@ class Reader:
         Otherwise a later resync could change content that this read has returned.
         """
         context = self.context
-        for chunk in range(offset >> context.shift, (offset + length - 1 >> context.shift) + 1):
+        for chunk in self._chunks(offset, length):
             stripe, _ = context.layout.locate(chunk)
             if context.dirty_bitmap.awaits_resync(stripe):
                 await context.locks.acquire(stripe)
@@ -307,11 +307,11 @@ class Reader:
 
     def _refuse_bad(self, offset: int, length: int) -> None:
         context = self.context
-        for chunk in range(offset >> context.shift, (offset + length - 1 >> context.shift) + 1):
+        for chunk in self._chunks(offset, length):
             if chunk in context.bad_chunks:
                 raise UnrecoverableError(
-                    f"the content of image offset {chunk << context.shift} was lost: no member, "
-                    "parity or copy can give it back",
+                    f"the content of image offset {chunk * context.chunk_bytes} was lost: "
+                    "no member, parity or copy can give it back",
                     action="write it again or restore it from a copy",
                 )
 
@@ -321,8 +321,8 @@ class Reader:
         if context.cache is not None and context.cache.fill(offset, answer):
             return
         epoch = context.layout_epoch
-        stripe, first = context.layout.locate(offset >> context.shift)
-        _, last = context.layout.locate(offset + length - 1 >> context.shift)
+        stripe, first = context.layout.locate(offset // context.chunk_bytes)
+        _, last = context.layout.locate((offset + length - 1) // context.chunk_bytes)
         touched = (2 << last) - (1 << first)
         if self._copies:
             touched = 1 << self._nearest(stripe)[0]
@@ -345,8 +345,8 @@ class Reader:
         self, stripe: Stripe, first: int, last: int, offset: int, length: int, answer: memoryview
     ) -> None:
         context, chunk_bytes = self.context, self.context.chunk_bytes
-        start = offset & chunk_bytes - 1
-        end = (offset + length - 1 & chunk_bytes - 1) + 1
+        start = offset % chunk_bytes
+        end = (offset + length - 1) % chunk_bytes + 1
         parts = [
             (cell, start if cell == first else 0, end if cell == last else chunk_bytes)
             for cell in cell_range(first, last + 1)
@@ -356,7 +356,7 @@ class Reader:
         for low, high, touched in bands_of(parts):
             into = {}
             for cell in cells_of(touched & ~unwritten):
-                at = ((cell - first) << context.shift) + low - start
+                at = (cell - first) * chunk_bytes + low - start
                 into[cell] = answer[at : at + high - low]
             known = context.cached(stripe, context.code.all_mask & ~unwritten, low, high)
             context.traffic.degraded_reads += reader.add(stripe, into, low, high - low, known)

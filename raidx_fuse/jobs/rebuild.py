@@ -67,7 +67,7 @@ class Rebuild(Job):
         self._equations: dict[tuple[tuple[int, ...], int, int], Equations] = {}
         # In a raidx layout only some of the bundles have a chunk on these roles.
         per_member = WINDOW_BYTES * context.layout.width // context.code.columns
-        self._window = max(1, per_member // (context.code.rows << context.shift))
+        self._window = max(1, per_member // (context.code.rows * context.chunk_bytes))
 
     def set_window(self, stripes: int) -> None:
         """Rebuild at most *stripes* stripes in one window."""
@@ -185,7 +185,8 @@ class Rebuild(Job):
                 member_set.watermarks[role] = Stripe(max(end, start))
         roles = frozenset(self.roles)
         done = [stripe for stripe in visited if stripe < end]
-        return sum(context.layout.lost_cells(s, roles).bit_count() for s in done) << context.shift
+        cells = sum(context.layout.lost_cells(s, roles).bit_count() for s in done)
+        return cells * context.chunk_bytes
 
     def _equations_of(self, stripe: Stripe) -> Equations:
         """Return the equations that give the cells on *roles*, cached by (roles, lost, unwritten).

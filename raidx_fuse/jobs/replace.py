@@ -204,7 +204,7 @@ class Replace(Job):
         self.next_stripe = start
         self.is_cancelled = False
         per_member = WINDOW_BYTES * context.layout.width // context.code.columns
-        self._window = max(1, per_member // (context.code.rows << context.shift))
+        self._window = max(1, per_member // (context.code.rows * context.chunk_bytes))
 
     def set_window(self, stripes: int) -> None:
         """Copy at most *stripes* stripes in one window."""

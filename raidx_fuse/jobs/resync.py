@@ -58,7 +58,7 @@ class Resync(Scrub):
     async def prepare(self) -> None:
         """Count all stripes of the dirty regions: unwritten cells are zeroed, others checked."""
         self._regions = self.context.dirty_bitmap.regions_to_resync()
-        strip_bytes = self.context.code.rows << self.context.shift
+        strip_bytes = self.context.code.rows * self.context.chunk_bytes
         stripes = sum(len(self.context.dirty_bitmap.stripes_of(region)) for region in self._regions)
         self.total_bytes = stripes * strip_bytes * self.context.code.columns
 
@@ -80,7 +80,7 @@ class Resync(Scrub):
             self, [stripe for stripe in stripes if context.dirty_bitmap.awaits_resync(stripe)]
         )
         context.dirty_bitmap.note_resynced(stripes[-1] + 1)
-        return len(stripes) * context.code.columns * (context.code.rows << context.shift)
+        return len(stripes) * context.code.columns * context.code.rows * context.chunk_bytes
 
     async def check(self, stripes: list[Stripe]) -> None:
         """Make the written *stripes* consistent; their locks are held."""

@@ -84,7 +84,7 @@ class Scrub(Job):
         self._mended: Counter[Role] = Counter()
         self._next = 0
         self._role_epoch = 0
-        self._window = max(1, WINDOW_BYTES // (context.code.rows << context.shift))
+        self._window = max(1, WINDOW_BYTES // (context.code.rows * context.chunk_bytes))
         self._chains: dict[tuple[tuple[int, ...], int, int], Chains] = {}
         self._scratch = np.empty(BLOCK_BYTES, dtype=np.uint8)
         self._equal = np.empty(BLOCK_BYTES // 8, dtype=np.bool_)
@@ -113,7 +113,7 @@ class Scrub(Job):
         """Count the written stripes on all members."""
         context = self.context
         live = context.written.count_live(context.layout, 0, context.layout.stripes)
-        self.total_bytes = live * context.code.columns * (context.code.rows << context.shift)
+        self.total_bytes = live * context.code.columns * context.code.rows * context.chunk_bytes
 
     def next_window(self) -> list[Stripe] | None:
         """Return the next written stripes."""
@@ -145,7 +145,7 @@ class Scrub(Job):
                 self._chains.clear()
         if self.repair and not context.member_set.lost:
             context.dirty_bitmap.note_repaired(stripes)
-        return len(stripes) * context.code.columns * (context.code.rows << context.shift)
+        return len(stripes) * context.code.columns * context.code.rows * context.chunk_bytes
 
     async def mend(self, stripes: list[Stripe]) -> None:
         """Mend what cannot be read in *stripes*; what cannot be mended is not checked."""
@@ -332,7 +332,7 @@ class Scrub(Job):
         for role, row in places:
             cell = CellIndex(context.code.index[(row, roles.index(role))])
             if cell < context.code.data_count:
-                offsets.append((context.layout.logical(stripe, cell) << context.shift) + inside)
+                offsets.append(context.layout.logical(stripe, cell) * context.chunk_bytes + inside)
         self.findings.append(
             {
                 "stripe": stripe,

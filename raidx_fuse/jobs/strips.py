@@ -99,7 +99,7 @@ class Strips:
         self.first = first
         self.count = count
         self.rows = context.code.rows
-        self.strip_bytes = self.rows << context.shift
+        self.strip_bytes = self.rows * context.chunk_bytes
         self._strips: dict[Role, Bytes] = {}
         self._rows: dict[Place, Bytes] = {}
         self._arenas: list[Arena] = []

@@ -165,7 +165,7 @@ async def test_a_late_record_locks_its_stripes_and_is_placed_after_it_is_written
         refuse(rig)
         batch.write()
         assert batch.over is not None
-        assert set(context.locks.held) == {0, context.layout.locate(far >> context.shift)[0]}
+        assert set(context.locks.held) == {0, context.layout.locate(far // context.chunk_bytes)[0]}
         await rig.compare()
         order: list[str] = []
 

@@ -188,12 +188,12 @@ class Rig:
     async def check_cache(self) -> None:
         """Assert that every cached page, asked for or not, is what the array holds."""
         context = self.array.context
-        shift = context.shift
+        chunk_bytes = context.chunk_bytes
         for address, content in [] if context.cache is None else context.cache.items():
             if address >= 0:
                 expected = bytes(self.model[address : address + len(content)])
             else:
-                stripe, parity = divmod(-address - 1 >> shift, context.code.parity_count)
+                stripe, parity = divmod((-address - 1) // chunk_bytes, context.code.parity_count)
                 role, position = context.position(stripe, context.code.data_count + parity)
                 if role in context.member_set.lost_at(stripe):
                     continue

@@ -39,7 +39,7 @@ class Advice:
     async def heat(self) -> Result:
         """Return the places of the image that are used most, with the members that hold them."""
         heat, layout = heat_of(self._array.context), self._array.context.layout
-        shift, total = self._array.context.shift, heat.total
+        chunk_bytes, total = self._array.context.chunk_bytes, heat.total
         whole = float(total.sum())
         order = np.argsort(-total, kind="stable")
         used = int(np.count_nonzero(total))
@@ -53,8 +53,8 @@ class Advice:
             rate = float(total[region])
             rows.append(
                 {
-                    "image_offset": first << shift,
-                    "length": (last - first) << shift,
+                    "image_offset": first * chunk_bytes,
+                    "length": (last - first) * chunk_bytes,
                     "accesses_per_second": round(rate, 6),
                     "share_ratio": round(rate / whole, 6),
                     "write_ratio": round(float(heat.writes[region]) / rate, 6),
@@ -63,7 +63,7 @@ class Advice:
                 }
             )
         return {
-            "region_bytes": heat.region_chunks << shift,
+            "region_bytes": heat.region_chunks * chunk_bytes,
             "accesses_per_second": round(whole, 6),
             "write_ratio": round(heat.write_share, 6),
             "used_ratio": round(used / len(total), 6),
@@ -94,7 +94,7 @@ class Advice:
         document: Advised = {
             "layout": array.member_set.config.layout,
             "accesses": accesses,
-            "region_bytes": heat.region_chunks << context.shift,
+            "region_bytes": heat.region_chunks * context.chunk_bytes,
             "write_ratio": round(heat.write_share, 6),
             "present_ms": None,
             "in_turn_ms": None,
@@ -151,7 +151,7 @@ class Advice:
         array, context = self._array, self._array.context
         data = context.member_set.data_offset
         chunks = {
-            int(role): max(0, queue.member.size_bytes - data) >> context.shift
+            int(role): max(0, queue.member.size_bytes - data) // context.chunk_bytes
             for role, queue in by_role(context.member_set.queues)
             if queue is not None
         }

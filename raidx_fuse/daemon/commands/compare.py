@@ -211,12 +211,12 @@ class Comparison:
                 "cell": layout.code.name_of(cell),
                 "role": role,
                 "path": before.paths.get(role),
-                "member_offset": context.member_set.data_offset + (chunk << context.shift),
+                "member_offset": context.member_set.data_offset + chunk * context.chunk_bytes,
                 "written": not unwritten >> cell & 1,
                 "lost": False,
             }
             if cell < layout.code.data_count:
-                found["image_offset"] = layout.logical(stripe, cell) << context.shift
+                found["image_offset"] = layout.logical(stripe, cell) * context.chunk_bytes
             cells.append(found)
         return {"stripe": stripe, "cells": cells}
 

@@ -146,8 +146,9 @@ class Trace:
     def _cells_of(self, role: Role, offset: int, size_bytes: int) -> Iterator[tuple[int, str]]:
         """Yield (stripe, name of the cell) of the first `CELLS_MAX` chunks of a range."""
         context = self._array.context
-        first = (offset - context.member_set.data_offset) >> context.shift
-        last = (offset + max(1, size_bytes) - 1 - context.member_set.data_offset) >> context.shift
+        begin = offset - context.member_set.data_offset
+        first = begin // context.chunk_bytes
+        last = (begin + max(1, size_bytes) - 1) // context.chunk_bytes
         for chunk in range(first, min(last + 1, first + CELLS_MAX)):
             try:
                 found = context.layout.inverse(role, MemberChunk(chunk))

@@ -108,8 +108,8 @@ class FullStripeWrite:
         membership change is under way.
         """
         context = self.context
-        shift, rows, sums = context.shift, context.code.rows, context.code.parity_count
-        first, end = -(-offset >> shift), offset + length >> shift
+        size, rows, sums = context.chunk_bytes, context.code.rows, context.code.parity_count
+        first, end = -(-offset // size), (offset + length) // size
         for extent in self._extents:
             if extent.start <= first < extent.end:
                 break
@@ -128,18 +128,18 @@ class FullStripeWrite:
             return None
         if not self._may_bypass(row, stop):
             return None
-        arena = context.arenas.get(max(1, (stop - row) * sums << shift))
-        content = view[(first << shift) - offset : (end << shift) - offset]
+        arena = context.arenas.get(max(1, (stop - row) * sums * size))
+        content = view[first * size - offset : end * size - offset]
         runs = self._runs(extent, row, stop, content, arena)
         if context.cache is not None:
-            context.cache.forget(first << shift, end - first << shift)
+            context.cache.forget(first * size, (end - first) * size)
             if sums:  # parity has addresses below zero
-                context.cache.forget(-(stop * sums << shift), (stop - row) * sums << shift)
+                context.cache.forget(-stop * sums * size, (stop - row) * sums * size)
         context.traffic.past_log += 1
         left = write_synchronously(
             context,
             [
-                (role, position, buffers, len(buffers) << shift)
+                (role, position, buffers, len(buffers) * size)
                 for role, parts in by_role(runs)
                 for position, buffers in parts
             ],
@@ -149,8 +149,8 @@ class FullStripeWrite:
         pending = keep_locked(context, stripe_range(row, stop), left, arena)
         context.traffic.full_stripe += stop - row
         if context.cache is not None and pending is None:
-            context.cache.keep(first << shift, content)
-        return first << shift, end << shift, pending
+            context.cache.keep(first * size, content)
+        return first * size, end * size, pending
 
     def _is_alone(self, extent: Extent, row: int, stop: int) -> bool:
         """Return True if all written chunks of the stripes row..stop-1 are of *extent*.
@@ -244,7 +244,7 @@ class StripeEnd:
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
         layout, code = context.layout, context.code
-        self._stripe_bytes = context.code.data_count << context.shift
+        self._stripe_bytes = context.code.data_count * context.chunk_bytes
         self._fits = layout.contiguous and layout.aligned and code.parity_count > 0
         self._routes = healthy_routes(context.code.parity_count > 0)
         self._encoder = encoder(code)
@@ -257,7 +257,7 @@ class StripeEnd:
         """
         context = self.context
         stripe, inner = stripe_and_inner(offset, self._stripe_bytes)
-        if not inner or inner & context.chunk_bytes - 1 or not self._fits:
+        if not inner or inner % context.chunk_bytes or not self._fits:
             return None
         journal, unsettled = context.journal, context.journal.unsettled
         if self._stripe_bytes - inner > length or not self._routes[journal.mode].fills:
@@ -265,7 +265,7 @@ class StripeEnd:
         if stripe not in unsettled.current or unsettled.paused:
             return None
         journal.write_batch()  # it may have data of the stripe
-        if not unsettled.whole_cells.is_all_of(stripe, (1 << (inner >> context.shift)) - 1):
+        if not unsettled.whole_cells.is_all_of(stripe, (1 << (inner // context.chunk_bytes)) - 1):
             journal.give_up_soon()
             return None
         return stripe
@@ -304,7 +304,7 @@ class StripeEnd:
         if context.cache is not None:
             context.forget_stripe(stripe)
         size = (stripe + 1) * self._stripe_bytes - offset
-        filled = (1 << (self._stripe_bytes - size >> context.shift)) - 1
+        filled = (1 << ((self._stripe_bytes - size) // context.chunk_bytes)) - 1
         self._is_synchronous, pending = self._place(stripe, filled, view[:size])
         if not self._is_synchronous:
             return None
@@ -347,8 +347,8 @@ class StripeEnd:
             cells.append(buffer)
             arrays.append(array)
         self._encoder.run(arrays)
-        position = context.member_set.data_offset + (stripe * code.rows << context.shift)
-        size = code.rows << context.shift
+        position = context.member_set.data_offset + stripe * code.rows * context.chunk_bytes
+        size = code.rows * context.chunk_bytes
         roles = context.layout.roles(stripe)
         left = write_synchronously(
             context,

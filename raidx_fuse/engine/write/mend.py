@@ -68,8 +68,8 @@ class Mender:
         unreadable = context.member_set.unreadable
         while True:
             epoch = context.layout_epoch
-            chunk = MemberChunk(page * PAGE_BYTES - context.member_set.data_offset >> context.shift)
-            found = context.layout.inverse(role, chunk)
+            inside = page * PAGE_BYTES - context.member_set.data_offset
+            found = context.layout.inverse(role, MemberChunk(inside // context.chunk_bytes))
             if found is None:  # nothing lies there
                 unreadable.discard(role, page)
                 return

@@ -70,11 +70,11 @@ class Piece:
 
 def split(context: ArrayContext, offset: int, at: int, length: int) -> list[Piece]:
     """Cut the bytes *at*..*length* - 1 of a request at *offset* into pieces, one per stripe."""
-    locate, shift, chunk_bytes = context.layout.locate, context.shift, context.chunk_bytes
+    locate, chunk_bytes = context.layout.locate, context.chunk_bytes
     pieces: dict[Stripe, Piece] = {}
     while at < length:
-        stripe, cell = locate(offset + at >> shift)
-        start = offset + at & chunk_bytes - 1
+        stripe, cell = locate((offset + at) // chunk_bytes)
+        start = (offset + at) % chunk_bytes
         size = min(chunk_bytes - start, length - at)
         piece = pieces.get(stripe)
         if piece is None:

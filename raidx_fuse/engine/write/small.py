@@ -73,8 +73,8 @@ class SmallWrite:
         chunk is lost and no membership change is under way.
         """
         context = self.context
-        shift = context.shift
-        chunk = offset >> shift
+        chunk_bytes = context.chunk_bytes
+        chunk = offset // chunk_bytes
         if not context.written.bits[chunk >> 3] >> (chunk & 7) & 1:
             return None
         layout = context.layout
@@ -110,9 +110,9 @@ class SmallWrite:
         elif routes.marks and not context.dirty_bitmap.touch(stripe):
             return None
         queues = context.member_set.readable
-        base = context.member_set.data_offset + (offset & context.chunk_bytes - 1)
+        base = context.member_set.data_offset + offset % context.chunk_bytes
         role, member_chunk = layout.place(stripe, cell)
-        position = base + (member_chunk << shift)
+        position = base + member_chunk * chunk_bytes
         writes: list[MemberIO] = [(role, position, [data], length)]
         if plan.outputs:
             parities = self._rmw_parities[cell] if plan.kind == "rmw" else None
@@ -152,7 +152,7 @@ class SmallWrite:
     ) -> Done | None:
         """Log *data* without its parity, which follows at the checkpoint; return as `write`."""
         context = self.context
-        low = offset & context.chunk_bytes - 1
+        low = offset % context.chunk_bytes
         role, position = context.position(stripe, cell)
         if data.__class__ is not bytes:  # the log keeps it: it must not change
             data = bytes(data)
@@ -176,7 +176,7 @@ class SmallWrite:
         """
         context = self.context
         try_read = context.member_set.try_read
-        place, shift = context.layout.place, context.shift
+        place, chunk_bytes = context.layout.place, context.chunk_bytes
         slots = self._slots.get(length) or self._cut(length)
         change_buffers, change = slots[0]
         role, position, _, _ = writes[0]
@@ -188,7 +188,7 @@ class SmallWrite:
         for number, parity in enumerate(parities, 1):
             buffers, content = slots[number]
             role, member_chunk = place(stripe, parity)
-            position = base + (member_chunk << shift)
+            position = base + member_chunk * chunk_bytes
             newest = try_read(role, position, buffers, length)
             if newest is None:
                 return False
@@ -215,7 +215,7 @@ class SmallWrite:
         """Carry out any *plan*: read its cells, compute its outputs; *kept* as in `_modify`."""
         context = self.context
         try_read = context.member_set.try_read
-        place, shift = context.layout.place, context.shift
+        place, chunk_bytes = context.layout.place, context.chunk_bytes
         slots = self._slots.get(length) or self._cut(length)
         old: dict[CellIndex, Bytes] = {}
         number = 0
@@ -223,7 +223,7 @@ class SmallWrite:
             buffers, content = slots[number]
             number += 1
             role, member_chunk = place(stripe, source)
-            position = base + (member_chunk << shift)
+            position = base + member_chunk * chunk_bytes
             newest = try_read(role, position, buffers, length)
             if newest is None:
                 return False
@@ -239,7 +239,7 @@ class SmallWrite:
                 xor_output(out, output, old, new)
                 if kept:
                     buffers = [bytes(buffers[0])]
-            writes.append((role, base + (member_chunk << shift), buffers, length))
+            writes.append((role, base + member_chunk * chunk_bytes, buffers, length))
         return True
 
     def _choose(self, policy: Policy, cell: CellIndex) -> BandPlan | None:

@@ -135,9 +135,9 @@ class Writer:
         traffic.write_bytes += length
         if not length:
             return
-        heat = traffic.heat
+        heat, chunk_bytes = traffic.heat, context.chunk_bytes
         if heat is not None:
-            first, last = offset >> context.shift, offset + length - 1 >> context.shift
+            first, last = offset // chunk_bytes, (offset + length - 1) // chunk_bytes
             if first == last:
                 noted = heat.noted
                 noted.append(~first)
@@ -148,7 +148,7 @@ class Writer:
         passage: Passage | None = None  # of a write that suspends
         fast = self._is_healthy()
         at = 0
-        whole_cells = length >= context.chunk_bytes and not offset & context.chunk_bytes - 1
+        whole_cells = length >= chunk_bytes and not offset % chunk_bytes
         try:
             if fast and whole_cells and context.journal.unsettled.current:
                 stripe = self._stripe_end.completed(offset, length)
@@ -169,7 +169,7 @@ class Writer:
                     traffic.count_synchronous(started_s)
                     return
             ranges = [(at, length)]  # left for the general path
-            small = not at and (offset & context.chunk_bytes - 1) + length <= context.chunk_bytes
+            small = not at and offset % chunk_bytes + length <= chunk_bytes
             if (
                 fast
                 and small
@@ -486,8 +486,8 @@ class Writer:
     def _is_cached(self, offset: int, length: int) -> bool:
         """Return True if the cache holds what a write inside one chunk reads or changes."""
         context = self.context
-        stripe, cell = context.layout.locate(offset >> context.shift)
-        low = offset & context.chunk_bytes - 1
+        stripe, cell = context.layout.locate(offset // context.chunk_bytes)
+        low = offset % context.chunk_bytes
         return is_cached(context, stripe, [(low, low + length, 1 << cell)])
 
     def _keep(self, every: list[Work]) -> None:

@@ -121,11 +121,11 @@ class Reads:
             return [self.add(*place)[0] for place in zip(stripes, cells, strict=True)]
         size, rows = context.chunk_bytes, context.code.rows
         first = min(stripes) * rows
-        span = (max(stripes) + 1) * rows - first << context.shift
+        span = ((max(stripes) + 1) * rows - first) * context.chunk_bytes
         lent: dict[Role, memoryview | None] = {}
         places = [context.layout.place(*cell) for cell in zip(stripes, cells, strict=True)]
         for role, count in Counter(role for role, _ in places).items():
-            offset = context.member_set.data_offset + (first << context.shift)
+            offset = context.member_set.data_offset + first * context.chunk_bytes
             try:
                 lent[role] = member_set.lend(role, offset, span, count * size / span)
             except MemberError:
@@ -133,7 +133,7 @@ class Reads:
         views = []
         for stripe, cell, (role, chunk) in zip(stripes, cells, places, strict=True):
             whole = lent[role]
-            at = chunk - first << context.shift
+            at = (chunk - first) * context.chunk_bytes
             views.append(self.add(stripe, cell)[0] if whole is None else whole[at : at + size])
         return views
 
@@ -193,7 +193,7 @@ class Copier:
             role, chunk = self.layout.place_in(stripe, cell, after=not self.back)
             request = (
                 role,
-                context.member_set.data_offset + (chunk << context.shift),
+                context.member_set.data_offset + chunk * context.chunk_bytes,
                 [view],
                 size,
             )
@@ -209,7 +209,7 @@ class Copier:
             await self._change_in_place(changes, direct)
             return
         await context.member_set.write(direct, background=True)
-        most = max(1, context.journal.capacity // 8 >> context.shift)
+        most = max(1, context.journal.capacity // 8 // context.chunk_bytes)
         for stripe, requests in held.items():
             for at in range(0, len(requests), most):
                 await context.write_cells(stripe, requests[at : at + most], epoch)
@@ -301,7 +301,7 @@ class Copier:
         """Log *changes*, each atomically. Raises MemberLostError if a role's member changed."""
         context = self.context
         self._forget(changes)
-        most = max(1, context.journal.capacity // 8 >> context.shift)
+        most = max(1, context.journal.capacity // 8 // context.chunk_bytes)
         for at in range(0, len(changes), most):
             group = changes[at : at + most]
             if not await context.journal.commit(

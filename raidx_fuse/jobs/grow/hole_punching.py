@@ -65,8 +65,8 @@ class HolePunching:
             return
         done = False
         try:
-            offset = context.member_set.data_offset + (row << context.shift)
-            done = await context.member_set.punch(role, offset, count << context.shift)
+            offset = context.member_set.data_offset + row * context.chunk_bytes
+            done = await context.member_set.punch(role, offset, count * context.chunk_bytes)
         except MemberError as error:
             log.warning("%s; no more holes are punched there", error)
         if not done:

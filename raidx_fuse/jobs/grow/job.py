@@ -108,7 +108,7 @@ class Grow(StallableJob):
             Stripe
         ] = []  # past the position, but with old copies in their parity
         sources = self.layout.members_before
-        self._batch = max(1, min(sources * WINDOW_BYTES, BATCH_BYTES_MAX) >> context.shift)
+        self._batch = max(1, min(sources * WINDOW_BYTES, BATCH_BYTES_MAX) // context.chunk_bytes)
 
     def set_window(self, chunks: int) -> None:
         """Copy at most *chunks* blocks in one window, or a few times as many while idle."""
@@ -119,7 +119,7 @@ class Grow(StallableJob):
         return {
             "members_before": self.layout.history[-2],
             "members_after": self.layout.history[-1],
-            "size_after": self.layout.chunks << self.context.shift,
+            "size_after": self.layout.chunks * self.context.chunk_bytes,
             "parity": self.growth.parity,
             "going_back": self.back or self._turn,
             "removes_members": self.removes,
@@ -188,7 +188,7 @@ class Grow(StallableJob):
         self.done_bytes = self.total_bytes = 0
         for at in range(first, end, COUNT_STRIPES):
             stripes, _ = self._live(at, min(at + COUNT_STRIPES, end))
-            self.total_bytes += len(stripes) << self.context.shift
+            self.total_bytes += len(stripes) * self.context.chunk_bytes
             await trio.lowlevel.checkpoint()
 
     async def ready(self) -> None:
@@ -196,7 +196,7 @@ class Grow(StallableJob):
         if self._turn and not self.back:
             await self.insist(self._turn_round)
         ahead = len(self.growth.unsaved) * self.context.code.rows
-        if ahead << self.context.shift > UNSAVED_BYTES_MAX:
+        if ahead * self.context.chunk_bytes > UNSAVED_BYTES_MAX:
             await self.insist(self.growth.save)
         again_s = self.retry_s()
         while not self._cancelled and not (self._turn and not self.back):
@@ -279,7 +279,7 @@ class Grow(StallableJob):
             return 0
         copied = await self._copy_all(moves, stripes)
         context.traffic.count_moved(copied)
-        return copied << context.shift
+        return copied * context.chunk_bytes
 
     async def checkpoint(self) -> None:
         """Make the position durable; then punch holes where blocks were vacated below it."""

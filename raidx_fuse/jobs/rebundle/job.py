@@ -71,7 +71,7 @@ class RebundleJob(StallableJob):
         self._records: list[list[Move]] = []
         self._stale = True  # the plan may not fit the table any more
         self._moved_since = True  # a move was done since the last plan
-        self._limit = max(1, min(WRITTEN_MAX, WINDOW_BYTES >> context.shift))
+        self._limit = max(1, min(WRITTEN_MAX, WINDOW_BYTES // context.chunk_bytes))
 
     def set_window(self, chunks: int) -> None:
         """Move at most *chunks* written chunks in one window."""
@@ -106,7 +106,7 @@ class RebundleJob(StallableJob):
         for cell, target in zip(plan.cells.tolist(), plan.targets.tolist(), strict=True):
             self._pending.setdefault(target, []).append(cell)
         self.stuck = plan.stuck
-        self.total_bytes = self.done_bytes + (plan.written << self.context.shift)
+        self.total_bytes = self.done_bytes + plan.written * self.context.chunk_bytes
         self._stale = self._moved_since = False
 
     async def ready(self) -> None:
@@ -211,7 +211,7 @@ class RebundleJob(StallableJob):
         async with trio.open_nursery() as nursery:
             for record in records:
                 nursery.start_soon(self._move, record)
-        return (self.written - before) << self.context.shift
+        return (self.written - before) * self.context.chunk_bytes
 
     async def _move(self, record: Sequence[Move]) -> None:
         length = self.layout.length

@@ -186,4 +186,4 @@ class Copier:
 
     def _position(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, Offset]:
         role, chunk = self.target.place(stripe, cell)
-        return role, Offset(self.context.member_set.data_offset + (chunk << self.context.shift))
+        return role, Offset(self.context.member_set.data_offset + chunk * self.context.chunk_bytes)

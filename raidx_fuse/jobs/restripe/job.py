@@ -132,7 +132,7 @@ class Restripe(StallableJob):
             indexes = np.arange(at, min(at + COUNT_CHUNKS, rest.stop), dtype=np.int64)
             chunks = self.layout.chunks_at(indexes)
             written = int(self.context.written.is_written_many(chunks).sum())
-            self.total_bytes += written << self.context.shift
+            self.total_bytes += written * self.context.chunk_bytes
             await trio.lowlevel.checkpoint()
 
     async def ready(self) -> None:
@@ -189,7 +189,7 @@ class Restripe(StallableJob):
             size = IDLE_BYTES
             if busy or self.speed_max_bytes:
                 size = WINDOW_BYTES * max(1, source.data_count // source.code.rows)
-        return max(1, min(size >> self.context.shift, STRIPES_MAX * source.data_count))
+        return max(1, min(size // self.context.chunk_bytes, STRIPES_MAX * source.data_count))
 
     def _skip_unwritten(self) -> Window | None:
         """Return a large window of unwritten chunks to skip, None if written ones come soon."""
@@ -250,7 +250,7 @@ class Restripe(StallableJob):
                     for stripe in prepared.stripes:  # their parity has changed
                         context.forget_stripe(stripe)
                     self.error = None
-                    return prepared.moved << context.shift
+                    return prepared.moved * context.chunk_bytes
             except MemberLostError:
                 # A read that was abandoned may still write into the buffers.
                 self._copier = Copier(context, self.schedule.target)

@@ -360,7 +360,7 @@ class Tuner:
         self.moved += len(step.moves)
         self.planner.pinned.update(cell for cell, _role, _chunk in step.moves)
         self.verdicts.note(back)
-        return len(step.moves) << self.context.shift
+        return len(step.moves) * self.context.chunk_bytes
 
     # -- reports -------------------------------------------------------------------------------
 
@@ -417,7 +417,7 @@ class Tuner:
         cell = step.moves[0][0]
         bundle, column = stripe_and_cell(cell, layout.length)
         is_data = column < layout.code.data_count
-        offset = layout.logical(bundle, column) << self.context.shift if is_data else None
+        offset = layout.logical(bundle, column) * self.context.chunk_bytes if is_data else None
         return {
             "bundle": bundle,
             "image_offset": offset,
@@ -459,7 +459,7 @@ class TuneJob(Job):
         """Measure the members and plan the first round."""
         await self.tuner.measure(patiently=True)
         self._plan()
-        self.total_bytes = sum(len(step.moves) for step in self._steps) << self.context.shift
+        self.total_bytes = sum(len(step.moves) for step in self._steps) * self.context.chunk_bytes
 
     def _plan(self) -> None:
         self._steps = self.tuner.plan().steps[::-1]

@@ -232,8 +232,8 @@ class DiskLaws:
 
     def _judge_home(self, array: Array, role: Role, offset_bytes: int, data: bytes) -> None:
         context = array.context
-        first = offset_bytes - context.member_set.data_offset >> context.shift
-        end = offset_bytes + len(data) - 1 - context.member_set.data_offset >> context.shift
+        first = (offset_bytes - context.member_set.data_offset) // context.chunk_bytes
+        end = (offset_bytes + len(data) - 1 - context.member_set.data_offset) // context.chunk_bytes
         layout = context.layout
         if isinstance(layout, BundleLayout):
             end = min(end, layout.counts[role] - 1)  # behind the chunks lies the look-up table

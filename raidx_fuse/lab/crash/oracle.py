@@ -424,7 +424,7 @@ class _ArrayOracle(_Oracle):
             wanted = content[number * SECTOR_BYTES : (number + 1) * SECTOR_BYTES]
             at = self.parts.in_image(number) * SECTOR_BYTES
             # A lost chunk that the parts do not cover whole stays lost.
-            if sector != wanted and (sector or at >> context.shift not in context.bad_chunks):
+            if sector != wanted and (sector or at // context.chunk_bytes not in context.bad_chunks):
                 raise ViolationError("a write after the recovery reads back wrong")
 
 
