@@ -38,6 +38,8 @@ from collections.abc import (
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +52,12 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.powercut import CutRecord, PowerCutMember
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.pool.array_volumes import open_volumes
 from raidx_fuse.pool.move import open_pool, start_move
 from raidx_fuse.pool.pool import Pool
+
+# This program runs on earlier commits as well, where the module has another name.
+VOLUMES = ("raidx_fuse.pool.array_volumes", "raidx_fuse.pool.volume_table")
+open_volumes = import_module(VOLUMES[find_spec(VOLUMES[0]) is None]).open_volumes
 
 KIB = 1 << 10
 CHUNK = PAGE = 4096
