@@ -85,6 +85,7 @@ class ArrayVolumes:
         self._places_of: VolumeTable | None = VolumeTable()
         self._changes = trio.Lock()
         self.wiper = Wiper(array, self.table, self.change)
+        self.wiped = self.wiper.wiped
         table = self.table()
         # one that is on its way is shown by the pool, which knows the other array (pool.py)
         self.volumes = [self._volume(one) for one in table.volumes if one.move is None]
@@ -121,7 +122,6 @@ class ArrayVolumes:
         return written_bytes(self.array, self.extents(volume))
 
     def extents(self, volume: Volume) -> tuple[Extent, ...]:
-        """Return where *volume* lies on this array."""
         record = self.table().find(volume.uuid)
         return (Extent(0, volume.size_bytes),) if record is None else _places(record, volume)
 
@@ -129,7 +129,6 @@ class ArrayVolumes:
         return [] if table.exchanges else self.free_in(table)
 
     def free_in(self, table: VolumeTable) -> list[Extent]:
-        """Return the free ranges of *table*."""
         return [] if table.is_whole else free_ranges(table.taken(), self.array.room_bytes)
 
     def _unit(self) -> int:
@@ -147,8 +146,7 @@ class ArrayVolumes:
             self.check_new_name(name)
             if len(table.volumes) == VOLUMES_MAX:
                 raise UsageError(f"an array has at most {VOLUMES_MAX} volumes", reason=Reason.LIMIT)
-            self._require_table(table)
-            extents = allocate(self._free(table), size_bytes, self._unit())
+            extents = self.places_for(size_bytes)
             record = VolumeRecord(self._uuid_source(), name, size_bytes, extents)
             await self._save(replace(table, volumes=(*table.volumes, record)))
             volume = self._volume(record)
@@ -200,7 +198,7 @@ class ArrayVolumes:
         await self._wait_until_unused(volume)
         async with volume.gate.closed(self.array.member_set.io_timeout_s), self._changes:
             self._require_present(volume)
-            self._require_loss("delete", volume.name, self.written_bytes(volume), lose_data)
+            self.require_loss(volume, 0, lose_data=lose_data)
             with self._hidden(volume):
                 table, extents = self.table(), self.extents(volume)
                 rest = tuple(r for r in table.volumes if r.uuid != volume.uuid)
@@ -216,8 +214,14 @@ class ArrayVolumes:
         Raises UsageError if there are any, unless *lose_data*.
         """
         _, off = cut(self.extents(volume), size_bytes)
-        verb = "shrink" if size_bytes else "delete"
-        return self._require_loss(verb, volume.name, written_bytes(self.array, off), lose_data)
+        written = written_bytes(self.array, off)
+        if written and not lose_data:
+            verb = "shrink" if size_bytes else "delete"
+            raise LosesDataError(
+                f"to {verb} volume {volume.name} loses {written} bytes that were written",
+                action="--lose-data accepts it",
+            )
+        return written
 
     def check_new_name(self, name: str) -> None:
         """Raise UsageError unless a new volume can have *name*."""
@@ -243,7 +247,7 @@ class ArrayVolumes:
 
     async def _shrink(self, volume: Volume, size_bytes: int, lose_data: bool) -> None:
         kept, off = cut(self.extents(volume), size_bytes)
-        self._require_loss("shrink", volume.name, written_bytes(self.array, off), lose_data)
+        self.require_loss(volume, size_bytes, lose_data=lose_data)
         table = self._replaced(volume, size_bytes=size_bytes, extents=kept)
         await self._save(replace(table, wiping=(*table.wiping, *to_be_wiped(self.array, off))))
         await volume.resize(size_bytes)
@@ -325,18 +329,6 @@ class ArrayVolumes:
                 f"volume {volume.name} is on its way to array {record.move.name}",
                 action="wait until it is there, or cancel the job: raidx job ARRAY cancel",
             )
-
-    def _require_loss(self, verb: str, name: str, written: int, lose_data: bool) -> int:
-        if written and not lose_data:
-            raise LosesDataError(
-                f"to {verb} volume {name} loses {written} bytes that were written",
-                action="--lose-data accepts it",
-            )
-        return written
-
-    async def wiped(self) -> None:
-        """Return when nothing is left to be wiped."""
-        await self.wiper.wiped()
 
     # -- front ends ------------------------------------------------------------------------------
 

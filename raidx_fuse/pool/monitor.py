@@ -96,20 +96,15 @@ class History:
         return np.asarray(self._rows[places])
 
 
-def is_hotspot(history: History, rule: HotspotRule) -> bool:
-    """Say whether the observations of an array in *history* make it a hotspot by *rule*.
+def violated_share(history: History, rule: HotspotRule) -> float:
+    """Return the share of the window's observations that violate *rule*; 0.0: too few of them.
 
     >>> history = History(4)
     >>> for utilisation in (0.9, 0.9, 0.7, 0.9, 0.9):
     ...     history.add((0.0, utilisation, 0.0, 0.0))
-    >>> is_hotspot(history, HotspotRule(window=5)), is_hotspot(history, HotspotRule(window=4))
-    (True, False)
+    >>> [violated_share(history, HotspotRule(window=window)) for window in (5, 4, 6)]
+    [0.8, 0.75, 0.0]
     """
-    return violated_share(history, rule) > rule.share
-
-
-def violated_share(history: History, rule: HotspotRule) -> float:
-    """Return the share of the window's observations that violate *rule*; 0.0: too few of them."""
     rows = history.newest(min(rule.window, history.fresh()))
     return float(_violations(rows, rule).mean()) if len(rows) == rule.window else 0.0
 
@@ -187,8 +182,7 @@ class Monitor:
             before = self._last.get(name)
             if before is not None and seconds > 0:
                 load = load_between(before, after, seconds)
-                row = (now_s, load.reads_s, load.writes_s, load.read_bytes, load.write_bytes)
-                self.volumes.setdefault(name, History(5, self.length)).add(row)
+                self.volumes.setdefault(name, History(5, self.length)).add((now_s, *load))
                 loads[name] = load
         for name in self.volumes.keys() - counters.keys():
             del self.volumes[name]
@@ -196,27 +190,19 @@ class Monitor:
         return loads
 
     def note_array(self, name: str, observation: Observation) -> None:
-        """Note what was seen of an array over the last interval."""
         self.arrays.setdefault(name, History(4, self.length)).add(observation)
 
-    def hotspots(self, rules: Mapping[str, HotspotRule]) -> list[str]:
-        """Return the arrays that are hotspots, in the order of *rules*."""
-        return [
-            name
-            for name, rule in rules.items()
-            if name in self.arrays and is_hotspot(self.arrays[name], rule)
-        ]
+    def is_hotspot(self, array: str, rule: HotspotRule) -> bool:
+        return self.violated_share(array, rule) > rule.share
 
     def violated_share(self, array: str, rule: HotspotRule) -> float:
-        """Return the share of the window's observations of *array* that violate *rule*."""
         return violated_share(self.arrays[array], rule) if array in self.arrays else 0.0
 
     def hot_times(self, array: str, rule: HotspotRule) -> Floats:
         """Return at which times of the window *array* violated *rule*; empty: no hotspot."""
-        history = self.arrays.get(array)
-        if history is None or not is_hotspot(history, rule):
+        if not self.is_hotspot(array, rule):
             return np.empty(0)
-        rows = history.newest(rule.window)
+        rows = self.arrays[array].newest(rule.window)
         return np.asarray(rows[_violations(rows, rule), 0])
 
     def mean_load(self, volume: str, window: int, times: Floats | None = None) -> VolumeLoad:

@@ -14,9 +14,12 @@ from raidx_fuse.pool.monitor import (
     Monitor,
     Observation,
     VolumeCounters,
-    is_hotspot,
     violated_share,
 )
+
+
+def is_hotspot(history: History, rule: HotspotRule) -> bool:
+    return Monitor(arrays={"a": history}).is_hotspot("a", rule)
 
 
 def observed(*utilisations: float, latency_s: float = 0.0) -> History:
@@ -79,7 +82,8 @@ def test_a_monitor_is_saved_and_read_again() -> None:
     assert again.to_bytes() == monitor.to_bytes()
     assert again.arrays["a"].newest(9)[:, 0].tolist() == [4.0, 5.0, 6.0, 7.0, 8.0]
     assert again.mean_load("v", 5) == monitor.mean_load("v", 5)
-    assert again.hotspots({"a": HotspotRule(window=5), "b": HotspotRule()}) == ["a"]
+    assert again.is_hotspot("a", HotspotRule(window=5))
+    assert not again.is_hotspot("b", HotspotRule())
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,19 +36,16 @@ from raidx_fuse.pool.balance.system import Assignment, Bools, Floats, Ints, Syst
 
 TRIES = 100
 
-if TYPE_CHECKING:  # numpy loads its random numbers, 3 MB, when they are first named
-    Choice = Callable[[Assignment, int, Bools, np.random.Generator], int]
-    """(state, volume, arrays where it fits, random numbers) -> the array that it is given to"""
-
+Worth = Callable[[Assignment], Floats | Ints]
+"""state -> what each array is worth: of those where a volume fits, it goes to the highest"""
 Planner = Callable[[System, int], Plan]
 """(system, seed) -> plan; the seed counts where chance has a part"""
 
 
 def _bsr(system: System, _seed: int) -> Plan:
     rng = np.random.default_rng(0)  # without influence: one try
-    found = _packed(
-        system, np.argsort(-system.own_need() / system.size, kind="stable"), _spare_bsr, rng
-    )
+    order = np.argsort(-system.own_need() / system.size, kind="stable")
+    found = _packed(system, order, _spare_bsr, rng)
     return make_plan("bsr", system, system.where if found is None else found)
 
 
@@ -70,38 +66,26 @@ def random_reassign(system: System, seed: int = 0, tries: int = TRIES) -> Plan:
     return make_plan("random-reassign", system, system.where)
 
 
-def _any(_state: Assignment, _volume: int, fits: Bools, rng: np.random.Generator) -> int:
-    return int(rng.choice(np.flatnonzero(fits)))
+def _spare_bsr(state: Assignment) -> Floats:
+    return np.asarray(-state.excess() / np.maximum(state.spare_bytes(), 1))
 
 
-def _least_space(state: Assignment, _volume: int, fits: Bools, _rng: object) -> int:
-    return _best(-state.spare_bytes().astype(np.float64), fits)
-
-
-def _most_space(state: Assignment, _volume: int, fits: Bools, _rng: object) -> int:
-    return _best(state.spare_bytes().astype(np.float64), fits)
-
-
-def _spare_bsr(state: Assignment, _volume: int, fits: Bools, _rng: object) -> int:
-    space = np.maximum(state.spare_bytes(), 1)
-    return _best(-state.excess() / space, fits)
-
-
-def _best(worth: Floats, fits: Bools) -> int:
-    return int(np.argmax(np.where(fits, worth, -np.inf)))
-
-
-def _pack(name: str, choose: Choice, system: System, seed: int) -> Plan:
+def _pack(name: str, worth: Worth | None, system: System, seed: int) -> Plan:
     rng = np.random.default_rng(seed)
     for _ in range(TRIES):
-        found = _packed(system, rng.permutation(len(system.volumes)), choose, rng)
+        found = _packed(system, rng.permutation(len(system.volumes)), worth, rng)
         if found is not None:
             return make_plan(name, system, found)
     return make_plan(name, system, system.where)
 
 
-def _packed(system: System, order: Ints, choose: Choice, rng: np.random.Generator) -> Ints | None:
-    """Return an assignment from scratch in *order*; None if a volume fits nowhere."""
+def _packed(
+    system: System, order: Ints, worth: Worth | None, rng: np.random.Generator
+) -> Ints | None:
+    """Return an assignment from scratch in *order*; None if a volume fits nowhere.
+
+    Without *worth*, each volume goes to any array where it fits.
+    """
     state = Assignment(system)
     free: Bools = system.allowed.sum(axis=1) > 1
     for volume in np.flatnonzero(free).tolist():
@@ -110,7 +94,11 @@ def _packed(system: System, order: Ints, choose: Choice, rng: np.random.Generato
         fits = state.fits(volume)
         if not fits.any():
             return None
-        state.move(volume, choose(state, volume, fits, rng))
+        if worth is None:
+            target = rng.choice(np.flatnonzero(fits))
+        else:
+            target = np.argmax(np.where(fits, worth(state), -np.inf))
+        state.move(volume, int(target))
     return None if state.overloaded().size else state.array_of
 
 
@@ -119,9 +107,9 @@ STRATEGIES: dict[str, Planner] = {
     "dswap-paper": lambda system, _seed: paper_dswap(system),
     "exact": lambda system, _seed: exact(system),
     "random-reassign": random_reassign,
-    "random-packing": partial(_pack, "random-packing", _any),
-    "best-fit": partial(_pack, "best-fit", _least_space),
-    "worst-fit": partial(_pack, "worst-fit", _most_space),
+    "random-packing": partial(_pack, "random-packing", None),
+    "best-fit": partial(_pack, "best-fit", lambda state: np.negative(state.spare_bytes())),
+    "worst-fit": partial(_pack, "worst-fit", Assignment.spare_bytes),
     "bsr": _bsr,
 }
 

@@ -68,8 +68,7 @@ class ArrayShape:
     times: DiskTimes
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeLoad:
+class VolumeLoad(NamedTuple):
     """What a volume was asked for: requests a second and their mean sizes in bytes."""
 
     reads_s: float = 0.0
@@ -131,10 +130,7 @@ def request_s(shape: ArrayShape, size_bytes: Floats, *, write: bool) -> Floats:
 
 def utilisations(shape: ArrayShape, loads: Sequence[VolumeLoad]) -> Floats:
     """Return the utilisation of the array that each of *loads* causes, 1.0 is all of it: (m,)."""
-    table = np.array(
-        [(load.reads_s, load.writes_s, load.read_bytes, load.write_bytes) for load in loads],
-        dtype=np.float64,
-    ).reshape(len(loads), 4)
+    table = np.array(loads, dtype=np.float64).reshape(len(loads), len(VolumeLoad._fields))
     reads = table[:, 0] * request_s(shape, table[:, 2], write=False)
     writes = table[:, 1] * request_s(shape, table[:, 3], write=True)
     return np.asarray((reads + writes) / shape.disks)

@@ -103,11 +103,10 @@ class Balancer:
         """What proposes plans; loaded when the first one is asked for: most mounts never plan."""
         from raidx_fuse.pool.hotspots.proposal import Planning
 
-        return Planning(self.pool, self.monitor, self.sampler, self.settings)
+        return Planning(self.sampler)
 
     @property
     def running(self) -> bool:
-        """Whether a plan is being carried out."""
         return self._state == RUNNING
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -21,8 +21,6 @@ from raidx_fuse.pool.balance.strategies import planned, planner_named
 from raidx_fuse.pool.balance.system import ArraySpec, System, VolumeSpec, make_system
 from raidx_fuse.pool.balance.utilisation import ArrayShape, VolumeLoad, bandwidths, request_s
 from raidx_fuse.pool.hotspots.sampler import Sampler
-from raidx_fuse.pool.hotspots.settings import PoolSettings
-from raidx_fuse.pool.monitor import Monitor
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import Proposed
@@ -110,25 +108,21 @@ class Proposal:
 
 
 class Planning:
-    """Makes proposals for *pool* from *monitor*, *sampler* and *settings*."""
+    """Makes proposals for the pool of *sampler* from what that has observed."""
 
-    def __init__(
-        self,
-        pool: Sequence[ArrayVolumes],
-        monitor: Monitor,
-        sampler: Sampler,
-        settings: PoolSettings,
-    ) -> None:
-        self._pool = pool
-        self._monitor = monitor
+    def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
-        self._settings = settings
+        self._pool, self._monitor = sampler.pool, sampler.monitor
+        self._settings = sampler.settings
 
     def hotspots(self) -> list[str]:
         """Return the names of the arrays that are hotspots."""
-        rules = {part.array.uuid: self._settings.rule_of(part.array) for part in self._pool}
-        hot = set(self._monitor.hotspots(rules))
-        return [part.array.name for part in self._pool if part.array.uuid in hot]
+        arrays = [part.array for part in self._pool]
+        return [
+            array.name
+            for array in arrays
+            if self._monitor.is_hotspot(array.uuid, self._settings.rule_of(array))
+        ]
 
     async def balance(self, planner: str | None = None) -> Proposal:
         """Return a plan by *planner*. Raises UsageError, BusyError, NoSpaceError."""
@@ -247,7 +241,7 @@ class Planning:
 
     def _tau(self, part: ArrayVolumes, used: float) -> float:
         rule = self._settings.rule_of(part.array)
-        hot = self._monitor.hotspots({part.array.uuid: rule})
+        hot = self._monitor.is_hotspot(part.array.uuid, rule)
         return max(RELIEF * used, 1e-6) if hot and used <= rule.tau else rule.tau
 
     def _named(self, key: str) -> list[list[str]]:

@@ -53,9 +53,9 @@ class Sampler:
     def __init__(
         self, pool: Sequence[ArrayVolumes], monitor: Monitor, settings: PoolSettings
     ) -> None:
-        self._pool = pool
-        self._monitor = monitor
-        self._settings = settings
+        self.pool = pool
+        self.monitor = monitor
+        self.settings = settings
         self._last: dict[str, _Reading] = {}
 
     def sample(self, now_s: float) -> None:
@@ -64,28 +64,28 @@ class Sampler:
             volume.uuid: VolumeCounters(
                 volume.reads, volume.writes, volume.read_bytes, volume.write_bytes
             )
-            for part in self._pool
+            for part in self.pool
             for volume in part.volumes
         }
-        loads = self._monitor.note_volumes(now_s, counters)
-        readings = {part.array.uuid: _read(part.array, now_s) for part in self._pool}
+        loads = self.monitor.note_volumes(now_s, counters)
+        readings = {part.array.uuid: _read(part.array, now_s) for part in self.pool}
         measured = {}
-        for part in self._pool:
+        for part in self.pool:
             uuid = part.array.uuid
             before = self._last.get(uuid)
             if before is not None and now_s > before.at_s:
                 measured[uuid] = self._measure(part.array, before, readings[uuid])
-        for part in self._pool:  # when all are measured: times of one stand for those of others
+        for part in self.pool:  # when all are measured: times of one stand for those of others
             uuid = part.array.uuid
             if uuid in measured:
                 own = [loads[volume.uuid] for volume in part.volumes if volume.uuid in loads]
                 estimated = float(utilisations(self.shape(part.array), own).sum())
-                self._monitor.note_array(uuid, Observation(now_s, estimated, *measured[uuid]))
+                self.monitor.note_array(uuid, Observation(now_s, estimated, *measured[uuid]))
         self._last = readings
 
     def count_noted(self) -> None:
         """Count the reads that were noted since the last call, so that their list stays short."""
-        for part in self._pool:
+        for part in self.pool:
             for volume in part.volumes:
                 volume.count_noted()
 
@@ -97,7 +97,6 @@ class Sampler:
         )
 
     def measured(self, array: Array) -> bool:
-        """Say whether the members' times of *array* were measured."""
         return self._times(array) is not None
 
     def times(self, array: Array) -> DiskTimes:
@@ -105,11 +104,11 @@ class Sampler:
         found = self._times(array)
         if found is not None:
             return found
-        others = [times for part in self._pool if (times := self._times(part.array))]
+        others = [times for part in self.pool if (times := self._times(part.array))]
         return DiskTimes(*map(_mean, zip(*others, strict=True))) if others else UNKNOWN
 
     def _times(self, array: Array) -> DiskTimes | None:
-        noted = self._monitor.times.get(array.uuid)
+        noted = self.monitor.times.get(array.uuid)
         return None if noted is None else noted.disk_times()
 
     def _measure(self, array: Array, before: _Reading, after: _Reading) -> tuple[float, float]:
@@ -123,7 +122,7 @@ class Sampler:
             operations += done - was[1]
             size_bytes += moved - was[2]
         if not array.jobs.running():
-            self._monitor.times.setdefault(array.uuid, ServiceTimes()).note(
+            self.monitor.times.setdefault(array.uuid, ServiceTimes()).note(
                 operations, size_bytes, busy_s
             )
         requests = after.requests - before.requests
@@ -133,11 +132,11 @@ class Sampler:
     def arrays(self) -> list[Load]:
         """Return the newest observation of each array as JSON values, and whether it is hot."""
         found: list[Load] = []
-        for part in self._pool:
+        for part in self.pool:
             array, uuid = part.array, part.array.uuid
-            history = self._monitor.arrays.get(uuid)
+            history = self.monitor.arrays.get(uuid)
             newest = history.newest(1)[0].tolist() if history else [0.0] * 4
-            rule = self._settings.rule_of(array)
+            rule = self.settings.rule_of(array)
             found.append(
                 {
                     "array": array.name,
@@ -145,8 +144,8 @@ class Sampler:
                     "busy": newest[2],
                     "latency_ms": newest[3] * 1e3,
                     "tau": rule.tau,
-                    "above": self._monitor.violated_share(uuid, rule),
-                    "hotspot": bool(self._monitor.hotspots({uuid: rule})),
+                    "above": self.monitor.violated_share(uuid, rule),
+                    "hotspot": self.monitor.is_hotspot(uuid, rule),
                     "observations": len(history) if history else 0,
                 }
             )
@@ -155,10 +154,10 @@ class Sampler:
     def report(self) -> PoolLoads:
         """Return the newest observations of arrays and volumes as JSON values."""
         volumes: list[VolumeLoadDocument] = []
-        for part in self._pool:
+        for part in self.pool:
             shape = self.shape(part.array)
             for volume in part.volumes:
-                load = self._monitor.mean_load(volume.uuid, 1)
+                load = self.monitor.mean_load(volume.uuid, 1)
                 volumes.append(
                     {
                         "volume": volume.name,
@@ -170,7 +169,7 @@ class Sampler:
                         "utilisation": utilisation(shape, load),
                     }
                 )
-        seconds = self._settings.value("hot.interval")
+        seconds = self.settings.value("hot.interval")
         return {"interval_seconds": seconds, "arrays": self.arrays(), "volumes": volumes}
 
 

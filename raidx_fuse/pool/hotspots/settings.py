@@ -54,7 +54,6 @@ class PoolSettings:
         return value
 
     def rule_of(self, array: Array) -> HotspotRule:
-        """Return when *array* is a hotspot."""
         return HotspotRule(
             tau=self.value("hot.tau", array),
             share=self.value("hot.share", array),
