@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from raidx_fuse.array.services import RunningArray
 from raidx_fuse.engine.explain import explain_place
 from raidx_fuse.engine.parity_policies import why_not_asked
-from raidx_fuse.format.configuration.remembered import shown_member, shown_scrub
+from raidx_fuse.format.configuration.remembered import shown_scrub
 from raidx_fuse.format.shapes import RESTRIPE, leaving_roles
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.unreadable import PAGE_BYTES
 from raidx_fuse.settings import POLICY, TRADITIONAL
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import ArrayReport, LastScrub, Member, Unreadable, UnreadablePlace
+    from raidx_fuse.documents import ArrayReport, Member, Unreadable, UnreadablePlace
 
 UNREADABLE_SHOWN_MAX = 100
 
@@ -116,7 +116,7 @@ def status(array: RunningArray) -> ArrayReport:
     members: list[Member] = []
     for record in config.members:
         queue = member_set.queues[record.role] if record.role >= 0 else None
-        ever = shown_member(health, record.member_uuid)
+        errors_ever, repairs_ever = health.counts_of(record.member_uuid)
         members.append(
             {
                 "role": record.role,
@@ -126,8 +126,8 @@ def status(array: RunningArray) -> ArrayReport:
                 "kind": queue.member.kind if queue else None,
                 "size": record.size_bytes,
                 "errors": queue.errors if queue else None,
-                "errors_ever": ever["errors_ever"],
-                "repairs_ever": ever["repairs_ever"],
+                "errors_ever": errors_ever,
+                "repairs_ever": repairs_ever,
             }
         )
     policy = why_not_asked(config.settings.get(POLICY, TRADITIONAL), context.policies.current)
@@ -151,7 +151,7 @@ def status(array: RunningArray) -> ArrayReport:
         "host_full": bool(member_set.hosts.full_paths()),
         "hosts": member_set.hosts.shown(),
         "tuner": None if array.tuner is None else array.tuner.status(),
-        "last_scrub": cast("LastScrub | None", shown_scrub(health)),
+        "last_scrub": shown_scrub(health),
         "restore": None if array.self_heal is None else array.self_heal.status(),
         "warnings": [
             *array.warnings,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
@@ -13,7 +13,7 @@ from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.errors import AssemblyError, BusyError, InUseError, RaidxError, reason_of, single
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.configuration.config import ArrayConfig
-from raidx_fuse.format.configuration.remembered import health_of, shown_member, shown_scrub
+from raidx_fuse.format.configuration.remembered import health_of, shown_scrub
 from raidx_fuse.format.examine import examine as examine_member
 from raidx_fuse.format.shapes import MIGRATED, RESTRIPE, layout_of
 from raidx_fuse.members.spec import is_local
@@ -21,7 +21,7 @@ from raidx_fuse.members.threads import run_without_loop
 
 if TYPE_CHECKING:
     from raidx_fuse.answers import Peeked
-    from raidx_fuse.documents import ArrayReport, Checked, LastScrub, Member, Volume
+    from raidx_fuse.documents import ArrayReport, Checked, Member, Volume
 
 Question = TypeVar("Question", str, Sequence[str])
 Answer = TypeVar("Answer")
@@ -108,7 +108,6 @@ def describe(assembly: Assembly) -> ArrayReport:
     config, layout = assembly.config, layout_of(assembly.config)
     paths = {role: member.path for role, member in assembly.by_role.items()}
     health = health_of(config)
-    ever = {r.member_uuid: shown_member(health, r.member_uuid) for r in config.members}
     members: list[Member] = [
         {
             "role": record.role,
@@ -117,8 +116,8 @@ def describe(assembly: Assembly) -> ArrayReport:
             "state": "missing" if record.role in assembly.missing_roles else record.state,
             "size": record.size_bytes,
             "errors": None,
-            "errors_ever": ever[record.member_uuid]["errors_ever"],
-            "repairs_ever": ever[record.member_uuid]["repairs_ever"],
+            "errors_ever": health.counts_of(record.member_uuid)[0],
+            "repairs_ever": health.counts_of(record.member_uuid)[1],
         }
         for record in config.members
     ]
@@ -147,7 +146,7 @@ def describe(assembly: Assembly) -> ArrayReport:
         "clean": config.clean,
         "members": members,
         "jobs": [],
-        "last_scrub": cast("LastScrub | None", shown_scrub(health)),
+        "last_scrub": shown_scrub(health),
         "volumes": _volumes(config, size),
         "mountpoint": None,
         "warnings": warnings,

@@ -85,7 +85,6 @@ class Given:
 
     @property
     def uuid(self) -> str:
-        """The UUID of the member."""
         return self.superblock.member_uuid
 
 
@@ -134,7 +133,6 @@ class _Side:
 
 
 def paths_of(given: Sequence[Given]) -> str:
-    """Return the paths of *given* as text."""
     return ", ".join(sorted(one.member.path for one in given))
 
 

@@ -21,7 +21,7 @@ from raidx_fuse.errors import (
     no_space,
 )
 from raidx_fuse.format.configuration.config import ACTIVE, NAME_SHOWN, ArrayConfig, MemberRecord
-from raidx_fuse.format.configuration.names import cleaned, is_clean, name_problem
+from raidx_fuse.format.configuration.names import cleaned, name_problem
 from raidx_fuse.format.configuration.volumes import VolumeTable
 from raidx_fuse.format.pages import erase_log, erase_pages, erase_region
 from raidx_fuse.format.regions import (
@@ -309,8 +309,6 @@ def plan_array(
 def check_array_name(name: str) -> None:
     """Raise UsageError unless *name* is a valid name of an array."""
     problem = name_problem(name)
-    if not is_clean(name):
-        problem = "it has characters that no terminal can show"
     if problem is not None:
         raise UsageError(f"{name[:NAME_SHOWN]!r} cannot be an array's name: {problem}")
 

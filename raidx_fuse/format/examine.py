@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from raidx_fuse.errors import FormatError, MemberError, OtherVersionError, reason_of
-from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, config_to_dict
+from raidx_fuse.format.configuration.config import ArrayConfig, config_to_dict
 from raidx_fuse.format.pages import load_pages
 from raidx_fuse.format.signature import describe, find_signatures
-from raidx_fuse.format.superblock import MAJOR, Slot, Superblock, newest, read_slots
+from raidx_fuse.format.superblock import MAJOR, Slot, newest, read_slots
 from raidx_fuse.format.table_page import bytes_needed_by, page_regions_of
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member
@@ -57,6 +57,7 @@ async def examine(member: Member) -> dict[str, Any]:
         return {**document, "problem": "no member of a raidx array"}
     config = superblock.config
     record = config.find(superblock.member_uuid)
+    assert record is not None, "checked when it was decoded"
     needed = bytes_needed_by(config, record)
     if member.size_bytes < needed:
         document["problem"] = (
@@ -65,8 +66,14 @@ async def examine(member: Member) -> dict[str, Any]:
     return {
         **document,
         "valid": True,
-        **_superblock(superblock),
-        "pages": await _pages(member, config, record.role if record else NO_ROLE),
+        "format": f"{MAJOR}.{superblock.minor}",
+        "slot": superblock.slot,
+        "sequence": superblock.sequence,
+        "base_events": superblock.base_events,
+        "member_uuid": superblock.member_uuid,
+        "role": record.role,
+        "state": record.state,
+        "pages": await _pages(member, config, record.role),
         **config_to_dict(config),
     }
 
@@ -88,20 +95,6 @@ def _slot(slot: Slot) -> Document:
         "problem": slot.problem,
         "events": superblock.events if superblock else None,
         "sequence": superblock.sequence if superblock else None,
-    }
-
-
-def _superblock(superblock: Superblock) -> Document:
-    record = superblock.config.find(superblock.member_uuid)
-    assert record is not None, "checked when it was decoded"
-    return {
-        "format": f"{MAJOR}.{superblock.minor}",
-        "slot": superblock.slot,
-        "sequence": superblock.sequence,
-        "base_events": superblock.base_events,
-        "member_uuid": superblock.member_uuid,
-        "role": record.role,
-        "state": record.state,
     }
 
 

@@ -124,7 +124,6 @@ class RecordBody:
 
     @property
     def entries(self) -> int:
-        """The number of entries."""
         return len(self.fields) // 4 + len(self.packed) // ENTRY_BYTES
 
     @property

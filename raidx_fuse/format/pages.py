@@ -52,17 +52,6 @@ PAIR_BYTES = PAGE_BYTES * PAGE_SLOTS
 READ_BYTES = 2 << 20  # of one read: large enough for a disk, small enough for the CPU cache
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A valid page; *array_half* is the first half of the array's UUID."""
-
-    page: int
-    generation: int
-    kind: str
-    payload: bytes
-    array_half: bytes
-
-
 class DamagedPage(NamedTuple):
     """A slot of this array that is not valid; *generation* is that in its header, or 0."""
 
@@ -107,24 +96,10 @@ def encode_page(
     return b"".join((header, payload))
 
 
-def decode_page(content: ReadBuffer) -> Page | None:
-    """Return the page in 4096 bytes, or None if they are not a valid page of any array."""
-    assert len(content) == PAGE_BYTES
-    magic, crc, generation, page, number, zero, half = PAGE_HEADER.unpack_from(content)
-    kind = next((name for name, value in PAGE_KINDS.items() if value == number), None)
-    if magic != PAGE_MAGIC or not _crc_holds(content, crc):
-        return None
-    if kind is None or zero or not 0 < generation <= COUNTER_MAX:
-        return None
-    return Page(page, generation, kind, bytes(content[PAGE_HEADER_BYTES:]), half)
-
-
 def _crc_holds(content: ReadBuffer, crc: int) -> bool:
     view = memoryview(content)
-    behind = PAGE_CRC_OFFSET + 4
-    value = crc32c.crc32c(view[:PAGE_CRC_OFFSET])
-    value = crc32c.crc32c(bytes(4), value)
-    return crc32c.crc32c(view[behind:], value) == crc
+    value = crc32c.crc32c(bytes(4), crc32c.crc32c(view[:PAGE_CRC_OFFSET]))
+    return crc32c.crc32c(view[PAGE_CRC_OFFSET + 4 :], value) == crc
 
 
 async def load_pages(
@@ -245,12 +220,7 @@ async def erase_pages(member: Member, regions: Regions) -> None:
 
 async def erase_region(member: Member, region: PageRegion) -> None:
     """Clear every page in *region* of *member*; not flushed. Raises MemberError."""
-    if await member.punch(region.offset, region.length):
-        return
-    for offset, length in _blocks(member, region.offset, region.length):
-        slots = np.frombuffer(await _read_or_clear(member, offset, length), _SLOT_DTYPE)
-        for at in np.flatnonzero(slots["magic"] == PAGE_MAGIC).tolist():
-            await member.writev(offset + at * PAGE_BYTES, [bytes(PAGE_BYTES)])
+    await _erase(member, region.offset, region.length, PAGE_BYTES, PAGE_MAGIC)
 
 
 async def _read_or_clear(member: Member, offset: int, length: int) -> memoryview:
@@ -269,9 +239,14 @@ async def erase_log(member: Member, regions: Regions) -> None:
     A disk that was in the same array before, and was then used alone, could have records that match
     the epoch, sequence and position of the running log.
     """
-    if await member.punch(regions.log.offset, regions.log.length):
+    await _erase(member, *regions.log, SECTOR_BYTES, RECORD_MAGIC)
+
+
+async def _erase(member: Member, start: int, length: int, unit_bytes: int, magic: int) -> None:
+    """Clear every unit of a range that begins with *magic*."""
+    if await member.punch(start, length):
         return
-    for offset, length in _blocks(member, regions.log.offset, regions.log.length):
-        sectors = np.frombuffer(await _read_or_clear(member, offset, length), "<u4")
-        for at in np.flatnonzero(sectors[:: SECTOR_BYTES // 4] == RECORD_MAGIC):
-            await member.writev(offset + int(at) * SECTOR_BYTES, [bytes(SECTOR_BYTES)])
+    for offset, size in _blocks(member, start, length):
+        words = np.frombuffer(await _read_or_clear(member, offset, size), "<u4")
+        for at in np.flatnonzero(words[:: unit_bytes // 4] == magic).tolist():
+            await member.writev(offset + at * unit_bytes, [bytes(unit_bytes)])

@@ -62,7 +62,6 @@ class Region(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The first byte after the region."""
         return self.offset + self.length
 
 
@@ -131,7 +130,6 @@ class Regions:
 
 
 def page_count(bits: int) -> int:
-    """Return how many pages hold *bits* bits."""
     return -(-bits // PAYLOAD_BITS)
 
 

@@ -42,7 +42,6 @@ class Shape:
     roles: tuple[int, ...] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
         values = {"layout": self.layout, "width": self.width, "params": dict(self.params)}
         return values if self.roles is None else values | {"roles": list(self.roles)}
 

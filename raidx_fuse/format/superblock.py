@@ -86,17 +86,14 @@ class Superblock:
 
     @property
     def slot(self) -> int:
-        """The slot of this superblock, 0 or 1."""
         return self.sequence % SUPERBLOCK_SLOTS
 
     @property
     def array_uuid(self) -> str:
-        """UUID of the array."""
         return self.config.array_uuid
 
     @property
     def events(self) -> int:
-        """Event counter of the configuration."""
         return self.config.events
 
 
@@ -140,20 +137,10 @@ def encode_superblock(superblock: Superblock, body: bytes | None = None) -> byte
             f"({BODY_BYTES_MAX} bytes)",
             reason=Reason.METADATA_FULL,
         )
-    fields = [
-        MAGIC,
-        MAJOR,
-        superblock.minor,
-        0,
-        len(body),
-        superblock.slot,
-        superblock.events,
-        superblock.base_events,
-        superblock.sequence,
-        uuid_bytes(superblock.array_uuid),
-        uuid_bytes(superblock.member_uuid),
-        bytes(48),
-    ]
+    counters = superblock.events, superblock.base_events, superblock.sequence
+    uuids = uuid_bytes(superblock.array_uuid), uuid_bytes(superblock.member_uuid)
+    fields = [MAGIC, MAJOR, superblock.minor, 0, len(body), superblock.slot, *counters, *uuids]
+    fields.append(bytes(48))
     fields[3] = crc32c.crc32c(body, crc32c.crc32c(HEADER.pack(*fields)))
     content = HEADER.pack(*fields) + body
     content += bytes(-len(content) % PAGE_BYTES)

@@ -57,7 +57,6 @@ def chunks_that_fit(member_bytes: int, data_offset: int, chunk_bytes: int) -> in
 
 
 def share_region(data_offset: int, chunk_bytes: int, chunks: int) -> PageRegion:
-    """Return the region of the share of a member with *chunks* chunks."""
     return PageRegion(data_offset + chunks * chunk_bytes, share_pages(chunks), KIND)
 
 

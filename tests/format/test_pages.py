@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from raidx_fuse.format.configuration.config import uuid_bytes
 from raidx_fuse.format.log_record import DATA, RecordBody, encode_record
 from raidx_fuse.format.pages import (
+    PAGE_HEADER,
     DamagedPage,
     LoadedPages,
-    decode_page,
     encode_page,
     erase_log,
     erase_pages,
@@ -28,6 +28,7 @@ from raidx_fuse.format.pages import (
 from raidx_fuse.format.regions import (
     COUNTER_MAX,
     PAGE_BYTES,
+    PAGE_HEADER_BYTES,
     PAGE_KINDS,
     PAYLOAD_BYTES,
     REGION_KINDS,
@@ -84,11 +85,10 @@ def state(loaded: LoadedPages) -> dict[int, tuple[int, int]]:
 )
 def test_encoding_is_lossless(number: int, generation: int, kind: str, array: str) -> None:
     content = encode_page(number, generation, kind, payload(number), array)
-    found = decode_page(content)
-    assert found is not None
-    assert (found.page, found.generation, found.kind) == (number, generation, kind)
-    assert found.payload == payload(number)
-    assert found.array_half == uuid.UUID(array).bytes[:8]
+    _magic, _crc, its_generation, page, its_kind, zero, half = PAGE_HEADER.unpack_from(content)
+    assert (page, its_generation, its_kind, zero) == (number, generation, PAGE_KINDS[kind], 0)
+    assert content[PAGE_HEADER_BYTES:] == payload(number)
+    assert half == uuid.UUID(array).bytes[:8]
 
 
 @settings(max_examples=300, deadline=None)
@@ -96,7 +96,6 @@ def test_encoding_is_lossless(number: int, generation: int, kind: str, array: st
 def test_any_flipped_bit_is_seen(bit: int) -> None:
     content = bytearray(page(1, 5))
     content[bit // 8] ^= 1 << bit % 8
-    assert decode_page(content) is None
     member = RamMember(SIZE)
     put(member, 1, 0, page(1, 4))
     put(member, 1, 1, bytes(content))

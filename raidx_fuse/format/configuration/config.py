@@ -62,7 +62,7 @@ def impossible_number(value: object) -> int | float | None:
     return None
 
 
-def is_storable(values: dict[str, Any]) -> bool:
+def is_storable(values: object) -> bool:
     """Return whether JSON returns *values* as they are, in at most DEPTH_MAX levels."""
     level: list[Any] = [values]
     for _ in range(DEPTH_MAX):
@@ -135,7 +135,6 @@ class ArrayConfig:
     # -- questions -------------------------------------------------------------------------------
 
     def record(self, role: Role) -> MemberRecord:
-        """Return the record of *role* (0..width-1)."""
         return next(r for r in self.members if r.role == role)
 
     def find(self, member_uuid: str) -> MemberRecord | None:
@@ -172,7 +171,6 @@ class ArrayConfig:
         return frozenset(Role(role) for role, count in enumerate(listed) if count == 0)
 
     def roles_in(self, *states: str) -> frozenset[Role]:
-        """Return the roles whose member is in one of *states*."""
         return frozenset(r.role for r in self.members if r.role >= 0 and r.state in states)
 
     def job(self, key: str, kind: type[T]) -> T | None:
@@ -184,7 +182,7 @@ class ArrayConfig:
 
     def problem(self) -> str | None:
         """Return in words why this configuration is impossible, or None."""
-        if not is_clean(self.name) or name_problem(self.name):
+        if name_problem(self.name):
             return f"{self.name[:NAME_SHOWN]!r} cannot be an array's name"
         for text in (self.array_uuid, *(r.member_uuid for r in self.members)):
             if not is_uuid(text):
@@ -241,7 +239,6 @@ class ArrayConfig:
         return replace(self, events=self.events + 1)
 
     def with_job(self, key: str, values: Any) -> ArrayConfig:
-        """Return this configuration with *values* as the job *key*."""
         return replace(self, jobs={**self.jobs, key: values})
 
     def without_job(self, key: str) -> ArrayConfig:
@@ -295,7 +292,6 @@ class ArrayConfig:
 
 
 def uuid_bytes(text: str) -> bytes:
-    """Return the 16 bytes of a UUID in its canonical form."""
     return bytes.fromhex(text.replace("-", ""))
 
 
@@ -309,7 +305,6 @@ def uuid_text(content: bytes) -> str:
 
 
 def config_to_dict(config: ArrayConfig) -> dict[str, Any]:
-    """Return *config* as JSON values."""
     params = with_needs(config.params, config.needs)
     return {**encode(config), "params": params, _HISTORY: []}
 

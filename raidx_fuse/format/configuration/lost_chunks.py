@@ -79,12 +79,10 @@ class LostChunks(set[int]):
         return bool(self._starts) and isinstance(chunk, int) and self._range_of(chunk) >= 0
 
     def add(self, chunk: int) -> None:
-        """Note that *chunk* is lost."""
         self.changes += 1
         super().add(chunk)
 
     def update(self, *others: Iterable[int]) -> None:
-        """Note that all chunks in *others* are lost."""
         self.changes += 1
         super().update(*others)
 
@@ -103,7 +101,6 @@ class LostChunks(set[int]):
         self._show()
 
     def count(self) -> int:
-        """Return how many chunks are lost."""
         starts, ends = self.ranges()
         return int((ends - starts).sum())
 
@@ -150,25 +147,18 @@ def unpacked(text: object, most_bytes: int) -> bytes:
     return content
 
 
-def _whole_numbers(text: object) -> bytes:
+def _numbers(text: object, *, in_planes: bool = False) -> Numbers:
     content = unpacked(text, UNPACKED_BYTES_MAX)
     if len(content) % 8:
         raise ValueError("too long, or cut")
-    return content
-
-
-def _steps(content: bytes) -> Numbers:
+    if in_planes:
+        content = np.frombuffer(content, np.uint8).reshape(8, -1).T.tobytes()
     return np.frombuffer(content, "<u8").astype(np.uint64, copy=False)
 
 
 def _in_planes(numbers: Numbers) -> bytes:
     """Return the first bytes of all *numbers*, then the second bytes, ...: compresses better."""
-    return np.ascontiguousarray(numbers.astype("<u8").view(np.uint8).reshape(-1, 8).T).tobytes()
-
-
-def _from_planes(content: bytes) -> Numbers:
-    rows = np.frombuffer(content, np.uint8).reshape(8, -1).T
-    return _steps(np.ascontiguousarray(rows).tobytes())
+    return numbers.astype("<u8").view(np.uint8).reshape(-1, 8).T.tobytes()
 
 
 def _rounded(starts: Numbers, ends: Numbers, shift: int) -> tuple[int, str]:
@@ -227,7 +217,7 @@ def _decode(values: object, limit: int) -> LostChunks:
     if not values:
         return LostChunks()
     if "steps" in values:
-        steps = _steps(_whole_numbers(values["steps"]))
+        steps = _numbers(values["steps"])
         starts = _risen(steps)
         ends = starts + np.uint64(1)
         if len(steps) > 1 and not steps[1:].all():
@@ -237,7 +227,7 @@ def _decode(values: object, limit: int) -> LostChunks:
         shift = values["shift"]
         if type(shift) is not int or not 0 <= shift <= SHIFT_MAX:
             raise ValueError("an impossible shift")
-        edges = _from_planes(_whole_numbers(values["ranges"]))
+        edges = _numbers(values["ranges"], in_planes=True)
         if len(edges) % 2 or not edges[1:].all():
             raise ValueError("an empty range, or one that touches the next")
         edges = _risen(edges)

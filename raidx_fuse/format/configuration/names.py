@@ -41,10 +41,12 @@ def brief(text: object) -> str:
     return shown if len(shown) <= BRIEF_CHARACTERS else f"{shown[:BRIEF_CHARACTERS]}..."
 
 
-def name_problem(name: str) -> str | None:
-    """Return in words why an array cannot have the clean name *name*, or None."""
+def name_problem(name: str, use: str = "it names the image file too") -> str | None:
+    """Return in words why an array cannot have *name*, or None; *use* is why it is a file name."""
+    if not is_clean(name):
+        return "it has characters that no terminal can show"
     if name in ("", ".", "..") or "/" in name:
-        return "it names the image file too"
+        return use
     if len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
         return f"it is longer than {NAME_BYTES_MAX} bytes"
     return None

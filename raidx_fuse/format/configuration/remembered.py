@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias, cast
 
 from raidx_fuse.format.configuration.codec import Stored, decode, encode
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.names import is_clean
 from raidx_fuse.format.configuration.volumes import VOLUMES_MAX
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import LastScrub
 
 HEALTH, POOL = "health", "pool"
 """The keys in the `jobs` of a configuration."""
@@ -81,9 +84,11 @@ class KeptHealth:
     members: dict[str, tuple[Count, Count]] = field(default_factory=dict)
     scrub: Annotated[KeptScrub | None, Stored(optional=True)] = None
 
+    def counts_of(self, member_uuid: str) -> tuple[int, int]:
+        return self.members.get(short_uuid(member_uuid), (0, 0))
+
 
 def health_of(config: ArrayConfig) -> KeptHealth:
-    """Return what *config* remembers."""
     return config.job(HEALTH, KeptHealth) or KeptHealth()
 
 
@@ -103,23 +108,18 @@ def with_health(config: ArrayConfig, health: KeptHealth) -> ArrayConfig:
     return config.with_job(HEALTH, encode(KeptHealth(members, scrub)))
 
 
-def shown_scrub(health: KeptHealth) -> dict[str, object] | None:
+def shown_scrub(health: KeptHealth) -> LastScrub | None:
     """Return the last scrub as `status --json` shows it, None if there was none."""
     scrub = health.scrub
     if scrub is None:
         return None
-    return {
+    shown = {
         **asdict(scrub),
         "ended_s": scrub.ended_s or None,
         "members": [row._asdict() for row in scrub.members],
         "places": [{**one._asdict(), "roles": list(one.roles)} for one in scrub.places],
     }
-
-
-def shown_member(health: KeptHealth, member_uuid: str) -> dict[str, int]:
-    """Return the counts of a member since ever, as `status --json` shows them."""
-    errors, repairs = health.members.get(short_uuid(member_uuid), (0, 0))
-    return {"errors_ever": errors, "repairs_ever": repairs}
+    return cast("LastScrub", shown)
 
 
 class RememberedArray(NamedTuple):

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
 from raidx_fuse.format.configuration.codec import Stored
-from raidx_fuse.format.configuration.names import brief, is_clean, is_uuid, name_problem
+from raidx_fuse.format.configuration.names import brief, is_uuid, name_problem
 from raidx_fuse.format.regions import COUNTER_MAX
 
 ALIGN_BYTES = 4096
@@ -79,7 +79,6 @@ class MoveRecord:
             self.role in (SOURCE, TARGET)
             and is_uuid(self.uuid)
             and is_uuid(self.array)
-            and is_clean(self.name)
             and not name_problem(self.name)
             and 0 <= at <= size_bytes
             and not at % ALIGN_BYTES
@@ -153,7 +152,6 @@ class VolumeTable:
     ] = ()
 
     def find(self, uuid: str) -> VolumeRecord | None:
-        """Return the volume with that UUID, None if there is none."""
         return next((record for record in self.volumes if record.uuid == uuid), None)
 
     def taken(self) -> list[Extent]:
@@ -235,11 +233,7 @@ def volume_at(
 
 def volume_name_problem(name: str) -> str | None:
     """Return in words why a volume cannot have *name*, or None."""
-    if not is_clean(name):
-        return "it has characters that no terminal can show"
-    if name in ("", ".", "..") or "/" in name:
-        return "it must be a file name"
-    return name_problem(name)
+    return name_problem(name, "it must be a file name")
 
 
 def _held(extents: Iterable[Extent]) -> int:
