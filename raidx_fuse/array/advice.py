@@ -10,12 +10,13 @@ def action(status: Mapping[str, Any]) -> str | None:
     """Return what the owner of the array should type or do next, or None if nothing is needed.
 
     *status* is the dict of `raidx status --json`; its *mountpoint* is None for an array that is not
-    mounted. If data was lost, the engine's own advice comes first.
+    mounted. The engine's own advice, where it has some, comes first.
     """
-    where = status.get("mountpoint")
+    where, text = status.get("mountpoint"), status.get("action")
+    if text is not None:
+        return str(text).replace("ARRAY", where or "ARRAY")
     if status.get("lost_chunks") or status.get("unreadable", {}).get("count"):
-        text = status.get("action")
-        return text.replace("ARRAY", where or "ARRAY") if text else None
+        return None
     down = [m for m in status["members"] if m["role"] >= 0 and m["state"] != "active"]
     if status["state"] == "failed":
         roles = ", ".join(str(member["role"]) for member in down)

@@ -181,12 +181,10 @@ class Array:
 
     @property
     def name(self) -> str:
-        """The name of the array, also that of its image."""
         return self.member_set.config.name
 
     @property
     def uuid(self) -> str:
-        """The array's UUID."""
         return self.member_set.config.array_uuid
 
     @property
@@ -254,7 +252,6 @@ class Array:
         return settings.value_of(self, setting_named(key).name)
 
     def settings(self) -> dict[str, Any]:
-        """Return every setting with its value."""
         return {key: self.get(key) for key in sorted(OF_ARRAY)}
 
     async def set(self, key: str, text: str) -> Any:
@@ -401,13 +398,11 @@ class Array:
         member_set.unreadable.connect(self.mender)
         self.nursery.start_soon(self.context.journal.tend)
         self.nursery.start_soon(self.context.dirty_bitmap.tend)
-        self.nursery.start_soon(self.lost_list.run)
-        self.nursery.start_soon(self.mender.run)
-        self.nursery.start_soon(self.health.run)
+        for run in (self.lost_list.run, self.mender.run, self.health.run):
+            self.nursery.start_soon(run)
         await member_set.hosts.look()
-        self.nursery.start_soon(member_set.hosts.run)
-        self.nursery.start_soon(self.regular_scrub.run)
-        self.nursery.start_soon(self.presence.run)
+        for run in (member_set.hosts.run, self.regular_scrub.run, self.presence.run):
+            self.nursery.start_soon(run)
         if self.tuner is not None:
             self.nursery.start_soon(self.tuner.run)
         if self.self_heal is not None:

@@ -54,7 +54,6 @@ class Health:
         return KeptHealth({uuid: (pair[0], pair[1]) for uuid, pair in members.items()}, self.scrub)
 
     def keep(self, config: ArrayConfig) -> ArrayConfig:
-        """Return *config* with the present state, for the superblocks."""
         return with_health(config, self.present())
 
     def note_failed(self, role: Role) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -393,9 +393,7 @@ class Membership:
             self.array.rebundle.welcome(role, member)
 
         def assign_role(config: ArrayConfig) -> ArrayConfig:
-            progress: dict[str, Any] = {"next_stripe": 0}
-            if changed:
-                progress[CHANGED] = True
+            progress = {"next_stripe": 0, CHANGED: True} if changed else {"next_stripe": 0}
             jobs = {**config.jobs, checkpoint_key(role): progress}
             return replace(config.with_record(record), jobs=jobs)
 

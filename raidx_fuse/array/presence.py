@@ -29,7 +29,6 @@ class Presence:
         self.problems: dict[str, str] = {}  # by path
 
     async def run(self) -> None:
-        """Look once a minute (a background task)."""
         while True:
             await rest(LOOK_EACH_S)
             await self.look()

@@ -82,7 +82,7 @@ def unreadable(array: RunningArray) -> Unreadable:
 
 
 def _action(array: RunningArray, word: str) -> str | None:
-    """Return the next step for the owner if data or members are lost, or None."""
+    """Return the next step for the owner where only the engine knows it (advice.py), or None."""
     if array.context.bad_chunks:
         count = array.context.bad_chunks.count()
         return (
@@ -96,16 +96,8 @@ def _action(array: RunningArray, word: str) -> str | None:
             "content back: attach the lost member again if it still exists, else write the places "
             "again; `raidx status ARRAY --json` lists them"
         )
-    if word == "failed":
-        return "too many members are lost: attach them again, then mount the array again"
-    if word == "degraded":
-        lost = sorted(array.member_set.lost - leaving_roles(array.member_set.config))
-        if not lost:
-            return "the lost member leaves when the restripe ends: `raidx job ARRAY wait`"
-        return (
-            f"role {lost[0]} is lost: replace its member with "
-            f"`raidx replace-disk ARRAY {lost[0]} NEW`"
-        )
+    if word == "degraded" and array.member_set.lost <= leaving_roles(array.member_set.config):
+        return "the lost member leaves when the restripe ends: `raidx job ARRAY wait`"
     return None
 
 

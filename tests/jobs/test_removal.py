@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from raidx_fuse.array.advice import action
 from raidx_fuse.errors import BusyError, JobRunningError, RaidxError, Reason, UsageError
 from raidx_fuse.format.create import shape
 from raidx_fuse.format.shapes import leaving_roles
@@ -154,7 +155,7 @@ def test_a_lost_member_leaves_and_the_array_has_its_redundancy_back() -> None:
         with pytest.raises(RaidxError, check=because(Reason.DEGRADED)):
             await array.remove_disk(2)
         job = await remove(rig, 1)
-        assert "leaves when the restripe ends" in str(array.status()["action"])
+        assert "leaves when the restripe ends" in (action(array.status()) or "")
         await array.add_spare(rig.new_member())
         await job.finished.wait()
         assert len(array.member_set.spares) == 1, "no spare takes a role that is given up"
