@@ -38,7 +38,7 @@ from raidx_fuse.daemon.events.event import unix_s
 from raidx_fuse.daemon.events.sources import Watch
 from raidx_fuse.daemon.events.store import EventStore, state_directory
 from raidx_fuse.daemon.member_files import Disks
-from raidx_fuse.daemon.memory_protection import Protections, few_collections, protect
+from raidx_fuse.daemon.memory_protection import few_collections, protect
 from raidx_fuse.daemon.paths import own_directory
 from raidx_fuse.errors import FormatError, RaidxError, Reason, single
 from raidx_fuse.fuse.mountpoint import loop_devices
@@ -234,27 +234,45 @@ class _Serving:
     deferral: Deferral
     sources: Sources
 
+    def _announce(self, report: Callable[[], DaemonReport]) -> None:
+        for commands in self.commands:
+            commands.mount_report = report
+        self.ready(self.dispatcher.report())
+
     async def stand(self, door: Door) -> None:
-        """Serve NBD clients alone until a signal comes."""
-
-        def on_ready(report: StandReport) -> None:
-            for commands in self.commands:
-                commands.mount_report = report
-            self.ready(self.dispatcher.report())
-
-        await _stand(door, self.dispatcher.handle, on_ready)
+        """Serve the clients of *door* alone, and commands, until SIGTERM, SIGINT or SIGHUP."""
+        files = paths.own_files(door.address.place)
+        server = control_server.ControlServer(files.socket, self.dispatcher.handle)
+        ends = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+        try:
+            with few_collections(), trio.open_signal_receiver(*ends) as signals:
+                async with _opened(door), trio.open_nursery() as nursery:
+                    protections = protect().as_dict()
+                    self._announce(
+                        lambda: {
+                            **files.as_dict(),
+                            "nbd": _described(door),
+                            "protections": protections,
+                            "bugs": door.bugs,
+                        }
+                    )
+                    nursery.start_soon(server.run)
+                    async for number in signals:
+                        log.info("%s: serving ends", signal.Signals(number).name)
+                        break
+                    nursery.cancel_scope.cancel()
+        finally:
+            server.close()
 
     async def mount(self, door: Door | None) -> None:
         """Serve the mount, and NBD clients if there is a *door*, until it is unmounted."""
         from raidx_fuse.daemon.mount import MountOptions, MountReport, serve  # late: needs FUSE
 
         def on_ready(report: MountReport) -> None:
-            for commands in self.commands:
-                commands.mount_report = report
             for volumes in self.arrays:
                 volumes.attach(report.operations)
             self.disks.mounted(report.device, _members_of)
-            self.ready(self.dispatcher.report())
+            self._announce(report.as_dict)
 
         request = self.request
         options = MountOptions(
@@ -301,24 +319,7 @@ def _members_of(mountpoint: str) -> list[str]:
     return [str(m["path"]) for array in arrays for m in array["members"] if m["path"]]
 
 
-# -- without a mount ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StandReport:
-    """What is served where, for `status`."""
-
-    door: Door
-    files: paths.RuntimeFiles
-    protections: Protections
-
-    def as_dict(self) -> DaemonReport:
-        return {
-            **self.files.as_dict(),
-            "nbd": _described(self.door),
-            "protections": self.protections.as_dict(),
-            "bugs": self.door.bugs,
-        }
+# -- the door for NBD clients ----------------------------------------------------------------------
 
 
 def _described(door: Door) -> NbdServer:
@@ -367,26 +368,6 @@ async def _opened(door: Door | None) -> AsyncIterator[None]:
         raise single(group) from None
     finally:
         door.close()
-
-
-async def _stand(
-    door: Door, control_handler: control_server.Handler, on_ready: Callable[[StandReport], None]
-) -> None:
-    """Serve the clients of *door*, and commands, until SIGTERM, SIGINT or SIGHUP."""
-    files = paths.own_files(door.address.place)
-    server = control_server.ControlServer(files.socket, control_handler)
-    ends = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
-    try:
-        with few_collections(), trio.open_signal_receiver(*ends) as signals:
-            async with _opened(door), trio.open_nursery() as nursery:
-                on_ready(StandReport(door, files, protect()))
-                nursery.start_soon(server.run)
-                async for number in signals:
-                    log.info("%s: serving ends", signal.Signals(number).name)
-                    break
-                nursery.cancel_scope.cancel()
-    finally:
-        server.close()
 
 
 class HistoryFiles:

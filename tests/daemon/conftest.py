@@ -23,9 +23,8 @@ from tests.support.rigs import MakeRig
 MOUNTPOINT = "/mnt/array"
 
 
-class Report:
-    def as_dict(self) -> DaemonReport:
-        return {"mountpoint": MOUNTPOINT, "protections": {}, "bugs": 0}
+def mount_report() -> DaemonReport:
+    return {"mountpoint": MOUNTPOINT, "protections": {}, "bugs": 0}
 
 
 class Shelf:
@@ -89,7 +88,7 @@ class Desk:
     def begin(self, events: EventCommands | None = None) -> None:
         """Begin to answer, commands about *events* too."""
         commands = ArrayCommands(self.array, [self.volume], self.shelf, events)
-        commands.mount_report = Report()
+        commands.mount_report = mount_report
         self.commands = Dispatcher([commands])
 
     async def ask(self, name: str, **arguments: Any) -> dict[str, Any]:

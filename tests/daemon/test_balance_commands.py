@@ -22,7 +22,7 @@ from raidx_fuse.pool.hotspots.balancer import watched
 from raidx_fuse.pool.monitor import Monitor, Observation
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.settings import OF_POOL
-from tests.daemon.conftest import Report, Shelf
+from tests.daemon.conftest import Shelf, mount_report
 from tests.pool.test_balancer import TWO, Notes, loaded
 from tests.support.arrays import Rig
 from tests.support.pool_rig import PoolRig
@@ -40,7 +40,7 @@ async def balanced(arrays: Any = TWO) -> AsyncIterator[tuple[Pool, Ask]]:
             ArrayCommands(one.array, one.volumes, Shelf(Rig("raid5", 4))) for one in pool.arrays
         ]
         for one in of_arrays:
-            one.mount_report = Report()
+            one.mount_report = mount_report
         of_volumes = VolumeCommands(pool, of_arrays[0].path_of, lambda _path: [])
         commands = Dispatcher(of_arrays, of_volumes, BalanceCommands(balancer))
 

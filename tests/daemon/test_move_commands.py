@@ -15,7 +15,7 @@ from raidx_fuse.daemon.commands.volumes import VolumeCommands
 from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.jobs.job import RATE_WINDOW_S
 from raidx_fuse.pool.pool import Pool
-from tests.daemon.conftest import Report, Shelf
+from tests.daemon.conftest import Shelf, mount_report
 from tests.support.arrays import Rig
 from tests.support.reasons import because
 from tests.support.two_arrays import PAGE, Arrays, Spec, make, move_of, noise, slow_move
@@ -29,7 +29,7 @@ def asking(pool: Pool) -> Ask:
     arrays = []
     for volumes in pool.arrays:
         arrays.append(ArrayCommands(volumes.array, volumes.volumes, Shelf(Rig("raid0", 2))))
-        arrays[-1].mount_report = Report()
+        arrays[-1].mount_report = mount_report
     desk = Dispatcher(arrays, VolumeCommands(pool, arrays[0].path_of, lambda path: []))
 
     async def ask(command: str, /, **arguments: Any) -> dict[str, Any]:

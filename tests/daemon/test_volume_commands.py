@@ -30,7 +30,7 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.pool.array_volumes import ArrayVolumes, open_volumes
 from raidx_fuse.pool.pool import Pool, by_array, check_names
-from tests.daemon.conftest import MOUNTPOINT, Report, Shelf
+from tests.daemon.conftest import MOUNTPOINT, Shelf, mount_report
 from tests.support.arrays import Rig
 from tests.support.reasons import because
 from tests.support.two_arrays import volume_of
@@ -45,7 +45,7 @@ class VolumeDesk:
     def __init__(self, rig: Rig, volumes: ArrayVolumes) -> None:
         self.volumes = volumes
         commands = ArrayCommands(volumes.array, volumes.volumes, Shelf(rig))
-        commands.mount_report = Report()
+        commands.mount_report = mount_report
         of_volumes = VolumeCommands(
             Pool([volumes]), commands.path_of, lambda path: LOOPS.get(path, [])
         )
@@ -220,7 +220,7 @@ async def two_arrays() -> AsyncIterator[tuple[Dispatcher, list[ArrayVolumes]]]:
             volumes = await stack.enter_async_context(open_volumes(array))
             shown.append(volumes)
             commands.append(ArrayCommands(array, volumes.volumes, Shelf(Rig(layout, 3))))
-            commands[-1].mount_report = Report()
+            commands[-1].mount_report = mount_report
         of_volumes = VolumeCommands(Pool(shown), commands[0].path_of, lambda path: [])
         yield Dispatcher(commands, of_volumes), shown
 

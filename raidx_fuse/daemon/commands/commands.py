@@ -7,8 +7,8 @@ started here.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -32,7 +32,6 @@ from raidx_fuse.format.configuration.config import FAILED, MISSING, MemberRecord
 from raidx_fuse.format.configuration.volumes import volume_at
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.layouts.numbers import Role
-from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.pool.monitor import VolumeCounters
 from raidx_fuse.pool.volume import Volume
@@ -47,14 +46,6 @@ INTERVAL_S_MAX = 86400.0
 RATE_BYTES_MAX = 1 << 50
 CANCEL_WAIT_S = 2.0
 WAITING_MAX = 32  # commands that only wait: they must not occupy all connections
-
-
-class Report(Protocol):
-    """What the mount reports about itself; see `raidx_fuse.daemon.mount.MountReport`."""
-
-    def as_dict(self) -> DaemonReport:
-        """Return JSON values: mountpoint, log, protections, ..."""
-        ...
 
 
 class Newcomers(Protocol):
@@ -97,8 +88,9 @@ class Newcomers(Protocol):
 class ArrayCommands:
     """The commands of one *array* with its *volumes*; *newcomers* opens new members.
 
-    *mount_report* is set once the mount is ready; `status` shows it. *beside_others*: the mount has
-    several arrays, so that `status` names this one where it says what to type.
+    *mount_report*, set once the mount is ready, returns what it says of itself; `status` shows it.
+    *beside_others*: the mount has several arrays, so that `status` names this one where it says
+    what to type.
     """
 
     def __init__(
@@ -112,7 +104,7 @@ class ArrayCommands:
         self.events = events
         self.volumes = volumes
         self.newcomers = newcomers
-        self.mount_report: Report | None = None
+        self.mount_report: Callable[[], DaemonReport] | None = None
         self.beside_others = False
         self.advice = Advice(array, self._place_of_array)
         self.comparison = Comparison(array)
@@ -124,7 +116,7 @@ class ArrayCommands:
     def report(self) -> ArrayReport:
         document = self.array.status()
         if self.mount_report is not None:
-            document = {**document, **self.mount_report.as_dict()}
+            document = {**document, **self.mount_report()}
         document["volumes"] = [
             {"name": volume.name, "size": volume.size_bytes, "path": self.path_of(volume)}
             for volume in self.volumes
@@ -138,7 +130,7 @@ class ArrayCommands:
         return f"{where.rstrip('/')}/{volume.name}" if where else None
 
     def _mountpoint(self) -> str | None:
-        return None if self.mount_report is None else self.mount_report.as_dict().get("mountpoint")
+        return None if self.mount_report is None else self.mount_report().get("mountpoint")
 
     def _place_of_array(self) -> str | None:
         """Return what commands take as ARRAY: the mount point, of several arrays with the name."""
@@ -151,36 +143,31 @@ class ArrayCommands:
             return {**self.array.stats(), "volumes": self._counted({})}
         if not 0 < interval_s <= INTERVAL_S_MAX:
             raise UsageError(f"an interval of {interval_s} s is out of range")
-        earlier, before = self._counters(), statistics.snapshot(self.array)
+        earlier, before = dict(self._counters()), statistics.snapshot(self.array)
         with self._waits():
             await trio.sleep(interval_s)
         counters = statistics.difference(before, statistics.snapshot(self.array))
         return {**counters, "volumes": self._counted(earlier)}
 
-    def _counters(self) -> dict[Volume, VolumeCounters]:
-        """Return what each volume was asked for since it was opened."""
-        return {
-            volume: VolumeCounters(
-                volume.reads, volume.writes, volume.read_bytes, volume.write_bytes
-            )
-            for volume in self.volumes
-        }
+    def _counters(self) -> Iterator[tuple[Volume, VolumeCounters]]:
+        """Yield what each volume was asked for since it was opened."""
+        for volume in self.volumes:
+            requests = volume.reads, volume.writes
+            yield volume, VolumeCounters(*requests, volume.read_bytes, volume.write_bytes)
 
     def _counted(self, before: dict[Volume, VolumeCounters]) -> list[VolumeStats]:
         """Return the counters of each volume, less those *before*."""
-        found: list[VolumeStats] = []
-        for volume, after in self._counters().items():
-            earlier = before.get(volume, VolumeCounters())
-            found.append(
-                {
-                    "name": volume.name,
-                    "reads": after.reads - earlier.reads,
-                    "writes": after.writes - earlier.writes,
-                    "read_bytes": after.read_bytes - earlier.read_bytes,
-                    "write_bytes": after.write_bytes - earlier.write_bytes,
-                }
-            )
-        return found
+        none = VolumeCounters()
+        return [
+            {
+                "name": volume.name,
+                "reads": after.reads - before.get(volume, none).reads,
+                "writes": after.writes - before.get(volume, none).writes,
+                "read_bytes": after.read_bytes - before.get(volume, none).read_bytes,
+                "write_bytes": after.write_bytes - before.get(volume, none).write_bytes,
+            }
+            for volume, after in self._counters()
+        ]
 
     async def explain(
         self,
@@ -219,7 +206,9 @@ class ArrayCommands:
         if not dry_run:
             return await self.array.fail_disk(member, lose_data=lose_data)
         record = self.array.membership.find(member)
-        chunks = self._require_spare_loss(record.role, lose_data)
+        if record.role < 0:
+            raise UsageError("that member is a spare", action="use `raidx remove-disk` for it")
+        chunks = self.array.membership.require_spare(Role(record.role), lose_data=lose_data)
         spares = len(self.array.member_set.spares)
         does = f"excludes role {record.role}" + (", rebuilds it onto a spare" if spares else "")
         return await reshape_cost.of_member_change(
@@ -247,12 +236,8 @@ class ArrayCommands:
             )
         create_bytes = record.size_bytes if create else None
         own = own_superblock(self.array, record)
-        member = await self._open(new, overwrite_signature, create_bytes, own)
-        try:
+        async with self._opened([new], overwrite_signature, create_bytes, own) as (member,):
             return await self.array.replace_disk(old, member)
-        except RaidxError:
-            await self._release(member)
-            raise
 
     async def add_disk(
         self,
@@ -314,37 +299,16 @@ class ArrayCommands:
             needed = [0 if unlike else bytes_needed(config, each) for each in config.roles()]
             size_bytes = max(smallest, *needed)
         if role is None:
-            return await self._grow(members, way, surrogate, overwrite_signature, size_bytes)
+            async with self._opened(newcomers, overwrite_signature, size_bytes) as opened:
+                if surrogate is not None:
+                    return await self.array.grow(opened[:-1], surrogate=opened[-1])
+                return await self.array.grow(opened, way)
         added = []
         async with self.array.membership.attaching:  # two roles are rebuilt in one pass
             for path in members:
-                member = await self._open(path, overwrite_signature, size_bytes)
-                try:
+                async with self._opened([path], overwrite_signature, size_bytes) as (member,):
                     added.append(await self.array.add_spare(member))
-                except RaidxError:
-                    await self._release(member)
-                    raise
         return {"added": added}
-
-    async def _grow(
-        self,
-        paths: list[str],
-        way: str,
-        surrogate: str | None,
-        overwrite_signature: bool,
-        create_bytes: int | None,
-    ) -> Result:
-        opened: list[Member] = []
-        try:
-            for path in [*paths, *([] if surrogate is None else [surrogate])]:
-                opened.append(await self._open(path, overwrite_signature, create_bytes))
-            if surrogate is not None:
-                return await self.array.grow(opened[:-1], surrogate=opened[-1])
-            return await self.array.grow(opened, way)
-        except RaidxError:
-            for member in opened:
-                await self._release(member)
-            raise
 
     async def remove_disk(self, member: str, dry_run: bool = False) -> Result:
         """Remove a spare, or a member whose content the others can hold."""
@@ -394,7 +358,8 @@ class ArrayCommands:
             )
             return await reshape_cost.of_restriping(array, moving, does)
         array.require_writable()
-        before, after = array.context.code.tolerance, _after(moving)
+        before = array.context.code.tolerance
+        after = (moving.below if moving.rises else moving.above).code.tolerance
         if after < before and not lose_redundancy:
             raise UsageError(
                 f"{shape.layout} on {shape.width} members tolerates fewer lost members: {after}, "
@@ -402,45 +367,39 @@ class ArrayCommands:
                 action="accept this with --lose-redundancy",
                 reason=Reason.LOSES_REDUNDANCY,
             )
-        records = [record for record in array.member_set.config.members if record.role >= 0]
-        size_bytes = min(record.size_bytes for record in records) if create else None
+        size_bytes = min(record.size_bytes for record in self._records()) if create else None
+        async with self._opened(members, overwrite_signature, size_bytes) as opened:
+            return await array.restripe(opened, layout, params)
+
+    @asynccontextmanager
+    async def _opened(
+        self,
+        paths: Sequence[str],
+        overwrite_signature: bool,
+        create_bytes: int | None,
+        own: Own | None = None,
+    ) -> AsyncIterator[list[Member]]:
+        """Yield the new members *paths*; after an error close those that have not joined."""
         opened: list[Member] = []
         try:
-            for path in members:
+            for path in paths:
+                self.array.require_writable()
                 member = await self.newcomers.open(
-                    path, overwrite_signature=overwrite_signature, create_bytes=size_bytes
+                    path,
+                    overwrite_signature=overwrite_signature,
+                    create_bytes=create_bytes,
+                    own=own,
                 )
                 opened.append(member)
-            return await array.restripe(opened, layout, params)
+            yield opened
         except RaidxError:
             for member in opened:
-                await self._release(member)
+                if member not in self.array.member_set.present().values():
+                    await self.newcomers.release(member)
             raise
-
-    async def _open(
-        self, path: str, overwrite_signature: bool, create_bytes: int | None, own: Own | None = None
-    ) -> Member:
-        self.array.require_writable()
-        return await self.newcomers.open(
-            path,
-            overwrite_signature=overwrite_signature,
-            create_bytes=create_bytes,
-            own=own,
-        )
-
-    async def _release(self, member: Member) -> None:
-        """Close *member* unless it joined the array before its command failed."""
-        if member not in self.array.member_set.present().values():
-            await self.newcomers.release(member)
 
     def _records(self) -> list[MemberRecord]:
         return [record for record in self.array.member_set.config.members if record.role >= 0]
-
-    def _require_spare_loss(self, role: int, lose_data: bool) -> int:
-        """Return how many chunks losing *role* may lose. Raises as the command would."""
-        if role < 0:
-            raise UsageError("that member is a spare", action="use `raidx remove-disk` for it")
-        return self.array.membership.require_spare(Role(role), lose_data=lose_data)
 
     # -- jobs ----------------------------------------------------------------------------------
 
@@ -461,7 +420,6 @@ class ArrayCommands:
         return {"jobs": self.array.jobs.list()}
 
     async def job_pause(self, job: int) -> JobStatus:
-        """Pause a job before its next window."""
         self.array.jobs.pause(job)
         return self._job(job)
 
@@ -518,7 +476,6 @@ class ArrayCommands:
         return {key: events[key] if key in events else self.array.get(key)}
 
     async def set(self, key: str, value: str) -> Any:
-        """Change a setting, immediately and for later mounts; return its value."""
         if self.events is not None and key.startswith("events."):
             return await self.events.set(key, value)
         return await self.array.set(key, value)
@@ -571,8 +528,3 @@ async def cost_of_replacing(
         "redundancy_reduced_seconds": 0.0,
         "redundancy": reshape_cost.redundancy_during(redundancy_left(array)),
     }
-
-
-def _after(moving: RestripeLayout) -> int:
-    """Return how many losses the array tolerates after the restripe of *moving*."""
-    return (moving.below if moving.rises else moving.above).code.tolerance
