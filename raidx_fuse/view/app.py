@@ -23,6 +23,7 @@ from urllib.parse import parse_qsl
 
 import trio
 
+from raidx_fuse.daemon.commands.lab import FAULTS
 from raidx_fuse.errors import BusyError, RaidxError, UsageError, ungrouped, unknown
 from raidx_fuse.view.access import HEADERS, Access
 from raidx_fuse.view.feed import Feed
@@ -44,18 +45,6 @@ READS = (*FILES, "/stream", "/picture", "/plan", "/compare", "/me")
 CHANGES = ("/enter", "/leave", "/do")
 
 MEMBER_CHARS_MAX = 4096
-INJECTED = (
-    "rot",
-    "bad-area",
-    "bad-sector",
-    "lose-write",
-    "torn-write",
-    "misdirect",
-    "hang",
-    "slow",
-    "vanish",
-    "return",
-)
 FIELDS = {  # action -> the fields that it needs, all of them texts
     "fail-disk": ("member",),
     "replace-disk": ("member",),
@@ -282,8 +271,8 @@ def command_of(request: Mapping[str, Any], source: Source) -> tuple[str, dict[st
         if not isinstance(value, str) or not 0 < len(value) <= MEMBER_CHARS_MAX:
             raise UsageError(f"{action} needs {name}, a text")
         values[name] = value
-    if action == "inject" and values["fault"] not in INJECTED:
-        raise unknown("fault", values["fault"], INJECTED)
+    if action == "inject" and values["fault"] not in FAULTS:
+        raise unknown("fault", values["fault"], FAULTS)
     if action == "replace-disk":
         member = values["member"]
         return action, {"old": member, "new": source.replacement(member)}

@@ -14,14 +14,18 @@ import json
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.view import words
 from raidx_fuse.view.picture import Picture, moved, picture_of, svg
-from raidx_fuse.view.source import Question, Result, Source
+from raidx_fuse.view.source import Question, Source
+
+if TYPE_CHECKING:
+    from raidx_fuse.answers import Change
+    from raidx_fuse.documents import ArrayReport, CommandStats
 
 LOOK_S = 0.25
 STATUS_EACH = 4  # looks
@@ -45,7 +49,7 @@ class Feed:
         self._readers: set[trio.MemorySendChannel[bytes]] = set()
         self._somebody = trio.Event()
         self._latest: dict[str, bytes] = {}
-        self._status: dict[str, Any] | None = None
+        self._status: ArrayReport | None = None
         self._stripes = 0
         self._since = 0
         self._version = 0
@@ -117,11 +121,15 @@ class Feed:
         """Ask for status, counters and events, and tell what has changed. Raises RaidxError."""
         with _answered():
             asked: list[Question] = [("status", {}), ("stats", {}), ("compare", {"brief": True})]
+            status: ArrayReport
+            stats: CommandStats
+            change: Change
             status, stats, change = await self._source.ask(asked)
             told = words.state(status, stats)
             if self._status is not None and self._status["uuid"] != status["uuid"]:
                 self._pictures.clear()
             self._status = status
+            tuner = status.get("tuner")
             seen = (
                 status["uuid"],
                 status["state"],
@@ -129,7 +137,7 @@ class Feed:
                 status["events"],
                 [(member["role"], member["state"], member["path"]) for member in status["members"]],
                 [(job["kind"], job["done"]) for job in status["jobs"]],
-                _tuned(status),
+                tuner["chunks_moved"] if tuner else 0,
                 change,
             )
             if seen != self._seen:
@@ -201,7 +209,7 @@ class Feed:
             self._pictures.popitem(last=False)
         return found
 
-    async def comparison(self) -> dict[str, Any]:
+    async def comparison(self) -> dict[str, object]:
         """Return the pictures before and after the last change that moved chunks, and its sums.
 
         *kind* is None if there was none since the mount. Raises RaidxError.
@@ -211,8 +219,8 @@ class Feed:
         with _answered():
             if change["kind"] is None:
                 return {"kind": None}
-            then = change["before"]
-            before = picture_of({**status, **then}, then["stripes"])
+            then: Any = {**status, **change["before"]}
+            before = picture_of(then, then["stripes"])
             after = picture_of(status, change["after"]["stripes"])
             marked = moved(before, after)
             return {
@@ -221,25 +229,19 @@ class Feed:
                 "after": svg(after, marked=marked, title="after"),
             }
 
-    async def plan(self, offset: int, length: int, write: bool) -> dict[str, Any]:
+    async def plan(self, offset: int, length: int, write: bool) -> dict[str, object]:
         """Return the plan of a request in words. Raises RaidxError."""
         arguments = {"offset": offset, "length": length, "write": write}
         (answer,) = await self._ask_paced([("explain", arguments)])
         with _answered():
             return words.plan(answer)
 
-    async def _ask_paced(self, questions: Sequence[Question]) -> list[Result]:
+    async def _ask_paced(self, questions: Sequence[Question]) -> list[Any]:
         """Ask for one reader: one after the other, and not too often."""
         async with self._turn:
             await trio.sleep_until(self._next_s)
             self._next_s = trio.current_time() + PACE_S
             return await self._source.ask(questions)
-
-
-def _tuned(status: Mapping[str, Any]) -> int:
-    """Return how many chunks the tuner of the array has moved since the mount."""
-    tuner = status.get("tuner")
-    return tuner["chunks_moved"] if tuner else 0
 
 
 @contextmanager

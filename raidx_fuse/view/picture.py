@@ -8,12 +8,16 @@ the page's content security policy allows none inside it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 from xml.sax.saxutils import quoteattr
 
 from raidx_fuse.layouts.registry import WIDTH_MAX
+
+if TYPE_CHECKING:
+    from raidx_fuse.answers import CellState, StripeState
+    from raidx_fuse.documents import ArrayReport
 
 CELL_WIDTH, CELL_HEIGHT = 76, 30
 GAP = 4
@@ -65,12 +69,12 @@ class Picture:
     stripes: tuple[int, ...]
     cells: tuple[Cell, ...]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return JSON values; a cell has its *key*, too."""
         return {**asdict(self), "cells": [asdict(cell) | {"key": cell.key} for cell in self.cells]}
 
 
-def picture_of(status: Mapping[str, Any], stripes: Sequence[Mapping[str, Any]]) -> Picture:
+def picture_of(status: ArrayReport, stripes: Sequence[StripeState]) -> Picture:
     """Return the picture of *stripes*, answers to `explain --stripe`, of the array of *status*.
 
     Whole stripes are left out behind `CELLS_MAX` cells.
@@ -96,7 +100,7 @@ def picture_of(status: Mapping[str, Any], stripes: Sequence[Mapping[str, Any]]) 
     return Picture(status["layout"], status["chunk_size"], columns, tuple(shown), tuple(cells))
 
 
-def _cell(stripe: int, row: int, place: Mapping[str, Any]) -> Cell:
+def _cell(stripe: int, row: int, place: CellState) -> Cell:
     kind = "data" if place["cell"].startswith("D") else "parity"
     if not place["written"]:
         kind = "unwritten"

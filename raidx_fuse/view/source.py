@@ -5,7 +5,7 @@ Questions are few and small, whatever the number of readers: feed.py asks once f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,7 +26,6 @@ ACT_S = 60.0
 ANSWER_BYTES_MAX = 4 << 20
 EVENTS_SHOWN = 40
 
-Result = dict[str, Any]
 Question = tuple[str, dict[str, Any]]
 
 
@@ -36,11 +35,14 @@ class Source(Protocol):
     where: str
     actions: Collection[str]
 
-    async def ask(self, questions: Sequence[Question]) -> list[Result]:
-        """Return the answers to *questions* (command, arguments). Raises RaidxError."""
+    async def ask(self, questions: Sequence[Question]) -> list[Any]:
+        """Return the answers to *questions* (command, arguments). Raises RaidxError.
+
+        documents.py and answers.py say what the answers are.
+        """
         ...
 
-    async def act(self, command: str, arguments: dict[str, Any]) -> Result:
+    async def act(self, command: str, arguments: dict[str, object]) -> Mapping[str, object]:
         """Carry out a command that changes something, which may take long. Raises RaidxError."""
         ...
 
@@ -65,12 +67,12 @@ class MountSource:
         self._stamp: object = None
         self._kept: list[Event] = []
 
-    async def ask(self, questions: Sequence[Question]) -> list[Result]:
+    async def ask(self, questions: Sequence[Question]) -> list[Any]:
         """Ask on one connection, in a thread."""
         async with self._turn:
             return await in_thread(self.where, partial(_ask_all, self.where, questions, ASK_S))
 
-    async def act(self, command: str, arguments: dict[str, Any]) -> Result:
+    async def act(self, command: str, arguments: dict[str, object]) -> Mapping[str, object]:
         """Ask beside the others, of a mount that was made to be broken only."""
         (status,) = await self.ask([("status", {})])
         if status.get("lab") is None:
@@ -81,6 +83,7 @@ class MountSource:
             )
         questions = [(command, arguments)]
         call = partial(_ask_all, self.where, questions, ACT_S)
+        result: Mapping[str, object]
         (result,) = await in_thread(self.where, call, limit_s=2 * ACT_S)
         return result
 
@@ -102,7 +105,7 @@ class MountSource:
         return path
 
 
-def _ask_all(where: str, questions: Sequence[Question], timeout_s: float) -> list[Result]:
+def _ask_all(where: str, questions: Sequence[Question], timeout_s: float) -> list[Any]:
     with control_client.Connection(
         where, timeout_s=timeout_s, answer_bytes_max=ANSWER_BYTES_MAX
     ) as connection:

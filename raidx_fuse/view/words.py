@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raidx_fuse.layouts.registry import WIDTH_MAX
 from raidx_fuse.units import format_size
+
+if TYPE_CHECKING:
+    from raidx_fuse.answers import CellPlace, Change, ComparedCells, Explanation
+    from raidx_fuse.documents import ArrayReport, CommandStats
 
 LINES_MAX = 200
 JOBS_MAX = 16
 CELLS_MAX = 2048
 TEXT_CHARS_MAX = 300
+COUNTS = ("reads", "writes", "queue_now", "errors")
 ROUTES = {
     "log": "through the log: the record first, the home places at the checkpoint",
     "in place": "in place, at once",
@@ -19,7 +24,7 @@ ROUTES = {
 }
 
 
-def plan(document: Mapping[str, Any]) -> dict[str, Any]:
+def plan(document: Explanation) -> dict[str, Any]:
     """Return an answer to `explain` as *title*, *lines*, and *cells*: [key, "read" or "write"].
 
     A write that reads a cell first has it in both.
@@ -35,9 +40,12 @@ def plan(document: Mapping[str, Any]) -> dict[str, Any]:
             lines.append(f"route: {ROUTES.get(stripe['route'], stripe['route'])}")
         for band in stripe["bands"]:
             lines.append(str(band["why"]))
-            for what, places in (("read", band["reads"]), ("write", band["writes"])):
-                cells += [(f"{number}:{place['cell']}", what) for place in places]
-                lines += [_place(what, place) for place in places]
+            for place in band["reads"]:
+                cells.append((f"{number}:{place['cell']}", "read"))
+                lines.append(_place("read", place) + ", from the cache" * place["cached"])
+            for written in band["writes"]:
+                cells.append((f"{number}:{written['cell']}", "write"))
+                lines.append(_place("write", written))
             lines += [f"XOR: {formula}" for formula in band["xor"]]
         log = stripe.get("log")
         if log:
@@ -56,27 +64,38 @@ def plan(document: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _place(what: str, place: Mapping[str, Any]) -> str:
+def _place(what: str, place: CellPlace) -> str:
     where = f"byte {place['member_offset']} of member {place['role']}"
-    cached = ", from the cache" if place.get("cached") else ""
-    return f"{what} {place['cell']}: {place['length']} bytes at {where}{cached}"
+    return f"{what} {place['cell']}: {place['length']} bytes at {where}"
 
 
-def state(status: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
+def state(status: ArrayReport, stats: CommandStats) -> dict[str, object]:
     """Return what readers of the page see of an answer to `status` and one to `stats`.
 
     Neither process ids nor the paths of socket and log are told.
     """
-    counters = {member["role"]: member for member in stats.get("members", ())}
+    counters: dict[int, Mapping[str, object]] = {
+        member["role"]: member for member in stats.get("members", ())
+    }
     return {
-        **{key: short(status[key]) for key in ("name", "layout", "state")},
+        "name": short(status["name"]),
+        "layout": short(status["layout"]),
+        "state": short(status["state"]),
         "redundancy_left": status["redundancy_left"],
         "size": format_size(status["size"]),
         "chunk": format_size(status["chunk_size"]),
         "can_be_broken": status.get("lab") is not None,
         "action": short(status["action"]),
         "warnings": [short(text) for text in status["warnings"][:8]],
-        "members": [_member(m, counters.get(m["role"], {})) for m in status["members"][:WIDTH_MAX]],
+        "members": [
+            {
+                "role": member["role"],
+                "path": short(member["path"]),
+                "state": short(member["state"]),
+                **{key: counters.get(member["role"], {}).get(key) for key in COUNTS},
+            }
+            for member in status["members"][:WIDTH_MAX]
+        ],
         "jobs": [
             {
                 "kind": short(job["kind"]),
@@ -95,16 +114,7 @@ def state(status: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def _member(member: Mapping[str, Any], counters: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "role": member["role"],
-        "path": short(member["path"]),
-        "state": short(member["state"]),
-        **{key: counters.get(key) for key in ("reads", "writes", "queue_now", "errors")},
-    }
-
-
-def change(document: Mapping[str, Any]) -> dict[str, Any]:
+def change(document: Change) -> dict[str, object]:
     """Return the sums of an answer to `compare`: a line, and rows for a table of members."""
     cells, moved = document["cells"], document["moved"]
     least = "at least " if document["is_cut"] else ""
@@ -116,14 +126,8 @@ def change(document: Mapping[str, Any]) -> dict[str, Any]:
         {
             "role": member["role"],
             "path": short(member["path"]),
-            **{
-                side: {
-                    "data": member[side]["data"],
-                    "parity": member[side]["parity"],
-                    "accesses": _rate(member[side]["accesses_per_s"]),
-                }
-                for side in ("before", "after")
-            },
+            "before": _cells(member["before"]),
+            "after": _cells(member["after"]),
         }
         for member in document["members"][:WIDTH_MAX]
     ]
@@ -134,8 +138,10 @@ def change(document: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _rate(value: float | None) -> float | None:
-    return None if value is None else round(value, 1)
+def _cells(cells: ComparedCells) -> dict[str, object]:
+    rate = cells["accesses_per_s"]
+    accesses = None if rate is None else round(rate, 1)
+    return {"data": cells["data"], "parity": cells["parity"], "accesses": accesses}
 
 
 def short(text: str | None) -> str | None:

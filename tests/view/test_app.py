@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.daemon.commands.lab import FAULTS
 from raidx_fuse.view.access import HEADERS
-from raidx_fuse.view.app import INJECTED
 from raidx_fuse.view.feed import STRIPES_MAX
 from tests.view.conftest import TOKEN, Site
 
@@ -182,7 +180,3 @@ async def test_a_body_that_is_no_object_is_refused(body: bytes, site: Site) -> N
     assert (await site.ask("POST", "/do", body, **headers)).status == 400
     headers["Content_Type"] = "text/plain"  # what a foreign form could send
     assert (await site.ask("POST", "/do", body, **headers)).status == 415
-
-
-def test_all_faults_of_the_daemon_can_be_injected() -> None:
-    assert sorted(INJECTED) == sorted(FAULTS)
