@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections import UserDict
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from itertools import groupby
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from raidx_fuse.cli import defaults, streams
-from raidx_fuse.cli.command_table import ALIASES, TABLE
+from raidx_fuse.cli.command_table import ALIASES, SECTIONS, TABLE
 from raidx_fuse.cli.output import Output, warn
 from raidx_fuse.errors import RaidxError, Reason, UsageError, shortage
 from raidx_fuse.layouts.codes.code import LayoutError
@@ -27,31 +27,18 @@ SENTENCE = 1000  # characters: no first sentence of a help is longer
 WORD = 4096  # characters: what a message repeats of a word, which is at most a path
 
 
-class Commands(MutableMapping[str, click.Command]):
+class Commands(UserDict[str, click.Command]):
     """The commands of the table by name. A module is imported when its command is first used."""
 
     def __init__(self) -> None:
-        self._known: dict[str, click.Command | None] = dict.fromkeys(TABLE)
+        super().__init__()
+        self.data |= dict.fromkeys(TABLE)  # type: ignore[arg-type]  # None: not imported yet
 
     def __getitem__(self, name: str) -> click.Command:
-        command = self._known[name]
-        if command is None:
+        if self.data[name] is None:
             module, _, word = TABLE[name].place.rpartition(".")
-            command = getattr(import_module(f"raidx_fuse.cli.commands.{module}"), word)
-            self._known[name] = command
-        return command
-
-    def __setitem__(self, name: str, command: click.Command) -> None:
-        self._known[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._known[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
-
-    def __len__(self) -> int:
-        return len(self._known)
+            self.data[name] = getattr(import_module(f"raidx_fuse.cli.commands.{module}"), word)
+        return self.data[name]
 
 
 class Verb(click.Command):
@@ -159,7 +146,8 @@ class Verbs(Nouns):
         **extra: Any,
     ) -> Any:
         """Run one command line; return its status. Raises what standard output raises."""
-        say = _complain_in_json if _asks_for_json(args) else complain
+        as_json = "--json" in (sys.argv[1:] if args is None else args)
+        say = _complain_in_json if as_json else complain
         try:
             tables = defaults.read()
             defaults.check_names(tables, self.commands)
@@ -201,9 +189,9 @@ class Verbs(Nouns):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by section."""
-        for title, rows in groupby(TABLE.items(), lambda item: item[1].section):
+        for title, rows in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(name, row.summary) for name, row in rows])
+                formatter.write_dl([(name, row.summary) for name, row in rows.items()])
 
 
 def _without_folder(error: Exception) -> RaidxError | None:
@@ -224,10 +212,6 @@ def _usage(error: click.UsageError) -> UsageError:
         action = f"see '{error.ctx.command_path} --help'"
     known = (reason for kind, reason in _REASONS if isinstance(error, kind))
     return UsageError(message, action=action, reason=next(known, None))
-
-
-def _asks_for_json(args: Sequence[str] | None) -> bool:
-    return "--json" in (sys.argv[1:] if args is None else args)
 
 
 def complain(error: RaidxError, status: int | None = None) -> int:

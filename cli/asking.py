@@ -134,7 +134,13 @@ async def _ask_each(mounts: list[tuple[str, bool]], show: Show | None) -> list[F
 def _ask_one(path: str, own: bool, show: Show | None) -> Found:
     """Return the status of one mount, or what is wrong with it."""
     try:
-        document = _status(path)
+        answer = control_client.call(
+            path, "status", timeout_s=STATUS_S, answer_bytes_max=STATUS_BYTES_MAX
+        )
+        document = cast("ArrayReport", answer)
+        if document.get("mountpoint") != path:
+            why = f"the daemon of {path} claims another mount point"
+            raise ControlError(why, reason=Reason.BAD_ANSWER)
         if show is not None:
             show(document)
     except RaidxError as error:
@@ -145,23 +151,11 @@ def _ask_one(path: str, own: bool, show: Show | None) -> Found:
     return Found(path, own, document, None)
 
 
-def _status(path: str) -> ArrayReport:
-    status = control_client.call(
-        path, "status", timeout_s=STATUS_S, answer_bytes_max=STATUS_BYTES_MAX
-    )
-    if status.get("mountpoint") != path:
-        raise ControlError(
-            f"the daemon of {path} claims another mount point", reason=Reason.BAD_ANSWER
-        )
-    return cast("ArrayReport", status)
-
-
-def status_of(uuid: str | None) -> ArrayReport | None:
-    """Return the status of the array *uuid* from the mount that has it, None without one."""
-    if uuid is None:
-        return None
-    for each in ask_all():
-        for array in [] if each.status is None else each.status.get("arrays", [each.status]):
-            if array["uuid"] == uuid:
-                return array
-    return None
+def running_arrays() -> dict[str, tuple[str, ArrayReport]]:
+    """Return UUID -> (mount point, status) of the arrays that are mounted."""
+    return {
+        array["uuid"]: (each.path, array)
+        for each in ask_all()
+        if each.status is not None
+        for array in each.status.get("arrays", [each.status])
+    }

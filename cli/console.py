@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.printable import fitting
@@ -20,6 +21,14 @@ class FittingConsole(Console):
         """Render as rich does, with the text of each segment made to fit."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else fitting(text, self.encoding), style, control)
+
+
+def table_of(*titles: str, left: Collection[str] = ()) -> Table:
+    """Return a table without lines: columns of numbers, and of the titles *left* of texts."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for title in titles:
+        table.add_column(title, justify="left" if title in left else "right", no_wrap=True)
+    return table
 
 
 HANG = 3

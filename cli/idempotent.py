@@ -18,7 +18,7 @@ from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.members.spec import absolute
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import VolumeDetails
+    from raidx_fuse.documents import ArrayReport, Member, VolumeDetails
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -33,49 +33,46 @@ def if_exists(what: str) -> Callable[[FunctionT], FunctionT]:
     return click.option("--if-exists", is_flag=True, help=f"Do nothing if {what}.")
 
 
-def unchanged(out: Output, document: Mapping[str, Any], line: str) -> None:
+def unchanged(out: Output, document: Mapping[str, object], line: str) -> None:
     """Print that nothing was to be done."""
     out.emit({**document, "changed": False}, line)
 
 
-def member_named(out: Output, array: str, member: str) -> Mapping[str, Any] | None:
-    """Return the member of a running array with this role, UUID or path; None if it has none."""
-    status = ask(out, array, "status")
+def has_member(out: Output, array: str, member: str) -> bool:
+    """Return whether a running array has a member with this role, UUID or path."""
     same = (member, absolute(member), os.path.realpath(member))
-    for each in status["members"]:
+    members: list[Member] = ask(out, array, "status")["members"]
+    for each in members:
         here = each["path"] and os.path.realpath(each["path"])
         if member in (str(each["role"]), each["uuid"]) or each["path"] in same or here in same:
-            found: Mapping[str, Any] = each
-            return found
-    return None
+            return True
+    return False
 
 
 def volume_named(out: Output, mount: str, name: str) -> VolumeDetails | None:
     """Return the volume of a mount with this name or UUID; None if it has none."""
-    for each in ask(out, mount, "volume-list")["volumes"]:
-        if name in (each["name"], each["uuid"]):
-            found: VolumeDetails = each
-            return found
-    return None
+    volumes: list[VolumeDetails] = ask(out, mount, "volume-list")["volumes"]
+    return next((each for each in volumes if name in (each["name"], each["uuid"])), None)
 
 
-def same_array(status: Mapping[str, Any], **wanted: Any) -> None:
-    """Raise UsageError if the array of *status* differs from what *wanted* says of it."""
-    for key, value in wanted.items():
-        if status[key] != value:
+def same_array(status: ArrayReport, name: str, layout: str) -> None:
+    """Raise UsageError if the array of *status* has another name or layout."""
+    found = (("name", status["name"], name), ("layout", status["layout"], layout))
+    for key, present, wanted in found:
+        if present != wanted:
             raise UsageError(
-                f"these members are array {status['name']} already, whose "
-                f"{key.replace('_', ' ')} is {status[key]}, not {value}",
+                f"these members are array {status['name']} already, whose {key} is {present}, "
+                f"not {wanted}",
                 reason=Reason.EXISTS,
             )
 
 
-def same_members(status: Mapping[str, Any], members: Sequence[str]) -> bool:
+def same_members(status: ArrayReport, members: Sequence[str]) -> bool:
     """Return whether *members* are those of the arrays of *status*.
 
     In the place of a member that is missing anything may be named: it was left out at the mount.
     """
     all_members = [each for array in status.get("arrays", [status]) for each in array["members"]]
-    present = {os.path.realpath(m["path"]) for m in all_members if m["state"] != "missing"}
+    present = {os.path.realpath(str(m["path"])) for m in all_members if m["state"] != "missing"}
     given = {os.path.realpath(member) for member in members}
     return present <= given and len(given) <= len(all_members)

@@ -13,7 +13,7 @@ from textwrap import dedent
 
 import click
 
-from raidx_fuse.cli.command_table import ALIASES, TABLE
+from raidx_fuse.cli.command_table import ALIASES, SECTIONS
 from raidx_fuse.cli.main import main
 from raidx_fuse.cli.reference.habits import HABITS
 from raidx_fuse.errors import Reason
@@ -156,17 +156,15 @@ def _default(setting: Setting) -> str:
 def manual() -> str:
     """Return the whole manual as Markdown."""
     lines = [HEAD, "## Commands", ""]
-    section = ""
-    for name, row in TABLE.items():
-        if row.section != section:
-            section = row.section
-            lines += [f"**{section}**", ""]
-        command = main.commands[name]
-        if isinstance(command, click.Group):
-            for words, child in _commands(f"{name} ", command):
-                lines += _command(words, child)
-        else:
-            lines += _command(name, command)
+    for section, rows in SECTIONS.items():
+        lines += [f"**{section}**", ""]
+        for name in rows:
+            command = main.commands[name]
+            if isinstance(command, click.Group):
+                for words, child in _commands(f"{name} ", command):
+                    lines += _command(words, child)
+            else:
+                lines += _command(name, command)
     aliases = [(f"`{alias}`", f"`{name}`") for alias, name in ALIASES.items()]
     lines += ["## Words of mdadm", "", *_table(("word", "command"), aliases)]
     habits = [(what, theirs, f"`{ours}`") for what, theirs, ours in HABITS]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
 
 from raidx_fuse.cli.output import Output, console, percent, warn
 from raidx_fuse.cli.status_text import job_amount
@@ -44,7 +45,30 @@ def wait_for_jobs(array: str, job_ids: list[int], out: Output) -> list[Job]:
                 reason=Reason.NO_SUCH_JOB,
             )
 
-        return [_wait(partial(look, job_id), out) for job_id in job_ids]
+        show = _bar if console(stderr=True).is_terminal else _lines
+        return [show(partial(look, job_id), out) for job_id in job_ids]
+
+
+def begun(
+    out: Output,
+    array: str,
+    result: Mapping[str, Any],
+    line: str,
+    *,
+    wait: bool,
+    ended: Callable[[Job], str] | None = None,
+) -> int:
+    """Print *result* and the *line* of a command that has begun a job; with *wait* wait for it.
+
+    *ended* says what the job has done. Returns the exit status.
+    """
+    if not wait or result.get("job") is None:
+        out.emit(result, Text(line))
+        return 0
+    out.note(line)
+    (job,) = wait_for_jobs(array, [result["job"]], out)
+    out.emit({**result, "result": job}, ended and ended(job))
+    return exit_status(job)
 
 
 def exit_status(job: Job) -> int:
@@ -54,11 +78,6 @@ def exit_status(job: Job) -> int:
     if job["state"] != "done":
         return 1
     return 3 if job.get("uncorrected") else 0
-
-
-def _wait(look: Callable[[], Job], out: Output) -> Job:
-    show = console(stderr=True)
-    return _bar(look, out) if show.is_terminal else _lines(look, out)
 
 
 def looks(look: Callable[[], Ending]) -> Iterator[Ending]:

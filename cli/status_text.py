@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from raidx_fuse.cli.console import table_of
 from raidx_fuse.cli.output import Output, duration, percent, plural
 
-Status = Mapping[str, Any]
+if TYPE_CHECKING:
+    from raidx_fuse.documents import ArrayReport, Job, LastScrub, Load, Member
 
 STATE_STYLES = {
     "clean": "green",
@@ -40,7 +42,7 @@ def state_text(state: str) -> Text:
     return Text(state, style=STATE_STYLES.get(state, "yellow"))
 
 
-def status_page(status: Status, out: Output) -> RenderableType:
+def status_page(status: ArrayReport, out: Output) -> RenderableType:
     """Return the whole page: state, next step, members, jobs, volumes, protections."""
     head = _grid(right_first=True)
     for word, line in head_rows(status, out):
@@ -56,16 +58,16 @@ def status_page(status: Status, out: Output) -> RenderableType:
     return Group(*parts)
 
 
-def pool_lines(status: Status) -> list[Text]:
+def pool_lines(status: ArrayReport) -> list[Text]:
     """Return the load of the arrays of a mount; nothing for one array that is no hotspot."""
-    pool = status.get("pool") or {}
-    arrays = pool.get("arrays") or []
+    if not (pool := status.get("pool")):
+        return []
+    arrays, balance = pool.get("arrays") or [], pool.get("balance")
     hot = any(one["hotspot"] for one in arrays)
     if len(arrays) < 2 and not hot:
         return []
     lines = [Text("load", style="bold"), *map(_load, arrays)]
-    balance = pool.get("balance") or {}
-    if balance.get("state") == "running":
+    if balance and balance.get("state") == "running":
         done, steps = balance["steps_done"], balance["steps"]
         lines.append(Text(f"  balance: {steps[done]} ({done + 1} of {len(steps)})"))
     elif len(arrays) > 1 and hot:
@@ -75,7 +77,7 @@ def pool_lines(status: Status) -> list[Text]:
     return lines
 
 
-def _load(array: Mapping[str, Any]) -> Text:
+def _load(array: Load) -> Text:
     """Return what was seen of one array over the last interval."""
     if not array["observations"]:
         return Text(f"  {array['array']}: not observed yet")
@@ -94,7 +96,7 @@ def _grid(*, right_first: bool = False) -> Table:
     return grid
 
 
-def _layout(status: Status, in_role: int) -> str:
+def _layout(status: ArrayReport, in_role: int) -> str:
     """Return layout and width of the array; during a restripe, the old and the new ones."""
     moving = status.get("layout_parameters", {}).get("restripe")
     if moving is None:
@@ -103,7 +105,7 @@ def _layout(status: Status, in_role: int) -> str:
     return f"{old['layout']} on {old['width']} members, becoming {new['layout']} on {new['width']}"
 
 
-def head_rows(status: Status, out: Output) -> list[tuple[str, Text]]:
+def head_rows(status: ArrayReport, out: Output) -> list[tuple[str, Text]]:
     """Return what the page says of the array as a whole: the word before each line, the line."""
     in_role = sum(member["role"] >= 0 for member in status["members"])
     chunk = out.size(status["chunk_size"])
@@ -119,27 +121,22 @@ def head_rows(status: Status, out: Output) -> list[tuple[str, Text]]:
         if host["full"]:
             line = f"no space for new writes: {', '.join(host['members'])}"
             rows.append(("host", Text(line, style="bold red")))
-    if status.get("action"):
-        rows.append(("action", Text(status["action"], style="yellow")))
-    tuner = status.get("tuner")
-    if tuner:
+    if action := status.get("action"):
+        rows.append(("action", Text(action, style="yellow")))
+    if tuner := status.get("tuner"):
         moved = plural(tuner["chunks_moved"], "chunk")
         rows.append(("tuner", Text(f"{tuner['state']}: {tuner['why']}; {moved} moved")))
-    if status.get("mountpoint"):
+    if mountpoint := status.get("mountpoint"):
         mode = " (read-only)" if status.get("read_only") else ""
-        rows.append(("mounted", Text(status["mountpoint"] + mode)))
-    if status.get("lab"):
-        rows.append(("lab", Text(_faults(status["lab"]), style="yellow")))
+        rows.append(("mounted", Text(mountpoint + mode)))
+    if lab := status.get("lab"):
+        broken = [f"{one['member']}: {', '.join(one['faults'])}" for one in lab if one["faults"]]
+        faults = f"members can be broken; faults now: {'; '.join(broken) or 'none'}"
+        rows.append(("lab", Text(faults, style="yellow")))
     return rows + [("warning", Text(each, style="yellow")) for each in status.get("warnings", ())]
 
 
-def _faults(lab: Sequence[Mapping[str, Any]]) -> str:
-    """Return which members have faults now, of a mount that was made to be broken."""
-    broken = [f"{one['member']}: {', '.join(one['faults'])}" for one in lab if one["faults"]]
-    return f"members can be broken; faults now: {'; '.join(broken) or 'none'}"
-
-
-def scan_text(status: Status) -> str:
+def scan_text(status: ArrayReport) -> str:
     """Return what scrub runs, or what the last one found and when, as the scan line of zpool."""
     for job in status.get("jobs", ()):
         if job["kind"] == "scrub":
@@ -155,11 +152,11 @@ def scan_text(status: Status) -> str:
     return f"scrub {ended}{took} on {datetime.fromtimestamp(scrub['ended_s']).isoformat(' ')}"
 
 
-def _found(counts: Mapping[str, Any], left: int) -> str:
+def _found(counts: LastScrub | Job, left: int) -> str:
     return f"{plural(counts['mismatches'], 'mismatch')}, {counts['repaired']} repaired, {left} left"
 
 
-def _redundancy(status: Status) -> str:
+def _redundancy(status: ArrayReport) -> str:
     if status["state"] == "failed":
         return "more members are lost than the layout tolerates"
     if status["state"] == "unknown":
@@ -172,11 +169,9 @@ def redundancy(left: int) -> str:
     return f"{plural(left, 'more loss')} tolerated" if left else "no further loss tolerated"
 
 
-def _members(status: Status, out: Output) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("role", "state", "size", "errors", "repaired", "member"):
-        right = name in ("role", "size", "errors", "repaired")
-        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+def _members(status: ArrayReport, out: Output) -> Table:
+    titles = ("role", "state", "size", "errors", "repaired", "member")
+    table = table_of(*titles, left=("state", "member"))
     for member in status["members"]:
         role, state, path = member_cells(member)
         size = out.size(member["size"]) if member.get("size") else "-"
@@ -186,13 +181,13 @@ def _members(status: Status, out: Output) -> Table:
     return table
 
 
-def member_cells(member: Mapping[str, Any]) -> tuple[str, Text, str]:
+def member_cells(member: Member) -> tuple[str, Text, str]:
     """Return role, state and path of a member."""
     role = str(member["role"]) if member["role"] >= 0 else "-"
     return role, state_text(member["state"]), str(member.get("path") or "(not here)")
 
 
-def _volumes(status: Status, out: Output) -> Table:
+def _volumes(status: ArrayReport, out: Output) -> Table:
     grid = _grid()
     for volume in status["volumes"]:
         where = Text(str(volume.get("path") or "(not mounted)"))
@@ -200,7 +195,7 @@ def _volumes(status: Status, out: Output) -> Table:
     return grid
 
 
-def _protections(status: Status) -> Table:
+def _protections(status: ArrayReport) -> Table:
     grid = _grid()
     for name, state in status["protections"].items():
         words = "yes" if state["active"] else f"no: {state['reason']}"
@@ -209,7 +204,7 @@ def _protections(status: Status) -> Table:
     return grid
 
 
-def job_amount(job: Mapping[str, Any], out: Output) -> str:
+def job_amount(job: Job, out: Output) -> str:
     """Return "1 MiB of 4 MiB, 2 MiB/s, 00:00:02 to go" for one job."""
     in_bytes = job.get("unit", "bytes") == "bytes"
     show = out.size if in_bytes else (lambda count: f"{int(count)} {job['unit']}")
@@ -236,7 +231,7 @@ def job_amount(job: Mapping[str, Any], out: Output) -> str:
     return f"{text}, {duration(eta)}{' to go' if eta is not None else ''}"
 
 
-def job_line(job: Mapping[str, Any], out: Output, *, columns: int = 30, marks: str = "━━") -> Text:
+def job_line(job: Job, out: Output, *, columns: int = 30, marks: str = "━━") -> Text:
     """Return one job as a line with a bar of *columns*; *marks*: one done, one to do."""
     share = percent(job["done"], job["total"])
     filled = min(max(0, int(share * columns / 100)), columns)  # any daemon may claim anything
@@ -249,7 +244,7 @@ def job_line(job: Mapping[str, Any], out: Output, *, columns: int = 30, marks: s
     return line
 
 
-def brief(status: Status) -> str:
+def brief(status: ArrayReport) -> str:
     """Return the lines that monitors of ``/proc/mdstat`` parse; sizes in KiB as there.
 
     The letters are mdstat's: ``(F)`` failed, ``(S)`` spare; ``[UU_]`` up, up, not up.
@@ -272,7 +267,7 @@ def brief(status: Status) -> str:
     return "\n".join(lines)
 
 
-def _mdstat_job(job: Mapping[str, Any]) -> str:
+def _mdstat_job(job: Job) -> str:
     share = percent(job["done"], job["total"])
     cells = max(0, int(share / 5))
     bar = "=" * cells + ">" + "." * (20 - cells) if cells < 20 else "=" * 20
@@ -284,7 +279,7 @@ def _mdstat_job(job: Mapping[str, Any]) -> str:
     )
 
 
-def dry_run_text(result: dict[str, Any], out: Output) -> Text:
+def dry_run_text(result: Mapping[str, Any], out: Output) -> Text:
     """Return what a dry run found: bytes to move, time, and reduced redundancy, as lines."""
     lines = [f"would do: {result['does']}"]
     if result["bytes_moved"]:

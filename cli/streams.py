@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from raidx_fuse.errors import RaidxError, Reason
@@ -21,28 +22,27 @@ class OutputError(RaidxError):
     reason = Reason.FILE
 
 
-def _failed(error: OSError) -> OutputError:
-    return OutputError(f"standard output cannot be written: {error.strerror or error}")
+@contextmanager
+def _written() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        what = f"standard output cannot be written: {error.strerror or error}"
+        raise OutputError(what) from None
 
 
 class _Output(io.TextIOWrapper):
     """Standard output; raises OutputError, and BrokenPipeError if its reader is gone."""
 
     def write(self, text: str) -> int:
-        try:
+        with _written():
             return super().write(text)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise _failed(error) from None
 
     def flush(self) -> None:
-        try:
+        with _written():
             super().flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise _failed(error) from None
 
 
 class _Errors(io.TextIOWrapper):
@@ -66,17 +66,13 @@ def guard() -> None:
     _open_closed()
     if sys.stdin is None:
         sys.stdin = open(0, encoding="utf-8")  # noqa: SIM115
-    if sys.stdout is None or _is_own(sys.stdout, sys.__stdout__):
-        sys.stdout = _guarded(_Output, sys.stdout, 1)
-    if sys.stderr is None or _is_own(sys.stderr, sys.__stderr__):
-        sys.stderr = _guarded(_Errors, sys.stderr, 2)
+    sys.stdout = _guarded(_Output, sys.stdout, sys.__stdout__, 1)
+    sys.stderr = _guarded(_Errors, sys.stderr, sys.__stderr__, 2)
 
 
-def _is_own(stream: object, own: object) -> bool:
-    return stream is own and type(stream) is io.TextIOWrapper
-
-
-def _guarded(kind: type[io.TextIOWrapper], stream: Any, number: int) -> io.TextIOWrapper:
+def _guarded(kind: type[io.TextIOWrapper], stream: Any, own: object, number: int) -> Any:
+    if stream is not None and (stream is not own or type(stream) is not io.TextIOWrapper):
+        return stream
     return kind(
         open(number, "wb", closefd=False),  # for as long as the program runs
         encoding=stream.encoding if stream else "utf-8",

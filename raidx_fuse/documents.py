@@ -300,6 +300,10 @@ class RunningDetails(TypedDict):
     restore: NotRequired[Restore | None]
 
 
+class ArrayDetails(ArrayBasics, RunningDetails):
+    """What `ArrayStatus` and `ArrayReport` have in common."""
+
+
 class ArrayStatus(ArrayBasics, Implementation, RunningDetails):
     """The status of one array."""
 

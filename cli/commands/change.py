@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import click
-from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
-from raidx_fuse.cli.idempotent import if_exists, if_missing, member_named, unchanged
+from raidx_fuse.cli.idempotent import has_member, if_exists, if_missing, unchanged
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import (
     LAYOUT_NAME,
@@ -21,27 +21,24 @@ from raidx_fuse.cli.parameters import (
     overwrite_option,
     wait_option,
 )
-from raidx_fuse.cli.progress import exit_status, wait_for_jobs
+from raidx_fuse.cli.progress import begun
 from raidx_fuse.cli.status_text import dry_run_text
 from raidx_fuse.errors import UsageError
 from raidx_fuse.fuse.mountpoint import loop_devices, real_path, split_array
 from raidx_fuse.members.nbd.uri import is_uri
 from raidx_fuse.members.spec import absolute
 
-lose_data_option = click.option(
-    "--lose-data",
-    is_flag=True,
-    help="Continue even if chunks that await a resync are lost with the old member.",
-)
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 create_option = click.option(
     "--create", is_flag=True, help="Create a missing member file, sparse, as large as the others."
 )
-method_option = click.option(
-    "--method",
-    type=click.Choice(["mcpod", "restripe"]),
-    default="mcpod",
-    help="Move as few blocks as possible (mcpod, the default) or everything (restripe).",
-)
+
+
+def joining_options(function: FunctionT) -> FunctionT:
+    """Give a command the options of new members, which it takes as keywords."""
+    for option in (dry_run_option, wait_option, create_option, overwrite_option):
+        function = option(function)
+    return function
 
 
 def reference(member: str) -> str:
@@ -56,31 +53,25 @@ def _finish(out: Output, array: str, result: dict[str, Any], line: str, wait: bo
     if result.get("dry_run"):
         out.emit(result, dry_run_text(result, out))
         return 0
-    result = {**result, "changed": True}
-    if not wait or result.get("job") is None:
-        out.emit(result, Text(line))
-        return 0
-    out.note(line)
-    (job,) = wait_for_jobs(array, [result["job"]], out)
-    if out.json:
-        out.emit({**result, "result": job})
-    return exit_status(job)
+    return begun(out, array, {**result, "changed": True}, line, wait=wait)
 
 
 @verb("fail-disk")
 @array_argument
 @click.argument("member", type=MEMBER)
-@lose_data_option
+@click.option(
+    "--lose-data",
+    is_flag=True,
+    help="Continue even if chunks that await a resync are lost with the old member.",
+)
 @dry_run_option
-def fail_disk(out: Output, array: str, member: str, lose_data: bool, dry_run: bool) -> int:
+def fail_disk(out: Output, array: str, member: str, **options: bool) -> int:
     """Take a member out as if it had failed.
 
     MEMBER is its role, path or UUID. The command is refused if data would be lost with the member,
     as after a crash without a journal until the resync has ended.
     """
-    result = ask(
-        out, array, "fail-disk", member=reference(member), lose_data=lose_data, dry_run=dry_run
-    )
+    result = ask(out, array, "fail-disk", member=reference(member), **options)
     return _finish(out, array, result, f"role {result.get('role')} is failed now", wait=False)
 
 
@@ -88,20 +79,8 @@ def fail_disk(out: Output, array: str, member: str, lose_data: bool, dry_run: bo
 @array_argument
 @click.argument("old", type=MEMBER)
 @click.argument("new", type=PATH)
-@overwrite_option
-@create_option
-@wait_option
-@dry_run_option
-def replace_disk(
-    out: Output,
-    array: str,
-    old: str,
-    new: str,
-    overwrite_signature: bool,
-    create: bool,
-    wait: bool,
-    dry_run: bool,
-) -> int:
+@joining_options
+def replace_disk(out: Output, array: str, old: str, new: str, **joining: bool) -> int:
     """Replace a member by a new one.
 
     OLD is the role, path or UUID of a member. One that is in use stays in use until it is copied:
@@ -109,16 +88,9 @@ def replace_disk(
     failed is rebuilt from the others. NEW may be the old member itself, back after a failure: then
     it gets only what changed meanwhile, if that is known.
     """
-    result = ask(
-        out,
-        array,
-        "replace-disk",
-        old=reference(old),
-        new=absolute(new),
-        overwrite_signature=overwrite_signature,
-        create=create,
-        dry_run=dry_run,
-    )
+    wait = joining.pop("wait")
+    members = {"old": reference(old), "new": absolute(new)}
+    result = ask(out, array, "replace-disk", **members, **joining)
     does = "caught up" if result.get("catches_up") else result.get("does", "rebuilt")
     line = f"{new} takes role {result.get('role')}; it is being {does} (job {result.get('job')})"
     return _finish(out, array, result, line, wait)
@@ -140,12 +112,14 @@ def replace_disk(
     type=PATH,
     help="This member takes over the parity; the present parity member becomes a spare.",
 )
-@method_option
+@click.option(
+    "--method",
+    type=click.Choice(["mcpod", "restripe"]),
+    default="mcpod",
+    help="Move as few blocks as possible (mcpod, the default) or everything (restripe).",
+)
 @if_missing("all of them are members already, as spares or in a role")
-@overwrite_option
-@create_option
-@wait_option
-@dry_run_option
+@joining_options
 def add_disk(
     out: Output,
     array: str,
@@ -155,10 +129,7 @@ def add_disk(
     surrogate: str | None,
     method: str,
     if_missing: bool,
-    overwrite_signature: bool,
-    create: bool,
-    wait: bool,
-    dry_run: bool,
+    **joining: bool,
 ) -> int:
     """Grow the array onto one or more new members; raidx layouts take members of any size.
 
@@ -169,14 +140,14 @@ def add_disk(
     --surrogate are methods of the McPod paper for raid4 that read and write parity. --method
     restripe moves everything and works with any layout: see `raidx reshape`.
     """
-    if if_missing and all(member_named(out, array, absolute(each)) for each in members):
+    if if_missing and all(has_member(out, array, absolute(each)) for each in members):
         unchanged(out, {"members": list(members)}, f"members already: {', '.join(members)}")
         return 0
     if method == "restripe":
         if role or parity or surrogate:
             raise UsageError("--method restripe goes with neither --as, --parity nor --surrogate")
-        options = _Joining(overwrite_signature, create, wait, dry_run)
-        return _reshape(out, array, members, options)
+        return _reshape(out, array, members, {}, joining)
+    wait = joining.pop("wait")
     result = ask(
         out,
         array,
@@ -185,11 +156,9 @@ def add_disk(
         role=role,
         parity=parity,
         surrogate=None if surrogate is None else absolute(surrogate),
-        overwrite_signature=overwrite_signature,
-        create=create,
-        dry_run=dry_run,
+        **joining,
     )
-    if role is not None or dry_run:
+    if role is not None or joining["dry_run"]:
         return _finish(out, array, result, f"added as spare: {', '.join(members)}", wait=False)
     line = (
         f"growing from {result['members_before']} to {result['members_after']} members "
@@ -198,11 +167,7 @@ def add_disk(
     if result["size_after"] == result["size_before"]:
         return _finish(out, array, result, f"{line}keeps its size", wait)
     line += f"has {out.size(result['size_after'])} when it ends"
-    steps = "\n".join(("then:", *_steps_after_growth(array)))
-    status = _finish(out, array, result, line if wait else f"{line}\n{steps}", wait)
-    if wait and not status:
-        out.note(steps)
-    return status
+    return _finish_growth(out, array, result, line, wait)
 
 
 @verb("reshape")
@@ -217,10 +182,7 @@ def add_disk(
     is_flag=True,
     help="Continue even if the new layout tolerates fewer lost members.",
 )
-@overwrite_option
-@create_option
-@wait_option
-@dry_run_option
+@joining_options
 def reshape(
     out: Output,
     array: str,
@@ -228,10 +190,7 @@ def reshape(
     layout: str | None,
     rotate: bool | None,
     lose_redundancy: bool,
-    overwrite_signature: bool,
-    create: bool,
-    wait: bool,
-    dry_run: bool,
+    **joining: bool,
 ) -> int:
     """Restripe (reshape) the array to another layout, to more members, or both.
 
@@ -240,54 +199,43 @@ def reshape(
     image.
     The job continues after a crash; a cancel moves everything back.
     """
-    options = _Joining(overwrite_signature, create, wait, dry_run)
-    accepted = lose_redundancy or None
-    shape = {"layout": layout, "rotate": rotate, "lose_redundancy": accepted}
-    return _reshape(out, array, members, options, **shape)
-
-
-class _Joining(NamedTuple):
-    overwrite_signature: bool
-    create: bool
-    wait: bool
-    dry_run: bool
+    shape = {"layout": layout, "rotate": rotate, "lose_redundancy": lose_redundancy or None}
+    given = {key: value for key, value in shape.items() if value is not None}
+    return _reshape(out, array, members, given, joining)
 
 
 def _reshape(
-    out: Output, array: str, members: tuple[str, ...], options: _Joining, **shape: Any
+    out: Output,
+    array: str,
+    members: tuple[str, ...],
+    shape: Mapping[str, object],
+    joining: dict[str, bool],
 ) -> int:
-    result = ask(
-        out,
-        array,
-        "reshape",
-        members=[absolute(member) for member in members],
-        overwrite_signature=options.overwrite_signature,
-        create=options.create,
-        dry_run=options.dry_run,
-        **{key: value for key, value in shape.items() if value is not None},
-    )
-    if options.dry_run:
+    wait = joining.pop("wait")
+    paths = [absolute(member) for member in members]
+    result = ask(out, array, "reshape", members=paths, **joining, **shape)
+    if joining["dry_run"]:
         return _finish(out, array, result, "", wait=False)
     line = (
         f"moving from {result['layout_before']} on {result['members_before']} members to "
         f"{result['layout_after']} on {result['members_after']} (job {result['job']}); "
         f"the image has {out.size(result['size_after'])} when it ends"
     )
-    steps: list[str] = []
-    if result["size_after"] > result["size_before"]:
-        steps = ["then:", *_steps_after_growth(array)]
-    said = line if options.wait else "\n".join([line, *steps])
-    status = _finish(out, array, result, said, wait=options.wait)
-    if options.wait and steps and not status:
-        out.note("\n".join(steps))
-    return status
+    if result["size_after"] <= result["size_before"]:
+        return _finish(out, array, result, line, wait)
+    return _finish_growth(out, array, result, line, wait)
 
 
-def _steps_after_growth(array: str) -> list[str]:
-    """Return the shell commands that make loop devices and file systems use the new size."""
+def _finish_growth(out: Output, array: str, result: dict[str, Any], line: str, wait: bool) -> int:
+    """As `_finish`; say then how loop devices and file systems get to use the new size."""
     devices = [device for device, _ in loop_devices(real_path(split_array(array)[0]))]
-    lines = [f"  losetup -c {device} && resize2fs {device}" for device in devices]
-    return lines or ["  losetup -c DEVICE && resize2fs DEVICE, for a loop device on the image"]
+    steps = [f"  losetup -c {device} && resize2fs {device}" for device in devices]
+    steps = steps or ["  losetup -c DEVICE && resize2fs DEVICE, for a loop device on the image"]
+    then = "\n".join(["then:", *steps])
+    status = _finish(out, array, result, line if wait else f"{line}\n{then}", wait)
+    if wait and not status:
+        out.note(then)
+    return status
 
 
 @verb("remove-disk")
@@ -306,7 +254,7 @@ def remove_disk(
     another member of a striped array leaves by a restripe onto the rest. The space in use, by the
     image or by volumes, must fit: shrink a volume first with `raidx volume resize`.
     """
-    if if_exists and member_named(out, array, reference(member)) is None:
+    if if_exists and not has_member(out, array, reference(member)):
         unchanged(out, {"path": member}, f"{member} is no member")
         return 0
     result = ask(out, array, "remove-disk", member=reference(member), dry_run=dry_run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -101,12 +101,12 @@ def create(
         with_volume=not no_volume,
     )
     if if_missing and (there := _present(request.members)) is not None:
-        same_array(there, name=name, layout=layout)
+        same_array(there, name, layout)
         if len(there["members"]) == len(members):
             unchanged(out, document([there]), f"{name} is there already")
             return
     if dry_run:
-        plan: Any = trio.run(creation.plan, request).as_dict(request)
+        plan = trio.run(creation.plan, request).as_dict(request)
         out.emit(plan, _plan_text(plan, out))
         return
     warnings = trio.run(creation.create, request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -23,6 +23,7 @@ from raidx_fuse.members.spec import absolute
 
 if TYPE_CHECKING:
     from raidx_fuse.daemon.serve import MountRequest
+    from raidx_fuse.documents import ArrayReport
 
 
 _read_only_option = click.option("--read-only", is_flag=True, help="Never write to a member.")
@@ -225,12 +226,13 @@ def _accepted(members: tuple[str, ...], read_only: bool) -> tuple[str, ...]:
     return tuple(absolute(member) for member in members)
 
 
-def _mounted(out: Output, path: str) -> Any:
+def _mounted(out: Output, path: str) -> ArrayReport | None:
     """Return the status of the raidx mount on *path*, None if there is none."""
     mount = mountpoint.find(path)
     if mount is None or mount.fs_type != mountpoint.FUSE_TYPE:
         return None
-    return ask(out, path, "status")
+    status: ArrayReport = ask(out, path, "status")
+    return status
 
 
 def _door(nbd: str | None, tls: str | None, any_user: bool) -> tuple[str, str]:
@@ -257,11 +259,11 @@ def _run(out: Output, request: MountRequest, place: str, foreground: bool) -> No
 
     check_address_space()
 
-    def ready(status: Mapping[str, Any]) -> None:
-        shown = {**document([status]), "changed": True}
-        out.emit(shown, ready_text(out, status, place))
+    def ready(status: Mapping[str, object]) -> None:
+        report = cast("ArrayReport", status)
+        out.emit({**document([report]), "changed": True}, ready_text(out, report, place))
 
-    def ready_in_foreground(status: Mapping[str, Any]) -> None:
+    def ready_in_foreground(status: Mapping[str, object]) -> None:
         try:
             ready(status)
         except (OutputError, BrokenPipeError) as error:  # no reason to end the disk
@@ -273,7 +275,7 @@ def _run(out: Output, request: MountRequest, place: str, foreground: bool) -> No
         ready(daemonize.start(body(request), paths.own_files(place).log))
 
 
-def ready_text(out: Output, status: Mapping[str, Any], place: str) -> str:
+def ready_text(out: Output, status: ArrayReport, place: str) -> str:
     """Return what a mount that is ready shows; warn of what is wrong with it."""
     lines = []
     for array in status.get("arrays", [status]):

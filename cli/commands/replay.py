@@ -11,11 +11,11 @@ import click
 import trio
 from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.commands.simulate import sections_table
+from raidx_fuse.cli.console import table_of
 from raidx_fuse.cli.output import Output, console, plural
 from raidx_fuse.cli.parameters import array_argument
 from raidx_fuse.daemon.control_client import call
@@ -235,10 +235,8 @@ def page(document: Mapping[str, Any], out: Output) -> RenderableType:
         Text(f"{plural(document['requests'], 'request')} in {document['seconds']:.1f} s: {rate}"),
         Text(amount),
     ]
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     names = ("mean", "p50", "p90", "p95", "p99", "p999", "max")
-    for title in ("ms", *names):
-        table.add_column(title, justify="right")
+    table = table_of("ms", *names)
     for title, kind in (("all", "response_ms"), ("reads", "read_ms"), ("writes", "write_ms")):
         table.add_row(title, *(f"{document[kind][name]:.3f}" for name in names))
     parts += [table, Text(), sections_table(document["sections"])]

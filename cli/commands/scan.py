@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
-from raidx_fuse.cli.asking import ask_all
+from raidx_fuse.cli.asking import running_arrays
+from raidx_fuse.cli.console import table_of
 from raidx_fuse.cli.output import Output, warn
 from raidx_fuse.cli.parameters import PATH
 from raidx_fuse.cli.status_text import state_text
@@ -33,12 +34,11 @@ def scan(out: Output, paths: tuple[str, ...]) -> None:
     from raidx_fuse.daemon.scan import scan as find_arrays
 
     document = out.fit(inspect.run(find_arrays, [absolute(path) for path in paths]))
-    running = _running()
+    running = running_arrays()
     for array in document["arrays"]:
-        mountpoint, state = running.get(array["uuid"], (None, array["state"]))
-        array |= {"mountpoint": mountpoint, "state": state}
-        if mountpoint is not None:
-            array["problem"] = None
+        if array["uuid"] in running:
+            mountpoint, status = running[array["uuid"]]
+            array |= {"mountpoint": mountpoint, "state": status["state"], "problem": None}
     for each in document["problems"]:
         warn(f"{each['path']}: {each['problem']}")
     lines = [_next(array) for array in document["arrays"]]
@@ -46,19 +46,9 @@ def scan(out: Output, paths: tuple[str, ...]) -> None:
     out.emit(document, table)
 
 
-def _running() -> dict[str, tuple[str, str]]:
-    """Return UUID -> (mount point, state) of the arrays that are mounted."""
-    found = {}
-    for each in ask_all():
-        for array in [] if each.status is None else each.status.get("arrays", [each.status]):
-            found[array["uuid"]] = (each.path, array["state"])
-    return found
-
-
 def _table(arrays: list[FoundArray]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("name", "uuid", "layout", "state", "members"):
-        table.add_column(title, no_wrap=True)
+    titles = ("name", "uuid", "layout", "state", "members")
+    table = table_of(*titles, left=titles)
     for array in arrays:
         members = f"{len(array['members'])} of {array['wanted']}"
         name, uuid, layout = (Text(str(array[key])) for key in ("name", "uuid", "layout"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 import trio
@@ -13,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
-from raidx_fuse.cli.asking import Found, array_named, ask, ask_all, status_of
+from raidx_fuse.cli.asking import Found, array_named, ask, ask_all, running_arrays
 from raidx_fuse.cli.commands.tune import heat_page
+from raidx_fuse.cli.console import table_of
 from raidx_fuse.cli.monitoring import metrics
 from raidx_fuse.cli.monitoring.health_line import health_line
 from raidx_fuse.cli.output import Output, console, plural, warn
@@ -26,18 +27,21 @@ from raidx_fuse.cli.status_text import (
     pool_lines,
     status_page,
 )
-from raidx_fuse.client.health import EXIT_UNKNOWN, exit_status, is_in, nothing_helps
+from raidx_fuse.client.health import EXIT_UNKNOWN, exit_status, is_in, late, nothing_helps
 from raidx_fuse.client.status_document import document
 from raidx_fuse.daemon import paths
 from raidx_fuse.daemon.control_client import call
-from raidx_fuse.errors import RaidxError, Reason, TimedOutError, UsageError
+from raidx_fuse.errors import RaidxError, Reason, UsageError
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.spec import absolute
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import ArrayReport, Cache
+    from raidx_fuse.documents import ArrayReport, Bpu, Cache, MountProblem, Stats
 
 STATUS_TIMEOUT_S = 30.0
+LATENCIES: Final = ("mean", "p50", "p95", "p99")
+SERVICE_TIMES: Final = ("read_ms_mean", "read_ms_p99", "write_ms_mean", "write_ms_p99")
+COUNTS: Final = ("pre_reads", "rmw", "rcw", "full_stripe", "degraded_reads", "chunks_moved")
 
 
 @verb()
@@ -73,7 +77,9 @@ def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> in
         return EXIT_UNKNOWN
     for each in problems:
         warn(f"{each.path}: {each.problem}")
-    said = [{"mountpoint": each.path, "problem": each.problem} for each in problems]
+    said: list[MountProblem] = [
+        {"mountpoint": each.path, "problem": each.problem} for each in problems
+    ]
     shown = document(found, said)
     every_array = [array for each in found for array in each.get("arrays", [each])]
     # Problems with mounts of other users are reported, but do not change the exit status.
@@ -117,8 +123,8 @@ def wait(out: Output, array: str, states: tuple[str, ...], timeout: float | None
     """
     mount, name = mountpoint.split_array(array)
 
-    def look() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        found = out.fit(call(mount, "status", timeout_s=STATUS_TIMEOUT_S))
+    def look() -> tuple[ArrayReport, list[ArrayReport]]:
+        found: ArrayReport = out.fit(_status(mount))
         arrays = [each for each in found.get("arrays", [found]) if name in (None, each["name"])]
         if not arrays:
             raise UsageError(f"no array of {mount} is named {name}", reason=Reason.NO_SUCH_ARRAY)
@@ -126,26 +132,21 @@ def wait(out: Output, array: str, states: tuple[str, ...], timeout: float | None
 
     hinted: set[str] = set()
 
-    def hint(seen: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
+    def hint(seen: tuple[ArrayReport, list[ArrayReport]]) -> None:
         for each in seen[1]:
             if nothing_helps(each, states) and each["name"] not in hinted:
                 hinted.add(each["name"])
                 what = f"{each['name']} is {each['state']} and no job runs, so it stays as it is"
                 warn(f"{what}; {each['action']}" if each.get("action") else what)
 
-    found, arrays = looks_until(
-        look, lambda seen: all(is_in(each, states) for each in seen[1]), timeout, hint
-    )
-    wrong = [each for each in arrays if not is_in(each, states)]
-    if wrong:
-        raise TimedOutError(
-            f"{wrong[0]['name']} is {wrong[0]['state']}, not {' or '.join(states)}, after "
-            f"{timeout:g} s",
-            action=wrong[0]["action"],
-        )
-    out.emit(
-        document([found]), Text("\n".join(f"{each['name']}: {each['state']}" for each in arrays))
-    )
+    def is_enough(seen: tuple[ArrayReport, list[ArrayReport]]) -> bool:
+        return all(is_in(each, states) for each in seen[1])
+
+    found, arrays = looks_until(look, is_enough, timeout, hint)
+    if timeout is not None and not is_enough((found, arrays)):
+        raise late(arrays, states, timeout)
+    lines = [f"{each['name']}: {each['state']}" for each in arrays]
+    out.emit(document([found]), Text("\n".join(lines)))
 
 
 def _collect(arrays: tuple[str, ...]) -> list[ArrayReport]:
@@ -153,11 +154,15 @@ def _collect(arrays: tuple[str, ...]) -> list[ArrayReport]:
     arrays = tuple(dict.fromkeys(map(_named, arrays)))
     mounts = [mountpoint.split_array(path)[0] for path in arrays]
     if all(mountpoint.find(p) or os.path.isdir(p) or paths.is_served(p) for p in mounts):
-        asked = [call(path, "status", timeout_s=STATUS_TIMEOUT_S) for path in arrays]
-        return cast("list[ArrayReport]", asked)
+        return [_status(path) for path in arrays]
     members = [absolute(path) for path in arrays]
-    running = status_of(_at_rest("array_in_use", members[0]))
-    return [running or _at_rest("status", members)]
+    uuid = _at_rest("array_in_use", members[0])
+    running = {} if uuid is None else running_arrays()
+    return [running[uuid][1] if uuid in running else _at_rest("status", members)]
+
+
+def _status(place: str) -> ArrayReport:
+    return cast("ArrayReport", call(place, "status", timeout_s=STATUS_TIMEOUT_S))
 
 
 def _named(text: str) -> str:
@@ -217,7 +222,7 @@ def stats(
         report = ask(out, array, "stats")
         out.emit({**report, "reports": [report]}, _stats_page(report, out))
         return
-    reports: list[dict[str, Any]] = []
+    reports: list[Stats] = []
     while count is None or len(reports) < count:
         report = ask(out, array, "stats", interval_s=interval)
         if not out.json:
@@ -235,7 +240,7 @@ def stats(
 def _metrics(array: str, output: str | None) -> None:
     """Print the metrics of the mount of *array*, or write them to the file *output*."""
     mount, _ = mountpoint.split_array(array)
-    found = call(mount, "status", timeout_s=STATUS_TIMEOUT_S)
+    found = _status(mount)
     names = [each["name"] for each in found.get("arrays", [])]
     paths = {name: f"{mount}:{name}" for name in names} or {found["name"]: mount}
     text = metrics.as_text(found, {name: call(path, "stats") for name, path in paths.items()})
@@ -245,14 +250,11 @@ def _metrics(array: str, output: str | None) -> None:
         metrics.write_text(output, text)
 
 
-def _stats_page(stats: dict[str, Any], out: Output) -> RenderableType:
+def _stats_page(stats: Stats, out: Output) -> RenderableType:
     seconds, totals = stats["interval_seconds"], stats["array"]
     latency = totals["latency_ms"]
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     titles = ("role", "reads/s", "writes/s", "read", "written", "queue", "busy", "read ms")
-    for title in (*titles, "p99", "write ms", "p99"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("member")
+    table = table_of(*titles, "p99", "write ms", "p99", "member", left=("member",))
     for member in stats["members"]:
         table.add_row(
             str(member["role"]),
@@ -262,38 +264,29 @@ def _stats_page(stats: dict[str, Any], out: Output) -> RenderableType:
             out.rate(member["write_bytes"] / seconds),
             f"{member['queue_mean']:.2f}",
             f"{member['utilisation']:.0%}",
-            *(
-                f"{member[f'{word}_ms_{kind}']:.2f}"
-                for word in ("read", "write")
-                for kind in ("mean", "p99")
-            ),
-            Text(member["path"]),
+            *(f"{member[key]:.2f}" for key in SERVICE_TIMES),
+            Text(str(member["path"])),
         )
     rate = f"{totals['reads'] / seconds:.1f} reads/s, {totals['writes'] / seconds:.1f} writes/s"
     speed = (
         f"{out.rate(totals['read_bytes'] / seconds)} read, "
         f"{out.rate(totals['write_bytes'] / seconds)} written"
     )
-    waits = ", ".join(f"{name} {latency[name]:.2f}" for name in ("mean", "p50", "p95", "p99"))
-    names = ("pre_reads", "rmw", "rcw", "full_stripe", "degraded_reads", "chunks_moved")
-    counts = ", ".join(f"{name.replace('_', ' ')} {totals[name]}" for name in names)
+    waits = ", ".join(f"{name} {latency[name]:.2f}" for name in LATENCIES)
+    counts = ", ".join(f"{name.replace('_', ' ')} {totals[name]}" for name in COUNTS)
     head = Text.assemble((f"{seconds:.1f} s", "bold"), f": {rate}; {speed}")
     lines = [head, Text(f"latency ms: {waits}"), Text(counts)]
     lines += _cache_lines(totals.get("cache"), out) + _bpu_lines(totals.get("bpu"))
-    lines += [_volume_line(one, out) for one in (stats.get("pool") or {}).get("volumes", [])]
+    for volume in stats["pool"]["volumes"] if "pool" in stats else ():
+        lines.append(
+            Text(
+                f"volume {volume['volume']} on {volume['array']}: "
+                f"{volume['reads_per_second']:.1f} reads/s of {out.size(volume['mean_read'])}, "
+                f"{volume['writes_per_second']:.1f} writes/s of {out.size(volume['mean_write'])}; "
+                f"{volume['utilisation']:.1%} of the array"
+            )
+        )
     return Group(*lines, table)
-
-
-def _volume_line(volume: dict[str, Any], out: Output) -> Text:
-    """Return what the monitor saw of a volume over its last interval."""
-    parts = [
-        f"{volume[f'{word}s_per_second']:.1f} {word}s/s of {out.size(volume[f'mean_{word}'])}"
-        for word in ("read", "write")
-    ]
-    return Text(
-        f"volume {volume['volume']} on {volume['array']}: {', '.join(parts)}; "
-        f"{volume['utilisation']:.1%} of the array"
-    )
 
 
 def _cache_lines(cache: Cache | None, out: Output) -> list[Text]:
@@ -310,7 +303,7 @@ def _cache_lines(cache: Cache | None, out: Output) -> list[Text]:
     ]
 
 
-def _bpu_lines(bpu: dict[str, Any] | None) -> list[Text]:
+def _bpu_lines(bpu: Bpu | None) -> list[Text]:
     """Return the statistics of the policy bpu as two lines; none under another policy."""
     if bpu is None:
         return []
@@ -347,7 +340,7 @@ def examine(out: Output, members: tuple[str, ...]) -> int:
 SIZE_FIELDS = ("size", "size_bytes", "chunk_bytes")
 
 
-def _fields(document: dict[str, Any], out: Output) -> Table:
+def _fields(document: dict[str, object], out: Output) -> Table:
     """Return a nested document as aligned lines; lists of documents become tables."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(justify="right", style="bold", no_wrap=True)
@@ -366,10 +359,10 @@ def _fields(document: dict[str, Any], out: Output) -> Table:
     return grid
 
 
-def _field(name: str, value: Any, out: Output) -> Text:
+def _field(name: str, value: object, out: Output) -> Text:
     if name in SIZE_FIELDS and isinstance(value, int):
         return Text(out.size(value))
-    if name == "created_s" and value:
+    if name == "created_s" and isinstance(value, int) and value:
         return Text(datetime.fromtimestamp(value).isoformat(" "))
     return Text("-" if value in (None, [], {}, "") else str(value))
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.console import table_of
 from raidx_fuse.cli.output import Output, console, duration, plural
 from raidx_fuse.cli.parameters import PATH
 from raidx_fuse.errors import UsageError
@@ -141,8 +142,7 @@ def _run_here(run: SweepRun, screen: Console) -> dict[str, Any]:
 
 def sweep_page(made: list[dict[str, Any]]) -> RenderableType:
     """Return the points of a sweep as a table: mean, and standard error where runs repeat."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("")
+    table = table_of("", left=("",))
     for key in made[0]["sweep"]:
         table.add_column(Text(key))
     for title in ("runs", *SWEEP_SHOWN):
@@ -191,8 +191,7 @@ def _text(path: str) -> str:
 
 
 def page(results: list[dict[str, Any]]) -> RenderableType:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("")
+    table = table_of("", left=("",))
     for result in results:
         table.add_column(Text(result["name"]), justify="right")
     for name, *values in comparison(results):
@@ -237,9 +236,7 @@ def balance_lines(balance: dict[str, Any]) -> list[str]:
 
 
 def sections_table(sections: list[SimulatedSection]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("from s", "requests", "mean ms", "p95", "p99", "max"):
-        table.add_column(title, justify="right")
+    table = table_of("from s", "requests", "mean ms", "p95", "p99", "max")
     arrays = sections[0].get("utilisation", {})
     for name in arrays:
         table.add_column(f"{name}, %", justify="right")

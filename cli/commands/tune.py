@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
+from raidx_fuse.cli.console import table_of
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.parameters import array_argument, dry_run_option, wait_option
-from raidx_fuse.cli.progress import exit_status, wait_for_jobs
+from raidx_fuse.cli.progress import begun
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import Advice, Heat, TunedMember, TunerState, TuningPlan
@@ -37,13 +37,9 @@ def tune(out: Output, array: str, now: bool, dry_run: bool, wait: bool) -> int:
         out.emit(result, tuner_text(result))
         return 0
     line = f"tuning started (job {result['job']}): raidx job {array} list"
-    if not wait:
-        out.emit(result, Text(line))
-        return 0
-    out.note(line)
-    (job,) = wait_for_jobs(array, [result["job"]], out)
-    out.emit({**result, "result": job}, Text(f"{job['chunks_moved']} chunks moved"))
-    return exit_status(job)
+    return begun(
+        out, array, result, line, wait=wait, ended=lambda job: f"{job['chunks_moved']} chunks moved"
+    )
 
 
 def tuner_text(tuner: TunerState) -> Text:
@@ -138,9 +134,8 @@ def heat_page(heat: Heat, out: Output) -> RenderableType:
             f"half of the accesses go to {heat['half_ratio']:.1%} of it"
         )
     ]
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("image offset", "length", "accesses/s", "of all", "writes", "in order", "roles"):
-        table.add_column(title, justify="right", no_wrap=True)
+    titles = ("image offset", "length", "accesses/s", "of all", "writes", "in order", "roles")
+    table = table_of(*titles)
     for place in heat["hot"]:
         table.add_row(
             str(place["image_offset"]),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.table import Table
@@ -13,7 +14,7 @@ from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.idempotent import if_exists, if_missing, unchanged, volume_named
 from raidx_fuse.cli.output import Output, plural, warn
 from raidx_fuse.cli.parameters import ARRAY, SIZE, wait_option
-from raidx_fuse.cli.progress import exit_status, wait_for_jobs
+from raidx_fuse.cli.progress import begun
 from raidx_fuse.cli.status_text import dry_run_text, redundancy
 from raidx_fuse.errors import AmbiguousError, UsageError
 from raidx_fuse.fuse import mountpoint
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from raidx_fuse.documents import LosingPlan
 
 MAX = "max"
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 mount_argument = click.argument("mount", type=ARRAY)
 volume_argument = click.argument("name")
 dry_run_option = click.option(
@@ -31,12 +33,19 @@ lose_data_option = click.option(
     "--lose-data", is_flag=True, help="Accept that content that was written is lost."
 )
 
-accept_degraded_option = click.option(
-    "--accept-degraded", is_flag=True, help="Accept an array that lacks members."
-)
-lose_redundancy_option = click.option(
-    "--lose-redundancy", is_flag=True, help="Accept an array that survives fewer losses."
-)
+
+def move_options(function: FunctionT) -> FunctionT:
+    """Give a command the options of moves, which it takes as keywords."""
+    for option in (
+        dry_run_option,
+        wait_option,
+        click.option(
+            "--lose-redundancy", is_flag=True, help="Accept an array that survives fewer losses."
+        ),
+        click.option("--accept-degraded", is_flag=True, help="Accept an array that lacks members."),
+    ):
+        function = option(function)
+    return function
 
 
 @click.group("volume", cls=Nouns)
@@ -102,33 +111,30 @@ def _moving(one: dict[str, Any]) -> str:
 @click.argument("size")
 @lose_data_option
 @dry_run_option
-def resize(out: Output, mount: str, name: str, size: str, lose_data: bool, dry_run: bool) -> None:
+def resize(out: Output, mount: str, name: str, size: str, **options: bool) -> None:
     """Give a volume another size; what is added reads as zeros.
 
     SIZE is a size, or "max" for all that is free on its array, and what members that were replaced
     by larger ones have more. A smaller size needs a volume that is not open.
     """
-    _resize(out, mount, name, size, lose_data, dry_run)
+    _resize(out, mount, name, size, **options)
 
 
-def _resize(out: Output, mount: str, name: str, size: str, lose_data: bool, dry_run: bool) -> None:
+def _resize(out: Output, mount: str, name: str, size: str, **options: bool) -> None:
     size_bytes = None if size == MAX else SIZE.convert(size, None, None)
-    accepted = {"lose_data": lose_data, "dry_run": dry_run}
-    result = ask(out, mount, "volume-resize", volume=name, size=size_bytes, **accepted)
-    text = _would(result, out) if dry_run else f"{result['name']}: {out.size(result['size'])}"
-    out.emit(result, Text(text))
-    if size == MAX and not dry_run:
-        _name_unused(out, mount, result["array"])
-
-
-def _name_unused(out: Output, mount: str, name: str) -> None:
-    """Say what the members of the array have that it has no room for."""
-    for own in ask(out, mount, "array-list")["arrays"]:
-        if own["name"] == name and (unused := own.get("unused_bytes", 0)):
+    result = ask(out, mount, "volume-resize", volume=name, size=size_bytes, **options)
+    if options["dry_run"]:
+        out.emit(result, _would(result, out))
+        return
+    out.emit(result, Text(f"{result['name']}: {out.size(result['size'])}"))
+    if size != MAX:
+        return
+    for own in ask(out, mount, "array-list")["arrays"]:  # what its members have, and it cannot use
+        if own["name"] == result["array"] and (unused := own.get("unused_bytes", 0)):
             warn(
                 f"warning: {out.size(unused)} behind the data of each member stay unused: the "
-                f"written map of {name} has no room for more; to use them, make another array of "
-                "such members, mount it beside this one, then: raidx volume move"
+                f"written map of {own['name']} has no room for more; to use them, make another "
+                "array of such members, mount it beside this one, then: raidx volume move"
             )
 
 
@@ -156,8 +162,10 @@ def delete(
         unchanged(out, {"deleted": name}, f"there is no volume {name}")
         return
     result = ask(out, mount, "volume-delete", volume=name, lose_data=lose_data, dry_run=dry_run)
-    text = _would(result, out) if dry_run else f"{result['deleted']} is deleted"
-    out.emit(result if dry_run else {**result, "changed": True}, Text(text))
+    if dry_run:
+        out.emit(result, _would(result, out))
+    else:
+        out.emit({**result, "changed": True}, Text(f"{result['deleted']} is deleted"))
 
 
 @verb(group=volume)
@@ -165,20 +173,9 @@ def delete(
 @volume_argument
 @click.argument("array", required=False)
 @click.option("--to", metavar="ARRAY", help="The same as ARRAY.")
-@accept_degraded_option
-@lose_redundancy_option
-@wait_option
-@dry_run_option
+@move_options
 def move(
-    out: Output,
-    mount: str,
-    name: str,
-    array: str | None,
-    to: str | None,
-    accept_degraded: bool,
-    lose_redundancy: bool,
-    wait: bool,
-    dry_run: bool,
+    out: Output, mount: str, name: str, array: str | None, to: str | None, **options: bool
 ) -> int:
     """Move a volume to another array of the mount while it is used.
 
@@ -187,10 +184,8 @@ def move(
     """
     if (array is None) == (to is None):
         raise AmbiguousError("name one array", action="type: raidx volume move MOUNT NAME ARRAY")
-    accepted = {"accept_degraded": accept_degraded, "lose_redundancy": lose_redundancy}
-    result = ask(
-        out, mount, "volume-move", volume=name, to=array or to, dry_run=dry_run, **accepted
-    )
+    wait = options.pop("wait")
+    result = ask(out, mount, "volume-move", volume=name, to=array or to, **options)
     return _begun(out, mount, result, wait)
 
 
@@ -198,28 +193,16 @@ def move(
 @mount_argument
 @volume_argument
 @click.argument("other")
-@accept_degraded_option
-@lose_redundancy_option
-@wait_option
-@dry_run_option
-def swap(
-    out: Output,
-    mount: str,
-    name: str,
-    other: str,
-    accept_degraded: bool,
-    lose_redundancy: bool,
-    wait: bool,
-    dry_run: bool,
-) -> int:
+@move_options
+def swap(out: Output, mount: str, name: str, other: str, **options: bool) -> int:
     """Let two volumes of two arrays change places while they are used.
 
     One moves after the other, through free space: of either array, or of a third one. If no array
     has room for a whole volume, both move together, in pieces as large as what is free. After a
     crash the moves under way continue; type the command again for what is left.
     """
-    accepted = {"accept_degraded": accept_degraded, "lose_redundancy": lose_redundancy}
-    result = ask(out, mount, "volume-swap", first=name, second=other, dry_run=dry_run, **accepted)
+    wait = options.pop("wait")
+    result = ask(out, mount, "volume-swap", first=name, second=other, **options)
     return _begun(out, mount, result, wait)
 
 
@@ -235,14 +218,7 @@ def _begun(out: Output, mount: str, result: dict[str, Any], wait: bool) -> int:
         return 0
     where = f"{mount}:{result['in_array']}"
     line = f"{result['does']} (job {result['job']}): raidx job {where} list"
-    if not wait:
-        out.emit(result, Text(line))
-        return 0
-    out.note(line)
-    (job,) = wait_for_jobs(where, [result["job"]], out)
-    if out.json:
-        out.emit({**result, "result": job})
-    return exit_status(job)
+    return begun(out, where, result, line, wait=wait)
 
 
 @verb("resize")
@@ -250,7 +226,7 @@ def _begun(out: Output, mount: str, result: dict[str, Any], wait: bool) -> int:
 @click.argument("size")
 @lose_data_option
 @dry_run_option
-def resize_image(out: Output, array: str, size: str, lose_data: bool, dry_run: bool) -> None:
+def resize_image(out: Output, array: str, size: str, **options: bool) -> None:
     """Give the image of an array another size, up to what there is.
 
     SIZE is a size, or "max" for all there is. What is added reads as zeros. When all members were
@@ -266,7 +242,7 @@ def resize_image(out: Output, array: str, size: str, lose_data: bool, dry_run: b
             f"{array} has {plural(len(images), 'volume')}",
             action=f"name one: raidx volume resize {mount} NAME {size}",
         )
-    _resize(out, mount, images[0], size, lose_data, dry_run)
+    _resize(out, mount, images[0], size, **options)
 
 
 @verb()
@@ -277,31 +253,18 @@ def resize_image(out: Output, array: str, size: str, lose_data: bool, dry_run: b
 @lose_data_option
 @dry_run_option
 def trim(
-    out: Output,
-    mount: str,
-    offset: int,
-    length: int,
-    name: str | None,
-    lose_data: bool,
-    dry_run: bool,
+    out: Output, mount: str, offset: int, length: int, name: str | None, **options: bool
 ) -> None:
     """Discard a range of a volume: it reads as zeros, and whole stripes give their space back."""
-    result = ask(
-        out,
-        mount,
-        "volume-trim",
-        **{"offset": offset, "length": length, "volume": name},
-        **{"lose_data": lose_data, "dry_run": dry_run},
-    )
-    if dry_run:
-        text = _would(result, out)
+    result = ask(out, mount, "volume-trim", offset=offset, length=length, volume=name, **options)
+    if options["dry_run"]:
+        out.emit(result, _would(result, out))
     else:
-        text = f"{result['volume']}: {out.size(result['given_back'])} given back"
-    out.emit(result, Text(text))
+        out.emit(result, Text(f"{result['volume']}: {out.size(result['given_back'])} given back"))
 
 
-def _would(plan: LosingPlan, out: Output) -> str:
-    return f"would do: {plan['does']}; loses {out.size(plan['loses'])} that were written"
+def _would(plan: LosingPlan, out: Output) -> Text:
+    return Text(f"would do: {plan['does']}; loses {out.size(plan['loses'])} that were written")
 
 
 @verb("list", group=array)

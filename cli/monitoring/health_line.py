@@ -9,14 +9,18 @@ Guidelines of the plugins of Nagios: 'label'=value[UOM];[warn];[crit];[min];[max
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from raidx_fuse.cli.status_text import Status, redundancy
+from raidx_fuse.cli.status_text import redundancy
 from raidx_fuse.client.health import EXIT_DEGRADED, EXIT_FAILED, EXIT_HEALTHY, exit_status
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import ArrayReport
 
 VERDICTS = {EXIT_HEALTHY: "OK", EXIT_DEGRADED: "WARNING", EXIT_FAILED: "CRITICAL"}
 
 
-def health_line(arrays: Sequence[Status], problems: Sequence[str], worst: int) -> str:
+def health_line(arrays: Sequence[ArrayReport], problems: Sequence[str], worst: int) -> str:
     """Return the line about *arrays*; *worst* is the exit status of the command."""
     found = [_words(array) for array in sorted(arrays, key=exit_status, reverse=True)]
     words = "; ".join([*found, *problems]) or "no array is mounted"
@@ -25,7 +29,7 @@ def health_line(arrays: Sequence[Status], problems: Sequence[str], worst: int) -
     return f"{line} | {data}" if data else line
 
 
-def _words(array: Status) -> str:
+def _words(array: ArrayReport) -> str:
     text = f"{array['name']} {array['state']}"
     if exit_status(array) == EXIT_HEALTHY:
         return f"{text}, {redundancy(array['redundancy_left'])}"
@@ -33,7 +37,7 @@ def _words(array: Status) -> str:
     return (text + action).replace("|", "/")  # a bar begins the performance data
 
 
-def _data(array: Status) -> list[str]:
+def _data(array: ArrayReport) -> list[str]:
     members = [member for member in array["members"] if member["role"] >= 0]
     active = sum(member["state"] == "active" for member in members)
     errors = sum(member.get("errors_ever") or 0 for member in members)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -31,8 +31,8 @@ from raidx_fuse.daemon.control_client import (
 )
 
 if TYPE_CHECKING:
-    from raidx_fuse.answers import Watched
-    from raidx_fuse.documents import Stats, Status
+    from raidx_fuse.answers import ChunkMap, Watched
+    from raidx_fuse.documents import ArrayReport, Stats
 
 EXIT_S = 10.0  # for a daemon that has closed its connections to end
 ANSWER_BYTES_MAX = 4 << 20  # 255 members with the longest paths, and the map of their chunks
@@ -43,7 +43,6 @@ NOTES_MAX = JOBS_MAX = 3  # lines
 BAR_COLUMNS = 12
 FIXED_LINES = 7  # head, traffic, curve, head of the members, legend, message, keys
 LOOKS_MAX = 256
-PART_KEYS = ("written_percent", "lost_percent", "accesses_per_s")
 NOTES = ("host", "action", "tuner", "lab", "warning")  # what the owner of an array should read
 CURVES = (" ▁▂▃▄▅▆▇█", " .:-=+*%#")
 BARS = ("━─", "#.")
@@ -170,7 +169,7 @@ class Frame:
         except LookupError:
             raise ControlError("the daemon sent an answer that is not valid") from None
 
-    def _take(self, status: Status, stats: Stats, chunk_map: Mapping[str, Any]) -> None:
+    def _take(self, status: ArrayReport, stats: Stats, chunk_map: ChunkMap) -> None:
         out, totals, latency = Output(), stats["array"], stats["array"]["latency_ms"]
         seconds = max(_number(stats["interval_seconds"]), 1e-9)
         figures, parts = {}, {}
@@ -180,9 +179,10 @@ class Frame:
             writes_ms = (work["write_ms_mean"], work["write_ms_p99"])
             busy = f"{min(_number(work['utilisation']), 9.99):.0%}"
             figures[int(work["role"])] = [busy, *map(_short, rates + reads_ms + writes_ms)]
-        for each in chunk_map["members"]:
-            shares = (map(_number, each[key][:PARTS_MAX]) for key in PART_KEYS)
-            parts[int(each["role"])] = list(zip(*shares, strict=False))
+        for one in chunk_map["members"]:
+            shares = (one["written_percent"], one["lost_percent"], one["accesses_per_s"])
+            numbers = (map(_number, share[:PARTS_MAX]) for share in shares)
+            parts[int(one["role"])] = list(zip(*numbers, strict=False))
         self._before = {member.name: member.parts for member in self.members}
         self.members = []
         for each in sorted(status["members"], key=lambda each: (each["role"] < 0, each["role"])):

@@ -6,16 +6,16 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, cast
 
-from raidx_fuse.client.health import HEALTHY, is_in
+from raidx_fuse.client.health import HEALTHY, is_in, late
 from raidx_fuse.client.status_document import document
 from raidx_fuse.daemon import control_client
 from raidx_fuse.daemon.events.store import EventStore, state_directory
-from raidx_fuse.errors import TimedOutError
 from raidx_fuse.members.spec import absolute
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import (
         Advice,
+        ArrayReport,
         Event,
         Failing,
         Heat,
@@ -52,7 +52,7 @@ class Client:
 
     def status(self) -> Status:
         """Return the status of the mount and of each of its arrays."""
-        return document([self.call("status")])
+        return document([cast("ArrayReport", self.call("status"))])
 
     def stats(self, interval_s: float | None = None) -> Stats:
         """Return the counters since the mount, or those of the next *interval_s* seconds."""
@@ -70,7 +70,7 @@ class Client:
         """Return the jobs that run, and those that ended lately."""
         return cast("list[Job]", self.call("job-list")["jobs"])
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, str | float]:
         """Return every setting with its value."""
         return dict(self.call("get")["settings"])
 
@@ -87,13 +87,13 @@ class Client:
 
         Raises TimedOutError after *timeout_s*.
         """
-        begin_s = time.monotonic()
+        begin_s, states = time.monotonic(), states or (HEALTHY,)
         while True:
             found = self.status()
-            if all(is_in(each, states or (HEALTHY,)) for each in found["arrays"]):
+            if all(is_in(each, states) for each in found["arrays"]):
                 return found
             if timeout_s is not None and time.monotonic() - begin_s >= timeout_s:
-                raise _late(found, states, timeout_s)
+                raise late(found["arrays"], states, timeout_s)
             time.sleep(POLL_S)
 
     def wait_job(self, job: int) -> Job:
@@ -102,7 +102,7 @@ class Client:
 
     # -- change --
 
-    def set(self, key: str, value: str | int | float) -> dict[str, Any]:
+    def set(self, key: str, value: str | float) -> dict[str, str | float]:
         """Change a setting, as `raidx set` takes it; return the value in force."""
         return dict(self.call("set", key=key, value=str(value))["settings"])
 
@@ -173,13 +173,3 @@ def _named(member: Ref) -> str:
     """Return *member* as the daemon takes it: a role as text, a path as absolute path."""
     text = str(member)
     return absolute(text) if "/" in text or os.path.exists(text) else text
-
-
-def _late(found: Status, states: tuple[str, ...], timeout_s: float) -> TimedOutError:
-    """Return the error for a mount that is not in *states* after *timeout_s*."""
-    wanted = states or (HEALTHY,)
-    wrong = next(each for each in found["arrays"] if not is_in(each, wanted))
-    return TimedOutError(
-        f"{wrong['name']} is {wrong['state']}, not {' or '.join(wanted)}, after {timeout_s:g} s",
-        action=wrong["action"],
-    )

@@ -7,10 +7,10 @@ stand at the top as well.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import ArrayStatus, Status
+    from raidx_fuse.documents import ArrayReport, ArrayStatus, MountProblem, Status
 
 # Counters and states of the implementation. They may change or go without a new output_version.
 INTERNAL = (
@@ -19,17 +19,16 @@ INTERNAL = (
 )
 
 
-def public(status: Mapping[str, Any]) -> ArrayStatus:
+def public(status: ArrayReport) -> ArrayStatus:
     """Return *status*, of one array or one mount, with its internal values below ``internal``."""
-    shown = {key: value for key, value in status.items() if key not in INTERNAL}
-    internal = {key: status[key] for key in INTERNAL if key in status}
+    values: Mapping[str, object] = status
+    shown = {key: value for key, value in values.items() if key not in INTERNAL}
+    internal = {key: values[key] for key in INTERNAL if key in values}
     return cast("ArrayStatus", {**shown, "internal": internal})
 
 
-def document(
-    found: Sequence[Mapping[str, Any]], problems: Sequence[Mapping[str, Any]] = ()
-) -> Status:
+def document(found: Sequence[ArrayReport], problems: Sequence[MountProblem] = ()) -> Status:
     """Return the document about the mounts or arrays *found*, and *problems* with other mounts."""
     arrays = [public(array) for each in found for array in each.get("arrays", [each])]
-    top: Mapping[str, Any] = public(found[0]) if len(found) == 1 else {}
-    return cast("Status", {**top, "arrays": arrays, "problems": list(problems)})
+    lists = {"arrays": arrays, "problems": list(problems)}
+    return cast("Status", {**public(found[0]), **lists} if len(found) == 1 else lists)

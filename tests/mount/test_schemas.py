@@ -264,9 +264,10 @@ def test_documents_fit_their_schemas(documents: list[tuple[str, Any]]) -> None:
 
 
 def test_a_status_of_several_mounts_has_the_same_shape() -> None:
-    one = {"uuid": "u", "name": "disk"}
-    problem = {"mountpoint": "/mnt", "problem": "the daemon of /mnt is gone"}
-    shown = {**document([{"arrays": [one]}, one], [problem]), "output_version": 1}
+    one: Any = {"uuid": "u", "name": "disk"}
+    several: Any = {"arrays": [one]}
+    problem: Any = {"mountpoint": "/mnt", "problem": "the daemon of /mnt is gone"}
+    shown = {**document([several, one], [problem]), "output_version": 1}
     assert isinstance(shown["arrays"], list)
     assert [each["name"] for each in shown["arrays"]] == ["disk", "disk"]
     assert set(shown) == {"output_version", "arrays", "problems"}

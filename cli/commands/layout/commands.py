@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,11 +19,10 @@ from raidx_fuse.cli.commands.layout.svg import (
     Box,
     Panel,
     colour,
-    picture,
-    save,
+    draw,
     svg_option,
 )
-from raidx_fuse.cli.console import broken
+from raidx_fuse.cli.console import broken, table_of
 from raidx_fuse.cli.output import Output, plural, terminal_columns, warn
 from raidx_fuse.cli.parameters import LAYOUT_NAME
 from raidx_fuse.errors import UsageError
@@ -31,7 +30,14 @@ from raidx_fuse.layouts.codes.code import Code, LayoutError, Step, bits
 from raidx_fuse.layouts.codes.horizontal import single_parity
 from raidx_fuse.layouts.elastic_params import next_rules
 from raidx_fuse.layouts.growth_room import prime_for
-from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe, stripe_range
+from raidx_fuse.layouts.numbers import (
+    CellIndex,
+    MemberChunk,
+    Role,
+    Stripe,
+    cell_range,
+    stripe_range,
+)
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.allocate import greedy, in_turn, maximum
@@ -55,6 +61,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 64 << 10  # any size: no output depends on it
 SHOWN_MAX = 100_000  # cells or chunks in one answer
+
+Rows = list[list[Box | None]]
 
 
 @click.group("layout", cls=Nouns)
@@ -123,19 +131,6 @@ def plan_of(
     return make_layout(name, after[-1] if after else disks, stripes * rows, CHUNK_BYTES, **params)
 
 
-def cells_json(code: Code) -> dict[str, tuple[int, int]]:
-    """Return (row, column) of each cell by its name."""
-    return {code.name_of(number): cell for number, cell in enumerate(code.cells)}
-
-
-def table_of(*titles: str) -> Table:
-    """Return a table without lines, numbers to the right."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for title in titles:
-        table.add_column(title, justify="right" if title != "members" else "left", no_wrap=True)
-    return table
-
-
 def check_shown(count: int) -> None:
     """Raise LayoutError if *count* cells are too many for one answer."""
     if count > SHOWN_MAX:
@@ -182,9 +177,7 @@ def _listed(rows: Sequence[tuple[str, ...]]) -> RenderableType:
             page.append(f"{'':14}members: {members}; losses: {losses}; {efficiency}{source}\n")
         page.rstrip()
         return broken(page, terminal_columns() or sum(widths))
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for title in titles:
-        table.add_column(title, no_wrap=title == "name")
+    table = table_of(*titles, left=titles)
     for row in rows:
         table.add_row(*row)
     return table
@@ -238,21 +231,22 @@ def show(
     title = f"{name} on {plural(plan.width, 'member')}"
     lines: list[tuple[list[Text], bool]] = []
     document = []
-    boxes: list[list[Box | None]] = []
+    boxes: Rows = []
     for stripe in range(plan.stripes):
         rows = [
             [_content(plan, role, stripe * plan.code.rows + row) for role in range(plan.width)]
             for row in range(plan.code.rows)
         ]
-        cells = [[_cell_json(plan.code, content) for content in row] for row in rows]
+        cells = [[each and _cell_json(plan.code, *each) for each in row] for row in rows]
         document.append({"stripe": stripe, "cells": cells})
-        boxes += [[_cell_box(plan.code, content) for content in row] for row in rows]
+        boxes += [[each and _cell_box(plan.code, *each) for each in row] for row in rows]
         for number, row in enumerate(rows):
             last = number == len(rows) - 1 and plan.code.rows > 1
-            texts = [_cell_text(plan.code, content, chains) for content in row]
+            texts = [_cell_text(plan.code, *each, chains) if each else NO_CELL for each in row]
             lines.append(([Text("" if number else str(stripe)), *texts], last))
     if svg is not None:
-        save(svg, picture(title, [_stripes(plan, boxes)], [CHAINS_NOTE]))
+        heads = [f"disk {role}" for role in range(plan.width)]
+        draw(svg, title, [_plan_panel("", plan, heads, boxes)], [CHAINS_NOTE])
     shape = {"rows": plan.code.rows, "cols": plan.width, "tolerance": plan.code.tolerance}
     out.emit({"layout": name, **shape, "stripes": document}, Group(*_tables(title, lines)))
 
@@ -286,10 +280,11 @@ def _tables(title: str, lines: Sequence[tuple[Sequence[Text], bool]]) -> Iterato
 
 
 CHAINS_NOTE = "A colour is a chain: the XOR of its cells is zero. Thick borders: parity."
-Content = tuple[CellIndex, int | None] | None  # (cell, logical chunk of a data cell)
+NO_CELL = Text("-", style="bright_black")
 
 
-def _content(plan: Layout, role: int, member_chunk: int) -> Content:
+def _content(plan: Layout, role: int, member_chunk: int) -> tuple[CellIndex, int | None] | None:
+    """Return the cell at a place, and the logical chunk of a data cell."""
     found = plan.inverse(Role(role), MemberChunk(member_chunk))
     if found is None:
         return None
@@ -297,10 +292,7 @@ def _content(plan: Layout, role: int, member_chunk: int) -> Content:
     return cell, plan.logical(stripe, cell) if cell < plan.code.data_count else None
 
 
-def _cell_json(code: Code, content: Content) -> DrawnCell | None:
-    if content is None:
-        return None
-    cell, logical = content
+def _cell_json(code: Code, cell: CellIndex, logical: int | None) -> DrawnCell:
     named: DrawnCell = {"cell": cell, "name": code.name_of(cell)}
     if logical is not None:
         named["logical"] = logical
@@ -313,10 +305,7 @@ def chains_with(code: Code, cell: int) -> list[int]:
     return sorted(found, key=lambda number: code.data_count + number != cell)
 
 
-def _cell_text(code: Code, content: Content, chains: bool) -> Text:
-    if content is None:
-        return Text("-", style="bright_black")
-    cell, logical = content
+def _cell_text(code: Code, cell: CellIndex, logical: int | None, chains: bool) -> Text:
     member_of = chains_with(code, cell)
     colours = [CHAIN_COLOURS[chain % len(CHAIN_COLOURS)] for chain in member_of]
     if logical is None:
@@ -329,10 +318,7 @@ def _cell_text(code: Code, content: Content, chains: bool) -> Text:
     return text
 
 
-def _cell_box(code: Code, content: Content) -> Box | None:
-    if content is None:
-        return None
-    cell, logical = content
+def _cell_box(code: Code, cell: CellIndex, logical: int | None) -> Box:
     member_of = chains_with(code, cell)
     colours = tuple(map(colour, member_of))
     if logical is None:
@@ -341,15 +327,21 @@ def _cell_box(code: Code, content: Content) -> Box | None:
     return Box(code.name_of(cell), " ".join([f"#{logical}", *names]), colours)
 
 
-def _stripes(plan: Layout, boxes: list[list[Box | None]]) -> Panel:
+def _plan_panel(title: str, plan: Layout, heads: Sequence[str], boxes: Rows) -> Panel:
+    """Return stripes: a label before the first row of each, and a space if it has several rows."""
     rows = plan.code.rows
-    return Panel(
-        "",
-        [f"disk {role}" for role in range(plan.width)],
-        ["" if number % rows else f"stripe {number // rows}" for number in range(len(boxes))],
-        boxes,
-        frozenset(range(rows, len(boxes), rows)) if rows > 1 else frozenset(),
-    )
+    labels = ["" if number % rows else f"stripe {number // rows}" for number in range(len(boxes))]
+    breaks = frozenset(range(rows, len(boxes), rows)) if rows > 1 else frozenset()
+    return Panel(title, heads, labels, boxes, breaks)
+
+
+def _code_panel(title: str, code: Code, column: str, box_of: Callable[[CellIndex], Box]) -> Panel:
+    """Return the cells of one stripe, each as *box_of* draws it; *column*: what a column is."""
+    rows: Rows = [[None] * code.columns for _ in range(code.rows)]
+    for cell, (row, at) in zip(cell_range(0, len(code.cells)), code.cells, strict=True):
+        rows[row][at] = box_of(cell)
+    heads = [f"{column} {number}" for number in range(code.columns)]
+    return Panel(title, heads, [f"row {row}" for row in range(code.rows)], rows)
 
 
 @verb(group=layout)
@@ -365,10 +357,10 @@ def chains(out: Output, name: str, disks: int, svg: str | None) -> None:
     lines = [_equation(code, chain) for chain in range(code.parity_count)]
     if svg is not None:
         check_shown(len(lines) * code.rows * code.columns)
-        panels = [_chain_panel(code, number, lines[number]) for number in range(len(lines))]
-        save(svg, picture(f"chains of {name} on {plural(disks, 'member')}", panels, [CHAINS_NOTE]))
+        panels = [_chain_panel(code, number, line) for number, line in enumerate(lines)]
+        draw(svg, f"chains of {name} on {plural(disks, 'member')}", panels, [CHAINS_NOTE])
     document = {"rows": code.rows, "cols": code.columns, "chains": code.chains}
-    document |= {"cells": cells_json(code)}
+    document |= {"cells": {code.name_of(cell): place for cell, place in enumerate(code.cells)}}
     out.emit(document, Text("\n".join(lines) or f"{name} has no chains: nothing is protected"))
 
 
@@ -379,14 +371,12 @@ def _equation(code: Code, chain: int) -> str:
 
 
 def _chain_panel(code: Code, chain: int, title: str) -> Panel:
-    rows: list[list[Box | None]] = [[None] * code.columns for _ in range(code.rows)]
-    for cell, (row, column) in enumerate(code.cells):
-        inside = code.chain_masks[chain] >> cell & 1
-        own = cell == code.data_count + chain
-        fill = (colour(chain),) if inside else ()
-        rows[row][column] = Box(code.name_of(cell), "", fill, "strong" if own else "")
-    heads = [f"column {column}" for column in range(code.columns)]
-    return Panel(title, heads, [f"row {row}" for row in range(code.rows)], rows)
+    def box(cell: CellIndex) -> Box:
+        fill = (colour(chain),) if code.chain_masks[chain] >> cell & 1 else ()
+        is_own = cell == code.data_count + chain
+        return Box(code.name_of(cell), "", fill, "strong" if is_own else "")
+
+    return _code_panel(title, code, "column", box)
 
 
 # -- `raidx layout map`: the place of each chunk; with `--step`, how a growth changes the places.
@@ -445,7 +435,7 @@ def map_chunks(
     growth = _Growth(name, widths, plan, rotate) if step or svg is not None else None
     if growth is not None and svg is not None:
         title = f"{name} on {' then '.join(map(str, widths))} members"
-        save(svg, picture(title, list(growth.panels()), [GROWTH_NOTE] * bool(disks_after)))
+        draw(svg, title, list(growth.panels()), [GROWTH_NOTE] * bool(disks_after))
     if step and growth is not None:
         document = {"layout": name, "growths": growth.as_json()}
         out.explain(document, Text("\n".join(growth.lines())))
@@ -590,7 +580,7 @@ class _Growth:
             label = "" if number % plan.code.rows else str(number // plan.code.rows)
             yield f"    {label:>6}" + "".join(f"{text:>{width}}" for text in row)
 
-    def _boxes(self, plan: Layout, steps: Sequence[GrowthStep]) -> list[list[Box | None]]:
+    def _boxes(self, plan: Layout, steps: Sequence[GrowthStep]) -> Rows:
         """Return the places of *plan*, marked by what *steps* did to them."""
         moved = {place for step in steps for _, _, place in step.moved}
         new = {place for step in steps for _, place in step.new}
@@ -614,14 +604,9 @@ class _Growth:
         """Yield the stripes before any growth, and after each."""
         for number, plan in enumerate(self.plans):
             boxes = self._boxes(plan, self.steps[number - 1] if number else ())
-            rows = plan.code.rows
-            yield Panel(
-                f"{'after' if number else 'before'}: {self._widths[number]} members",
-                [self.disk(Role(role)) for role in range(plan.width)],
-                ["" if n % rows else f"stripe {n // rows}" for n in range(len(boxes))],
-                boxes,
-                frozenset(range(rows, len(boxes), rows)) if rows > 1 else frozenset(),
-            )
+            title = f"{'after' if number else 'before'}: {self._widths[number]} members"
+            heads = [self.disk(Role(role)) for role in range(plan.width)]
+            yield _plan_panel(title, plan, heads, boxes)
 
 
 def _marked(box: Box | None) -> str:
@@ -681,8 +666,8 @@ def recover(
         numbers_lost = ", ".join(map(str, lost))
         title = f"{name} on {plural(disks, 'member')}, lost: disk {numbers_lost}"
         notes = [lines[0], "Blue: read. Dashed: lost, with the step that computes it."]
-        save(svg, picture(title, [_recovery_panel(code, steps, union)], notes))
-    document["cells"] = cells_json(code)
+        draw(svg, title, [_recovery_panel(code, steps, union)], notes)
+    document["cells"] = {code.name_of(cell): place for cell, place in enumerate(code.cells)}
     if step:
         document["steps"], page = decode_page(code, steps, gone)
         out.explain({"layout": name, **document}, Text("\n".join(lines + page)))
@@ -704,16 +689,15 @@ def _disks(numbers: tuple[str, ...], code: Code) -> list[int]:
 
 def _recovery_panel(code: Code, steps: Sequence[Step], read: int) -> Panel:
     order = {cell: number for number, (cell, _) in enumerate(steps, 1)}
-    rows: list[list[Box | None]] = [[None] * code.columns for _ in range(code.rows)]
-    for cell, (row, column) in enumerate(code.cells):
-        name = code.name_of(cell)
+
+    def box(cell: CellIndex) -> Box:
         if cell in order:
-            rows[row][column] = Box(name, f"step {order[cell]}", (), "lost")
-        else:
-            taken = read >> cell & 1
-            rows[row][column] = Box(name, "read" if taken else "", (READ,) if taken else ())
-    heads = [f"disk {column}" for column in range(code.columns)]
-    return Panel("", heads, [f"row {row}" for row in range(code.rows)], rows)
+            return Box(code.name_of(cell), f"step {order[cell]}", (), "lost")
+        if read >> cell & 1:
+            return Box(code.name_of(cell), "read", (READ,))
+        return Box(code.name_of(cell), "", ())
+
+    return _code_panel("", code, "disk", box)
 
 
 def decode_page(
@@ -781,13 +765,9 @@ def bundles(out: Output, length: int, disk_chunks: str, svg: str | None) -> None
     made = greedy(counts, length) if length > 1 else in_turn(counts).tolist()
     caption = f"{plural(len(made), 'bundle')}; the maximum is {maximum(counts, length)}"
     if svg is not None:
-        save(
-            svg,
-            picture(
-                f"bundles of {plural(length, 'chunk')}", [_bundles_panel(counts, made)], [caption]
-            ),
-        )
-    table = table_of("bundle", "members")
+        title = f"bundles of {plural(length, 'chunk')}"
+        draw(svg, title, [_bundles_panel(counts, made)], [caption])
+    table = table_of("bundle", "members", left=("members",))
     for number, bundle in enumerate(made):
         table.add_row(str(number), " ".join(map(str, bundle)))
     out.emit({"bundles": made, "maximum": maximum(counts, length)}, Group(table, caption))
@@ -795,7 +775,7 @@ def bundles(out: Output, length: int, disk_chunks: str, svg: str | None) -> None
 
 def _bundles_panel(counts: list[int], made: Sequence[Sequence[int]]) -> Panel:
     """Return the members as columns; their chunks are taken from the top, in the bundles' order."""
-    columns: list[list[Box | None]] = [[] for _ in counts]
+    columns: Rows = [[] for _ in counts]
     for number, bundle in enumerate(made):
         for member in bundle:
             columns[member].append(Box(f"bundle {number}", "", (colour(number),)))

@@ -74,10 +74,11 @@ def colour(number: int) -> str:
     return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
 
 
-def picture(title: str, panels: Sequence[Panel], notes: Sequence[str] = ()) -> str:
-    """Return *panels* below *title*, with *notes* at the end, as an SVG document.
+def draw(path: str, title: str, panels: Sequence[Panel], notes: Sequence[str] = ()) -> None:
+    """Draw *panels* below *title*, with *notes* at the end, to the SVG file *path*.
 
-    Raises LayoutError if it would have more boxes than a browser shows with ease.
+    Raises LayoutError if it would have more boxes than a browser shows with ease, or as
+    `made_files.save`.
     """
     boxes = sum(len(row) for panel in panels for row in panel.rows)
     if boxes > BOXES_MAX:
@@ -97,23 +98,18 @@ def picture(title: str, panels: Sequence[Panel], notes: Sequence[str] = ()) -> s
         page_width = max(page_width, MARGIN + 7 * len(note))
         y += HEAD
     size = f"{page_width + MARGIN}", f"{y}"
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{size[0]}" '
-            f'height="{size[1]}" viewBox="0 0 {size[0]} {size[1]}">',
-            f"<title>{escape(title)}</title>",
-            f"<style>{STYLE}</style>",
-            '<rect width="100%" height="100%" fill="#fff"/>',
-            _text(MARGIN, MARGIN + HEAD, title, "title"),
-            *parts,
-            "</svg>",
-            "",
-        ]
-    )
-
-
-def save(path: str, document: str) -> None:
-    made_files.save(path, document, "SVG file")
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{size[0]}" '
+        f'height="{size[1]}" viewBox="0 0 {size[0]} {size[1]}">',
+        f"<title>{escape(title)}</title>",
+        f"<style>{STYLE}</style>",
+        '<rect width="100%" height="100%" fill="#fff"/>',
+        _text(MARGIN, MARGIN + HEAD, title, "title"),
+        *parts,
+        "</svg>",
+        "",
+    ]
+    made_files.save(path, "\n".join(lines), "SVG file")
 
 
 def _panel(panel: Panel, x: int, y: int) -> list[str]:

@@ -23,7 +23,6 @@ from raidx_fuse.fuse import mountpoint
 
 if TYPE_CHECKING:
     from raidx_fuse.daemon.serve import MountRequest
-    from raidx_fuse.documents import ArrayReport
 
 EXIT_S = 30.0
 FAULTS = {  # name -> what it does, for the line that confirms it
@@ -60,16 +59,7 @@ FAULTS = {  # name -> what it does, for the line that confirms it
 )
 @click.option("--delay", "delay_s", type=float, default=0.5, help="slow: seconds (0.5).")
 @click.option("--seed", type=int, default=0, help="Of every random choice (0).")
-def inject(
-    out: Output,
-    array: str,
-    member: str,
-    fault: str,
-    at: int | None,
-    count: int | None,
-    delay_s: float,
-    seed: int,
-) -> None:
+def inject(out: Output, array: str, member: str, fault: str, **how: Any) -> None:
     """Give a member a fault, as disks have them; only on a mount made with --lab.
 
     rot flips bits; bad-area gives I/O errors, bad-sector only to reads, until it is written (a
@@ -77,24 +67,14 @@ def inject(
     writes a few chunks too far; hang and slow answer late; vanish is a pulled cable. `return` ends
     the faults of the member: what it missed meanwhile, it does not have.
     """
-    document = ask(
-        out,
-        array,
-        "inject",
-        member=reference(member),
-        fault=fault,
-        at=at,
-        count=count,
-        delay_s=delay_s,
-        seed=seed,
-    )
+    document = ask(out, array, "inject", member=reference(member), fault=fault, **how)
     number = document["count"]
     words = FAULTS[fault].format(
         at=document["at"],
         length=plural(document["length"] or 0, "byte"),
         count=plural(number or 0, "write"),
         operations="operations" if number is None else f"the next {plural(number, 'operation')}",
-        delay_s=delay_s,
+        delay_s=how["delay_s"],
         shift=document.get("shift"),
     )
     out.emit(document, Text(f"{document['member']} (role {document['role']}): {words}"))
@@ -122,21 +102,15 @@ def inject(
 @click.option(
     "--start-degraded", is_flag=True, help="Mount again even if blocks may read back wrong."
 )
-def crash(
-    out: Output,
-    array: str,
-    keep: str,
-    seed: int,
-    writing: int | None,
-    length: int,
-    lose: tuple[str, ...],
-    start_degraded: bool,
-) -> None:
+def crash(out: Output, array: str, lose: tuple[str, ...], start_degraded: bool, **how: Any) -> None:
     """Cut the power of all members and mount again; only on a mount made with --lab.
 
     Writes that no flush has covered are kept, lost or torn, each member for itself. The same
     seed on the same array and writes gives the same state.
     """
+    from raidx_fuse.daemon import daemonize  # late: other commands need no engine
+    from raidx_fuse.daemon.serve import body
+
     mount, _ = mountpoint.split_array(array)
     path = mountpoint.real_path(mount)
     found = mountpoint.find(path)
@@ -146,9 +120,7 @@ def crash(
         raise BusyError(f"{device} is on {image}", action=f"type: losetup -d {device}")
     lost = [reference(member) for member in lose]
     with control_client.Connection(array) as connection:
-        result = connection.call(
-            "crash", keep=keep, seed=seed, writing=writing, length=length, lose=lost
-        )
+        result = connection.call("crash", lose=lost, **how)
         request = _request(result.pop("again", None), path, start_degraded)
         result = out.fit(result)
         pid = connection.daemon_pid
@@ -159,7 +131,7 @@ def crash(
         mountpoint.unmount(path)
     if not out.json:
         out.note("\n".join(_cut_lines(result)))
-    status = out.fit(_mount_again(request, path))
+    status = out.fit(daemonize.start(body(request), paths.own_files(path).log))
     out.emit({**document([status]), "crash": result}, ready_text(out, status, path))
 
 
@@ -188,11 +160,3 @@ def _request(again: Any, path: str, start_degraded: bool) -> MountRequest:
     if request is None or request.mountpoint != path:
         raise ControlError(f"the daemon of {path} sent an answer that is not valid")
     return request
-
-
-def _mount_again(request: MountRequest, path: str) -> ArrayReport:
-    """Start a daemon for *request*; return the status."""
-    from raidx_fuse.daemon import daemonize
-    from raidx_fuse.daemon.serve import body
-
-    return daemonize.start(body(request), paths.own_files(path).log)

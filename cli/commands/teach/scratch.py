@@ -34,6 +34,7 @@ from raidx_fuse.format.superblock import MAGIC
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.layouts.registry import check_chunk_bytes, code_for
+from raidx_fuse.typed import fits, hints_of
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import ArrayReport
@@ -74,12 +75,6 @@ class Lab:
         code_for(self.layout, self.disks, self.params)
 
 
-TYPES: dict[str, tuple[type, ...]] = {
-    **{"layout": (str,), "disks": (int,), "size_bytes": (int,), "chunk_bytes": (int,)},
-    **{"length": (int, type(None)), "made_folder": (bool,)},
-}
-
-
 @click.group("lab", cls=Nouns)
 def lab() -> None:
     """A scratch array for a lesson: made, reset and removed in one command each."""
@@ -92,18 +87,10 @@ folder_argument = click.argument("folder", required=False, type=PATH)
 @folder_argument
 @click.option("--layout", type=LAYOUT_NAME, help="See 'raidx layout list' (raid5).")
 @click.option("--disks", "-d", type=int, help="Number of members (3).")
-@click.option("--size", type=SIZE, help="Of each member (16MiB).")
-@click.option("--chunk", type=SIZE, help="4KiB to 1MiB (64KiB).")
+@click.option("--size", "size_bytes", type=SIZE, help="Of each member (16MiB).")
+@click.option("--chunk", "chunk_bytes", type=SIZE, help="4KiB to 1MiB (64KiB).")
 @click.option("--length", type=int, metavar="L", help="Chunks in a bundle of a raidx layout.")
-def reset(
-    out: Output,
-    folder: str | None,
-    layout: str | None,
-    disks: int | None,
-    size: int | None,
-    chunk: int | None,
-    length: int | None,
-) -> None:
+def reset(out: Output, folder: str | None, length: int | None, **given: Any) -> None:
     """Make a scratch array in FOLDER and mount it with --lab; one that is there is made anew.
 
     Without FOLDER it lies in RAM. A folder that is no lab yet must have no mnt and no diskN.img;
@@ -112,9 +99,8 @@ def reset(
     """
     place = _place(folder)
     mountpoint.check_fuse()
-    given = {"layout": layout, "disks": disks, "size_bytes": size, "chunk_bytes": chunk}
-    chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    if layout is not None or length is not None:
+    chosen = {key: value for key, value in given.items() if value is not None}
+    if "layout" in chosen or length is not None:
         chosen["length"] = length
     replace(_read(place) or Lab(), **chosen).check()  # before anything is touched
     made = _enter(place)
@@ -213,9 +199,9 @@ def _read(place: str) -> Lab | None:
         raise RaidxError(f"{marker} cannot be read: {error.strerror}") from None
     try:
         document = json.loads(text)
-        found = Lab(**{name: document[name] for name in TYPES})
+        found = Lab(**{name: document[name] for name in hints_of(Lab)})
         right = document["made_by"] == MADE_BY
-        right &= all(type(document[name]) in types for name, types in TYPES.items())
+        right &= all(fits(document[name], hint) for name, hint in hints_of(Lab).items())
     except (ValueError, TypeError, KeyError, RecursionError):
         right = False
     if not right or not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
