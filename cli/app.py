@@ -88,11 +88,9 @@ class Nouns(click.Group):
     command_class = Verb
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of that name or mdadm alias."""
         return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands, each with its whole first sentence."""
         rows = [(n, each.get_short_help_str(SENTENCE)) for n, each in sorted(self.commands.items())]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
@@ -124,7 +122,6 @@ class Verbs(Nouns):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run one command line and exit with its status."""
         streams.guard()
         try:
             status = self._status(args, prog_name, complete_var, **extra)
@@ -188,7 +185,6 @@ class Verbs(Nouns):
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands by section."""
         for title, rows in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, row.summary) for name, row in rows.items()])

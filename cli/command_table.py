@@ -104,16 +104,14 @@ SECTIONS = {
             "volume.resize_image", "Give the image of an array another size, up to what there is."
         ),
         "scrub": Row(
-            "jobs.job.scrub",
+            "job.scrub",
             "Read all written chunks, compare the parity, and report each mismatch.",
         ),
         "tune": Row(
             "tune.tune",
             "Print what the tuner of a raidx array does, and why; with --now, move hot chunks.",
         ),
-        "job": Row(
-            "jobs.job.job", "List, pause, resume, cancel, limit or wait for background jobs."
-        ),
+        "job": Row("job.job", "List, pause, resume, cancel, limit or wait for background jobs."),
         "get": Row("setting.get", "Print one setting, or all."),
         "set": Row(
             "setting.set_value",
@@ -168,12 +166,12 @@ SECTIONS = {
     },
     "Scripts": {
         "schema": Row(
-            "scripts.schema.schema",
+            "schema.schema",
             "Print the JSON Schema of what a command prints under --json, with the unit of every "
             "number.",
         ),
         "completions": Row(
-            "scripts.completions.completions",
+            "completions.completions",
             "Print the completion script of a shell, or install those of all shells.",
         ),
     },

@@ -34,7 +34,6 @@ def if_exists(what: str) -> Callable[[FunctionT], FunctionT]:
 
 
 def unchanged(out: Output, document: Mapping[str, object], line: str) -> None:
-    """Print that nothing was to be done."""
     out.emit({**document, "changed": False}, line)
 
 

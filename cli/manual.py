@@ -14,8 +14,8 @@ from textwrap import dedent
 import click
 
 from raidx_fuse.cli.command_table import ALIASES, SECTIONS
+from raidx_fuse.cli.habits import HABITS
 from raidx_fuse.cli.main import main
-from raidx_fuse.cli.reference.habits import HABITS
 from raidx_fuse.errors import Reason
 from raidx_fuse.settings import BYTES, OF_ARRAY, OF_MACHINE, OF_POOL, Setting
 from raidx_fuse.units import format_size
@@ -82,7 +82,6 @@ EXIT_STATUS = (
 
 
 def _cell(text: str) -> str:
-    """Return *text* as one cell of a table."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
@@ -104,7 +103,6 @@ def _commands(prefix: str, group: click.Group) -> Iterator[tuple[str, click.Comm
 
 
 def _description(command: click.Command) -> str:
-    """Return the help of *command* as paragraphs."""
     text = dedent(command.help or "").replace("\b\n", "").strip()
     return "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
 

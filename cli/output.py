@@ -106,7 +106,6 @@ class Output:
         return str(int(size_bytes)) if self.exact else format_size(int(size_bytes))
 
     def rate(self, bytes_per_s: float) -> str:
-        """Return a speed, formatted as `size`."""
         return f"{self.size(bytes_per_s)}/s"
 
 

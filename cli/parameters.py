@@ -26,7 +26,6 @@ class SizeType(ParameterType):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return bytes."""
         if isinstance(value, int):
             return value
         try:
@@ -118,7 +117,6 @@ class SettingName(ParameterType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Offer the settings that the array has."""
         names = (name + self._end for name in _answer(ctx, "get").get("settings", ()))
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 

@@ -78,7 +78,6 @@ def pool_lines(status: ArrayReport) -> list[Text]:
 
 
 def _load(array: Load) -> Text:
-    """Return what was seen of one array over the last interval."""
     if not array["observations"]:
         return Text(f"  {array['array']}: not observed yet")
     line = Text(
@@ -182,7 +181,6 @@ def _members(status: ArrayReport, out: Output) -> Table:
 
 
 def member_cells(member: Member) -> tuple[str, Text, str]:
-    """Return role, state and path of a member."""
     role = str(member["role"]) if member["role"] >= 0 else "-"
     return role, state_text(member["state"]), str(member.get("path") or "(not here)")
 

@@ -35,7 +35,6 @@ class Reason(StrEnum):
     meaning: str
 
     def __new__(cls, value: str, meaning: str) -> Reason:
-        """Make a member of its *value* and its *meaning*."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.meaning = meaning
@@ -148,7 +147,6 @@ class RaidxError(Exception):
         return f"{self.message}; {self.action}" if self.action else self.message
 
     def as_dict(self) -> dict[str, str | int | None]:
-        """Return the error as JSON values, for another process and for ``--json``."""
         return {
             "kind": self.kind,
             "reason": self.reason,

@@ -56,7 +56,6 @@ def names(group: str) -> tuple[str, ...]:
 
 
 def offered(group: str, name: str) -> bool:
-    """Return whether an installed package offers *name* in *group*."""
     return name in _entries(group)
 
 

@@ -66,8 +66,6 @@ def balance(
     if step:
         if wait or status or cancel:
             raise UsageError("--step only shows a plan: leave out --wait, --status and --cancel")
-        from raidx_fuse.cli.commands.balance import plan_page, stepped_plan
-
         document = stepped_plan(out, mount, planner)
         out.explain(document, Text("\n".join(plan_page(document, out))))
         return 0
@@ -138,14 +136,11 @@ def progress_lines(state: Balance) -> list[str]:
     return [*lines, *(text for text in (state["error"], state["note"]) if text)]
 
 
-PAPER = "dswap-paper"
-
-
 def stepped_plan(out: Output, mount: str | None, planner: str | None) -> Any:
     """Return the plan of a dry run with its *trace*; without *mount*, of the paper's example."""
     if mount is not None:
         return ask(out, mount, "balance", planner=planner, dry_run=True, step=True)
-    plan = make(planner or PAPER, example())
+    plan = make(planner or "dswap-paper", example())
     return {
         "planner": plan.strategy,
         "example": "Fig. 2 of the Dswap paper",
@@ -161,7 +156,10 @@ def plan_page(document: dict[str, Any], out: Output) -> Iterator[str]:
     yield f"{source}; planner {document['planner']}"
     for step in document["trace"]:
         yield f"step {step['step']}: {_title(step, out)}"
-        yield from _PAGES.get(step["does"], _nothing)(step, out)
+        if step["does"] == "displace":
+            yield from _displace(step, out)
+        elif step["does"] == "swap":
+            yield from _swap(step, out)
         if step["does"] != "end":
             yield from (f"    {line}" for line in _arrays(step["arrays"], out))
 
@@ -224,10 +222,3 @@ def _swap(step: PlanStep, out: Output) -> Iterator[str]:
 def _ours(step: PlanStep) -> Iterator[str]:
     if step["ours"]:
         yield f"    beyond the paper: {step['ours']}"
-
-
-def _nothing(_step: PlanStep, _out: Output) -> Iterator[str]:
-    yield from ()
-
-
-_PAGES = {"displace": _displace, "swap": _swap}

@@ -125,7 +125,6 @@ def create(
 
 
 def _present(members: tuple[str, ...]) -> ArrayReport | None:
-    """Return the status of the array that the members are, None if they are none."""
     import trio
 
     from raidx_fuse.daemon import inspect

@@ -129,7 +129,8 @@ def _array_of(
     looked = [_examined(spec) for spec in specs]
     valid = [each for each in looked if each.get("valid")]
     for each in looked:
-        if not each.get("valid") and _has_superblock(each):
+        damaged = any(slot["state"] == "damaged" for slot in each.get("slots", ()))
+        if not each.get("valid") and damaged:
             raise UsageError(
                 f"{each['path']}: {each['problem']}", action="raidx wipe MEMBER --lose-data"
             )
@@ -206,7 +207,3 @@ def _examined(spec: str) -> dict[str, Any]:
 
     found: dict[str, Any] = inspect.run(inspect.examine, spec)
     return found
-
-
-def _has_superblock(looked: dict[str, Any]) -> bool:
-    return any(slot["state"] == "damaged" for slot in looked.get("slots", ()))

@@ -12,12 +12,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from raidx_fuse.cli import metrics
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import Found, array_named, ask, ask_all, running_arrays
 from raidx_fuse.cli.commands.tune import heat_page
 from raidx_fuse.cli.console import table_of
-from raidx_fuse.cli.monitoring import metrics
-from raidx_fuse.cli.monitoring.health_line import health_line
+from raidx_fuse.cli.health_line import health_line
 from raidx_fuse.cli.output import Output, console, plural, warn
 from raidx_fuse.cli.parameters import ARRAYS, PATH, array_argument
 from raidx_fuse.cli.progress import looks_until
@@ -290,7 +290,6 @@ def _stats_page(stats: Stats, out: Output) -> RenderableType:
 
 
 def _cache_lines(cache: Cache | None, out: Output) -> list[Text]:
-    """Return the statistics of the chunk cache as a line; no line if the cache is off."""
     if not cache or not cache["size"]:
         return []
     reads = cache["hits"] + cache["misses"]
@@ -304,7 +303,6 @@ def _cache_lines(cache: Cache | None, out: Output) -> list[Text]:
 
 
 def _bpu_lines(bpu: Bpu | None) -> list[Text]:
-    """Return the statistics of the policy bpu as two lines; none under another policy."""
     if bpu is None:
         return []
     limits = bpu["thresholds"]

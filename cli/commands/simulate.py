@@ -198,7 +198,7 @@ def page(results: list[dict[str, Any]]) -> RenderableType:
         table.add_row(name, *values)
     parts: list[RenderableType] = [table]
     for result in results:
-        lines = [event_line(event) for event in result["events"]]
+        lines = [_event_line(event) for event in result["events"]]
         lines += balance_lines(result.get("balance", {}))
         if lines or result["sections"]:
             parts += [Text(), Text(result["name"], style="bold")]
@@ -210,7 +210,7 @@ def page(results: list[dict[str, Any]]) -> RenderableType:
     return Group(*parts)
 
 
-def event_line(event: dict[str, Any]) -> str:
+def _event_line(event: dict[str, Any]) -> str:
     what = event["do"] + (f" disk {event['disk']}" if "disk" in event else "")
     what += f" {event['set']}" if "set" in event else ""
     what += f" of array {event['array']}" if "array" in event else ""

@@ -40,7 +40,6 @@ LINE_CHARS_MAX = 400
 
 
 def line_of(words: Sequence[str]) -> str:
-    """Return a command line as a shell takes it."""
     return shown(shlex.join(("raidx", *words)))
 
 

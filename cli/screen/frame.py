@@ -274,7 +274,6 @@ class Frame:
         return found
 
     def map_of(self, member: MemberLook) -> list[tuple[str, str]]:
-        """Return the marks of all parts of *member*."""
         before = self._before.get(member.name, ())
         known = before if len(before) == len(member.parts) else member.parts
         return [

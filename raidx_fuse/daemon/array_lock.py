@@ -65,7 +65,6 @@ def refuse_running(uuid: str, name: str) -> None:
 
 
 def _locked(path: Path, name: str, *, shared: bool) -> int:
-    """Return a descriptor of the locked file *path*."""
     while True:
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

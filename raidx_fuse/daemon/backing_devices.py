@@ -146,7 +146,6 @@ class _Search:
 
 
 def numbers(device: int) -> Device:
-    """Return (major, minor) of a device number."""
     return os.major(device), os.minor(device)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from raidx_fuse.daemon.events.event import unix_s
-from raidx_fuse.daemon.member_files import Disks, check_distinct, is_there, size_in
+from raidx_fuse.daemon.member_files import Disks, check_distinct, is_there
 from raidx_fuse.errors import FormatError, LosesDataError, Reason, TooSmallError, UsageError
 from raidx_fuse.format.configuration.config import NO_ROLE
 from raidx_fuse.format.create import check_array_name, create_array, shape
@@ -163,7 +163,7 @@ async def plan(request: CreateRequest) -> CreatePlan:
 
 
 def _size_to_make(member: str, request: CreateRequest) -> int:
-    size_bytes = size_in(member) or request.member_bytes
+    size_bytes = parse_spec(member).size_bytes or request.member_bytes
     if size_bytes is None:
         raise UsageError(
             f"{member} does not exist",

@@ -61,8 +61,11 @@ async def status(specs: Sequence[str]) -> ArrayReport:
     try:
         with Disks(read_only=True, lock=False) as disks:
             assembly = await assemble(disks.attach(specs))
-            document = describe(assembly)
-            in_use = in_use or _runs(assembly.config)
+            document, config = describe(assembly), assembly.config
+        try:  # by a process of this user, maybe under other names of its disks
+            refuse_running(config.array_uuid, config.name)
+        except BusyError:
+            in_use = True
     except AssemblyError:
         if in_use:
             raise InUseError(
@@ -82,15 +85,6 @@ async def array_in_use(spec: str) -> str | None:
         return None
     uuid = (await examine(spec)).get("array_uuid")
     return uuid if isinstance(uuid, str) else None
-
-
-def _runs(config: ArrayConfig) -> bool:
-    """Return whether a process of this user has the array, maybe under other names of its disks."""
-    try:
-        refuse_running(config.array_uuid, config.name)
-    except BusyError:
-        return True
-    return False
 
 
 def _in_use(specs: Sequence[str]) -> bool:

@@ -199,7 +199,7 @@ class Disks:
         A size in the spec itself (``disk.img,size=1GiB``) takes precedence over *create_bytes*.
         Raises SignatureFoundError, MemberError, BusyError, UsageError.
         """
-        make = partial(self._open_or_make, path, size_in(path) or create_bytes)
+        make = partial(self._open_or_make, path, parse_spec(path).size_bytes or create_bytes)
         member, made = await in_thread(path_of(path), make, discard=self._discard)
         self._opened.append(member)
         if made is not None:
@@ -235,7 +235,7 @@ class Disks:
             discard=lambda member: self._discard((member, None)) if member else None,
         )
         if member is None:
-            return size_in(path)
+            return parse_spec(path).size_bytes
         self._opened.append(member)
         try:
             await self._check_newcomer(member, overwrite_signature, own)
@@ -257,7 +257,6 @@ class Disks:
                 log.warning("%s", error)
 
     def let_go(self, member: Member) -> None:
-        """Close a member that left an array, in the background."""
         in_background(member.path, self._forget(member))
 
     async def _check_newcomer(
@@ -301,7 +300,7 @@ class Disks:
         self._check_own(path)
         if is_there(spec):
             return self._open_other(spec)
-        if not may_create and size_in(spec) is None:
+        if not may_create and parse_spec(spec).size_bytes is None:
             raise _not_there(spec)
         folder = os.path.dirname(path) or "."
         if not os.access(folder, os.W_OK):
@@ -431,11 +430,6 @@ async def _look_at_newcomer(
 
 def _not_there(spec: str) -> UsageError:
     return UsageError(f"{spec} does not exist", action="--create creates it", reason=Reason.FILE)
-
-
-def size_in(spec: str) -> int | None:
-    """Return the size in bytes in a spec (``disk.img,size=1GiB``), None without one."""
-    return parse_spec(spec).size_bytes
 
 
 def check_distinct(specs: Sequence[str]) -> None:

@@ -45,7 +45,7 @@ async def scan(paths: Sequence[str]) -> Found:
     unknown: list[tuple[str | None, str]] = []  # array and path of members that are newer
     for path in _candidates(paths, problems):
         try:
-            if not await in_thread(path, partial(_has_magic, path)):
+            if not await in_thread(path, partial(has_magic, path)):
                 continue
             with Disks(read_only=True, lock=False) as disks:
                 (member,) = disks.attach([path])
@@ -153,7 +153,7 @@ def _is_disk(path: str) -> bool:
     return stat.S_ISREG(mode) or stat.S_ISBLK(mode)
 
 
-def _has_magic(path: str) -> bool:
+def has_magic(path: str) -> bool:
     """Return whether *path* begins like a member, in either slot. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

@@ -408,7 +408,6 @@ class HistoryFiles:
         return monitor
 
     def save_now_and_then(self, monitor: Monitor, now_s: float) -> None:
-        """Save if `SAVE_S` have passed since the last time."""
         if now_s - self._saved_s >= SAVE_S:
             self._saved_s = now_s
             self.save(monitor)

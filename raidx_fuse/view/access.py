@@ -48,7 +48,6 @@ HEADERS = (
 
 
 def new_token() -> str:
-    """Return a token that nobody can guess."""
     return secrets.token_urlsafe(18)
 
 
@@ -120,7 +119,6 @@ class Access:
         return f"{value}; Path=/; Max-Age={COOKIE_S}; HttpOnly; SameSite=Strict"
 
     def no_cookie(self) -> str:
-        """Return the Set-Cookie header that makes a browser forget."""
         return f"{self.cookie_name}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict"
 
     def has_cookie(self, headers: Mapping[str, str]) -> bool:

@@ -99,7 +99,6 @@ class Feed:
     # -- asking ------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Ask while there are readers, until cancelled."""
         while True:
             if not self._readers:
                 self._somebody = trio.Event()

@@ -198,7 +198,6 @@ def _group(cell: Cell, x: int, y: int, tab_index: int, is_marked: bool) -> str:
 
 
 def _clean(text: str) -> str:
-    """Return *text* without what XML cannot hold."""
     return "".join(
         each if each in "\t\n\r" or 0x20 <= ord(each) <= 0xD7FF or 0xE000 <= ord(each) <= 0xFFFD
         or ord(each) >= 0x10000 else "\N{REPLACEMENT CHARACTER}"

@@ -68,7 +68,6 @@ class MountSource:
         self._kept: list[Event] = []
 
     async def ask(self, questions: Sequence[Question]) -> list[Any]:
-        """Ask on one connection, in a thread."""
         async with self._turn:
             return await in_thread(self.where, partial(_ask_all, self.where, questions, ASK_S))
 
@@ -88,7 +87,6 @@ class MountSource:
         return result
 
     async def events(self, uuid: str) -> list[Event]:
-        """Read them from this machine's files, if they have changed."""
         with suppress(OSError, RaidxError):
             await in_thread("events", partial(self._read, uuid))
         return self._kept

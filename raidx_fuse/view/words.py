@@ -145,5 +145,4 @@ def _cells(cells: ComparedCells) -> dict[str, object]:
 
 
 def short(text: str | None) -> str | None:
-    """Return *text* in at most `TEXT_CHARS_MAX` characters."""
     return text and text[:TEXT_CHARS_MAX]

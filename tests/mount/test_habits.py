@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raidx_fuse.cli.reference.habits import HABITS
+from raidx_fuse.cli.habits import HABITS
 from raidx_fuse.fuse import mountpoint
 from tests.mount.real_array import take_down_mount
 from tests.support.command import raidx

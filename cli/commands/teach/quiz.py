@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import click
 from rich.text import Text
@@ -17,7 +17,7 @@ from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH
 from raidx_fuse.errors import RaidxError, UsageError
 
 if TYPE_CHECKING:
-    from raidx_fuse.answers import Mark
+    from raidx_fuse.answers import Mark, Question, Quiz
 
 ANSWERS_BYTES_MAX = 1 << 20
 LEVELS = click.Choice(["easy", "medium", "hard"])
@@ -66,10 +66,10 @@ def quiz(
     from raidx_fuse.lab.quiz import quiz as make
 
     questions = make(Request(count, seed, level, layout, disks, kind))
-    document: dict[str, Any] = {
+    document: Quiz = {
         "seed": seed,
         "level": level,
-        "questions": [question.as_dict(answers=answers) for question in questions],
+        "questions": [cast("Question", each.as_dict(answers=answers)) for each in questions],
     }
     if check is not None:
         if sheet is not None:
@@ -82,7 +82,7 @@ def quiz(
         return int(right < len(marks))
     texts = [_text(question) for question in document["questions"]]
     if sheet is not None:
-        made_files.save(sheet, sheet_of(document, texts), "HTML page")
+        made_files.save(sheet, "\n".join(_sheet(document, texts)), "HTML page")
         out.emit(document, f"{plural(len(questions), 'question')}, to print: {sheet}")
         return 0
     lines = []
@@ -94,9 +94,9 @@ def quiz(
     return 0
 
 
-def _text(question: dict[str, Any]) -> str:
+def _text(question: Question) -> str:
     if question["layout"] is None:
-        return str(question["text"])
+        return question["text"]
     return f"{question['layout']} on {plural(question['disks'], 'disk')}. {question['text']}"
 
 
@@ -123,15 +123,12 @@ li { margin: 0 0 7mm; break-inside: avoid } .line { border-bottom: 1px solid #00
 """
 
 
-def sheet_of(document: dict[str, Any], questions: Sequence[str]) -> str:
-    """Return *document*, the quiz as JSON values, as an HTML page; *questions*: their texts.
+def _sheet(document: Quiz, questions: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of *document* as an HTML page; *questions*: their texts.
 
     Answers are on a page of their own, the last, if *document* has them.
     """
-    return "\n".join(["<!doctype html>", *_page(document, questions), ""])
-
-
-def _page(document: dict[str, Any], questions: Sequence[str]) -> Iterator[str]:
+    yield "<!doctype html>"
     title = f"raidx quiz: {document['level']}, seed {document['seed']}"
     yield f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
     yield f"<style>{STYLE}</style></head><body>"
@@ -148,4 +145,4 @@ def _page(document: dict[str, Any], questions: Sequence[str]) -> Iterator[str]:
             words = escape(" ".join(question["answer"]))
             yield f'<li><b>{words}</b> <span class="why">{escape(question["why"])}</span></li>'
         yield "</ol></section>"
-    yield "</body></html>"
+    yield "</body></html>\n"

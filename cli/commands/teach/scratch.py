@@ -29,8 +29,6 @@ from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE
 from raidx_fuse.daemon import control_client, paths
 from raidx_fuse.daemon.control_client import ControlError
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
-from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
-from raidx_fuse.format.superblock import MAGIC
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.layouts.registry import check_chunk_bytes, code_for
@@ -238,6 +236,8 @@ def _locked(place: str) -> Iterator[int]:
 
 def _clear(place: str, before: Lab) -> None:
     """End the lab's daemon, unmount mnt, remove it and the members. Raises BusyError."""
+    from raidx_fuse.daemon.scan import has_magic  # late: `raidx lab --help` needs no superblocks
+
     mount = os.path.join(place, "mnt")
     inside = mountpoint.real_path(place) + "/"
     for other in mountpoint.mounts():
@@ -254,18 +254,12 @@ def _clear(place: str, before: Lab) -> None:
     with os.scandir(place) as entries:
         files = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
     for entry in files:
-        added = MEMBER.fullmatch(entry.name) and _is_member(entry.path)
+        added = MEMBER.fullmatch(entry.name) and has_magic(entry.path)
         if added or entry.name in before.members:
             os.unlink(entry.path)
     if os.path.isdir(mount) and not os.path.islink(mount):
         with suppress(OSError):  # something else was put there: it is left alone
             os.rmdir(mount)
-
-
-def _is_member(path: str) -> bool:
-    with open(path, "rb") as file:
-        head = file.read(SUPERBLOCK_SLOT_BYTES + len(MAGIC))
-    return MAGIC in (head[: len(MAGIC)], head[SUPERBLOCK_SLOT_BYTES:])
 
 
 def _kill(mount: str) -> None:

@@ -50,7 +50,6 @@ class BalanceCommands:
         return {**proposal.as_dict(), "dry_run": dry_run, **self._state()}
 
     async def cancel(self) -> Result:
-        """Drop the plan under way; return how it ended."""
         await self._balancer.cancel()
         return self._state()
 

@@ -49,7 +49,7 @@ WAITING_MAX = 32  # commands that only wait: they must not occupy all connection
 
 
 class Newcomers(Protocol):
-    """Opens new members for a command, and closes them when the mount ends."""
+    """Opens new members for a command, as `member_files.Disks` does."""
 
     async def open(
         self,
@@ -59,11 +59,7 @@ class Newcomers(Protocol):
         create_bytes: int | None,
         own: Own | None = None,
     ) -> Member:
-        """Return the member at *path*; create a missing file of *create_bytes* (None: refuse).
-
-        A member whose superblock is *own* may have it: it returns. Raises SignatureFoundError,
-        MemberError, BusyError, UsageError.
-        """
+        """Return the member at *path*; create a missing file of *create_bytes* (None: refuse)."""
         ...
 
     async def check(
@@ -75,10 +71,7 @@ class Newcomers(Protocol):
         own: Own | None = None,
         look: Callable[[Member], Awaitable[None]] | None = None,
     ) -> int | None:
-        """Raise what `open` would raise, without changing anything; *look* at a member there is.
-
-        Returns the size in bytes, None for a missing file whose size the other members decide.
-        """
+        """Raise what `open` would raise, without changing anything; return the member's bytes."""
         ...
 
     async def release(self, member: Member) -> None:

@@ -276,7 +276,6 @@ class _Before:
         return stripe < self.shape.stripes and self.place(stripe, cell) != place
 
     def moved(self, layout: BundleLayout) -> list[int]:
-        """Return the cells that lie elsewhere now."""
         return [
             cell
             for cell, place in self._first.items()

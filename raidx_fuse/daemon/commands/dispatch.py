@@ -126,7 +126,6 @@ class Dispatcher:
         return document if self._lab is None else self._lab.with_faults(document)
 
     async def stats(self, interval_s: float | None = None, in_array: str | None = None) -> Result:
-        """Return the counters since the mount, or those of the next *interval_s* seconds."""
         document = await self._arrays[self._index(in_array)].stats(interval_s)
         return document if self._balance is None else {**document, "pool": self._balance.in_stats()}
 

@@ -73,7 +73,6 @@ class LabCommands:
         delay_s: float = 0.5,
         in_array: str | None = None,
     ) -> Result:
-        """Give *member* a fault; *at* and *count* as in `raidx inject --help`."""
         self._require_lab("inject")
         array = array_named(self._arrays, in_array)
         record = array.membership.find(member)

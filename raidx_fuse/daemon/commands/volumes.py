@@ -352,7 +352,6 @@ def _dry_run(volumes: ArrayVolumes, does: str, lost: int) -> LosingPlan:
 
 
 def _written(volume: Volume, offset: int, length: int) -> list[tuple[int, int]]:
-    """Return (begin, end) of the written parts of a range of *volume*, in order."""
     parts, at = [], offset
     for size, written in volume.allocation(offset, length):
         if written:

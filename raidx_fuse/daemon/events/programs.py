@@ -37,11 +37,12 @@ async def run_program(program: str, event: Event, limit_s: float) -> HookResult:
 
     Its arguments are those of `mdadm --monitor --program`; its input is the event as JSON.
     """
-    return await _run([program, *_words(event)], event_text(event), limit_s)
+    where = event.mountpoint or event.array
+    words = [program, event.event, where, *([event.subject] if event.subject else [])]
+    return await _run(words, json.dumps(event.as_dict()) + "\n", limit_s)
 
 
 async def send_mail(address: str, event: Event, limit_s: float) -> HookResult:
-    """Mail *event* to *address* by the system's sendmail; return as `run_program`."""
     mailer = shutil.which("sendmail", path=f"{SENDMAIL_PATH}:{os.environ.get('PATH', '')}")
     if mailer is None:
         return {"ok": False, "problem": "there is no sendmail"}
@@ -74,17 +75,6 @@ async def _kill(process: trio.Process) -> None:
     """Kill a program that takes too long, and what it started: it leads its own session."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def _words(event: Event) -> list[str]:
-    """Return the arguments of a program, as those of `mdadm --monitor --program`."""
-    where = event.mountpoint or event.array
-    return [event.event, where, *([event.subject] if event.subject else [])]
-
-
-def event_text(event: Event) -> str:
-    """Return *event* as one line of JSON."""
-    return json.dumps(event.as_dict()) + "\n"
 
 
 def mail_text(event: Event, address: str) -> str:

@@ -40,8 +40,6 @@ def state_directory() -> Path:
 
 
 class EventStore:
-    """The files in *folder*."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 

@@ -6,7 +6,7 @@ import click
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output
-from raidx_fuse.cli.reference.schema import schema_names, schema_of
+from raidx_fuse.cli.schema import schema_names, schema_of
 from raidx_fuse.errors import Reason, unknown
 
 

@@ -1,1 +1,0 @@
-"""Commands about the work that an array does in the background."""

@@ -1,1 +1,0 @@
-"""What monitors read: metrics for Prometheus, and the line for Nagios."""

@@ -1,1 +1,0 @@
-"""What documents the commands: pages of the manual, JSON schemas."""
