@@ -63,8 +63,6 @@ class Layouts(TypedDict):
 
 
 class LoadOfDisks(TypedDict):
-    """Operations of each disk."""
-
     layout: str
     reads: list[Count]
     writes: list[Count]
@@ -73,8 +71,6 @@ class LoadOfDisks(TypedDict):
 
 
 class MappedChunk(TypedDict):
-    """Where a chunk of the image lies."""
-
     logical: Number
     member: Number
     chunk: Number
@@ -83,8 +79,6 @@ class MappedChunk(TypedDict):
 
 
 class ChunkPlaces(TypedDict):
-    """Where the chunks of the image lie."""
-
     layout: str
     blocks_per_disk: Count
     map: list[MappedChunk]
@@ -115,8 +109,6 @@ class Recovery(TypedDict):
 
 
 class DrawnCell(TypedDict):
-    """A cell of a stripe that is drawn."""
-
     cell: Number
     name: NotRequired[str]
     logical: NotRequired[Number]
@@ -128,8 +120,6 @@ class DrawnStripe(TypedDict):
 
 
 class Drawing(TypedDict):
-    """A layout as a table."""
-
     layout: str
     rows: Number
     cols: Number
@@ -206,8 +196,6 @@ class LogWrite(TypedDict):
 
 
 class CheckpointWork(TypedDict):
-    """What the checkpoint does later."""
-
     settles_first: bool
     reads: Count
     log_bytes: Bytes
@@ -215,8 +203,6 @@ class CheckpointWork(TypedDict):
 
 
 class ReadStripe(TypedDict):
-    """What a read does in one stripe."""
-
     stripe: Number
     lost: list[str]
     never_written: list[str]
@@ -283,8 +269,6 @@ class Explanation(TypedDict):
 
 
 class StripeState(TypedDict):
-    """What `raidx explain --stripe` prints."""
-
     stripe: Number
     layout: str
     state: list[str]
@@ -343,8 +327,6 @@ class PeekedChain(TypedDict):
 
 
 class Peeked(TypedDict):
-    """The bytes of a stripe."""
-
     stripe: Number
     layout: str
     state: list[str]
@@ -356,8 +338,6 @@ class Peeked(TypedDict):
 
 
 class Injected(TypedDict):
-    """A fault of a member of a lab."""
-
     member: str
     role: Number
     fault: str
@@ -380,8 +360,6 @@ class CutMember(TypedDict):
 
 
 class Cut(TypedDict):
-    """A loss of power."""
-
     keep: str
     seed: Number
     cut: list[CutMember]
@@ -395,8 +373,6 @@ class Crashed(Status):
 
 
 class LabReset(TypedDict):
-    """What `raidx lab reset` prints."""
-
     folder: str
     mountpoint: str
     left_alone: list[str]
@@ -500,16 +476,12 @@ class ChunkMap(TypedDict):
 
 
 class Watched(TypedDict):
-    """What `raidx watch --once` prints."""
-
     status: Annotated[Any, "Not covered by the promise: see raidx status."]
     stats: Annotated[Any, "Not covered by the promise: see raidx stats."]
     chunk_map: Annotated[Any, "Not covered by the promise."]
 
 
 class Viewed(TypedDict):
-    """Where the page of `raidx view` is."""
-
     urls: list[str]
     public: bool
     may_break: bool
@@ -520,8 +492,6 @@ class Viewed(TypedDict):
 
 
 class Measured(TypedDict):
-    """The requests of some time."""
-
     requests: Count
     reads: Count
     writes: Count
@@ -535,14 +505,10 @@ class Measured(TypedDict):
 
 
 class ReplaySection(Measured):
-    """A part of a replay."""
-
     from_s: Seconds
 
 
 class ReplayCounters(TypedDict):
-    """What the array did for a replay."""
-
     pre_reads: Count
     rmw: Count
     rcw: Count
@@ -551,8 +517,6 @@ class ReplayCounters(TypedDict):
 
 
 class Replayed(Measured):
-    """What `raidx replay` prints."""
-
     trace: str
     image: str
     image_size: Bytes
@@ -564,8 +528,6 @@ class Replayed(Measured):
 
 
 class Distribution(TypedDict):
-    """Requests by their response."""
-
     edges_ms: list[Milliseconds]
     reads: list[Count]
     writes: list[Count]
@@ -598,8 +560,6 @@ class ObservedLoad(TypedDict):
 
 
 class SimulatedArray(TypedDict):
-    """An array of a simulated pool."""
-
     name: str
     layout: str
     image_bytes: Bytes
@@ -610,8 +570,6 @@ class SimulatedArray(TypedDict):
 
 
 class SimulatedVolume(Measured):
-    """A volume of a simulated pool."""
-
     name: str
     size: Bytes
     array: str
@@ -639,8 +597,6 @@ class ControllerCache(TypedDict):
 
 
 class Experiment(Measured):
-    """The result of one experiment."""
-
     name: str
     version: NotRequired[str]
     spec: NotRequired[str | None]
@@ -702,8 +658,6 @@ class Quiz(TypedDict):
 
 
 class Completions(TypedDict, total=False):
-    """What `raidx completions` prints."""
-
     installed: list[str]
     shell: str
     script: str

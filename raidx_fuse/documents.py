@@ -44,8 +44,6 @@ class Volume(TypedDict):
 
 
 class JobProgress(TypedDict):
-    """What every job has."""
-
     id: Number
     kind: str
     state: str
@@ -91,8 +89,6 @@ class Mismatch(TypedDict):
 
 
 class JobDetail(VolumeRoute):
-    """What jobs of some kinds have besides."""
-
     volume: NotRequired[str | None]
     going_back: NotRequired[bool]
     legs_left: NotRequired[Count]
@@ -153,8 +149,6 @@ class MismatchPlace(TypedDict):
 
 
 class LastScrub(TypedDict):
-    """What the last scrub of an array found."""
-
     state: str
     repair: bool
     ended_s: Seconds | None
@@ -229,8 +223,6 @@ class Balance(TypedDict):
 
 
 class PoolStatus(TypedDict):
-    """The loads of a pool's arrays, and its plan."""
-
     arrays: list[Load]
     balance: Balance
 
@@ -254,8 +246,6 @@ class LabMember(TypedDict):
 
 
 class ArrayBasics(TypedDict):
-    """What is known of every array, mounted or not."""
-
     uuid: str
     name: str
     layout: str
@@ -288,8 +278,6 @@ class Restore(TypedDict):
 
 
 class RunningDetails(TypedDict):
-    """What is known of an array that runs."""
-
     written: NotRequired[Bytes]
     read_only: NotRequired[bool]
     lost_chunks: NotRequired[Count]
@@ -355,8 +343,6 @@ class ArrayReport(ArrayBasics, RunningDetails, DaemonReport):
 
 
 class MountProblem(TypedDict):
-    """Another mount, and why it did not answer."""
-
     mountpoint: str
     problem: str | None
 
@@ -409,8 +395,6 @@ class HotChunk(TypedDict):
 
 
 class BpuThresholds(TypedDict):
-    """The thresholds of BPU in force."""
-
     t_light_s: Seconds
     t_heavy_s: Seconds
     t_pre: Count
@@ -518,14 +502,10 @@ class PoolLoads(TypedDict):
 
 
 class PoolStats(PoolLoads):
-    """Those, and the plan of the pool."""
-
     balance: Balance
 
 
 class ArrayCounters(TypedDict):
-    """The counters of an array, and of its members."""
-
     interval_seconds: Seconds
     members: list[MemberCounters]
     array: Counters
@@ -542,14 +522,10 @@ class VolumeCounters(TypedDict):
 
 
 class CommandStats(ArrayCounters):
-    """Those, and the counters of the volumes."""
-
     volumes: list[VolumeCounters]
 
 
 class Stats(CommandStats):
-    """Counters since the mount, or of an interval."""
-
     pool: PoolStats
 
 
@@ -620,8 +596,6 @@ class LoggedCosts(JobCosts):
 
 
 class Plan(TypedDict):
-    """What a dry run found."""
-
     dry_run: bool
     does: str
     bytes_moved: Bytes
@@ -649,8 +623,6 @@ class LosingPlan(ChangePlan):
 
 
 class MemberPlan(ChangePlan):
-    """A member leaves."""
-
     chunks_at_stake: Count
 
 
@@ -663,8 +635,6 @@ class JobPlan(ChangePlan):
 
 
 class ReplacePlan(JobPlan):
-    """A member is replaced."""
-
     chunks_at_stake: Count
 
 
@@ -675,8 +645,6 @@ class LoggedPlan(JobPlan):
 
 
 class Sizes(TypedDict):
-    """The size of an image before and after a change."""
-
     size_before: Bytes
     size_after: Bytes
 
@@ -703,16 +671,12 @@ class GrowthPlan(ReshapePlan):
 
 
 class MovePlan(JobPlan):
-    """Volumes move to other arrays."""
-
     volume_bytes: Bytes
     redundancy_lowest: Count
     redundancy_after: Count
 
 
 class Spare(TypedDict):
-    """A hot spare."""
-
     member_uuid: str
     path: str | None
 
@@ -734,8 +698,6 @@ class Grown(TypedDict):
 
 
 class Failing(TypedDict):
-    """What `raidx fail-disk` prints."""
-
     changed: NotRequired[bool]
     role: Number
     state: str
@@ -778,8 +740,6 @@ class Replacement(TypedDict):
 
 
 class Reshaping(TypedDict):
-    """What `raidx reshape` prints."""
-
     changed: NotRequired[bool]
     job: Number
     layout_before: str
@@ -822,8 +782,6 @@ class Moving(TypedDict):
 
 
 class Trimmed(TypedDict):
-    """What `raidx trim` prints."""
-
     volume: str | None
     discarded: Bytes
     loses: Bytes
@@ -831,8 +789,6 @@ class Trimmed(TypedDict):
 
 
 class Deleted(TypedDict):
-    """What `raidx volume delete` prints."""
-
     changed: NotRequired[bool]
     deleted: str
     free: NotRequired[Bytes]
@@ -875,8 +831,6 @@ class Proposed(TypedDict):
 
 
 class PoolPlan(Proposed):
-    """A plan for the volumes of a pool."""
-
     dry_run: bool
 
 
@@ -918,8 +872,6 @@ class Event(TypedDict):
 
 
 class HookResult(TypedDict):
-    """How a hook, or the mailer, ended for an event."""
-
     ok: bool
     problem: str | None
 
@@ -933,8 +885,6 @@ class Events(TypedDict, total=False):
 
 
 class Error(TypedDict):
-    """What was wrong, and what to do."""
-
     kind: str
     reason: Annotated[str | None, "One of those in the manual, for programs to act on."]
     message: str
@@ -943,8 +893,6 @@ class Error(TypedDict):
 
 
 class Failed(TypedDict):
-    """What a command that fails prints."""
-
     error: Error | None
 
 
@@ -968,8 +916,6 @@ class Examined(TypedDict):
 
 
 class ExaminedMembers(TypedDict):
-    """What `raidx examine` prints."""
-
     members: list[Examined]
 
 
@@ -983,8 +929,6 @@ class CheckProblem(TypedDict):
 
 
 class Checked(TypedDict):
-    """What `raidx check` prints."""
-
     ok: bool
     uuid: str
     name: str
@@ -996,8 +940,6 @@ class Checked(TypedDict):
 
 
 class PoolArray(TypedDict):
-    """An array of a mount, with the names of its volumes."""
-
     name: str
     uuid: str
     layout: str
@@ -1020,15 +962,11 @@ class AbsentArray(TypedDict):
 
 
 class PoolArrays(TypedDict):
-    """What `raidx array list` prints."""
-
     arrays: list[PoolArray]
     absent: list[AbsentArray]
 
 
 class Forgotten(TypedDict):
-    """What `raidx array forget` prints."""
-
     forgotten: str
     uuid: NotRequired[str]
 
@@ -1052,15 +990,11 @@ class ScanProblem(TypedDict):
 
 
 class Found(TypedDict):
-    """What `raidx scan` prints."""
-
     arrays: list[FoundArray]
     problems: list[ScanProblem]
 
 
 class MemberPath(TypedDict):
-    """A member."""
-
     path: str | None
 
 
@@ -1087,8 +1021,6 @@ class LayoutChoice(TypedDict):
 
 
 class CreationPlan(Plan):
-    """An array that would be made."""
-
     layout: str
     chunk_size: Bytes
     size: Bytes
@@ -1109,8 +1041,6 @@ class DestroyedMember(TypedDict):
 
 
 class Destroyed(TypedDict):
-    """What `raidx destroy` prints."""
-
     array: str | None
     uuid: str | None
     mountpoint: str | None
@@ -1121,8 +1051,6 @@ class Destroyed(TypedDict):
 
 
 class WipedMember(TypedDict):
-    """A member, and the array that it was of."""
-
     path: str | None
     wiped: bool
     array: str | None
@@ -1131,8 +1059,6 @@ class WipedMember(TypedDict):
 
 
 class Wiped(TypedDict):
-    """What `raidx wipe` prints."""
-
     members: list[WipedMember]
 
 
@@ -1152,8 +1078,6 @@ class Settings(TypedDict):
 
 
 class Unmounted(TypedDict):
-    """What `raidx umount` prints."""
-
     changed: NotRequired[bool]
     unmounted: str
 
@@ -1171,8 +1095,6 @@ class TunedMember(TypedDict):
 
 
 class Tuning(TypedDict):
-    """What `raidx tune --now` prints."""
-
     job: Number
     result: NotRequired[Job]
 
@@ -1202,8 +1124,6 @@ class TuningPlan(Plan):
 
 
 class AdvisedMember(TypedDict):
-    """What was measured of a member."""
-
     role: Number
     read_ms: Milliseconds
     write_ms: Milliseconds | None
@@ -1225,8 +1145,6 @@ class AdvisedLayout(TypedDict):
 
 
 class AdvisedLoad(TypedDict):
-    """The load that advice is for."""
-
     layout: str
     accesses: Count
     region_bytes: Bytes
@@ -1237,8 +1155,6 @@ class AdvisedLoad(TypedDict):
 
 
 class Verdict(TypedDict, total=False):
-    """What would be gained, and the commands for it."""
-
     options: list[AdvisedLayout]
     speedup: Ratio
     does: str
@@ -1246,8 +1162,6 @@ class Verdict(TypedDict, total=False):
 
 
 class Advice(AdvisedLoad):
-    """What `raidx advise` prints."""
-
     options: list[AdvisedLayout]
     speedup: Ratio
     does: str
