@@ -15,9 +15,8 @@ instead of both; empty: none. Options that permit losses are refused in a file.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -41,9 +40,9 @@ def places() -> list[Path]:
     return [SYSTEM, Path(home) / "raidx" / "config.toml"]
 
 
-def read() -> dict[str, Any]:
+def read() -> dict[str, object]:
     """Return the tables of all files, merged. Raises UsageError for a file that is not right."""
-    merged: dict[str, Any] = {}
+    merged: dict[str, object] = {}
     for path in places():
         try:
             with open(path, "rb") as file:
@@ -69,7 +68,7 @@ def read() -> dict[str, Any]:
     return merged
 
 
-def _merge(into: dict[str, Any], values: Mapping[str, Any], where: str) -> None:
+def _merge(into: dict[str, object], values: Mapping[str, object], where: str) -> None:
     for key, value in values.items():
         if isinstance(value, dict):
             inner = into.setdefault(key, {})
@@ -80,7 +79,7 @@ def _merge(into: dict[str, Any], values: Mapping[str, Any], where: str) -> None:
             into[key] = value
 
 
-def check_names(tables: Mapping[str, Any], commands: Mapping[str, Any]) -> None:
+def check_names(tables: Mapping[str, object], commands: Container[str]) -> None:
     """Raise UsageError if one of *tables* is of no command."""
     for name, value in tables.items():
         if name not in commands or not isinstance(value, dict):
@@ -91,7 +90,7 @@ def check_names(tables: Mapping[str, Any], commands: Mapping[str, Any]) -> None:
             )
 
 
-def of_command(command: click.Command, table: object) -> dict[str, Any]:
+def of_command(command: click.Command, table: object) -> dict[str, object]:
     """Return *table*, of the files, by the names of the parameters of *command*.
 
     Raises UsageError for what is no option of it, or may only be given by hand.
@@ -104,7 +103,7 @@ def of_command(command: click.Command, table: object) -> dict[str, Any]:
         if isinstance(param, click.Option)
         for opt in (*param.opts, *param.secondary_opts)
     }
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for key, value in table.items():
         option = options.get(key.replace("_", "-"))
         place = f"[{command.name}] {key[:40]}"

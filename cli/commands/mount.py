@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 import click
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from raidx_fuse.daemon.serve import MountRequest
     from raidx_fuse.documents import ArrayReport
 
+
+EXIT_S = 30.0  # for a daemon that was killed
 
 _read_only_option = click.option("--read-only", is_flag=True, help="Never write to a member.")
 _start_degraded_option = click.option(
@@ -314,6 +317,14 @@ def _found(
     wanted = [members_of(arrays, name=name, uuid=None) for name in names]
     wanted += [members_of(arrays, name=None, uuid=uuid) for uuid in uuids]
     return list(dict.fromkeys(member for group in wanted for member in group))
+
+
+def kill_daemon(path: str, pid: int) -> None:
+    """End the daemon of *path* without an unmount. Raises BusyError if it does not end."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    if not control_client.wait_for_exit(pid, EXIT_S):
+        raise BusyError(f"the daemon of {path} (process {pid}) does not end")
 
 
 class NotClosedError(RaidxError):

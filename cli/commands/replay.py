@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from math import floor, log10
 from typing import Any
 
@@ -101,7 +102,8 @@ def replay(
     path, written_bytes = _image_of(array, volume)
     recorder = Recorder()
     if not overwrite_signature:
-        trio.run(_check_unused, path)
+        with closing(Image(path, threads=1)) as image:
+            trio.run(image.check_unused)
     if written_bytes and not (overwrite_signature or lose_data):
         raise LosesDataError(
             f"{path} has {out.size(written_bytes)} that were written, which a load overwrites",
@@ -175,15 +177,6 @@ def _image_of(array: str, volume: str | None) -> tuple[str, int]:
     return paths[volume], listed.get(paths[volume], 0)
 
 
-async def _check_unused(path: str) -> None:
-    """Raise SignatureFoundError if the image *path* carries a signature."""
-    image = Image(path, threads=1)
-    try:
-        await image.check_unused()
-    finally:
-        image.close()
-
-
 async def _run(
     source: Source,
     path: str,
@@ -192,9 +185,8 @@ async def _run(
     flat_out: bool,
     verify: bool,
 ) -> tuple[Content | None, int]:
-    image = Image(path, threads=depth)
-    content = Content(image.size_bytes, source.seed) if verify else None
-    try:
+    with closing(Image(path, threads=depth)) as image:
+        content = Content(image.size_bytes, source.seed) if verify else None
         load = source.load(image.size_bytes)
         with ungrouped():
             async with trio.open_nursery() as nursery:
@@ -204,8 +196,6 @@ async def _run(
                 nursery.cancel_scope.cancel()
         if content is not None:
             await read_back(image, content)
-    finally:
-        image.close()
     return content, image.size_bytes
 
 

@@ -20,7 +20,6 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from errno import EACCES, EIO, EMFILE, ENFILE, ENOMEM, EPERM, EROFS, ETIMEDOUT
 from functools import partial
-from types import TracebackType
 
 import trio
 
@@ -101,12 +100,7 @@ class Disks:
     def __enter__(self) -> Disks:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         while self._opened:
             self._forget(self._opened[-1], keep_file=True)()
         while self._arrays:

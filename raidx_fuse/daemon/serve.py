@@ -20,7 +20,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -103,7 +103,7 @@ async def _serve(request: MountRequest, ready: daemonize.Ready) -> None:
     files = paths.files_in(paths.own_directory(), _place(request))
     served = False
 
-    def note_ready(status: Mapping[str, Any]) -> None:
+    def note_ready(status: Mapping[str, object]) -> None:
         nonlocal served
         served = True
         files.end.unlink(missing_ok=True)

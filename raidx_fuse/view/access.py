@@ -24,17 +24,9 @@ from raidx_fuse.errors import UsageError
 TOKEN_CHARS_MIN, TOKEN_CHARS_MAX = 16, 256
 COOKIE_S = 12 * 3600
 
-POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "connect-src 'self'",
-        "img-src 'self'",
-        "form-action 'self'",
-        "base-uri 'none'",
-        "frame-ancestors 'none'",
-    )
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 HEADERS = (
     ("Content-Security-Policy", POLICY),

@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from importlib import resources
-from typing import Any
 from urllib.parse import parse_qsl
 
 import trio
@@ -107,7 +106,7 @@ class Application:
 
     async def _read(
         self, path: str, query: Mapping[str, str], headers: Mapping[str, str]
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         if path == "/picture":
             picture = await self._feed.picture(
                 _number(query, "first", 0), _number(query, "count", 8)
@@ -213,7 +212,7 @@ def _form(body: bytes) -> str:
         return ""
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _object(body: bytes) -> dict[str, object]:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
@@ -250,12 +249,12 @@ async def _send(
 
 
 async def _answer(
-    send: Send, status: int, document: Mapping[str, Any], more: tuple[tuple[str, str], ...] = ()
+    send: Send, status: int, document: Mapping[str, object], more: tuple[tuple[str, str], ...] = ()
 ) -> None:
     await _send(send, status, json.dumps(document).encode(), JSON, more)
 
 
-def command_of(request: Mapping[str, Any], source: Source) -> tuple[str, dict[str, Any]]:
+def command_of(request: Mapping[str, object], source: Source) -> tuple[str, dict[str, object]]:
     """Return (command, arguments) for the daemon of what a button asks for; nothing else can be.
 
     Raises UsageError.
@@ -265,16 +264,16 @@ def command_of(request: Mapping[str, Any], source: Source) -> tuple[str, dict[st
         raise unknown("action", str(action)[:40], source.actions)
     if set(request) - {"action", *FIELDS[action]}:
         raise UsageError(f"{action} takes {', '.join(FIELDS[action]) or 'nothing else'}")
-    values = {}
+    values: dict[str, object] = {}
     for name in FIELDS[action]:
         value = request.get(name)
         if not isinstance(value, str) or not 0 < len(value) <= MEMBER_CHARS_MAX:
             raise UsageError(f"{action} needs {name}, a text")
         values[name] = value
     if action == "inject" and values["fault"] not in FAULTS:
-        raise unknown("fault", values["fault"], FAULTS)
+        raise unknown("fault", str(values["fault"]), FAULTS)
     if action == "replace-disk":
-        member = values["member"]
+        member = str(values["member"])
         return action, {"old": member, "new": source.replacement(member)}
     if action == "add-disk":
         return action, {"members": [source.replacement("")]}

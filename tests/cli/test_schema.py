@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from raidx_fuse.cli.schema import schema_names, schema_of
+from raidx_fuse.cli.commands.schema import schema_names, schema_of
 from tests.support.command import USAGE, checked, raidx
 
 NAMED = {  # unit -> what a name with it ends with, or contains

@@ -88,7 +88,8 @@ async def test_a_hotspot_is_told_once_and_its_end_too(desk: Desk) -> None:
     watch = Watch(told.append, "/mnt/a", lambda: 7)
     watch.begin(desk.array)
     for hot, used in ((False, 0.1), (True, 0.9), (True, 0.95), (False, 0.4), (False, 0.3)):
-        watch.note_load({"hotspot": hot, "utilisation": used, "tau": 0.8})
+        load: Any = {"hotspot": hot, "utilisation": used, "tau": 0.8}
+        watch.note_load(load)
     begin, end = told[1:]
     assert (begin.event, begin.severity) == ("Hotspot", "warning")
     assert begin.message == "it is a hotspot: its utilisation is 90%, threshold 80%"

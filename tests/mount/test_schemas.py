@@ -16,8 +16,8 @@ import click
 import pytest
 from jsonschema import Draft202012Validator
 
+from raidx_fuse.cli.commands.schema import schema_names, schema_of
 from raidx_fuse.cli.main import main
-from raidx_fuse.cli.schema import schema_names, schema_of
 from raidx_fuse.client.status_document import document
 from raidx_fuse.daemon.control_client import call
 from raidx_fuse.fuse import mountpoint

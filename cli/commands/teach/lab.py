@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +10,7 @@ from rich.text import Text
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.commands.change import reference
-from raidx_fuse.cli.commands.mount import ready_text
+from raidx_fuse.cli.commands.mount import kill_daemon, ready_text
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import MEMBER, SIZE, array_argument
 from raidx_fuse.client.status_document import document
@@ -24,7 +22,6 @@ from raidx_fuse.fuse import mountpoint
 if TYPE_CHECKING:
     from raidx_fuse.daemon.serve import MountRequest
 
-EXIT_S = 30.0
 FAULTS = {  # name -> what it does, for the line that confirms it
     "rot": "bits of {length} at {at} have flipped",
     "bad-area": "{length} from {at} on can be neither read nor written",
@@ -124,9 +121,7 @@ def crash(out: Output, array: str, lose: tuple[str, ...], start_degraded: bool, 
         request = _request(result.pop("again", None), path, start_degraded)
         result = out.fit(result)
         pid = connection.daemon_pid
-    os.kill(pid, signal.SIGKILL)
-    if not control_client.wait_for_exit(pid, EXIT_S):
-        raise BusyError(f"the daemon of {path} (process {pid}) does not end")
+    kill_daemon(path, pid)
     if mountpoint.find(path) is not None:
         mountpoint.unmount(path)
     if not out.json:

@@ -12,7 +12,6 @@ import fcntl
 import json
 import os
 import re
-import signal
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ import click
 import trio
 
 from raidx_fuse.cli.app import Nouns, verb
+from raidx_fuse.cli.commands.mount import EXIT_S, kill_daemon
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE
 from raidx_fuse.daemon import control_client, paths
@@ -43,7 +43,6 @@ MADE_BY = "raidx lab reset"
 MEMBER = re.compile(r"disk\d+\.img")
 RAM = "/dev/shm"
 DISKS_MAX = 64
-EXIT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +248,13 @@ def _clear(place: str, before: Lab) -> None:
             raise BusyError(f"{mount} is a mount of {found.fs_type}", action="unmount it first")
         for device, image in mountpoint.loop_devices(found.path):
             raise BusyError(f"{device} is on {image}", action=f"type: losetup -d {device}")
-        _kill(mount)
+        try:
+            with control_client.Connection(mount, timeout_s=EXIT_S) as connection:
+                pid = connection.daemon_pid
+        except ControlError:
+            pass  # it has died
+        else:  # ended at once: its members are about to go, and a fault may make it wait
+            kill_daemon(mount, pid)
         mountpoint.unmount(mount)
     with os.scandir(place) as entries:
         files = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
@@ -260,19 +265,6 @@ def _clear(place: str, before: Lab) -> None:
     if os.path.isdir(mount) and not os.path.islink(mount):
         with suppress(OSError):  # something else was put there: it is left alone
             os.rmdir(mount)
-
-
-def _kill(mount: str) -> None:
-    """End the daemon at once: its members are about to go, and a fault may make it wait."""
-    try:
-        with control_client.Connection(mount, timeout_s=EXIT_S) as connection:
-            pid = connection.daemon_pid
-    except ControlError:
-        return  # it has died
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    if not control_client.wait_for_exit(pid, EXIT_S):
-        raise BusyError(f"the daemon of {mount} (process {pid}) does not end")
 
 
 def _start(place: str, wanted: Lab, lock: int) -> ArrayReport:

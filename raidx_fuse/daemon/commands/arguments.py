@@ -26,7 +26,7 @@ WORD_CHARS_MAX = 100  # of a word that an error message repeats
 NUMBER_MAX = (1 << 63) - 1
 
 
-def check_arguments(name: str, handler: Callable[..., Any], arguments: dict[str, Any]) -> None:
+def check_arguments(name: str, handler: Callable[..., Any], arguments: dict[str, object]) -> None:
     """Raise UsageError unless *arguments* fit the parameters and types of *handler*."""
     parameters = inspect.signature(handler).parameters
     # without that of the answer: its types are for mypy, and take 30 ms to load
@@ -65,7 +65,7 @@ def check_newcomers(members: Sequence[str], present: Sized) -> None:
         seen.add(path)
 
 
-def _within_bounds(name: str, key: str, value: Any) -> None:
+def _within_bounds(name: str, key: str, value: object) -> None:
     """Raise UsageError for a list, text or number larger than any reasonable one."""
     if isinstance(value, list):
         if len(value) > WIDTH_MAX:

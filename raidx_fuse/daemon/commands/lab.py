@@ -55,7 +55,7 @@ class LabCommands:
         self,
         arrays: Sequence[Array],
         members: Callable[[], list[Member]],
-        again: Mapping[str, Any],
+        again: Mapping[str, object],
     ) -> None:
         self._arrays = arrays
         self._members = members

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from raidx_fuse.array import advice
 from raidx_fuse.array.array import Array
@@ -14,6 +14,9 @@ from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.loop.tasks import rest
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import Load
 
 LOOK_S = 10.0  # between two looks for what no hook tells
 STARTED = {"rebuild": "RebuildStarted", "scrub": "ScrubStarted"}
@@ -90,11 +93,8 @@ class Watch:
             message = f"{self._array.name} could not be closed cleanly"
             self._tell("ArrayStopped", ERROR, message, "", "see its log, then mount it again")
 
-    def note_load(self, load: Mapping[str, Any]) -> None:
-        """Tell when the array becomes a hotspot, and when it no longer is one.
-
-        *load* is what `Sampler.arrays` says of it.
-        """
+    def note_load(self, load: Load) -> None:
+        """Tell when the array becomes a hotspot, and when it no longer is one."""
         if load["hotspot"] == self._hot:
             return
         self._hot = load["hotspot"]
