@@ -55,11 +55,9 @@ class MountOptions:
     """How to mount.
 
     *source* is shown in the kernel's mount table. *page_cache* lets the kernel cache file data;
-    without it each read and write of the image reaches the array. *signals*: end on SIGTERM, SIGINT
-    and SIGHUP (main thread only). *protect*: ask for the `protections` against memory pressure.
-    *mode* are the permissions of the images.
-    *nbd* describes the door for NBD clients beside the mount, if there is one. *deferral* is that
-    of the volumes' journals, *sources* those of all front ends.
+    without it each read and write of the image reaches the array. *mode* are the permissions of the
+    images. *nbd* describes the door for NBD clients beside the mount, if there is one. *deferral*
+    is that of the volumes' journals, *sources* those of all front ends.
     """
 
     source: str = "raidx"
@@ -67,8 +65,6 @@ class MountOptions:
     read_only: bool = False
     page_cache: bool = False
     mode: int = 0o600
-    signals: bool = True
-    protect: bool = True
     nbd: Callable[[], NbdServer] | None = None
     deferral: Deferral = field(default_factory=Deferral)
     sources: Sources | None = None
@@ -87,7 +83,7 @@ class MountReport:
     device: tuple[int, int]
     files: paths.RuntimeFiles
     poll_first: bool
-    protections: Protections | None
+    protections: Protections
     tuning: Protection
     cpu_latency: Protection
     operations: VolumeOperations
@@ -98,7 +94,7 @@ class MountReport:
             "mountpoint": self.mountpoint,
             **self.files.as_dict(),
             "poll_first": self.poll_first,
-            "protections": self.protections.as_dict() if self.protections else {},
+            "protections": self.protections.as_dict(),
             "tuning": {"active": self.tuning.active, "reason": self.tuning.reason},
             "awake": {"active": self.cpu_latency.active, "reason": self.cpu_latency.reason},
             "bugs": self.operations.bugs,
@@ -139,8 +135,7 @@ async def serve(
                 with session_loop.installed(
                     device_fd, options.deferral, options.sources
                 ) as readers:
-                    if options.signals:
-                        nursery.start_soon(_end_on_signal, path)
+                    nursery.start_soon(_end_on_signal, path)
 
                     async def announce() -> None:
                         await started.wait()
@@ -150,7 +145,7 @@ async def serve(
                             device=mount.device if mount is not None else (0, 0),
                             files=files,
                             poll_first=readers is not None,
-                            protections=protect() if options.protect else None,
+                            protections=protect(),
                             tuning=_tune(path),
                             cpu_latency=_cpu_latency(readers),
                             operations=operations,
