@@ -139,8 +139,9 @@ def _ask_one(path: str, own: bool, show: Show | None) -> Found:
         )
         document = cast("ArrayReport", answer)
         if document.get("mountpoint") != path:
-            why = f"the daemon of {path} claims another mount point"
-            raise ControlError(why, reason=Reason.BAD_ANSWER)
+            raise ControlError(
+                f"the daemon of {path} claims another mount point", reason=Reason.BAD_ANSWER
+            )
         if show is not None:
             show(document)
     except RaidxError as error:

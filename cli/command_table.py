@@ -135,8 +135,8 @@ SECTIONS = {
         ),
     },
     "Experiment": {
-        "replay": Row("replay.replay", "Replay a trace on a mounted array."),
-        "simulate": Row("simulate.simulate", "Run experiments in virtual time."),
+        "replay": Row("experiments.replay", "Replay a trace on a mounted array."),
+        "simulate": Row("experiments.simulate", "Run experiments in virtual time."),
         "lab": Row(
             "teach.scratch.lab",
             "A scratch array for a lesson: made, reset and removed in one command each.",

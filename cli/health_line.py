@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from raidx_fuse.cli.status_text import redundancy
-from raidx_fuse.client.health import EXIT_DEGRADED, EXIT_FAILED, EXIT_HEALTHY, exit_status
+from raidx_fuse.client.status_document import EXIT_DEGRADED, EXIT_FAILED, EXIT_HEALTHY, exit_status
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import ArrayReport

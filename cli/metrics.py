@@ -13,7 +13,7 @@ from math import inf
 from typing import Any
 
 from raidx_fuse.cli.printable import shown
-from raidx_fuse.client.health import exit_status
+from raidx_fuse.client.status_document import exit_status
 from raidx_fuse.errors import NotInstalledError, RaidxError, Reason
 
 PREFIX = "raidx"

@@ -29,8 +29,7 @@ def _written() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        what = f"standard output cannot be written: {error.strerror or error}"
-        raise OutputError(what) from None
+        raise OutputError(f"standard output cannot be written: {error.strerror or error}") from None
 
 
 class _Output(io.TextIOWrapper):

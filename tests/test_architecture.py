@@ -79,7 +79,7 @@ MAY_TOUCH_THE_SYSTEM = {
     "lab.loads.workloads",  # is there such a file?
     "lab.experiments.spec",  # paths of traces beside the experiment
     "lab.experiments.results",  # results as files
-    "client.client",  # paths as a program gives them
+    "client",  # paths as a program gives them
     "cli",  # paths as typed
     "lab.crash.__main__",  # a program: writes its page
     "lab.workers",  # spreads parts over processes
@@ -150,8 +150,8 @@ CLOCKS = {
     # when an answer is overdue, in commands: no event loop there
     ("daemon.control_client", "monotonic"),
     ("daemon.mount", "time_ns"),  # the time stamp that `ls` shows
-    ("client.client", "sleep"),  # between two looks at an array that is waited for
-    ("client.client", "monotonic"),  # has the program waited for long enough?
+    ("client", "sleep"),  # between two looks at an array that is waited for
+    ("client", "monotonic"),  # has the program waited for long enough?
     ("cli.commands.events", "sleep"),  # between two looks at the events
     ("cli.progress", "sleep"),  # between two looks at a job
     ("cli.progress", "monotonic"),  # has the user waited for long enough?

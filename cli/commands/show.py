@@ -27,8 +27,14 @@ from raidx_fuse.cli.status_text import (
     pool_lines,
     status_page,
 )
-from raidx_fuse.client.health import EXIT_UNKNOWN, exit_status, is_in, late, nothing_helps
-from raidx_fuse.client.status_document import document
+from raidx_fuse.client.status_document import (
+    EXIT_UNKNOWN,
+    document,
+    exit_status,
+    is_in,
+    late,
+    nothing_helps,
+)
 from raidx_fuse.daemon import paths
 from raidx_fuse.daemon.control_client import call
 from raidx_fuse.errors import RaidxError, Reason, UsageError

@@ -1,7 +1,8 @@
 """The document of `raidx status`, `wait`, `mount` and `create`: one shape, internal values apart.
 
 A script reads every array in `arrays`. Where exactly one mount or array was asked for, its own keys
-stand at the top as well.
+stand at the top as well. The functions at the end say whether an array is well, in numbers, as
+`raidx status --check` answers.
 """
 
 from __future__ import annotations
@@ -9,8 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
+from raidx_fuse.errors import TimedOutError
+
 if TYPE_CHECKING:
-    from raidx_fuse.documents import ArrayReport, ArrayStatus, MountProblem, Status
+    from raidx_fuse.documents import (
+        ArrayDetails,
+        ArrayReport,
+        ArrayStatus,
+        MountProblem,
+        Status,
+    )
+
+EXIT_HEALTHY, EXIT_DEGRADED, EXIT_FAILED, EXIT_UNKNOWN = 0, 1, 2, 4
+REDUCED_STATES = ("degraded", "rebuilding", "restoring", "resyncing", "unclean")
+HEALTHY = "healthy"  # a word for `is_in` beside the states
 
 # Counters and states of the implementation. They may change or go without a new output_version.
 INTERNAL = (
@@ -32,3 +45,45 @@ def document(found: Sequence[ArrayReport], problems: Sequence[MountProblem] = ()
     arrays = [public(array) for each in found for array in each.get("arrays", [each])]
     lists = {"arrays": arrays, "problems": list(problems)}
     return cast("Status", {**public(found[0]), **lists} if len(found) == 1 else lists)
+
+
+def exit_status(status: ArrayDetails) -> int:
+    """Return the exit status of ``status --check``: 0 healthy, 1 degraded, 2 failed, 4 unknown."""
+    if status["state"] == "unknown":
+        return EXIT_UNKNOWN
+    if status["state"] == "failed":
+        return EXIT_FAILED
+    in_role = [member for member in status["members"] if member["role"] >= 0]
+    if status["state"] in REDUCED_STATES or any(m["state"] != "active" for m in in_role):
+        return EXIT_DEGRADED
+    if status.get("host_full"):  # new writes fail
+        return EXIT_DEGRADED
+    return EXIT_HEALTHY
+
+
+def is_in(status: ArrayDetails, states: tuple[str, ...]) -> bool:
+    """Return whether an array is in one of *states*, or healthy if that is among them."""
+    return status["state"] in states or (HEALTHY in states and exit_status(status) == 0)
+
+
+def nothing_helps(status: ArrayDetails, states: tuple[str, ...]) -> bool:
+    """Return whether an array that is not in *states* stays so: degraded, and nothing works on it.
+
+    A user has to do something first; *action* of the status says what.
+    """
+    return (
+        not is_in(status, states)
+        and status["state"] in ("degraded", "failed")
+        and not status.get("jobs")
+    )
+
+
+def late(
+    arrays: Sequence[ArrayDetails], states: tuple[str, ...], timeout_s: float
+) -> TimedOutError:
+    """Return the error for *arrays*, not all of which are in *states* after *timeout_s*."""
+    wrong = next(each for each in arrays if not is_in(each, states))
+    return TimedOutError(
+        f"{wrong['name']} is {wrong['state']}, not {' or '.join(states)}, after {timeout_s:g} s",
+        action=wrong["action"],
+    )

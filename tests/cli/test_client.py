@@ -63,7 +63,7 @@ def test_an_error_has_its_kind_and_what_to_do(daemon: Daemon) -> None:
 def test_waiting_ends_with_the_state_or_an_error(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raidx_fuse.client.client.POLL_S", 0.001)
+    monkeypatch.setattr("raidx_fuse.client.POLL_S", 0.001)
     states = iter(["degraded", "rebuilding", "clean"])
     daemon.answers["status"] = lambda _: status(state=next(states))
     assert Client(daemon.mountpoint).wait()["state"] == "clean"

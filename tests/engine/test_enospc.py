@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from raidx_fuse.array.advice import action
-from raidx_fuse.client.health import exit_status
+from raidx_fuse.client.status_document import exit_status
 from raidx_fuse.errors import MemberError, NoSpaceError, RaidxError
 from raidx_fuse.members.base import HostSpace, Member, WrapperMember
 from raidx_fuse.members.simulated.faulty import FaultMember

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.cli.commands.simulate import SoFar
+from raidx_fuse.cli.commands.experiments import SoFar
 from raidx_fuse.errors import MemberError, UsageError
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
 from raidx_fuse.lab.loads.drive import Recorder, drive

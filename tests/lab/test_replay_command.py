@@ -13,7 +13,7 @@ import trio
 from click.testing import CliRunner
 from rich.console import Console
 
-from raidx_fuse.cli.commands.replay import page, round_section
+from raidx_fuse.cli.commands.experiments import replay_page, round_section
 from raidx_fuse.cli.main import main
 from raidx_fuse.cli.output import Output
 from raidx_fuse.errors import Reason, SignatureFoundError
@@ -93,7 +93,7 @@ def test_a_plain_file_can_be_driven_and_the_result_read(tmp_path: Path) -> None:
         "verified_bytes": 4096,
         "wrong": ["image offset 0: expected ..."],
     }
-    console.print(page(document, Output()))
+    console.print(replay_page(document, Output()))
     text = printed.getvalue()
     for words in ("300 requests", "pre reads 7", "2 requests held back", "WRONG", "1 failed"):
         assert words in text

@@ -107,7 +107,7 @@ def test_a_file_that_cannot_be_written_is_said_before_anything_runs(
     folder: Path, name: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.setattr("raidx_fuse.cli.commands.simulate.runs_of", None)
+    monkeypatch.setattr("raidx_fuse.cli.commands.experiments.runs_of", None)
     for option in ("--out", "--requests"):
         out = raidx("simulate", folder / "small.toml", option, folder / name, status=2)
         assert says in out
