@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.output import Output
+from raidx_fuse.cli.parameters import FunctionT
 from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.members.spec import absolute
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import ArrayReport, Member, VolumeDetails
-
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 def if_missing(what: str) -> Callable[[FunctionT], FunctionT]:

@@ -74,7 +74,7 @@ class Output:
     json: bool = False
     exact: bool = False
 
-    def emit(self, document: Mapping[str, Any], text: RenderableType | None = None) -> None:
+    def emit(self, document: Mapping[str, object], text: RenderableType | None = None) -> None:
         """Print *document* in JSON mode, else *text* (nothing when there is none)."""
         if self.json:
             print(json.dumps({"output_version": OUTPUT_VERSION, **document}, indent=2))
@@ -83,7 +83,7 @@ class Output:
         elif text is not None:
             console().print(text)
 
-    def explain(self, document: Mapping[str, Any], page: Text) -> None:
+    def explain(self, document: Mapping[str, object], page: Text) -> None:
         """Do as `emit`, but break long lines of *page* between words on a terminal: it is prose."""
         columns = None if self.json else terminal_columns()
         if columns is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -13,11 +14,21 @@ from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.units import parse_size
 
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 COMPLETION_S = 1.0  # for the daemon to answer while a user waits for the shell
 
 
 class ParameterType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3 only
     """The base of the types of parameters: values stay the text that they are."""
+
+    def offers(self, ctx: click.Context) -> Iterable[CompletionItem]:
+        """Return the values that a shell may complete."""
+        return ()
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [item for item in self.offers(ctx) if item.value.startswith(incomplete)]
 
 
 class SizeType(ParameterType):
@@ -58,16 +69,10 @@ class LayoutName(ParameterType):
 
         return find_layout(str(value).lower()).name
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
+    def offers(self, ctx: click.Context) -> Iterable[CompletionItem]:
         from raidx_fuse.layouts.registry import LAYOUTS
 
-        return [
-            CompletionItem(info.name, help=info.title)
-            for info in LAYOUTS.values()
-            if info.name.startswith(incomplete)
-        ]
+        return (CompletionItem(info.name, help=info.title) for info in LAYOUTS.values())
 
 
 class MemberPath(ParameterType):
@@ -102,8 +107,11 @@ class MountedArray(ParameterType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Offer the mount points of this machine, else directories."""
-        found = [path for path in running() if path.startswith(incomplete)]
-        return [CompletionItem(path) for path in found] or [CompletionItem(incomplete, type="dir")]
+        found = super().shell_complete(ctx, param, incomplete)
+        return found or [CompletionItem(incomplete, type="dir")]
+
+    def offers(self, ctx: click.Context) -> Iterable[CompletionItem]:
+        return map(CompletionItem, running())
 
 
 class SettingName(ParameterType):
@@ -114,11 +122,9 @@ class SettingName(ParameterType):
     def __init__(self, *, assigned: bool = False) -> None:
         self._end = "=" if assigned else ""
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        names = (name + self._end for name in _answer(ctx, "get").get("settings", ()))
-        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    def offers(self, ctx: click.Context) -> Iterable[CompletionItem]:
+        names = _answer(ctx, "get").get("settings", ())
+        return (CompletionItem(name + self._end) for name in names)
 
 
 class Member(ParameterType):
@@ -126,14 +132,11 @@ class Member(ParameterType):
 
     name = "member"
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
+    def offers(self, ctx: click.Context) -> Iterable[CompletionItem]:
         """Offer roles with their paths, and paths, spares among them."""
         members = _answer(ctx, "status").get("members", ())
         items = [CompletionItem(str(m["role"]), help=m["path"]) for m in members if m["role"] >= 0]
-        items += [CompletionItem(str(m["path"]), help=m["state"]) for m in members if m["path"]]
-        return [item for item in items if item.value.startswith(incomplete)]
+        return items + [CompletionItem(m["path"], help=m["state"]) for m in members if m["path"]]
 
 
 def _answer(ctx: click.Context, command: str) -> dict[str, Any]:
@@ -148,6 +151,17 @@ def running() -> list[str]:
     """Return the mount points of all arrays that are mounted."""
     paths = (mount.path for mount in mountpoint.mounts() if mount.fs_type == mountpoint.FUSE_TYPE)
     return sorted(set(paths))
+
+
+def together(*options: Callable[[FunctionT], FunctionT]) -> Callable[[FunctionT], FunctionT]:
+    """Return *options* of several commands as one decorator; they take them as keywords."""
+
+    def give(function: FunctionT) -> FunctionT:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return give
 
 
 SIZE = SizeType()

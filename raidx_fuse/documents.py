@@ -1161,8 +1161,5 @@ class Verdict(TypedDict, total=False):
     next: list[str]
 
 
-class Advice(AdvisedLoad):
-    options: list[AdvisedLayout]
-    speedup: Ratio
-    does: str
-    next: list[str]
+class Advice(AdvisedLoad, Verdict):
+    """What `raidx advise` prints."""

@@ -296,8 +296,7 @@ def shortage(error: BaseException) -> RaidxError | None:
 
     The resources are file descriptors, memory and threads. None for all other errors.
     """
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
+    error = single(error)
     number = error.errno if isinstance(error, OSError) else 0
     if number in (_errno.EMFILE, _errno.ENFILE):
         return RaidxError(

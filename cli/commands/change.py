@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
@@ -19,6 +19,7 @@ from raidx_fuse.cli.parameters import (
     array_argument,
     dry_run_option,
     overwrite_option,
+    together,
     wait_option,
 )
 from raidx_fuse.cli.progress import begun
@@ -28,17 +29,16 @@ from raidx_fuse.fuse.mountpoint import loop_devices, real_path, split_array
 from raidx_fuse.members.nbd.uri import is_uri
 from raidx_fuse.members.spec import absolute
 
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
-create_option = click.option(
-    "--create", is_flag=True, help="Create a missing member file, sparse, as large as the others."
+joining_options = together(
+    overwrite_option,
+    click.option(
+        "--create",
+        is_flag=True,
+        help="Create a missing member file, sparse, as large as the others.",
+    ),
+    wait_option,
+    dry_run_option,
 )
-
-
-def joining_options(function: FunctionT) -> FunctionT:
-    """Give a command the options of new members, which it takes as keywords."""
-    for option in (dry_run_option, wait_option, create_option, overwrite_option):
-        function = option(function)
-    return function
 
 
 def reference(member: str) -> str:

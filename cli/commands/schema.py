@@ -39,6 +39,9 @@ _WORDS: dict[Any, str] = {
 }
 
 
+Schema = dict[str, Any]
+
+
 class Shape(NamedTuple):
     """An object with the keys of types; those of *optional* types may be missing."""
 
@@ -155,12 +158,12 @@ def schema_names() -> list[str]:
     return sorted(DOCUMENTS)
 
 
-def schema_of(name: str) -> dict[str, Any]:
+def schema_of(name: str) -> Schema:
     """Return the schema of a command, one of `schema_names`, with all that it refers to."""
     schema = _document(name)
     types = (*vars(documents).values(), *vars(answers).values())
     kinds = {_name(each): each for each in types if is_typeddict(each)}
-    found: dict[str, Any] = {}
+    found: Schema = {}
     wanted = set(_REFERENCE.findall(json.dumps(schema)))
     while wanted:
         for each in wanted:
@@ -170,7 +173,7 @@ def schema_of(name: str) -> dict[str, Any]:
     return {**schema, "$defs": {each: found[each] for each in sorted(found)}} if found else schema
 
 
-def _document(name: str) -> dict[str, Any]:
+def _document(name: str) -> Schema:
     """Return the schema of a document of `DOCUMENTS`, without what it refers to."""
     title = "a command that fails, --json" if name == "error" else f"raidx {name} --json"
     parts = [
@@ -188,11 +191,11 @@ def _name(kind: Any) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
-def _reference(kind: Any) -> dict[str, Any]:
+def _reference(kind: Any) -> Schema:
     return {"$ref": f"#/$defs/{_name(kind)}"}
 
 
-def _object(name: str, shape: Shape, *, whole: bool = False) -> dict[str, Any]:
+def _object(name: str, shape: Shape, *, whole: bool = False) -> Schema:
     """Return the schema of an object; a *whole* document has output_version."""
     may_miss = {key for kind in shape.optional for key in get_type_hints(kind)}
     hints: dict[str, Any] = {}
@@ -216,7 +219,7 @@ def _object(name: str, shape: Shape, *, whole: bool = False) -> dict[str, Any]:
     return schema | ({"additionalProperties": True} if name in OPEN else {})
 
 
-def _value(hint: Any) -> dict[str, Any]:
+def _value(hint: Any) -> Schema:
     """Return the schema of a value of type *hint*."""
     if hint is Any:
         return {}
@@ -231,11 +234,11 @@ def _value(hint: Any) -> dict[str, Any]:
         parts = [_value(each) for each in arguments]
         if any("$ref" in part for part in parts):
             return {"anyOf": parts}
-        merged: dict[str, Any] = {}
+        merged: Schema = {}
         for part in parts:
             merged |= part
         return {**merged, "type": [part["type"] for part in parts]}
-    schema: dict[str, Any] = {"type": _WORDS[origin or hint]}
+    schema: Schema = {"type": _WORDS[origin or hint]}
     if origin is list:
         schema["items"] = _value(arguments[0])
     if origin is dict:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table
@@ -13,7 +12,7 @@ from raidx_fuse.cli.app import Nouns, verb
 from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.idempotent import if_exists, if_missing, unchanged, volume_named
 from raidx_fuse.cli.output import Output, plural, warn
-from raidx_fuse.cli.parameters import ARRAY, SIZE, wait_option
+from raidx_fuse.cli.parameters import ARRAY, SIZE, together, wait_option
 from raidx_fuse.cli.progress import begun
 from raidx_fuse.cli.status_text import dry_run_text, redundancy
 from raidx_fuse.errors import AmbiguousError, UsageError
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from raidx_fuse.documents import LosingPlan
 
 MAX = "max"
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 mount_argument = click.argument("mount", type=ARRAY)
 volume_argument = click.argument("name")
 dry_run_option = click.option(
@@ -34,18 +32,14 @@ lose_data_option = click.option(
 )
 
 
-def move_options(function: FunctionT) -> FunctionT:
-    """Give a command the options of moves, which it takes as keywords."""
-    for option in (
-        dry_run_option,
-        wait_option,
-        click.option(
-            "--lose-redundancy", is_flag=True, help="Accept an array that survives fewer losses."
-        ),
-        click.option("--accept-degraded", is_flag=True, help="Accept an array that lacks members."),
-    ):
-        function = option(function)
-    return function
+move_options = together(
+    click.option("--accept-degraded", is_flag=True, help="Accept an array that lacks members."),
+    click.option(
+        "--lose-redundancy", is_flag=True, help="Accept an array that survives fewer losses."
+    ),
+    wait_option,
+    dry_run_option,
+)
 
 
 @click.group("volume", cls=Nouns)

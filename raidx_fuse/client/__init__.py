@@ -175,7 +175,7 @@ class Client:
         """Remove a spare, or a member whose content fits the others, which is a job."""
         return cast("Started", self.call("remove-disk", member=_named(member), dry_run=dry_run))
 
-    def reshape(self, layout: str, *, dry_run: bool = False, **options: Any) -> Started | Plan:
+    def reshape(self, layout: str, *, dry_run: bool = False, **options: object) -> Started | Plan:
         """Move the array to another layout, a job; *options* as of `raidx reshape`."""
         return cast("Started", self.call("reshape", layout=layout, dry_run=dry_run, **options))
 

@@ -138,7 +138,7 @@ class Connection:
     def daemon_pid(self) -> int:
         return peer(self._socket)[0]
 
-    def call(self, command: str, **arguments: Any) -> dict[str, Any]:
+    def call(self, command: str, **arguments: object) -> dict[str, Any]:
         """Return the result of *command*; raise ControlError with the error that was answered."""
         if self._array is not None:
             arguments["in_array"] = self._array
@@ -231,7 +231,7 @@ def call(
     *,
     timeout_s: float | None = None,
     answer_bytes_max: int = ANSWER_BYTES_MAX,
-    **arguments: Any,
+    **arguments: object,
 ) -> dict[str, Any]:
     """Send one command to the daemon of *mountpoint* and return its result; see `Connection`."""
     with Connection(

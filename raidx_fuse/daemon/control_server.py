@@ -27,7 +27,7 @@ from raidx_fuse.loop.acceptor import Places, accept
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[str, dict[str, Any]], Awaitable[Mapping[str, Any]]]
+Handler = Callable[[str, dict[str, Any]], Awaitable[Mapping[str, object]]]
 
 REQUEST_BYTES_MAX = 1 << 20
 CLIENTS_MAX = 64
@@ -153,7 +153,7 @@ class ControlServer:
             )
 
 
-def _encoded(answer: Mapping[str, Any]) -> bytes:
+def _encoded(answer: Mapping[str, object]) -> bytes:
     return json.dumps(answer, separators=(",", ":")).encode() + b"\n"
 
 
@@ -161,7 +161,7 @@ def _refusal(error: RaidxError) -> bytes:
     return _encoded({"error": error.as_dict()})
 
 
-def _turn_away(client: Any) -> None:
+def _turn_away(client: trio.socket.SocketType) -> None:
     """Tell *client* that all connections are busy, without waiting for it."""
     busy = _refusal(
         BusyError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from raidx_fuse.daemon.events.event import unix_s
 from raidx_fuse.daemon.member_files import Disks, check_distinct, is_there
@@ -38,7 +38,7 @@ class CreateRequest:
     layout: str
     chunk_bytes: int
     name: str
-    params: dict[str, Any]
+    params: dict[str, object]
     member_bytes: int | None = None
     image_bytes: int | None = None
     log_bytes: int | None = None
@@ -106,7 +106,7 @@ def alternatives(sizes: Sequence[int], request: CreateRequest) -> list[LayoutCho
     """
     shown: list[LayoutChoice] = []
     for name, info in LAYOUTS.items():
-        lengths: list[dict[str, Any]] = [{}]
+        lengths: list[dict[str, object]] = [{}]
         if info.bundled and "length" in request.params:
             lengths.append({"length": request.params["length"]})
         for params in lengths:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from raidx_fuse.errors import RaidxError, Reason
 from raidx_fuse.members.kernel_files import kernel_text
@@ -145,7 +145,7 @@ def _capable(capability: int) -> bool:
     return False
 
 
-def _call(name: str, *arguments: Any) -> None:
+def _call(name: str, *arguments: object) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, name)(*arguments) != 0:
         code = ctypes.get_errno()

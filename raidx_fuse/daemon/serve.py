@@ -114,7 +114,7 @@ async def _serve(request: MountRequest, ready: daemonize.Ready) -> None:
         with Disks(read_only=request.read_only, wrap=wrap) as disks:
             await _serve_disks(request, disks, note_ready)
     except BaseException as caught:
-        error = single(caught) if isinstance(caught, BaseExceptionGroup) else caught
+        error = single(caught)
         if served:  # who waits for this process to end learns why (`raidx umount`)
             why = error.message if isinstance(error, RaidxError) else f"a bug ended it: {error!r}"
             paths.note_end(files, why)

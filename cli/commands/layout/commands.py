@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group, RenderableType
@@ -100,7 +100,7 @@ def plan_of(
     Raises LayoutError, and UsageError for a layout that cannot be drawn or does not grow.
     """
     info = find_layout(name)
-    params: dict[str, Any] = {} if rotate is None else {"rotate": rotate}
+    params: dict[str, object] = {} if rotate is None else {"rotate": rotate}
     if name == "mcpod" and not params:
         info.check_width(disks)
         return ElasticLayout(
@@ -480,7 +480,7 @@ class _Growth:
             return f"disk {role}"
         return "parity" if role == parity else f"disk {role - 1}"
 
-    def as_json(self) -> list[dict[str, Any]]:
+    def as_json(self) -> list[dict[str, object]]:
         return [
             {
                 "from": self._widths[number],
@@ -494,7 +494,7 @@ class _Growth:
             for number, steps in enumerate(self.steps)
         ]
 
-    def _step_json(self, growth: int, step: GrowthStep) -> dict[str, Any]:
+    def _step_json(self, growth: int, step: GrowthStep) -> dict[str, object]:
         name = self.plans[growth + 1].code.name_of
         return {
             "stripe": step.stripe,
@@ -656,7 +656,7 @@ def recover(
         union |= mask & ~gone
     reads = sorted(code.cells[cell] for cell in bits(union))
     lines = [plural(len(reads), "read")]
-    document: dict[str, Any] = {"reads": reads, "count": len(reads), "lost_disks": lost}
+    document: dict[str, object] = {"reads": reads, "count": len(reads), "lost_disks": lost}
     if len(lost) == 1:
         conventional = conventional_reads(code, lost[0])
         lines[0] += f" (conventional: {conventional})"
@@ -702,7 +702,7 @@ def _recovery_panel(code: Code, steps: Sequence[Step], read: int) -> Panel:
 
 def decode_page(
     code: Code, steps: Sequence[Step], lost: int
-) -> tuple[list[dict[str, Any]], list[str]]:
+) -> tuple[list[dict[str, object]], list[str]]:
     """Return *steps*, which compute the cells *lost*, as JSON values and as lines of text."""
     found = decode_steps(code, steps, lost)
     document = [

@@ -90,7 +90,8 @@ class Advice:
                 reason=Reason.DEGRADED,
             )
         heat = heat_of(context)
-        accesses = _arrivals(array)
+        counter = context.traffic.heat
+        accesses = counter.arrivals if isinstance(counter, AccessStats | PlaceHeat) else 0
         document: Advised = {
             "layout": array.member_set.config.layout,
             "accesses": accesses,
@@ -125,7 +126,18 @@ class Advice:
         if array.tuner is not None:
             return {**document, **await self._of_tuner()}
         found = await self._forecasts(model, planned)
-        document["options"] = [_option(each, present_ms) for each in found]
+        document["options"] = [
+            {
+                "layout": each.layout,
+                "length": each.length,
+                "image_bytes": each.image_bytes,
+                "made_ms": each.made_ms,
+                "tuned_ms": each.tuned_ms,
+                "chunks_moved": each.chunks_moved,
+                "speedup": present_ms / each.tuned_ms if each.tuned_ms else 1.0,
+            }
+            for each in found
+        ]
         best = min(found, key=lambda each: each.tuned_ms, default=None)
         return {**document, **self._verdict(best, present_ms, len(loads))}
 
@@ -230,11 +242,6 @@ class Advice:
         ]
 
 
-def _arrivals(array: Array) -> int:
-    access = array.context.traffic.heat
-    return access.arrivals if isinstance(access, AccessStats | PlaceHeat) else 0
-
-
 def _member(load: MemberLoad) -> AdvisedMember:
     """Return the measurements of a member; None where nothing was measured."""
 
@@ -248,16 +255,4 @@ def _member(load: MemberLoad) -> AdvisedMember:
         "mb_s": mb_s(load.read.byte_s.value),
         "write_mb_s": mb_s(load.write.byte_s.value),
         "queue_on_arrival": load.queue,
-    }
-
-
-def _option(each: Forecast, present_ms: float) -> AdvisedLayout:
-    return {
-        "layout": each.layout,
-        "length": each.length,
-        "image_bytes": each.image_bytes,
-        "made_ms": each.made_ms,
-        "tuned_ms": each.tuned_ms,
-        "chunks_moved": each.chunks_moved,
-        "speedup": present_ms / each.tuned_ms if each.tuned_ms else 1.0,
     }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.commands.arguments import Result
 from raidx_fuse.documents import PoolStats, PoolStatus
@@ -67,13 +65,13 @@ class BalanceCommands:
         array = self._array(in_array)
         return {one: self._shown(one, array) for one in keys}
 
-    async def set(self, key: str, value: str, in_array: str | None) -> Any:
+    async def set(self, key: str, value: str, in_array: str | None) -> object:
         """Put a setting into force, of *in_array* if arrays may differ; return its value."""
         array = self._array(in_array)
         await self._balancer.settings.set(key, self._rule(value) if key in RULES else value, array)
         return self._shown(key, array)
 
-    def _shown(self, key: str, array: Array | None) -> Any:
+    def _shown(self, key: str, array: Array | None) -> object:
         """Return a setting; of the whole pool one for each array if they differ."""
         settings = self._balancer.settings
         if key in RULES:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -462,13 +462,13 @@ class ArrayCommands:
 
     # -- settings ------------------------------------------------------------------------------
 
-    async def get(self, key: str | None = None) -> dict[str, Any]:
+    async def get(self, key: str | None = None) -> dict[str, object]:
         events = {} if self.events is None else await self.events.settings()
         if key is None:
             return self.array.settings() | events
         return {key: events[key] if key in events else self.array.get(key)}
 
-    async def set(self, key: str, value: str) -> Any:
+    async def set(self, key: str, value: str) -> object:
         if self.events is not None and key.startswith("events."):
             return await self.events.set(key, value)
         return await self.array.set(key, value)

@@ -172,8 +172,9 @@ class Comparison:
                     moved += step
                     first = stripe if first is None else first
         if isinstance(layout, BundleLayout):
-            shown = before.moved_stripes(layout)
-            moved = len(before.moved(layout))
+            cells_moved = before.moved(layout)
+            shown = sorted({Stripe(cell // layout.length) for cell in cells_moved})
+            moved = len(cells_moved)
         else:
             shown = [Stripe(number) for number in range(first or 0, layout.stripes)]
         shown = (shown or [Stripe(number) for number in range(layout.stripes)])[:count]
@@ -281,10 +282,6 @@ class _Before:
             for cell, place in self._first.items()
             if cell < layout.cells and layout.place(*stripe_and_cell(cell, layout.length)) != place
         ]
-
-    def moved_stripes(self, layout: BundleLayout) -> list[Stripe]:
-        """Return the bundles that have such cells, in rising order."""
-        return sorted({Stripe(cell // layout.length) for cell in self.moved(layout)})
 
 
 class _Tally:

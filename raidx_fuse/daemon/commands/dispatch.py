@@ -113,7 +113,8 @@ class Dispatcher:
         reports = [commands.report() for commands in self._arrays]
         if len(reports) == 1:
             return reports[0]
-        first = min(reports, key=lambda report: _rank(report["state"]))
+        worst = {word: rank for rank, word in enumerate(WORST)}
+        first = min(reports, key=lambda report: worst.get(report["state"], len(WORST)))
         volumes = [volume for report in reports for volume in report["volumes"]]
         return {**first, "volumes": volumes, "arrays": reports}
 
@@ -176,7 +177,3 @@ def _of_array(commands: ArrayCommands) -> dict[str, Run]:
         "advise": commands.advice.advise,
         **({} if commands.events is None else {"events-test": commands.events.test}),
     }
-
-
-def _rank(word: str) -> int:
-    return WORST.index(word) if word in WORST else len(WORST)

@@ -18,6 +18,7 @@ from raidx_fuse.daemon.commands.arguments import Result
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.configuration.volumes import Extent
 from raidx_fuse.layouts.numbers import MemberChunk, Role, by_role
+from raidx_fuse.members.base import ReadBuffer, WriteBuffer
 from raidx_fuse.pool.volume import Volume, parts_of
 from raidx_fuse.store.queue import PUNCH, READ, WRITE, CountdownLatch, MemberQueue, Operation
 
@@ -179,25 +180,25 @@ def noting(queue: MemberQueue, note: Note) -> dict[str, Callable[..., Any]]:
     """Return methods for *queue* that call *note* (kind, offset, bytes) and then its own."""
     own = type(queue)
 
-    def try_readv(offset: int, buffers: Any, size_bytes: int) -> bool:
+    def try_readv(offset: int, buffers: Sequence[WriteBuffer], size_bytes: int) -> bool:
         done = own.try_readv(queue, offset, buffers, size_bytes)
         if done:
             note(READ, offset, size_bytes)
         return done
 
-    def try_writev(offset: int, buffers: Any, size_bytes: int) -> bool:
+    def try_writev(offset: int, buffers: Sequence[ReadBuffer], size_bytes: int) -> bool:
         done = own.try_writev(queue, offset, buffers, size_bytes)
         if done:
             note(WRITE, offset, size_bytes)
         return done
 
-    def try_reads(reads: Sequence[tuple[int, Any, int]]) -> int:
+    def try_reads(reads: Sequence[tuple[int, Sequence[WriteBuffer], int]]) -> int:
         done = own.try_reads(queue, reads)
         for offset, _, size_bytes in reads[:done]:
             note(READ, offset, size_bytes)
         return done
 
-    def try_writes(writes: Sequence[tuple[int, Any, int]]) -> int:
+    def try_writes(writes: Sequence[tuple[int, Sequence[ReadBuffer], int]]) -> int:
         done = own.try_writes(queue, writes)
         for offset, _, size_bytes in writes[:done]:
             note(WRITE, offset, size_bytes)

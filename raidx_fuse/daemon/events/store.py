@@ -19,7 +19,6 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from raidx_fuse.daemon.events.event import Event, from_dict
 
@@ -93,7 +92,7 @@ class EventStore:
                 values = json.loads(file.read(SETTINGS_BYTES_MAX))
         except (OSError, ValueError):
             return {}
-        pairs: dict[str, Any] = values if isinstance(values, dict) else {}
+        pairs: dict[str, object] = values if isinstance(values, dict) else {}
         return {key: value for key, value in pairs.items() if isinstance(value, str)}
 
     def save(self, uuid: str, values: dict[str, str]) -> None:
