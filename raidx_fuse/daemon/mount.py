@@ -196,7 +196,10 @@ def _mounted(operations: VolumeOperations, path: str, options: MountOptions) -> 
         try:
             pyfuse3.init(operations, path, _fuse_options(options))
         except RuntimeError:
-            raise RaidxError(_why_refused(path, printed())) from None
+            why = printed().splitlines()[-1:] or ["no reason given"]
+            raise RaidxError(
+                f"{path} could not be mounted: {why[0].removeprefix('fuse: ')}"
+            ) from None
     try:
         (device_fd,) = _device_fds() - before
         yield device_fd
@@ -241,11 +244,6 @@ def _printed_by_libfuse() -> Iterator[Callable[[], str]]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(caught)
-
-
-def _why_refused(path: str, printed: str) -> str:
-    last = printed.splitlines()[-1] if printed else "no reason given"
-    return f"{path} could not be mounted: {last.removeprefix('fuse: ')}"
 
 
 # ---- the kernel's side ----

@@ -200,8 +200,12 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
 
         door = None
         if request.nbd:
-            door = _make_door(request.nbd, request.tls, request.any_user, deferral, sources)
-        if door is not None:
+            from raidx_fuse.nbd.address import parse_address, tls_context  # late: most have no door
+            from raidx_fuse.nbd.door import Door
+
+            context = tls_context(request.tls) if request.tls else None
+            address = parse_address(request.nbd, tls=bool(request.tls))
+            door = Door(address, context, deferral, sources, any_user=request.any_user)
             for volumes in shown:
                 for volume in volumes.volumes:
                     door.show(volume)
@@ -330,25 +334,6 @@ def _described(door: Door) -> NbdServer:
         "clients": door.clients,
         "refused": door.refused,
     }
-
-
-def _make_door(
-    address: str, tls: str, any_user: bool, deferral: Deferral, sources: Sources
-) -> Door:
-    """Listen on *address* (raidx_fuse/nbd/address.py), with the certificates in *tls* if given.
-
-    With *any_user*, every user of this machine may connect to a port.
-
-    *deferral* is that of the journals, *sources* those of all front ends.
-
-    Raises UsageError, RaidxError.
-    """
-    from raidx_fuse.nbd.address import parse_address, tls_context  # late: most mounts have no door
-    from raidx_fuse.nbd.door import Door
-
-    context = tls_context(tls) if tls else None
-    place = parse_address(address, tls=bool(tls))
-    return Door(place, context, deferral, sources, any_user=any_user)
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import quoteattr
+from xml.sax.saxutils import escape, quoteattr
 
 from raidx_fuse.layouts.registry import WIDTH_MAX
 
@@ -206,4 +206,4 @@ def _clean(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    return _clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return escape(_clean(text))
