@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.progress import BarColumn, Progress, TextColumn
-from rich.text import Text
 
 from raidx_fuse.cli.output import Output, console, percent, warn
 from raidx_fuse.cli.status_text import job_amount
@@ -63,7 +62,7 @@ def begun(
     *ended* says what the job has done. Returns the exit status.
     """
     if not wait or result.get("job") is None:
-        out.emit(result, Text(line))
+        out.emit(result, line)
         return 0
     out.note(line)
     (job,) = wait_for_jobs(array, [result["job"]], out)

@@ -73,7 +73,7 @@ def balance(
         raise click.UsageError("Missing argument 'MOUNT'.")
     if status or cancel:
         result = ask(out, mount, "balance-cancel" if cancel else "balance-status")
-        out.emit(result, Text("\n".join(progress_lines(result["balance"]))))
+        out.emit(result, "\n".join(progress_lines(result["balance"])))
         return 0
     result = ask(out, mount, "balance", planner=planner, dry_run=dry_run)
     return _report(out, mount, result, dry_run, wait)
@@ -93,10 +93,10 @@ def evacuate(out: Output, mount: str, name: str, dry_run: bool, wait: bool) -> i
 def _report(out: Output, mount: str, result: PoolChange, dry_run: bool, wait: bool) -> int:
     lines = plan_lines(result, out)
     if dry_run or not result["steps"]:
-        out.emit(result, Text("\n".join(lines)))
+        out.emit(result, "\n".join(lines))
         return 0
     if not wait:
-        out.emit(result, Text("\n".join([*lines, f"begun: raidx balance {mount} --status"])))
+        out.emit(result, "\n".join([*lines, f"begun: raidx balance {mount} --status"]))
         return 0
     for line in lines:
         out.note(line)
@@ -109,7 +109,7 @@ def _report(out: Output, mount: str, result: PoolChange, dry_run: bool, wait: bo
             out.note(f"{done + 1} of {len(steps)}: {steps[done]}")
     if state["state"] == "failed":
         warn(f"the plan ended: {state['error']}")
-    out.emit({**result, "balance": state}, Text(f"plan {state['state']}"))
+    out.emit({**result, "balance": state}, f"plan {state['state']}")
     return int(state["state"] != "done")
 
 

@@ -55,7 +55,7 @@ def explain(
     --balance."""
     if balance:
         document = ask(out, array, "balance", dry_run=True)
-        out.emit(document, Text("\n".join(document["explanation"])))
+        out.emit(document, "\n".join(document["explanation"]))
         return
     if stripe is not None:
         document = ask(out, array, "explain", stripe=stripe)

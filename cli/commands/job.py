@@ -33,14 +33,14 @@ def scrub(out: Output, array: str, mode: str, wait: bool) -> int:
     """
     result = ask(out, array, "scrub", repair=mode == "repair")
     if not wait:
-        out.emit(result, Text(f"scrub started (job {result['job']}): raidx job {array} list"))
+        out.emit(result, f"scrub started (job {result['job']}): raidx job {array} list")
         return 0
     (job,) = wait_for_jobs(array, [result["job"]], out)
     out.emit({**job, **result, "result": job}, scrub_text(job))
     return exit_status(job)
 
 
-def scrub_text(job: Job) -> Text:
+def scrub_text(job: Job) -> str:
     """Return the findings of a scrub: a line of counts, then a line for each mismatch."""
     lines = [
         f"{plural(job['mismatches'], 'mismatch')}, {job['repaired']} repaired, "
@@ -59,7 +59,7 @@ def scrub_text(job: Job) -> Text:
             f"{plural(found['bytes'], 'byte')} from byte {found['byte_in_chunk']} of the chunk; "
             f"{done}"
         )
-    return Text("\n".join(lines))
+    return "\n".join(lines)
 
 
 @verb()
@@ -88,7 +88,7 @@ def job(
     running = [each["id"] for each in jobs if each["state"] in ("running", "paused")]
     if verb == "list":
         lines = Text("\n").join([job_line(each, out) for each in jobs])
-        out.emit({"jobs": jobs}, lines if jobs else Text("no jobs"))
+        out.emit({"jobs": jobs}, lines if jobs else "no jobs")
         return 0
     if verb == "wait":
         ended = wait_for_jobs(array, running if job_id is None else [job_id], out)

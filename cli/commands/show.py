@@ -92,10 +92,10 @@ def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> in
     unknown = EXIT_UNKNOWN if any(each.own for each in problems) else 0
     worst = max((exit_status(each) for each in every_array), default=0) or unknown
     if short:
-        text: RenderableType = Text("\n".join(brief(each) for each in every_array))
+        text: RenderableType = "\n".join(map(brief, every_array))
     elif check:
         lines = [f"{each.path}: {each.problem}" for each in problems]
-        text = Text(health_line(every_array, lines, worst))
+        text = health_line(every_array, lines, worst)
     else:
         pages: list[RenderableType] = []
         for mount in found:
@@ -152,7 +152,7 @@ def wait(out: Output, array: str, states: tuple[str, ...], timeout: float | None
     if timeout is not None and not is_enough((found, arrays)):
         raise late(arrays, states, timeout)
     lines = [f"{each['name']}: {each['state']}" for each in arrays]
-    out.emit(document([found]), Text("\n".join(lines)))
+    out.emit(document([found]), "\n".join(lines))
 
 
 def _collect(arrays: tuple[str, ...]) -> list[ArrayReport]:
@@ -281,50 +281,42 @@ def _stats_page(stats: Stats, out: Output) -> RenderableType:
     waits = ", ".join(f"{name} {latency[name]:.2f}" for name in LATENCIES)
     counts = ", ".join(f"{name.replace('_', ' ')} {totals[name]}" for name in COUNTS)
     head = Text.assemble((f"{seconds:.1f} s", "bold"), f": {rate}; {speed}")
-    lines = [head, Text(f"latency ms: {waits}"), Text(counts)]
+    lines: list[RenderableType] = [head, f"latency ms: {waits}", counts]
     lines += _cache_lines(totals.get("cache"), out) + _bpu_lines(totals.get("bpu"))
     for volume in stats["pool"]["volumes"] if "pool" in stats else ():
         lines.append(
-            Text(
-                f"volume {volume['volume']} on {volume['array']}: "
-                f"{volume['reads_per_second']:.1f} reads/s of {out.size(volume['mean_read'])}, "
-                f"{volume['writes_per_second']:.1f} writes/s of {out.size(volume['mean_write'])}; "
-                f"{volume['utilisation']:.1%} of the array"
-            )
+            f"volume {volume['volume']} on {volume['array']}: "
+            f"{volume['reads_per_second']:.1f} reads/s of {out.size(volume['mean_read'])}, "
+            f"{volume['writes_per_second']:.1f} writes/s of {out.size(volume['mean_write'])}; "
+            f"{volume['utilisation']:.1%} of the array"
         )
     return Group(*lines, table)
 
 
-def _cache_lines(cache: Cache | None, out: Output) -> list[Text]:
+def _cache_lines(cache: Cache | None, out: Output) -> list[str]:
     if not cache or not cache["size"]:
         return []
     reads = cache["hits"] + cache["misses"]
     share = cache["hits"] / reads if reads else 0.0
     return [
-        Text(
-            f"cache: {out.size(cache['used'])} of {out.size(cache['size'])}; {cache['hits']} of "
-            f"{reads} reads hit ({share:.1%}), {cache['pre_reads_spared']} pre-reads spared"
-        )
+        f"cache: {out.size(cache['used'])} of {out.size(cache['size'])}; {cache['hits']} of "
+        f"{reads} reads hit ({share:.1%}), {cache['pre_reads_spared']} pre-reads spared"
     ]
 
 
-def _bpu_lines(bpu: Bpu | None) -> list[Text]:
+def _bpu_lines(bpu: Bpu | None) -> list[str]:
     if bpu is None:
         return []
     limits = bpu["thresholds"]
     shares = ", ".join(f"{state} {share:.1%}" for state, share in bpu["of_time"].items())
     return [
-        Text(
-            f"bpu: {shares} of the time (now {bpu['state']}); T_light "
-            f"{limits['t_light_s'] * 1e3:.3f} ms, T_heavy {limits['t_heavy_s'] * 1e3:.3f} ms, "
-            f"T_skew {limits['t_skew_s'] * 1e3:.3f} ms, T_pre {limits['t_pre']}"
-        ),
-        Text(
-            f"     chose rmw {bpu['rmw']}, rcw {bpu['rcw']}, "
-            f"{bpu['against_pre_reads']} against the count of pre-reads: "
-            f"{bpu['extra_pre_reads']} extra ({bpu['extra_pre_reads_ratio']:.1%}); "
-            f"{bpu['touched_longest_ratio']:.1%} of updates touched the longest queue"
-        ),
+        f"bpu: {shares} of the time (now {bpu['state']}); T_light "
+        f"{limits['t_light_s'] * 1e3:.3f} ms, T_heavy {limits['t_heavy_s'] * 1e3:.3f} ms, "
+        f"T_skew {limits['t_skew_s'] * 1e3:.3f} ms, T_pre {limits['t_pre']}",
+        f"     chose rmw {bpu['rmw']}, rcw {bpu['rcw']}, "
+        f"{bpu['against_pre_reads']} against the count of pre-reads: "
+        f"{bpu['extra_pre_reads']} extra ({bpu['extra_pre_reads_ratio']:.1%}); "
+        f"{bpu['touched_longest_ratio']:.1%} of updates touched the longest queue",
     ]
 
 
@@ -392,5 +384,5 @@ def check(out: Output, members: tuple[str, ...]) -> int:
         for problem in problems
     ]
     verdict = "no problem found" if result["ok"] else plural(len(problems), "problem")
-    out.emit(result, Text("\n".join([*lines, verdict])))
+    out.emit(result, "\n".join([*lines, verdict]))
     return 0 if result["ok"] else 1

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
@@ -42,10 +41,10 @@ def tune(out: Output, array: str, now: bool, dry_run: bool, wait: bool) -> int:
     )
 
 
-def tuner_text(tuner: TunerState) -> Text:
+def tuner_text(tuner: TunerState) -> str:
     """Return the tuner's state and reason, and its measurements of the members, as lines."""
     lines = [f"{tuner['state']}: {tuner['why']}; {tuner['chunks_moved']} chunks moved so far"]
-    return Text("\n".join(lines + _member_lines(tuner["members"])))
+    return "\n".join(lines + _member_lines(tuner["members"]))
 
 
 def _member_lines(members: list[TunedMember]) -> list[str]:
@@ -61,7 +60,7 @@ def _member_lines(members: list[TunedMember]) -> list[str]:
     return lines
 
 
-def _plan_text(plan: TuningPlan, out: Output) -> Text:
+def _plan_text(plan: TuningPlan, out: Output) -> str:
     lines = [
         f"would do: {plan['does']}, {out.size(plan['bytes_moved'])}",
         *_member_lines(plan["members"]),
@@ -79,7 +78,7 @@ def _plan_text(plan: TuningPlan, out: Output) -> Text:
         lines.append(
             f"  bundle {move['bundle']} ({what}): from role {move['from']} {how} {move['to']}"
         )
-    return Text("\n".join(lines))
+    return "\n".join(lines)
 
 
 @verb()
@@ -95,7 +94,7 @@ def advise(out: Output, array: str) -> None:
     out.emit(result, advice_text(result, out))
 
 
-def advice_text(advice: Advice, out: Output) -> Text:
+def advice_text(advice: Advice, out: Output) -> str:
     """Return what would be gained, the figures behind it, and the next commands, as lines."""
     lines = [str(advice["does"])]
     if advice["present_ms"] is not None:
@@ -120,20 +119,18 @@ def advice_text(advice: Advice, out: Output) -> Text:
         )
     if advice["next"]:
         lines += ["to do it:", *(f"  {command}" for command in advice["next"])]
-    return Text("\n".join(lines))
+    return "\n".join(lines)
 
 
 def heat_page(heat: Heat, out: Output) -> RenderableType:
     """Return the answer of `raidx stats --hot`: the most used places as a table."""
     if not heat["hot"]:
-        return Text("no place of the image was used since the mount")
-    lines = [
-        Text(
-            f"{heat['accesses_per_second']:.1f} accesses of chunks per second, "
-            f"{heat['write_ratio']:.0%} writes; {heat['used_ratio']:.1%} of the image was used; "
-            f"half of the accesses go to {heat['half_ratio']:.1%} of it"
-        )
-    ]
+        return "no place of the image was used since the mount"
+    line = (
+        f"{heat['accesses_per_second']:.1f} accesses of chunks per second, "
+        f"{heat['write_ratio']:.0%} writes; {heat['used_ratio']:.1%} of the image was used; "
+        f"half of the accesses go to {heat['half_ratio']:.1%} of it"
+    )
     titles = ("image offset", "length", "accesses/s", "of all", "writes", "in order", "roles")
     table = table_of(*titles)
     for place in heat["hot"]:
@@ -146,4 +143,4 @@ def heat_page(heat: Heat, out: Output) -> RenderableType:
             f"{place['in_order_ratio']:.1%}",
             " ".join(str(role) for role in place["roles"]),
         )
-    return Group(*lines, table)
+    return Group(line, table)

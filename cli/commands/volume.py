@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table
-from rich.text import Text
 
 from raidx_fuse.cli.app import Nouns, verb
 from raidx_fuse.cli.asking import ask
@@ -71,7 +70,7 @@ def create(out: Output, mount: str, name: str, size: int, on: str | None, if_mis
         return
     result = ask(out, mount, "volume-create", name=name, size=size, on=on)
     line = f"{result['name']}: {out.size(result['size'])} on {result['array']}"
-    out.emit({**result, "changed": True}, Text(line))
+    out.emit({**result, "changed": True}, line)
 
 
 @verb("list", group=volume)
@@ -120,7 +119,7 @@ def _resize(out: Output, mount: str, name: str, size: str, **options: bool) -> N
     if options["dry_run"]:
         out.emit(result, _would(result, out))
         return
-    out.emit(result, Text(f"{result['name']}: {out.size(result['size'])}"))
+    out.emit(result, f"{result['name']}: {out.size(result['size'])}")
     if size != MAX:
         return
     for own in ask(out, mount, "array-list")["arrays"]:  # what its members have, and it cannot use
@@ -139,7 +138,7 @@ def _resize(out: Output, mount: str, name: str, size: str, **options: bool) -> N
 def rename(out: Output, mount: str, name: str, new: str) -> None:
     """Give a volume another name."""
     result = ask(out, mount, "volume-rename", volume=name, name=new)
-    out.emit(result, Text(f"{name} is {result['name']} now"))
+    out.emit(result, f"{name} is {result['name']} now")
 
 
 @verb(group=volume)
@@ -159,7 +158,7 @@ def delete(
     if dry_run:
         out.emit(result, _would(result, out))
     else:
-        out.emit({**result, "changed": True}, Text(f"{result['deleted']} is deleted"))
+        out.emit({**result, "changed": True}, f"{result['deleted']} is deleted")
 
 
 @verb(group=volume)
@@ -254,11 +253,11 @@ def trim(
     if options["dry_run"]:
         out.emit(result, _would(result, out))
     else:
-        out.emit(result, Text(f"{result['volume']}: {out.size(result['given_back'])} given back"))
+        out.emit(result, f"{result['volume']}: {out.size(result['given_back'])} given back")
 
 
-def _would(plan: LosingPlan, out: Output) -> Text:
-    return Text(f"would do: {plan['does']}; loses {out.size(plan['loses'])} that were written")
+def _would(plan: LosingPlan, out: Output) -> str:
+    return f"would do: {plan['does']}; loses {out.size(plan['loses'])} that were written"
 
 
 @verb("list", group=array)
@@ -285,4 +284,4 @@ def list_arrays(out: Output, mount: str) -> None:
 def forget_array(out: Output, mount: str, name: str) -> None:
     """Do not name ARRAY as absent any more: it was mounted with the others once, and is gone."""
     result = ask(out, mount, "array-forget", name=name)
-    out.emit(result, Text(f"array {result['forgotten']} is not expected any more"))
+    out.emit(result, f"array {result['forgotten']} is not expected any more")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
@@ -74,7 +73,7 @@ def inject(out: Output, array: str, member: str, fault: str, **how: Any) -> None
         delay_s=how["delay_s"],
         shift=document.get("shift"),
     )
-    out.emit(document, Text(f"{document['member']} (role {document['role']}): {words}"))
+    out.emit(document, f"{document['member']} (role {document['role']}): {words}")
 
 
 @verb()

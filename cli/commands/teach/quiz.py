@@ -78,7 +78,7 @@ def quiz(
         right = sum(mark["right"] for mark in marks)
         lines = [f"{mark['number']}: {_mark(mark)}" for mark in marks]
         lines.append(f"{right} of {len(marks)} right")
-        out.emit({**document, "marks": marks, "right": right}, Text("\n".join(lines)))
+        out.emit({**document, "marks": marks, "right": right}, "\n".join(lines))
         return int(right < len(marks))
     texts = [_text(question) for question in document["questions"]]
     if sheet is not None:

@@ -7,7 +7,6 @@ import sys
 from typing import Any
 
 import click
-from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output
@@ -131,5 +130,5 @@ def _announce(out: Output, request: Any, port: int, token: str | None) -> None:
     out.emit(
         {"urls": urls, "public": request.is_public, "may_break": request.token is not None}
         | ({} if token is None else {"token": token}),
-        Text("\n".join(lines)),
+        "\n".join(lines),
     )
