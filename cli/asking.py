@@ -72,6 +72,12 @@ def ask_all(show: Show | None = None) -> list[Found]:
     return trio.run(_ask_each, [(path, not foreign) for foreign, _, path in asked], show)
 
 
+def is_place(text: str) -> bool:
+    """Return whether *text* is a mount, a server or at least a folder, with an array or without."""
+    mount, _array = mountpoint.split_array(text)
+    return mountpoint.find(mount) is not None or os.path.isdir(mount) or paths.is_served(mount)
+
+
 def array_named(text: str) -> str:
     """Return MOUNT, or MOUNT:ARRAY beside other arrays, of the running array that *text* names.
 
@@ -79,8 +85,7 @@ def array_named(text: str) -> str:
     member. A directory, or a text that is no such name, is returned unchanged. Only mounts of the
     caller are asked: another user's daemon may claim any name. Raises UsageError if several fit.
     """
-    mount, _array = mountpoint.split_array(text)
-    if mountpoint.find(mount) is not None or os.path.isdir(mount) or paths.is_served(mount):
+    if is_place(text):
         return text
     place, real = os.path.abspath(text), os.path.realpath(text)
     fits: dict[str, None] = {}

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from raidx_fuse.cli import metrics
 from raidx_fuse.cli.app import verb
-from raidx_fuse.cli.asking import Found, array_named, ask, ask_all, running_arrays
+from raidx_fuse.cli.asking import Found, array_named, ask, ask_all, is_place, running_arrays
 from raidx_fuse.cli.commands.tune import heat_page
 from raidx_fuse.cli.console import table_of
 from raidx_fuse.cli.health_line import health_line
@@ -35,7 +35,6 @@ from raidx_fuse.client.status_document import (
     late,
     nothing_helps,
 )
-from raidx_fuse.daemon import paths
 from raidx_fuse.daemon.control_client import call
 from raidx_fuse.errors import RaidxError, Reason, UsageError
 from raidx_fuse.fuse import mountpoint
@@ -158,8 +157,7 @@ def wait(out: Output, array: str, states: tuple[str, ...], timeout: float | None
 def _collect(arrays: tuple[str, ...]) -> list[ArrayReport]:
     """Return the status of the mounts in *arrays*, or of the array whose member paths they are."""
     arrays = tuple(dict.fromkeys(map(_named, arrays)))
-    mounts = [mountpoint.split_array(path)[0] for path in arrays]
-    if all(mountpoint.find(p) or os.path.isdir(p) or paths.is_served(p) for p in mounts):
+    if all(map(is_place, arrays)):
         return [_status(path) for path in arrays]
     members = [absolute(path) for path in arrays]
     uuid = _at_rest("array_in_use", members[0])

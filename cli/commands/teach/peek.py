@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import click
@@ -11,11 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
-from raidx_fuse.cli.asking import array_named, ask
+from raidx_fuse.cli.asking import array_named, ask, is_place
 from raidx_fuse.cli.output import Output, terminal_columns
 from raidx_fuse.cli.parameters import ARRAYS, SIZE
-from raidx_fuse.daemon import paths
-from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.spec import absolute
 
 if TYPE_CHECKING:
@@ -40,9 +37,7 @@ def peek(out: Output, array: tuple[str, ...], stripe: int, begin: int, length: i
     """
     if len(array) == 1:
         array = (array_named(array[0]),)
-    mount, _ = mountpoint.split_array(array[0])
-    running = mountpoint.find(mount) or os.path.isdir(mount) or paths.is_served(mount)
-    if len(array) == 1 and running:
+    if len(array) == 1 and is_place(array[0]):
         document = ask(out, array[0], "peek", stripe=stripe, begin=begin, length=length)
     else:
         import trio
