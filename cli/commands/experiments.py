@@ -51,7 +51,15 @@ from raidx_fuse.lab.experiments.spec import (
     points,
     runs_of,
 )
-from raidx_fuse.lab.loads.drive import THREADS, Content, Image, Recorder, drive, read_back
+from raidx_fuse.lab.loads.drive import (
+    THREADS,
+    Content,
+    Figures,
+    Image,
+    Recorder,
+    drive,
+    read_back,
+)
 from raidx_fuse.lab.loads.request import FITS
 from raidx_fuse.lab.loads.workloads import Source
 from raidx_fuse.lab.workers import compute
@@ -141,20 +149,20 @@ def simulate(
         write_rows(out_path, csv_rows(results), results)
     if plot_path is not None:
         draw_results(results, plot_path)
-    answer: dict[str, Any] = {"experiments": results}
+    answer: Figures = {"experiments": results}
     if is_sweep:
         answer["points"] = points(results)
     out.emit(answer, sweep_page(answer["points"]) if is_sweep else _comparison_page(results))
     return EXIT_WRONG if any(result.get("wrong") for result in results) else 0
 
 
-def compute_quietly(run: SweepRun) -> dict[str, Any]:
+def compute_quietly(run: SweepRun) -> Figures:
     """Carry out *run* in a worker, which logs nothing."""
     with quiet_engine():
         return compute_run(run)
 
 
-def _run_here(run: SweepRun, screen: Console) -> dict[str, Any]:
+def _run_here(run: SweepRun, screen: Console) -> Figures:
     """Carry out *run* in this process, with a progress line."""
     recorder, experiment = Recorder(), experiment_of(run)
     progress = screen.status(SoFar(experiment.name, recorder))
@@ -162,7 +170,7 @@ def _run_here(run: SweepRun, screen: Console) -> dict[str, Any]:
         return compute_run(run, recorder)
 
 
-def sweep_page(made: list[dict[str, Any]]) -> RenderableType:
+def sweep_page(made: list[Figures]) -> RenderableType:
     """Return the points of a sweep as a table: mean, and standard error where runs repeat."""
     table = table_of("", left=("",))
     for key in made[0]["sweep"]:
@@ -212,7 +220,7 @@ def _text(path: str) -> str:
         raise UsageError(f"{path}: cannot be read: {reason}") from None
 
 
-def _comparison_page(results: list[dict[str, Any]]) -> RenderableType:
+def _comparison_page(results: list[Figures]) -> RenderableType:
     table = table_of("", left=("",))
     for result in results:
         table.add_column(Text(result["name"]), justify="right")
@@ -232,7 +240,7 @@ def _comparison_page(results: list[dict[str, Any]]) -> RenderableType:
     return Group(*parts)
 
 
-def _event_line(event: dict[str, Any]) -> str:
+def _event_line(event: Figures) -> str:
     what = event["do"] + (f" disk {event['disk']}" if "disk" in event else "")
     what += f" {event['set']}" if "set" in event else ""
     what += f" of array {event['array']}" if "array" in event else ""
@@ -244,7 +252,7 @@ def _event_line(event: dict[str, Any]) -> str:
     return line
 
 
-def balance_lines(balance: dict[str, Any]) -> list[str]:
+def balance_lines(balance: Figures) -> list[str]:
     """Return the hotspots and moves of a pool, in order."""
     found: list[tuple[float, str]] = []
     for one in balance.get("hotspots", ()):
