@@ -351,11 +351,14 @@ class Membership:
                     else:
                         await self._prepare(member)
                         await self._seat(record_of(member, record.role, "rebuilding"), member)
-                except RaidxError:
-                    self.rebuild_seated((record.role,))
-                    raise
-                job = self.array.start_rebuild((record.role,))
-            return {"role": record.role, "job": job, "catches_up": back, "does": "rebuilt"}
+                except RaidxError as error:
+                    begun = self.rebuild_seated((record.role,))
+                    if begun is None:
+                        raise
+                    log.error("%s: it has its role, and is rebuilt: %s", member.path, error)
+                else:
+                    begun = self.array.start_rebuild((record.role,))
+            return {"role": record.role, "job": begun, "catches_up": back, "does": "rebuilt"}
         finally:
             self.release_spares()
 
@@ -483,10 +486,11 @@ class Membership:
         finally:
             self.waiting = False
 
-    def rebuild_seated(self, roles: Collection[Role], failures: int = 0) -> None:
+    def rebuild_seated(self, roles: Collection[Role], failures: int = 0) -> int | None:
         """Start to rebuild those of *roles* that have a member and no rebuild under way.
 
-        Not while the array is being closed. *failures* as for `start_rebuild`.
+        Return the job, None if there is nothing to rebuild. Not while the array is being closed.
+        *failures* as for `start_rebuild`.
 
         A member whose superblocks could not be written then has its role all the same: it is in
         force (`MemberSet.update`), and the next mount would rebuild it.
@@ -494,8 +498,9 @@ class Membership:
         jobs = self.array.jobs
         busy = {role for job in jobs.running() if isinstance(job, Rebuild) for role in job.roles}
         seated = tuple(sorted((set(roles) & self.member_set.watermarks.keys()) - busy))
-        if seated and not jobs.closing:  # else the next mount starts it
-            self.array.start_rebuild(seated, failures)
+        if not seated or jobs.closing:  # the next mount starts it
+            return None
+        return self.array.start_rebuild(seated, failures)
 
     async def _try_again(self) -> None:
         """Let a spare that could not take its role try again, unless it is not there any more."""

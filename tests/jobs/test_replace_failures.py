@@ -12,6 +12,7 @@ import trio
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.configuration.saved_jobs import REPLACE
 from raidx_fuse.jobs.replace import Twin
+from raidx_fuse.lab.crash.disks import SLOTS_BYTES
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.faulty import FaultMember
@@ -253,4 +254,22 @@ async def test_a_write_that_comes_late_reaches_no_new_member_that_has_the_role()
         hang.lift()
         await trio.sleep(60)
         assert not old.overdue
+        await consistent(rig)
+
+
+async def test_a_new_member_is_rebuilt_though_another_one_does_not_take_its_superblock() -> None:
+    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+        await fill(rig)
+        await rig.running.fail_disk(1)
+        late, slots = rig.members[2], (0, SLOTS_BYTES)
+        late.note_overdue(*slots)
+        rig.members[1] = rig.new_member()
+        begun = await rig.running.replace_disk(1, rig.members[1])
+        assert begun["does"] == "rebuilt"
+        await trio.sleep(1)
+        late.end_overdue(*slots)
+        await trio.sleep(60)  # a rebuild that cannot save its end begins again
+        assert state_of(rig, 1) == "active"
+        await rig.close()
+        await rig.open()
         await consistent(rig)
