@@ -60,8 +60,6 @@ class AccessCounter(ABC):
     by role, of *queues*.
     """
 
-    __slots__ = ("_queues", "noted", "queue_means")
-
     def __init__(self, queues: Sequence[MemberQueue | None], roles: int) -> None:
         self._queues = queues
         self.noted: list[int] = []
@@ -93,19 +91,6 @@ class AccessStats(AccessCounter):
     *write_share* is the fraction of requests that write. *runs* has, for each cell, the fraction of
     uses in order, in 1/255; *in_order* counts all of them, *uses* all uses of cells.
     """
-
-    __slots__ = (
-        "_base",
-        "_clock",
-        "_digested",
-        "_layout",
-        "_newest",
-        "_runs",
-        "_started_s",
-        "in_order",
-        "uses",
-        "write_share",
-    )
 
     def __init__(
         self,

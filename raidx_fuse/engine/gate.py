@@ -93,17 +93,6 @@ class Gate:
     *laws* are those of its array. *latest* are the entries since the last `passed`.
     """
 
-    __slots__ = (
-        "_laws",
-        "_older",
-        "_on_turn",
-        "_opens",
-        "_turn",
-        "is_closed",
-        "latest",
-        "what",
-    )
-
     def __init__(self, what: str, laws: Laws | None = None) -> None:
         self.what = what
         self._laws = laws or Laws()

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import trio
@@ -67,6 +68,7 @@ class Deferral:
         return wrote
 
 
+@dataclass(slots=True, eq=False)
 class CommitBatch:
     """Changes of *stripes* that one record will hold: its *body*.
 
@@ -79,30 +81,16 @@ class CommitBatch:
     changes may be checkpointed or acknowledged before.
     """
 
-    __slots__ = (
-        "body",
-        "error",
-        "left",
-        "locked",
-        "over",
-        "room_bytes",
-        "sequence",
-        "stripes",
-        "write",
-        "written",
-    )
-
-    def __init__(self, write: Callable[[], None], sequence: int, room_bytes: int) -> None:
-        self.write = write
-        self.written = False
-        self.body = RecordBody()
-        self.room_bytes = room_bytes
-        self.stripes: list[Stripe] = []
-        self.sequence = sequence
-        self.left: Sequence[MemberIO] = ()
-        self.locked: Sequence[Stripe] = ()
-        self.over: trio.Event | None = None
-        self.error: RaidxError | None = None
+    write: Callable[[], None]
+    sequence: int
+    room_bytes: int
+    written: bool = False
+    body: RecordBody = field(default_factory=RecordBody)
+    stripes: list[Stripe] = field(default_factory=list)
+    left: Sequence[MemberIO] = ()
+    locked: Sequence[Stripe] = ()
+    over: trio.Event | None = None
+    error: RaidxError | None = None
 
     def add(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -249,6 +250,7 @@ class StripeParity:
         return bool(self.written.is_written_many(chunks).all())
 
 
+@dataclass(slots=True, eq=False)
 class BandGroup:
     """Bands of *size_bytes* with one *plan*, which are computed together.
 
@@ -257,31 +259,17 @@ class BandGroup:
     given up, and are there to become zeros.
     """
 
-    __slots__ = (
-        *("_bands", "_member_set", "_old", "_places"),
-        *("changes", "lows", "plan", "size_bytes", "stripes", "touched", "zeroed"),
-    )
-
-    def __init__(
-        self,
-        member_set: MemberSet,
-        plan: BandPlan,
-        size_bytes: int,
-        touched: int,
-        changes: bool,
-        zeroed: int,
-    ) -> None:
-        self.plan = plan
-        self.size_bytes = size_bytes
-        self.touched = touched
-        self.changes = changes
-        self.zeroed = zeroed
-        self.stripes: list[Stripe] = []
-        self.lows: list[int] = []
-        self._member_set = member_set
-        self._bands: Bands | None = None
-        self._old: dict[CellIndex, Bytes] = {}
-        self._places: dict[CellIndex, Places] = {}
+    member_set: MemberSet
+    plan: BandPlan
+    size_bytes: int
+    touched: int
+    changes: bool
+    zeroed: int
+    stripes: list[Stripe] = field(default_factory=list)
+    lows: list[int] = field(default_factory=list)
+    _bands: Bands | None = None
+    _old: dict[CellIndex, Bytes] = field(default_factory=dict)
+    _places: dict[CellIndex, Places] = field(default_factory=dict)
 
     @property
     def bands(self) -> Bands:
@@ -295,7 +283,7 @@ class BandGroup:
         """Return the places of *cell* in all bands."""
         places = self._places.get(cell)
         if places is None:
-            member_set, bands = self._member_set, self.bands
+            member_set, bands = self.member_set, self.bands
             roles, chunks = member_set.layout.places(bands.stripes, cell)
             offsets = member_set.data_offset + chunks * member_set.layout.chunk_bytes + bands.lows
             places = self._places[cell] = Places(roles, offsets)

@@ -31,6 +31,7 @@ parity of the stripe says that what precedes it is settled. So a flush precedes 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import trio
@@ -79,6 +80,7 @@ class RecordLog(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class NewData:
     """The new data of one unsettled stripe.
 
@@ -86,12 +88,9 @@ class NewData:
     of the ring that is kept for their parities.
     """
 
-    __slots__ = ("parts", "reserve_bytes", "sequence")
-
-    def __init__(self, sequence: int, parts: Sequence[Part], reserve_bytes: int) -> None:
-        self.sequence = sequence
-        self.parts = parts
-        self.reserve_bytes = reserve_bytes
+    sequence: int
+    parts: Sequence[Part]
+    reserve_bytes: int
 
     def add(self, sequence: int, parts: Sequence[Part], reserve_bytes: int) -> int:
         """Note that record *sequence* has *parts*, too, whose parities take *reserve_bytes*.

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import trio
@@ -155,28 +156,22 @@ async def scan_table(assembly: Assembly, layout: Layout) -> TableScan:
 Place = tuple[Role, MemberChunk]  # a role, a chunk of its member
 
 
+@dataclass(slots=True)
 class TableRecovery:
     """Assigns the cells of *layout* the places given by *scan* and the replayed moves *redone*.
 
     *redone* maps cells to places; *paths* has each role's member path, "" if it is absent.
     """
 
-    def __init__(
-        self,
-        layout: BundleLayout,
-        scan: TableScan,
-        redone: Mapping[int, Place],
-        paths: Sequence[str],
-    ) -> None:
-        self.layout = layout
-        self.scan = scan
-        self._redone = redone
-        self._paths = paths
-        self._unsaved: set[Page] = set()
+    layout: BundleLayout
+    scan: TableScan
+    redone: Mapping[int, Place]
+    paths: Sequence[str]
+    unsaved: set[Page] = field(default_factory=set)
 
     def is_needed(self) -> bool:
         """Return whether any cell may lie elsewhere than the greedy allocation put it."""
-        if self._redone or any(self.scan.pages.values()):
+        if self.redone or any(self.scan.pages.values()):
             return True
         return bool((self.layout.disk == UNASSIGNED).any())
 
@@ -186,7 +181,7 @@ class TableRecovery:
         Raises AssemblyError if shares or moves contradict each other.
         """
         layout, scan = self.layout, self.scan
-        for cell, (role, chunk) in self._redone.items():
+        for cell, (role, chunk) in self.redone.items():
             if cell >= layout.cells or role >= layout.width or chunk >= layout.counts[role]:
                 raise AssemblyError(
                     f"the journal moves chunk {cell}, which the array does not have"
@@ -199,15 +194,15 @@ class TableRecovery:
         for cell, (role, _chunk) in moved.items():
             home = Role(int(first_disk[cell]))
             if home != UNASSIGNED:  # an absent member's share must not claim the cell any more
-                self._unsaved.add((home, int(layout.offset[cell]) // PAGE_ENTRIES))
-            if home in scan.pages and cell not in gone and cell not in self._redone:
+                self.unsaved.add((home, int(layout.offset[cell]) // PAGE_ENTRIES))
+            if home in scan.pages and cell not in gone and cell not in self.redone:
                 raise self._contradiction(cell, home, role)
         unassigned = (gone - moved.keys()) | self._displaced(moved)
         changes = [(cell, role, chunk) for cell, (role, chunk) in moved.items()]
         for _cell, role, _chunk in changes:
             layout.cells_of(role)  # builds the index that `move` and `problem` use
         layout.move(changes)
-        self._unsaved.update((role, chunk // PAGE_ENTRIES) for _cell, role, chunk in changes)
+        self.unsaved.update((role, chunk // PAGE_ENTRIES) for _cell, role, chunk in changes)
         self._place_unassigned(sorted(unassigned))
         self._place_later_ones()
         problem = layout.problem([*moved, *unassigned]) or layout.problem_beyond_initial()
@@ -216,7 +211,7 @@ class TableRecovery:
                 f"the members' shares of the look-up table contradict each other: {problem}",
                 action="attach all members; `raidx check` looks at each",
             )
-        return self._unsaved
+        return self.unsaved
 
     def _take_access_times(self) -> None:
         """Take last accesses and intervals from the pages: hints that need no agreement."""
@@ -236,7 +231,7 @@ class TableRecovery:
         has a place when the second page is read; `_differences` reports that.
         """
         layout = self.layout
-        redone = np.fromiter(self._redone, np.int64, len(self._redone))
+        redone = np.fromiter(self.redone, np.int64, len(self.redone))
         left: set[int] = set()
         for role, pages in self.scan.pages.items():
             index = layout.cells_of(role) if pages else None
@@ -266,7 +261,7 @@ class TableRecovery:
         if len(free) < len(cells):
             raise self._no_share_names(int(cells[len(free)]))
         layout.assign(cells, role, free)
-        self._unsaved.update((role, int(page)) for page in np.unique(free // PAGE_ENTRIES))
+        self.unsaved.update((role, int(page)) for page in np.unique(free // PAGE_ENTRIES))
 
     def _differences(self) -> tuple[dict[int, Place], set[int]]:
         """Compare the pages with the greedy allocation.
@@ -276,7 +271,7 @@ class TableRecovery:
         claim.
         """
         layout = self.layout
-        redone = self._redone
+        redone = self.redone
         moved: dict[int, Place] = {}
         gone: set[int] = set()
         for role, pages in self.scan.pages.items():
@@ -293,7 +288,7 @@ class TableRecovery:
                     if cell == NOWHERE:
                         continue
                     if cell in redone:
-                        self._unsaved.add((role, page))
+                        self.unsaved.add((role, page))
                         continue
                     if cell in moved:
                         raise self._contradiction(cell, moved[cell][0], role)
@@ -301,7 +296,7 @@ class TableRecovery:
         for cell, place in redone.items():
             home = Role(int(layout.disk[cell])), int(layout.offset[cell])
             if home[0] != UNASSIGNED:
-                self._unsaved.add((home[0], home[1] // PAGE_ENTRIES))
+                self.unsaved.add((home[0], home[1] // PAGE_ENTRIES))
             moved[cell] = place
         return moved, gone
 
@@ -319,7 +314,7 @@ class TableRecovery:
 
     def _contradiction(self, cell: int, one: int, other: int) -> AssemblyError:
         bundle = cell // self.layout.length
-        paths = [self._paths[role] or f"role {role}" for role in (one, other)]
+        paths = [self.paths[role] or f"role {role}" for role in (one, other)]
         return AssemblyError(
             f"{paths[0]} and {paths[1]} both claim chunk {cell % self.layout.length} of bundle "
             f"{bundle}: one share of the look-up table is wrong",
@@ -349,7 +344,7 @@ class TableRecovery:
             role = max(roles, key=lambda r: len(free[r]))
             chunk = free[role].pop()
             layout.move([(cell, role, chunk)])
-            self._unsaved.add((role, chunk // PAGE_ENTRIES))
+            self.unsaved.add((role, chunk // PAGE_ENTRIES))
 
     def _no_share_names(self, cell: int) -> AssemblyError:
         bundle, column = divmod(cell, self.layout.length)

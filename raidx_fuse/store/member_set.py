@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import trio
@@ -103,12 +103,12 @@ class PagesOfMembers(Protocol):
         """Make every present member hold the newest copy of every page, durably."""
 
 
+@dataclass(slots=True)
 class _Round:
     """One flush of all members, shared by any number of callers."""
 
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.error: Exception | None = None
+    done: trio.Event = field(default_factory=trio.Event)
+    error: Exception | None = None
 
 
 class MemberSet:

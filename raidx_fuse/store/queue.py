@@ -26,6 +26,7 @@ import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -52,56 +53,31 @@ def service_weight(count: int) -> float:
     return EWMA_WEIGHT if count * EWMA_WEIGHT > 1 else 1 / count
 
 
+@dataclass(slots=True, eq=False)
 class Operation:
     """One I/O of *kind* at byte *offset*, *size_bytes* long.
 
     *kind* is READ, WRITE, FLUSH, PUNCH or CHECK (is the member whole?). *buffers* are scattered or
-    gathered in order.
+    gathered in order. *patched*: a read whose caller lays newer content over everything that
+    overdue writes may change.
 
-    Attributes: *error* (how it failed, or None); *punched* (whether a hole was made); *patched* (a
-    read whose caller lays newer content over everything that overdue writes may change);
-    *abandoned* (the member whose worker still performs it though it was ended, or None).
+    Attributes: *error* (how it failed, or None); *abandoned* (the member whose worker still
+    performs it though it was ended, or None); *punched* (whether a hole was made).
     """
 
-    __slots__ = (
-        "abandoned",
-        "background",
-        "buffers",
-        "error",
-        "kind",
-        "latch",
-        "offset",
-        "patched",
-        "punched",
-        "queue",
-        "size_bytes",
-        "started_s",
-        "submitted_s",
-    )
-
-    def __init__(
-        self,
-        queue: MemberQueue,
-        kind: str,
-        offset: int,
-        buffers: Sequence[ReadBuffer],
-        size_bytes: int,
-        background: bool = False,
-        patched: bool = False,
-    ) -> None:
-        self.queue = queue
-        self.kind = kind
-        self.offset = offset
-        self.buffers = buffers
-        self.size_bytes = size_bytes
-        self.background = background
-        self.latch: CountdownLatch | None = None
-        self.error: MemberError | None = None
-        self.patched = patched
-        self.abandoned: Member | None = None
-        self.punched = False
-        self.submitted_s = 0.0
-        self.started_s = -1.0
+    queue: MemberQueue
+    kind: str
+    offset: int
+    buffers: Sequence[ReadBuffer]
+    size_bytes: int
+    background: bool = False
+    patched: bool = False
+    latch: CountdownLatch | None = None
+    error: MemberError | None = None
+    abandoned: Member | None = None
+    punched: bool = False
+    submitted_s: float = 0.0
+    started_s: float = -1.0
 
     def end(self, error: MemberError | None) -> None:
         """End the operation with *error*, or None for success."""
@@ -131,14 +107,12 @@ class Operation:
         return MemberError(self.queue.member.path, self.kind, self.offset, number, why)
 
 
+@dataclass(slots=True, eq=False)
 class CountdownLatch:
     """Wakes one task when *pending* operations have ended."""
 
-    __slots__ = ("pending", "task")
-
-    def __init__(self, pending: int) -> None:
-        self.pending = pending
-        self.task: trio.lowlevel.Task | None = None
+    pending: int
+    task: trio.lowlevel.Task | None = None
 
     def done(self) -> None:
         """Count one operation as ended."""

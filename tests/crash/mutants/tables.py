@@ -79,7 +79,7 @@ TABLES = (
     Mutant(
         "page-that-a-replay-overruled-stays",
         SHARES,
-        "                        self._unsaved.add((role, page))\n",
+        "                        self.unsaved.add((role, page))\n",
         "",
         "once the record is gone two places claim the chunk",
         MOVES,
