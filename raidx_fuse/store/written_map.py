@@ -60,12 +60,8 @@ class WrittenMap:
                 unwritten |= 1 << cell
         return unwritten
 
-    async def make_room(self, chunks: int) -> None:
-        """Let `extend` have *chunks* logical chunks from now on. Raises MemberError."""
-        await self.pages.make_room(chunks)
-
     def extend(self, chunks: int) -> None:
-        """Extend the map to *chunks* logical chunks; existing bits stay as they are."""
+        """Extend the map to *chunks* logical chunks, for which the pages have made room."""
         assert len(self.bits) * 8 >= chunks, "the map region holds the whole array"
         self.chunks = chunks
 

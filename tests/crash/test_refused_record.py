@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 import trio
 
+from raidx_fuse.engine.write.pending import complete
 from raidx_fuse.journal.group_commit import CommitBatch, continue_held
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.ring import RecordsInFlight
@@ -63,7 +64,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> tuple[Recording, int, int]:
 
         async def finish() -> None:
             assert done is not None
-            await player.array.writer._completion.complete(done, 0, memoryview(data))
+            await complete(player.array.context, done, 0, memoryview(data))
             player.history.end(span, player.event)
 
         async with trio.open_nursery() as nursery:

@@ -16,8 +16,9 @@ import pytest
 import trio
 
 from raidx_fuse.array.open import open_array
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.write.full_stripe import StripeEnd
-from raidx_fuse.engine.write.pending import Completion, PendingWrite
+from raidx_fuse.engine.write.pending import PendingWrite, complete_locked
 from raidx_fuse.journal.recovery import ParityReplay
 from raidx_fuse.journal.ring import HEAD_BYTES, Tail
 from raidx_fuse.lab.crash.disks import SectorDisk
@@ -109,15 +110,15 @@ def closed_in_part(first: int, chunks: int, between: Step | None = None) -> Step
             late += offset >= player.regions.data.offset
             return offset < player.regions.data.offset and at_once(offset, buffers)
 
-        async def late_finish(finisher: Completion, begun: PendingWrite) -> None:
+        async def late_finish(context: ArrayContext, begun: PendingWrite) -> None:
             patched.undo()
             if between is not None:
                 await between(player)
-            await finisher.complete_locked(begun)
+            await complete_locked(context, begun)
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(disk, "try_writev", try_writev)
-            patched.setattr(Completion, "complete_locked", late_finish)
+            patched.setattr("raidx_fuse.engine.write.write.complete_locked", late_finish)
             await write(first, chunks)(player)
         assert late == 1 or player.shape.pace == "uneven"  # then another may be late before it
 

@@ -71,87 +71,78 @@ def keep_locked(
 #
 # No other task has run since the fast path began, and the stripes are locked before one can. A
 # request that is cancelled leaves no stripe half written: waits for members cannot be cancelled
-# (store/queue.py).
+# (store/queue.py). Nothing is acknowledged before the superblocks exclude every failed member
+# (`MemberSet.published`). What the members raise is raised.
 
 
-class Completion:
-    """Completes pending writes. Its methods raise what the members raise.
+async def complete(context: ArrayContext, done: Done, offset: int, view: memoryview) -> None:
+    """Complete a write of *view* at *offset* inside one stripe, of which *done* is done."""
+    stripe, left = done
+    if isinstance(left, CommitBatch):
+        # Cache it first: a later request may complete before this one does.
+        if context.cache is not None:
+            context.cache.wrote(offset, view)
+        if not left.written:
+            await held(left)
+        if left.over is not None:
+            try:
+                await context.journal.finish_gathered(left)
+            except RaidxError:
+                for stripe in left.stripes:
+                    context.forget_stripe(stripe)
+                raise
+    else:
+        if left:
+            await context.locks.acquire(stripe)
+            await _place(context, [stripe], left)
+        if context.cache is not None:
+            context.cache.wrote(offset, view)
+    if context.member_set.unpublished:
+        await context.member_set.published()
 
-    Nothing is acknowledged before the superblocks exclude every failed member
-    (`MemberSet.published`).
+
+async def complete_locked(context: ArrayContext, begun: PendingWrite) -> None:
+    """Complete a write of full stripes, whose locks are held, and release the locks."""
+    await _place(context, begun.stripes, begun.left)
+    context.arenas.put(begun.arena)
+    if context.member_set.unpublished:
+        await context.member_set.published()
+
+
+async def _place(context: ArrayContext, stripes: list[Stripe], left: Sequence[MemberIO]) -> None:
+    """Write the requests *left* past the log to the locked *stripes*; release the locks."""
+    marked = context.dirty_bitmap.enter_now(stripes)
+    try:
+        await context.member_set.write(join(left))
+    except RaidxError:
+        note_torn(context, stripes)
+        raise
+    finally:
+        context.traffic.past_log += 1
+        for stripe in stripes:  # a read meanwhile may have cached the old content
+            context.forget_stripe(stripe)
+        if marked:
+            context.dirty_bitmap.leave(stripes)
+        context.locks.release_all(stripes)
+
+
+def note_torn(context: ArrayContext, stripes: Iterable[Stripe]) -> None:
+    """Note that a write to *stripes* was only partly done.
+
+    The chunks that it took down with lost members are noted as lost (write hole). A stripe
+    that has lost all its redundancy has no parity that could be wrong.
     """
-
-    def __init__(self, context: ArrayContext) -> None:
-        self.context = context
-
-    async def complete(self, done: Done, offset: int, view: memoryview) -> None:
-        """Complete a write of *view* at *offset* inside one stripe, of which *done* is done."""
-        context = self.context
-        stripe, left = done
-        if isinstance(left, CommitBatch):
-            # Cache it first: a later request may complete before this one does.
-            if context.cache is not None:
-                context.cache.wrote(offset, view)
-            if not left.written:
-                await held(left)
-            if left.over is not None:
-                try:
-                    await context.journal.finish_gathered(left)
-                except RaidxError:
-                    for stripe in left.stripes:
-                        context.forget_stripe(stripe)
-                    raise
-        else:
-            if left:
-                await context.locks.acquire(stripe)
-                await self._place([stripe], left)
-            if context.cache is not None:
-                context.cache.wrote(offset, view)
-        if context.member_set.unpublished:
-            await context.member_set.published()
-
-    async def complete_locked(self, begun: PendingWrite) -> None:
-        """Complete a write of full stripes, whose locks are held, and release the locks."""
-        context = self.context
-        await self._place(begun.stripes, begun.left)
-        context.arenas.put(begun.arena)
-        if context.member_set.unpublished:
-            await context.member_set.published()
-
-    async def _place(self, stripes: list[Stripe], left: Sequence[MemberIO]) -> None:
-        """Write the requests *left* past the log to the locked *stripes*; release the locks."""
-        context = self.context
-        marked = context.dirty_bitmap.enter_now(stripes)
-        try:
-            await context.member_set.write(join(left))
-        except RaidxError:
-            self.note_torn(stripes)
-            raise
-        finally:
-            context.traffic.past_log += 1
-            for stripe in stripes:  # a read meanwhile may have cached the old content
-                context.forget_stripe(stripe)
-            if marked:
-                context.dirty_bitmap.leave(stripes)
-            context.locks.release_all(stripes)
-
-    def note_torn(self, stripes: Iterable[Stripe]) -> None:
-        """Note that a write to *stripes* was only partly done.
-
-        The chunks that it took down with lost members are noted as lost (write hole). A stripe
-        that has lost all its redundancy has no parity that could be wrong.
-        """
-        context, column_of = self.context, self.context.code.column_of
-        for stripe in stripes:
-            lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
-            if len({column_of[cell] for cell in cells_of(lost)}) < context.code.tolerance:
-                context.dirty_bitmap.note_torn((stripe,))
-            lost &= context.code.data_mask & ~context.unwritten_cells(stripe)
-            for cell in cells_of(lost):
-                chunk = context.layout.logical(stripe, cell)
-                if chunk not in context.bad_chunks:
-                    log.error(
-                        "the content of %s is lost: a member failed during a degraded write",
-                        context.where(stripe, (cell,)),
-                    )
-                context.bad_chunks.add(chunk)
+    column_of = context.code.column_of
+    for stripe in stripes:
+        lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
+        if len({column_of[cell] for cell in cells_of(lost)}) < context.code.tolerance:
+            context.dirty_bitmap.note_torn((stripe,))
+        lost &= context.code.data_mask & ~context.unwritten_cells(stripe)
+        for cell in cells_of(lost):
+            chunk = context.layout.logical(stripe, cell)
+            if chunk not in context.bad_chunks:
+                log.error(
+                    "the content of %s is lost: a member failed during a degraded write",
+                    context.where(stripe, (cell,)),
+                )
+            context.bad_chunks.add(chunk)

@@ -116,155 +116,149 @@ class Work:
     cached: int = 0  # pre-reads that the cache saved
 
 
-class Preparer:
-    """Prepares the pieces of requests."""
-
-    def __init__(self, context: ArrayContext) -> None:
-        self.context = context
-
-    def prepare(self, piece: Piece, view: memoryview, work: Work) -> None:
-        """Add the reads, XORs and writes of *piece* to *work*. Raises UnrecoverableError."""
-        context = self.context
-        stripe = piece.stripe
-        lost_roles = context.member_set.lost
-        lost = 0
-        if lost_roles:
-            lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
-        unwritten = context.unwritten_cells(stripe)
-        covered: Covered = {}
-        for low, high, touched in bands_of(piece.parts()):
-            try:
-                rmw, rcw = write_plans(context.code, touched, lost, unwritten)
-            except Unrecoverable as error:
-                raise context.lost_error(stripe, cells_of(error.cells)) from None
-            known = 0
-            if context.cache is not None:
-                sources = (rmw.read_mask if rmw else 0) | (rcw.read_mask if rcw else 0)
-                known = context.cached(stripe, sources, low, high)
-            plan = context.policies.current(rmw, rcw, stripe, known)
-            work.plans.append((plan, plan.pre_reads_beside(known)))
-            found = self._prepare_band(piece, plan, low, high, view, work, known)
-            if context.cache is not None:
-                self._note_contents(piece, touched, low, high, view, found, work)
-            if unwritten:
-                for cell in plan.writes:
-                    covered.setdefault(cell, []).append((low, high))
-                for output in plan.outputs:
-                    covered.setdefault(output.cell, []).append((low, high))
+def prepare(context: ArrayContext, piece: Piece, view: memoryview, work: Work) -> None:
+    """Add the reads, XORs and writes of *piece* to *work*. Raises UnrecoverableError."""
+    stripe = piece.stripe
+    lost_roles = context.member_set.lost
+    lost = 0
+    if lost_roles:
+        lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
+    unwritten = context.unwritten_cells(stripe)
+    covered: Covered = {}
+    for low, high, touched in bands_of(piece.parts()):
+        try:
+            rmw, rcw = write_plans(context.code, touched, lost, unwritten)
+        except Unrecoverable as error:
+            raise context.lost_error(stripe, cells_of(error.cells)) from None
+        known = 0
+        if context.cache is not None:
+            sources = (rmw.read_mask if rmw else 0) | (rcw.read_mask if rcw else 0)
+            known = context.cached(stripe, sources, low, high)
+        plan = context.policies.current(rmw, rcw, stripe, known)
+        work.plans.append((plan, plan.pre_reads_beside(known)))
+        found = _prepare_band(context, piece, plan, low, high, view, work, known)
+        if context.cache is not None:
+            _note_contents(context, piece, touched, low, high, view, found, work)
         if unwritten:
-            work.fresh.extend(self.fresh(piece))
-            self._first_write(piece, unwritten, covered, work)
+            for cell in plan.writes:
+                covered.setdefault(cell, []).append((low, high))
+            for output in plan.outputs:
+                covered.setdefault(output.cell, []).append((low, high))
+    if unwritten:
+        work.fresh.extend(fresh_chunks(context, piece))
+        _first_write(context, piece, unwritten, covered, work)
 
-    def fresh(self, piece: Piece) -> list[Chunk]:
-        context, stripe = self.context, piece.stripe
-        cells = cells_of(context.unwritten_cells(stripe) & piece.touched)
-        return [context.layout.logical(stripe, cell) for cell in cells]
 
-    def _prepare_band(
-        self,
-        piece: Piece,
-        plan: BandPlan,
-        low: int,
-        high: int,
-        view: memoryview,
-        work: Work,
-        known: int,
-    ) -> dict[int, memoryview]:
-        """Add one band to *work*; return the buffers of the cells that are read or computed.
+def fresh_chunks(context: ArrayContext, piece: Piece) -> list[Chunk]:
+    stripe = piece.stripe
+    cells = cells_of(context.unwritten_cells(stripe) & piece.touched)
+    return [context.layout.logical(stripe, cell) for cell in cells]
 
-        The cells in the mask *known* come from the cache.
-        """
-        context = self.context
-        contents: dict[int, memoryview] = {}
-        stripe, size = piece.stripe, high - low
-        old: dict[CellIndex, Bytes] = {}
-        slots: list[tuple[memoryview, Bytes]] = []
-        used = len(plan.reads)
-        if plan.outputs:
-            arena = context.arenas.get((used + len(plan.outputs)) * size)
-            work.arenas.append(arena)
-            slots = arena.slots(size, used + len(plan.outputs))
-            for cell, (buffer, array) in zip(plan.reads, slots, strict=False):
-                contents[cell], old[cell] = buffer, array
-                if known >> cell & 1 and context.cache is not None:
-                    context.cache.fill(address_of(context.layout, stripe, cell) + low, buffer)
-                    work.cached += 1
-                    continue
-                role, position = context.position(stripe, cell)
-                work.reads.append((role, position + low, [buffer], size))
-        for cell in plan.writes:
+
+def _prepare_band(
+    context: ArrayContext,
+    piece: Piece,
+    plan: BandPlan,
+    low: int,
+    high: int,
+    view: memoryview,
+    work: Work,
+    known: int,
+) -> dict[int, memoryview]:
+    """Add one band to *work*; return the buffers of the cells that are read or computed.
+
+    The cells in the mask *known* come from the cache.
+    """
+    contents: dict[int, memoryview] = {}
+    stripe, size = piece.stripe, high - low
+    old: dict[CellIndex, Bytes] = {}
+    slots: list[tuple[memoryview, Bytes]] = []
+    used = len(plan.reads)
+    if plan.outputs:
+        arena = context.arenas.get((used + len(plan.outputs)) * size)
+        work.arenas.append(arena)
+        slots = arena.slots(size, used + len(plan.outputs))
+        for cell, (buffer, array) in zip(plan.reads, slots, strict=False):
+            contents[cell], old[cell] = buffer, array
+            if known >> cell & 1 and context.cache is not None:
+                context.cache.fill(address_of(context.layout, stripe, cell) + low, buffer)
+                work.cached += 1
+                continue
             role, position = context.position(stripe, cell)
-            content = piece.content(view, cell, low, high)
+            work.reads.append((role, position + low, [buffer], size))
+    for cell in plan.writes:
+        role, position = context.position(stripe, cell)
+        content = piece.content(view, cell, low, high)
+        work.writes.append((role, position + low, [content], size))
+    new: dict[CellIndex, Bytes] = {}
+    for output in plan.outputs:
+        role, position = context.position(stripe, output.cell)
+        if not output.old and len(output.new) == 1:  # a replica: the request's own data
+            content = piece.content(view, output.new[0], low, high)
             work.writes.append((role, position + low, [content], size))
-        new: dict[CellIndex, Bytes] = {}
-        for output in plan.outputs:
-            role, position = context.position(stripe, output.cell)
-            if not output.old and len(output.new) == 1:  # a replica: the request's own data
-                content = piece.content(view, output.new[0], low, high)
-                work.writes.append((role, position + low, [content], size))
-                continue
-            for cell in output.new:
-                if cell not in new:
-                    new[cell] = np.frombuffer(piece.content(view, cell, low, high), np.uint8)
-            buffer, out = slots[used]
-            used += 1
-            contents[output.cell] = buffer
-            work.xors.append((out, sources(output, old, new)))
-            work.writes.append((role, position + low, [buffer], size))
-        return contents
+            continue
+        for cell in output.new:
+            if cell not in new:
+                new[cell] = np.frombuffer(piece.content(view, cell, low, high), np.uint8)
+        buffer, out = slots[used]
+        used += 1
+        contents[output.cell] = buffer
+        work.xors.append((out, sources(output, old, new)))
+        work.writes.append((role, position + low, [buffer], size))
+    return contents
 
-    def _note_contents(
-        self,
-        piece: Piece,
-        touched: int,
-        low: int,
-        high: int,
-        view: memoryview,
-        contents: dict[int, memoryview],
-        work: Work,
-    ) -> None:
-        """Note for the cache what the cells of one band will hold: new data and pre-reads.
 
-        Of copies only the data cell is cached. Computed parities are cached, except during a
-        growth: a parity is addressed by its stripe, and a growth changes the stripes.
-        """
-        context = self.context
-        layout, code, stripe = context.layout, context.code, piece.stripe
-        changed = touched
-        if not code.is_copies:
-            for parity, support in enumerate(code.support):
-                if support & touched:
-                    changed |= 1 << (code.data_count + parity)
-        for cell in cells_of(changed | sum(1 << cell for cell in contents)):
-            data: memoryview | None = contents.get(cell)
-            if touched >> cell & 1:
-                data = piece.content(view, cell, low, high)
-            elif cell >= code.data_count and context.growth is not None:
-                data = None
-            address = address_of(layout, stripe, cell) + low
-            work.contents.append(Content(address, high - low, data, bool(changed >> cell & 1)))
+def _note_contents(
+    context: ArrayContext,
+    piece: Piece,
+    touched: int,
+    low: int,
+    high: int,
+    view: memoryview,
+    contents: dict[int, memoryview],
+    work: Work,
+) -> None:
+    """Note for the cache what the cells of one band will hold: new data and pre-reads.
 
-    def _first_write(
-        self,
-        piece: Piece,
-        unwritten: int,
-        covered: Covered,
-        work: Work,
-    ) -> None:
-        """Complete cells that are written for the first time: zeros around the new bytes.
+    Of copies only the data cell is cached. Computed parities are cached, except during a
+    growth: a parity is addressed by its stripe, and a growth changes the stripes.
+    """
+    layout, code, stripe = context.layout, context.code, piece.stripe
+    changed = touched
+    if not code.is_copies:
+        for parity, support in enumerate(code.support):
+            if support & touched:
+                changed |= 1 << (code.data_count + parity)
+    for cell in cells_of(changed | sum(1 << cell for cell in contents)):
+        data: memoryview | None = contents.get(cell)
+        if touched >> cell & 1:
+            data = piece.content(view, cell, low, high)
+        elif cell >= code.data_count and context.growth is not None:
+            data = None
+        address = address_of(layout, stripe, cell) + low
+        work.contents.append(Content(address, high - low, data, bool(changed >> cell & 1)))
 
-        A member that reads as zero where it is unwritten needs none.
-        """
-        context = self.context
-        for cell, ranges in covered.items():
-            if not unwritten >> cell & 1:
-                continue
-            role, position = context.position(piece.stripe, cell)
-            work.reserve.append((role, position))
-            if role in context.zeros.roles:
-                continue
-            at = 0
-            for low, high in [*sorted(ranges), (context.chunk_bytes, context.chunk_bytes)]:
-                if low > at:
-                    work.writes.append((role, position + at, zero_buffers(low - at), low - at))
-                at = high
+
+def _first_write(
+    context: ArrayContext,
+    piece: Piece,
+    unwritten: int,
+    covered: Covered,
+    work: Work,
+) -> None:
+    """Complete cells that are written for the first time: zeros around the new bytes.
+
+    A member that reads as zero where it is unwritten needs none.
+    """
+    for cell, ranges in covered.items():
+        if not unwritten >> cell & 1:
+            continue
+        role, position = context.position(piece.stripe, cell)
+        work.reserve.append((role, position))
+        if role in context.zeros.roles:
+            continue
+        at = 0
+        for low, high in [*sorted(ranges), (context.chunk_bytes, context.chunk_bytes)]:
+            if low > at:
+                work.writes.append((role, position + at, zero_buffers(low - at), low - at))
+            at = high

@@ -69,7 +69,7 @@ class SmallWrite:
     def write(self, offset: int, data: ReadBuffer, length: int) -> Done | None:
         """Write *data* inside one chunk; return None, with nothing done, if that is impossible.
 
-        `Completion.complete` does what is left. The caller has checked that no member is lost, no
+        `complete` (pending.py) does what is left. The caller has checked that no member is lost, no
         chunk is lost and no membership change is under way.
         """
         context = self.context

@@ -24,8 +24,8 @@ from raidx_fuse.engine.chunk_cache import address_of
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.gate import Gate, Passage, enter, enter_now, leave
 from raidx_fuse.engine.write.full_stripe import FullStripeWrite, StripeEnd
-from raidx_fuse.engine.write.pending import Completion
-from raidx_fuse.engine.write.prepare import Piece, Preparer, Work, split
+from raidx_fuse.engine.write.pending import complete, complete_locked, note_torn
+from raidx_fuse.engine.write.prepare import Piece, Work, fresh_chunks, prepare, split
 from raidx_fuse.engine.write.route import (
     Route,
     is_cached,
@@ -108,8 +108,6 @@ class Writer:
 
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
-        self._preparer = Preparer(context)
-        self._completion = Completion(context)
         self.write = partial(self.write_for, None)
         self._prepare_fast()
         context.on_layout.append(self._prepare_fast)
@@ -162,7 +160,7 @@ class Writer:
                     at, pending = ended
                     if pending is not None:
                         passage = passage or enter_now(volume, context.gate)
-                        await self._completion.complete_locked(pending)
+                        await complete_locked(context, pending)
                         context.member_set.require_published("a write")
                         fast = False  # a member may have failed meanwhile
                 if at == length:
@@ -180,7 +178,7 @@ class Writer:
                     if done[1]:
                         if done[1].__class__ is not CommitBatch:  # of which the log keeps the locks
                             passage = passage or enter_now(volume, context.gate)
-                        await self._completion.complete(done, offset, view)
+                        await complete(context, done, offset, view)
                         context.member_set.require_published("a write")
                     elif context.cache is not None:
                         context.cache.wrote(offset, view)
@@ -193,7 +191,7 @@ class Writer:
                     middle, tail, pending = whole[0], whole[1] - offset, whole[2]
                     if pending is not None:
                         passage = passage or enter_now(volume, context.gate)
-                        await self._completion.complete_locked(pending)
+                        await complete_locked(context, pending)
                         context.member_set.require_published("a write")
                     ranges = [(at, middle - offset), (tail, length)]
                     if middle == offset + at and tail == length:
@@ -346,9 +344,9 @@ class Writer:
                 placed += [piece for piece in direct if not context.is_unwritten(piece.stripe)]
                 direct = [piece for piece in direct if context.is_unwritten(piece.stripe)]
         except RaidxError:
-            first_writes = [piece for piece in begun if self._preparer.fresh(piece)]
+            first_writes = [piece for piece in begun if fresh_chunks(context, piece)]
             if first_writes:  # an unwritten place, and the parity, may hold part of it now
-                self._completion.note_torn(piece.stripe for piece in first_writes)
+                note_torn(context, [piece.stripe for piece in first_writes])
                 context.zeros.distrust()
             raise
         if context.bad_chunks:
@@ -395,13 +393,13 @@ class Writer:
             context.changes.note_degraded(piece.stripe for piece in (*direct, *placed, *logged))
             work = Work()
             for piece in direct:
-                self._preparer.prepare(piece, view, work)
+                prepare(context, piece, view, work)
             for piece in placed:
-                work.fresh.extend(self._preparer.fresh(piece))
+                work.fresh.extend(fresh_chunks(context, piece))
             every = [work]
             for piece in logged:
                 record = Work()
-                self._preparer.prepare(piece, view, record)
+                prepare(context, piece, view, record)
                 every.append(record)
             if context.cache is not None:
                 for part in every:
@@ -429,7 +427,7 @@ class Writer:
         try:
             await context.member_set.write(join(work.writes))
         except RaidxError:
-            self._completion.note_torn(piece.stripe for piece in direct)
+            note_torn(context, [piece.stripe for piece in direct])
             raise
         finally:
             context.traffic.past_log += 1

@@ -42,7 +42,7 @@ async def take_in(
         records = await join(member_set, members, layout.chunks)
         seated = False
         try:
-            await context.written.make_room(layout.chunks)
+            await context.written.pages.make_room(layout.chunks)
             # No record that names a new role's former member may ever be redone by recovery.
             async with context.closed():
                 layout = wider()  # checked again: nothing comes between

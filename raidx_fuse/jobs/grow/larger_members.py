@@ -169,7 +169,7 @@ class LargerMembers:
                 larger = self.plan()
                 for member in member_set.present().values():
                     reserve_metadata(member, larger.config.regions, larger.layout.chunks)
-                await context.written.make_room(larger.layout.chunks)
+                await context.written.pages.make_room(larger.layout.chunks)
                 async with context.closed(drained=False):
                     await self._clean()
                     larger = self.plan()  # checked again: nothing comes between

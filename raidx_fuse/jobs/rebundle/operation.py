@@ -355,7 +355,7 @@ class RebundleOperation:
             cells = layout.append(layout.allocate(free, limit=more))
             bundles = layout.stripes + len(cells) // layout.length
             try:
-                await context.written.make_room(bundles * layout.code.data_count)
+                await context.written.pages.make_room(bundles * layout.code.data_count)
                 await self._announce(cells, bundles)
             finally:
                 # A count in the configuration reaches the superblocks, whatever was raised here.

@@ -194,7 +194,7 @@ class RestripeOperation:
                 await context.dirty_bitmap.clean_quiet(all_regions=True)
                 await context.journal.drain()
                 await context.journal.save_mark(layout.start)
-                await context.written.make_room(layout.chunks)
+                await context.written.pages.make_room(layout.chunks)
                 async with context.closed():
                     layout = self.moving(shape)  # checked again: nothing comes between
                     require_unwritten(context, layout.size_bytes)
@@ -267,7 +267,7 @@ class RestripeOperation:
         released: list[Member] = []
         assert isinstance(context.layout, RestripeLayout)
         views = context.layout.below, context.layout.above
-        await context.written.make_room(max(final_layout(view).chunks for view in views))
+        await context.written.pages.make_room(max(final_layout(view).chunks for view in views))
         while True:
             for job in self._others():  # those jobs rely on both codes, and may be paused
                 await job.finished.wait()
