@@ -11,8 +11,7 @@ import pytest
 
 from raidx_fuse.errors import shortage
 from raidx_fuse.fuse import mountpoint
-
-RAIDX = str(Path(sys.executable).with_name("raidx"))
+from tests.support.command import RAIDX
 
 
 def run(folder: Path, limit: str, *words: str | bytes) -> tuple[int, list[str]]:
@@ -27,9 +26,8 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with an array of a, b, c, and a mount point."""
     folder = tmp_path_factory.mktemp("disks")
     (folder / "mnt").mkdir()
-    status, said = run(
-        folder, "true", "create", *["--layout", "raid5", "--size", "4MiB", "a", "b", "c"]
-    )
+    line = ("create", "--layout", "raid5", "--size", "4MiB", "a", "b", "c")
+    status, said = run(folder, "true", *line)
     assert (status, said) == (0, [])
     return folder
 

@@ -17,28 +17,24 @@ from pathlib import Path
 import pytest
 
 from raidx_fuse.cli.command_table import TABLE
+from tests.support.command import RAIDX, checked
 
 LINES = (  # of each command at least one; those of arrays that are not there print an error
     *("--help", "--version", "layout --help", "bogus", "status --bogus", ""),
     *("create --layout raid5 --size 4MiB x y z", "create --layout raid5 --json a b c -n"),
-    *(
-        "rename new {a} {b} {c}",
-        "rename b a",
-        "wipe {a} -n",
-        "wipe a",
-        "destroy a b c",
-        "destroy m",
-    ),
+    *("rename new {a} {b} {c}", "rename b a", "wipe {a} -n", "wipe a", "destroy a b c"),
+    *("destroy m", "status m", "status a b c --check", "wait m --state clean", "stats m"),
     *("mount {a} {b} {c} gone", "mount --name none m", "mount a b m", "serve a --nbd unix:s"),
     *("umount m", "umount --if-exists m --json", "status", "status --json", "status {a} {b} {c}"),
     *(
-        "status m",
-        "status a b c --check",
-        "wait m --state clean",
-        "stats m",
         "stats --prometheus m",
+        "events",
+        "events --json",
+        "events m",
+        "scan {here}",
+        "scan . --json",
+        "examine {a}",
     ),
-    *("events", "events --json", "events m", "scan {here}", "scan . --json", "examine {a}"),
     *("examine a --json", "check {a} {b} {c}", "check a b c --json", "explain m 0", "peek m 0"),
     *("watch m", "view m", "replay financial1 m", "add-disk m d", "reshape m raid5", "get m"),
     *("remove-disk m a", "fail-disk m a", "replace-disk m a d", "scrub m", "tune m", "advise m"),
@@ -114,9 +110,7 @@ def run(folder: Path, streams: str, *, gone: bool = False) -> dict[str, int]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return a folder with an array of a, b and c."""
-    line = ["create", "--layout", "raid5", "--size", "4MiB", "a", "b", "c"]
-    raidx = Path(sys.executable).with_name("raidx")
-    subprocess.run([raidx, *line], cwd=tmp_path, check=True, capture_output=True)
+    checked(tmp_path, "create --layout raid5 --size 4MiB a b c")
     return tmp_path
 
 
@@ -144,17 +138,17 @@ def test_a_removed_working_folder_is_no_traceback(folder: Path) -> None:
 @pytest.mark.parametrize("streams", ["", CLOSED, "<&- >&- 2>&-"])
 def test_a_daemon_holds_nothing_of_its_caller(folder: Path, streams: str) -> None:
     """The caller's lock is free again, and its pipes are at their end, while the daemon runs."""
-    raidx, lock = Path(sys.executable).with_name("raidx"), folder / "lock"
+    lock = folder / "lock"
     line = f'exec 9>{lock}; flock 9; "$0" serve a b c --nbd unix:{folder}/s {streams}'
-    subprocess.run(["bash", "-c", line, raidx], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["bash", "-c", line, RAIDX], cwd=folder, check=True, stdout=subprocess.DEVNULL)
     try:
         with lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        status = [str(raidx), "status", str(folder / "s"), "--json"]
+        status = [RAIDX, "status", str(folder / "s"), "--json"]
         done = subprocess.run(status, check=True, capture_output=True)
         open_files = Path(f"/proc/{json.loads(done.stdout)['pid']}/fd")
         numbers = {os.readlink(file): int(file.name) for file in open_files.iterdir()}
         for name in "abc":
             assert numbers[str(folder / name)] > 2, "a member in the place of a standard stream"
     finally:
-        subprocess.run([raidx, "umount", str(folder / "s")], check=True, capture_output=True)
+        subprocess.run([RAIDX, "umount", str(folder / "s")], check=True, capture_output=True)

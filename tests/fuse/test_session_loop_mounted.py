@@ -17,10 +17,7 @@ import pytest
 from raidx_fuse.fuse import workers
 
 Make = Callable[..., Any]
-mounted = pytest.mark.mount
-
-
-# ---- against the kernel ----
+pytestmark = pytest.mark.mount
 
 
 def _read_all(image: Path, threads: int, requests: int, size: int = 4096) -> None:
@@ -33,7 +30,6 @@ def _read_all(image: Path, threads: int, requests: int, size: int = 4096) -> Non
         os.close(descriptor)
 
 
-@mounted
 def test_slow_reads_run_side_by_side(fake_mount: Make) -> None:
     fake = fake_mount("--delay", "0.2")
     assert fake.report["poll_first"]
@@ -46,7 +42,6 @@ def test_slow_reads_run_side_by_side(fake_mount: Make) -> None:
     assert not fake.unmount()
 
 
-@mounted
 def test_more_slow_reads_than_workers(fake_mount: Make) -> None:
     fake = fake_mount("--delay", "0.1")
     _read_all(fake.image, threads=80, requests=160)
@@ -55,7 +50,6 @@ def test_more_slow_reads_than_workers(fake_mount: Make) -> None:
     assert 32 <= counts["in_flight_max"] <= workers.WORKERS_MAX
 
 
-@mounted
 def test_a_busy_mount_still_answers_control_and_runs_background_tasks(fake_mount: Make) -> None:
     fake = fake_mount()
     stop = threading.Event()
@@ -79,7 +73,6 @@ def test_a_busy_mount_still_answers_control_and_runs_background_tasks(fake_mount
             thread.join()
 
 
-@mounted
 @pytest.mark.parametrize(
     ("way", "stock"),
     [("unmount", False), ("SIGTERM", False), ("SIGINT", False), ("unmount", True)],
@@ -95,7 +88,6 @@ def test_the_mount_ends_with_parked_workers(fake_mount: Make, way: str, stock: b
     assert fake.process.returncode == 0
 
 
-@mounted
 def test_the_mount_ends_under_load(fake_mount: Make) -> None:
     fake = fake_mount("--delay", "0.01")
     failed: list[OSError] = []
@@ -127,7 +119,6 @@ def test_the_mount_ends_under_load(fake_mount: Make) -> None:
     assert "in use" in logged
 
 
-@mounted
 def test_phantom_requests_do_no_harm(fake_mount: Make) -> None:
     fake = fake_mount("--phantom", "7", "--delay", "0.001")
     _read_all(fake.image, threads=4, requests=200)
