@@ -169,7 +169,7 @@ class Array:
             self.rebundle = RebundleOperation(self, context.layout)
             self.self_heal = SelfHeal(self, self.rebundle)
         self.nursery = nursery
-        nursery.on_bug.append(self.end_superblocks)
+        nursery.on_bug.append(self.member_set.end_superblocks)
         self.started_s = context.member_set.clock()
         self.replayed: Replayed | None = None
         self.lost_list = LostList(context)
@@ -454,16 +454,12 @@ class Array:
             log.error("the array could not be closed cleanly: %s", error)
             self.not_closed = error
 
-    def end_superblocks(self) -> None:
-        """Write no superblock and exclude no member from now on."""
-        self.member_set.end_superblocks()
-
     def abandon(self) -> None:
         """End every operation that still waits, so that the tasks of the array can end.
 
         The superblocks are final from here on: operations that fail now fail because of this call.
         """
-        self.end_superblocks()
+        self.member_set.end_superblocks()
         for queue in self.member_set.queues:
             if queue is not None:
                 if queue.member.overdue:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 from raidx_fuse.array.health_history import Health
 from raidx_fuse.array.presence import Presence
@@ -15,9 +15,6 @@ from raidx_fuse.jobs.scrub import RegularScrub
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.tuner.tuner import Tuner
 from raidx_fuse.loop.tasks import Starter
-
-if TYPE_CHECKING:
-    from raidx_fuse.documents import ArrayCounters
 
 
 class RunningArray(ArrayServices, Protocol):
@@ -39,12 +36,4 @@ class RunningArray(ArrayServices, Protocol):
     @property
     def nursery(self) -> Starter:
         """The nursery that starts background tasks of the array."""
-        ...
-
-    def get(self, key: str) -> Any:
-        """Return the value of a setting. Raises UsageError if there is no such setting."""
-        ...
-
-    def stats(self) -> ArrayCounters:
-        """Return the counters since the start."""
         ...

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from raidx_fuse.array.services import RunningArray
+from raidx_fuse.array.settings import value_of
 from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.layouts.numbers import by_role
+from raidx_fuse.settings import POLICY
 from raidx_fuse.store.latency import Latency
 
 if TYPE_CHECKING:
@@ -95,7 +97,7 @@ def stats(array: RunningArray) -> ArrayCounters:
             "chunks_moved": counters.chunks_moved,
             "cache": _cache(array),
             "hottest": _hottest(array),
-            "parity_policy": array.get("parity.policy"),
+            "parity_policy": value_of(array, POLICY),
             "bpu": _bpu(array),
             "lost_image_offsets": [c * context.chunk_bytes for c in context.bad_chunks.first(1000)],
         },
@@ -154,7 +156,7 @@ def snapshot(array: RunningArray) -> Snapshot:
     """Return the statistics and histograms so far."""
     queues = [queue for queue in array.member_set.queues if queue is not None]
     return Snapshot(
-        array.stats(),
+        stats(array),
         _copy(array.context.traffic.latency),
         {q.member.path: (_copy(q.read_latency), _copy(q.write_latency)) for q in queues},
     )

@@ -209,7 +209,7 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
             for volumes in shown:
                 for volume in volumes.volumes:
                     door.show(volume)
-                volumes.attach(door)
+                volumes.front_ends.append(door)
         serving = _Serving(request, disks, shown, commands, dispatcher, ready, deferral, sources)
         if request.mountpoint:
             await serving.mount(door)
@@ -274,7 +274,7 @@ class _Serving:
 
         def on_ready(report: MountReport) -> None:
             for volumes in self.arrays:
-                volumes.attach(report.operations)
+                volumes.front_ends.append(report.operations)
             self.disks.mounted(report.device, _members_of)
             self._announce(report.as_dict)
 

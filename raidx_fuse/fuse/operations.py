@@ -152,7 +152,7 @@ class VolumeOperations(pyfuse3.Operations):
             self._by_handle += [volume, volume]
             mode = self._mode & 0o444 if volume.read_only else self._mode
             self._nodes[inode] = _Node(stat.S_IFREG | mode, self._mounted_ns)
-            volume.on_resize(functools.partial(self._resizing, inode))
+            volume.on_resize.append(functools.partial(self._resizing, inode))
         inode = InodeT(_FIRST_INODE + self._volumes.index(volume))
         self._by_name[os.fsencode(volume.name)] = inode
 

@@ -74,7 +74,10 @@ CLOSING_S, CLOSING_LOOKS = 1.0, 100  # the kernel reports the last close a momen
 
 
 class ArrayVolumes:
-    """The volumes of *array*: *volumes* in the order of their creation, shown on *front_ends*."""
+    """The volumes of *array*: *volumes* in the order of their creation, shown on *front_ends*.
+
+    A front end that is added shows the present volumes already; it is told of changes.
+    """
 
     def __init__(self, array: Array, uuid_source: Callable[[], str] = new_uuid) -> None:
         self.array = array
@@ -378,10 +381,6 @@ class ArrayVolumes:
         if self.table().is_whole:
             (volume,) = self.volumes
             await volume.resize(self.array.size_bytes)
-
-    def attach(self, front_end: FrontEnd) -> None:
-        """Show changes on *front_end*, which shows the present volumes already."""
-        self.front_ends.append(front_end)
 
     def _show(self, volume: Volume) -> None:
         for front_end in self.front_ends:

@@ -56,11 +56,11 @@ class Volume:
     good; *opened* counts the open handles of all front ends; *reads*, *writes*, *read_bytes* and
     *write_bytes* what they asked for since the volume was opened. The front ends count; FUSE notes
     a read by appending its size to *noted*, which takes a seventh of a call, and the pool's sampler
-    has them counted every second.
+    has them counted every second. *size_bytes* changes only inside the contexts of *on_resize*.
     """
 
     __slots__ = (
-        *("_allocation", "_discard", "_note", "_on_resize", "_plain", "_read_bytes", "_reads"),
+        *("_allocation", "_discard", "_note", "_plain", "_read_bytes", "_reads", "on_resize"),
         *("flush", "gate", "name", "noted", "opened", "read", "read_only", "size_bytes", "uuid"),
         *("write", "write_bytes", "writes"),
     )
@@ -91,7 +91,7 @@ class Volume:
         self._note: Note | None = None
         self.bind(read, write, flush, discard, allocation)
         self.read_only = read_only
-        self._on_resize: list[Resizing] = []
+        self.on_resize: list[Resizing] = []
 
     def count_read(self, size_bytes: int) -> None:
         self._reads += 1
@@ -224,10 +224,6 @@ class Volume:
         """Return (length in bytes, whether it is written) of the parts of a range, in order."""
         return ((length, True),) if self._allocation is None else self._allocation(offset, length)
 
-    def on_resize(self, resizing: Resizing) -> None:
-        """Register *resizing*: *size_bytes* changes only inside the context that it returns."""
-        self._on_resize.append(resizing)
-
     async def resize(self, size_bytes: int) -> None:
         """Take another size; return when the kernel of every front end knows it.
 
@@ -236,7 +232,7 @@ class Volume:
         if size_bytes == self.size_bytes:
             return
         async with AsyncExitStack() as front_ends:
-            for resizing in self._on_resize:
+            for resizing in self.on_resize:
                 await front_ends.enter_async_context(resizing())
             self.size_bytes = size_bytes
 

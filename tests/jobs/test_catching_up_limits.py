@@ -66,7 +66,7 @@ def test_a_copy_of_the_same_run_is_rebuilt_whole(kind: int, journal: str, late: 
                 await trio.sleep(30)
             if killed:
                 member = rig.members.pop(1)
-                rig.running.end_superblocks()
+                rig.running.member_set.end_superblocks()
                 await rig.close()
                 await rig.open()
             else:

@@ -65,7 +65,7 @@ async def test_a_crash_costs_an_eighth_of_the_interval_at_most() -> None:
             await array.set("scrub_each_s", "1000s")
             await trio.sleep(500)
             ended = array.status()["last_scrub"]
-            array.end_superblocks()  # nothing is saved from here on
+            array.member_set.end_superblocks()  # nothing is saved from here on
     assert ended is not None
 
 

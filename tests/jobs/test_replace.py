@@ -203,7 +203,7 @@ async def test_it_goes_on_after_a_remount(clean: bool) -> None:
         copied = job.next_stripe
         assert copied > 2
         if not clean:
-            rig.running.end_superblocks()
+            rig.running.member_set.end_superblocks()
         await rig.close()
         array = await rig.open()
         (job,) = (j for j in array.jobs.running() if isinstance(j, Replace))

@@ -49,7 +49,7 @@ class Shown:
 
     def __init__(self, volumes: ArrayVolumes) -> None:
         self.names = {volume.name for volume in volumes.volumes}
-        volumes.attach(self)
+        volumes.front_ends.append(self)
 
     def show(self, volume: Volume) -> None:
         self.names.add(volume.name)

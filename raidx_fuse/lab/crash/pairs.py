@@ -452,7 +452,7 @@ class Scene(VolumePlayer):
         async with mounted(arrays) as self.pool:
             self.hold_to_laws(self.disks)
             for volumes in self.pool.arrays:
-                volumes.attach(self.front_end)
+                volumes.front_ends.append(self.front_end)
             yield
             flushes = [(one, one.begin_flush("close", self.event)) for one in self.volumes]
         for history, flush in flushes:
