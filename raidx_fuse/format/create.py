@@ -255,7 +255,7 @@ def shape(
     return regions, make_layout(layout, width, 0, chunk_bytes, **given)
 
 
-def params_of(layout: Layout, params: Mapping[str, Any]) -> dict[str, Any]:
+def params_of(layout: Layout, params: Mapping[str, Any]) -> dict[str, object]:
     """Return the parameters to store, from which *layout* can be built again."""
     if isinstance(layout, BundleLayout):
         return {

@@ -41,7 +41,7 @@ class Shape:
     params: dict[str, Any]
     roles: tuple[int, ...] | None = None
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         values = {"layout": self.layout, "width": self.width, "params": dict(self.params)}
         return values if self.roles is None else values | {"roles": list(self.roles)}
 

@@ -12,7 +12,6 @@ layout depends on them, and they outlive growths and restripes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from raidx_fuse.errors import OtherVersionError
 from raidx_fuse.format.configuration.names import brief
@@ -20,16 +19,17 @@ from raidx_fuse.format.configuration.names import brief
 NEEDS = "needs"
 RESTRIPE = "restripe"
 _SHAPES = ("from", "to")
+Params = dict[str, object]
 FEATURES: dict[str, str] = {}
 """The features that this program knows, and what of an array each of them changes."""
 
 
-def with_needs(params: dict[str, Any], needs: Sequence[str]) -> dict[str, Any]:
+def with_needs(params: Params, needs: Sequence[str]) -> Params:
     """Return the parameters of a superblock: *params* with the features *needs*."""
     if not needs:
         return params
     moving = params.get(RESTRIPE)
-    if moving is None:
+    if not isinstance(moving, Mapping):
         return {**params, NEEDS: list(needs)}
     shapes = {
         side: {**moving[side], "params": with_needs(moving[side]["params"], needs)}
@@ -38,7 +38,7 @@ def with_needs(params: dict[str, Any], needs: Sequence[str]) -> dict[str, Any]:
     return {**params, RESTRIPE: {**moving, **shapes}}
 
 
-def parted(params: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def parted(params: Params) -> tuple[Params, tuple[str, ...]]:
     """Return the parameters of a superblock without the features that it needs, and these.
 
     Raises OtherVersionError for a feature that is not known here, ValueError if they are no list of
@@ -60,7 +60,7 @@ def parted(params: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     return {**params, RESTRIPE: {**moving, **shapes}}, old
 
 
-def _parted(params: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _parted(params: Params) -> tuple[Params, tuple[str, ...]]:
     if NEEDS not in params:
         return params, ()
     rest = {name: value for name, value in params.items() if name != NEEDS}

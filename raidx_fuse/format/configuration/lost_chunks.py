@@ -20,8 +20,7 @@ import zlib
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
-from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -106,10 +105,8 @@ class LostChunks(set[int]):
 
     def first(self, count: int) -> list[int]:
         """Return the first *count* lost chunks, ascending."""
-        ranges = (range(start, end) for start, end in zip(self._starts, self._ends, strict=True))
-        in_ranges = islice((chunk for one in ranges for chunk in one), count)
-        alone = sorted(chunk for chunk in set(self) if self._range_of(chunk) < 0)
-        return list(islice(merge(in_ranges, alone), count))
+        starts, ends = self.ranges()
+        return list(islice(chain.from_iterable(map(range, starts.tolist(), ends.tolist())), count))
 
     def ranges(self) -> tuple[Numbers, Numbers]:
         """Return starts and ends of all ranges of lost chunks, ascending and not adjacent."""
