@@ -173,8 +173,7 @@ class Door:
         Raises OSError, ProtocolError.
         """
         volumes = {volume.name: volume for volume in self._volumes}
-        tls = "off" if self._tls is None else "required"
-        handshake = ServerHandshake(exports_of(self._volumes), tls=tls)
+        handshake = ServerHandshake(exports_of(self._volumes), tls=self._tls is not None)
 
         async def start_tls() -> bool:
             return self._tls is not None and await pipe.start_tls(self._tls, server_side=True)
@@ -183,7 +182,7 @@ class Door:
         if export is None:
             return None
         pipe.export = export
-        return volumes[export.name], handshake.rest
+        return volumes[export.name], bytes(handshake.rest)
 
 
 def _stdlib(client: trio.socket.SocketType) -> socket.socket:

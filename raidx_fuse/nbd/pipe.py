@@ -16,7 +16,7 @@ import struct
 from collections.abc import Sequence
 
 from raidx_fuse.members.kernel_files import kernel_text
-from raidx_fuse.members.nbd.pipe import Piece, SocketPipe
+from raidx_fuse.members.nbd.pipe import Piece, Pipe
 from raidx_fuse.members.nbd.protocol.wire import Export
 from raidx_fuse.members.threads import in_thread
 
@@ -24,7 +24,7 @@ _TABLES = {socket.AF_INET: "/proc/net/tcp", socket.AF_INET6: "/proc/net/tcp6"}
 _UID, _INODE = 7, 9  # columns
 
 
-class ClientPipe(SocketPipe):
+class ClientPipe(Pipe):
     """A socket that was accepted.
 
     Only one task reads. Any task may `put` replies: what the socket does not take now, the task of

@@ -94,9 +94,9 @@ class RequestHandler:
             return link.failed(request, errno.EINVAL, "beyond the end of the volume")
         if command is Command.READ:
             if not size:
-                return link.data(request, [])
+                return link.done(request)
             volume.count_read(size)
-            return link.data(request, [await volume.read(offset, size)])
+            return link.data(request, await volume.read(offset, size))
         if command is Command.BLOCK_STATUS:
             return link.extents(request, self._extents(offset, size))
         if command is Command.WRITE:

@@ -40,4 +40,3 @@ def test_what_one_door_writes_the_other_shows(array: RealArray, cache: str) -> N
     finally:
         os.close(file)
         pipe.close()
-        pipe.forget()

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from raidx_fuse.errors import NotFastError
-from raidx_fuse.members.nbd.protocol.client import Client, ClientHandshake, Exchange
+from raidx_fuse.members.nbd.protocol.client import ClientHandshake, Exchange
 from raidx_fuse.members.nbd.protocol.wire import (
     Command,
     CommandFlag,
@@ -20,6 +20,7 @@ from raidx_fuse.members.nbd.protocol.wire import (
 from raidx_fuse.nbd.address import parse_address
 from raidx_fuse.nbd.door import Door
 from raidx_fuse.pool.volume import Volume
+from tests.support.nbd_client import Client
 from tests.support.rigs import MakeRig
 
 SIZE = 1 << 20
@@ -101,7 +102,7 @@ class Guest:
     @classmethod
     async def on(cls, stream: trio.SocketStream, export: str = "", greeting: bytes = b"") -> Guest:
         """Carry out the handshake on *stream*, from which *greeting* was received."""
-        handshake = ClientHandshake(export, allocation=True)
+        handshake = ClientHandshake(export)
         while handshake.export is None:
             handshake.receive(greeting or await stream.receive_some())
             greeting = b""

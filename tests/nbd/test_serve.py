@@ -159,7 +159,6 @@ def test_thousands_of_connections_beyond_the_limit_are_refused(served: str) -> N
     finally:
         for pipe in pipes:
             pipe.close()
-            pipe.forget()
     deadline_s = time.monotonic() + 60
     while True:  # it notices one after the other that they have left
         try:
@@ -169,7 +168,6 @@ def test_thousands_of_connections_beyond_the_limit_are_refused(served: str) -> N
             assert time.monotonic() < deadline_s
             time.sleep(0.05)
     again.close()
-    again.forget()
 
 
 def test_it_needs_no_fuse(tmp_path: Path) -> None:
@@ -199,7 +197,6 @@ def test_tls_wants_a_certificate_of_the_client(tmp_path: Path) -> None:
         write(pipe, 5, b"secret")
         assert read(pipe, 0, 16) == b"\0" * 5 + b"secret" + b"\0" * 5
         pipe.close()
-        pipe.forget()
         with pytest.raises(UsageError, check=because(Reason.SERVER_REFUSED)):
             dial(parse_uri(f"nbd+unix:///disk?socket={tmp_path}/s"))
         os.rename(pki / "client-cert.pem", pki / "hidden.pem")

@@ -12,7 +12,7 @@ import trio
 from trio import lowlevel
 
 from raidx_fuse.errors import MemberError
-from raidx_fuse.members.nbd.links import Call, asking_alone
+from raidx_fuse.members.nbd.links import Call, Connection
 from raidx_fuse.members.nbd.pipe import Piece, Pipe
 from raidx_fuse.members.nbd.protocol.client import ClientHandshake
 from raidx_fuse.members.nbd.protocol.server import Request, Server, ServerHandshake
@@ -95,7 +95,7 @@ class MemoryServer:
         self.requests.append((request.command, at, end - at))
         match request.command:
             case Command.READ:
-                return link.data(request, [bytes(self.content[at:end])])
+                return link.data(request, bytes(self.content[at:end]))
             case Command.WRITE:
                 self.content[at:end] = request.payload
             case Command.WRITE_ZEROES:
@@ -186,8 +186,12 @@ class MemoryPipe(Pipe):
     def close(self) -> None:
         self.cut()
 
-    abort = close
-    can_drop = False
+    def abort(self) -> None:
+        self.cut()
+
+    @property
+    def can_drop(self) -> bool:
+        return False
 
     def begin_now(self) -> None: ...
 
@@ -222,4 +226,4 @@ def write(pipe: Pipe, offset_bytes: int, data: bytes) -> None:
 
 
 def ask(pipe: Pipe, call: Call) -> None:
-    run_without_loop(asking_alone("the export", pipe), call, call.command.name)
+    run_without_loop(Connection("the export", pipe).do_alone, call)

@@ -36,7 +36,6 @@ once for all members of that holder.
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator
 from dataclasses import dataclass
 
 import crc32c
@@ -64,8 +63,6 @@ FIELDS = struct.Struct("<8sII16sQI")  # magic, crc, state, holder, number, size 
 CRC_OFFSET = 8
 RELEASED, HELD = 0, 1
 _TEXT_BYTES_MAX = 256
-
-Look = Generator[None, bytes, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +123,3 @@ class Holder:
 def in_use(path: str, beat: Beat) -> BusyError:
     """Return the error for a member that *beat* holds."""
     return InUseError(f"{path}: in use by {beat.text}", action="unmount it there first")
-
-
-def waiting(first: Beat | None, own: Holder, path: str) -> Look:
-    """Watch another holder's page: yields before each look, LOOK_S apart, and is sent the page.
-
-    Raises BusyError if its holder is alive.
-    """
-    if first is None or not first.held or first.holder == own.uid or own.knows_dead(first):
-        return
-    for _ in range(int(STALE_S / LOOK_S)):
-        now = decode_beat((yield))
-        if now is None or not now.held or now.holder == own.uid:
-            return
-        if now != first:
-            raise in_use(path, now)
-    own.dead[first.holder] = first.number

@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import errno
 import logging
-from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
@@ -53,7 +52,7 @@ from raidx_fuse.loop.tasks import TICK_S, rest
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.nbd.beat import BEAT_BYTES, BEAT_OFFSET
 from raidx_fuse.members.nbd.pipe import Pipe
-from raidx_fuse.members.nbd.protocol.client import Client, Exchange
+from raidx_fuse.members.nbd.protocol.client import Client, Exchange, Ranges
 from raidx_fuse.members.nbd.protocol.wire import Command, CommandFlag, Errno, Export, Flag
 from raidx_fuse.members.threads import ThreadPolicy, current_policy, in_thread
 
@@ -66,31 +65,24 @@ _SEND_BYTES = 1 << 18  # what is sent next goes behind so much, and one request
 CHANGES = (Command.WRITE, Command.WRITE_ZEROES, Command.TRIM)
 
 
-class Call:
+class Call(Exchange):
     """One request of a task, which may be sent several times, on different connections.
 
-    *buffers* are filled by a read, or hold the content of a write. *patient*: its end may be
-    noticed up to a tick later. *sent*: a server may carry it out. *cancelled*: nobody waits for it
-    any more. *guard* returns whether it may be sent now, None: at any time; if not, it waits until
-    it may, or if it *expires*, ends with EAGAIN. *then* is called with it at its end: no task waits
-    for it. Results: *error* and *message* as in `Exchange`.
+    *patient*: its end may be noticed up to a tick later. *sent*: a server may carry it out.
+    *cut_s*: when a connection was lost under it for the first time, 0.0 for never.
+    *cancelled*: its task waits no more. *guard* returns whether it may be sent now, None: at any
+    time; if not, it waits until it may, or if it *expires*, ends with EAGAIN. *then* is called with
+    it at its end: no task waits for it.
     """
 
     __slots__ = (
-        "buffers",
         "cancelled",
-        "command",
         "cut_s",
         "done",
-        "error",
         "expires",
-        "flags",
         "guard",
-        "message",
-        "offset_bytes",
         "patient",
         "sent",
-        "size_bytes",
         "task",
         "then",
     )
@@ -103,27 +95,26 @@ class Call:
         buffers: Sequence[bytearray | memoryview | bytes] = (),
         flags: int = 0,
     ) -> None:
-        self.command = command
-        self.offset_bytes = offset_bytes
-        self.size_bytes = size_bytes
-        self.buffers = buffers
-        self.flags = flags
+        super().__init__(command, offset_bytes, size_bytes, buffers, flags)
         self.cut_s = 0.0
-        self.error = 0
-        self.message = ""
         self.done = self.sent = self.cancelled = self.patient = self.expires = False
         self.guard: Callable[[], bool] | None = None
         self.task: lowlevel.Task | None = None
         self.then: Callable[[Call], None] | None = None
 
-    def take_answer(self, exchange: Exchange) -> None:
-        """Take the result of *exchange*."""
-        self.error, self.message = exchange.error, exchange.message
+    @property
+    def is_content(self) -> bool:
+        """Whether it changes content: for a beat no order is kept, and none is needed."""
+        is_beat = (self.offset_bytes, self.size_bytes) == (BEAT_OFFSET, BEAT_BYTES)
+        return self.command in CHANGES and not is_beat
 
-    def age_s(self, now_s: float) -> float:
-        """Note that a connection was lost under it; return how long ago that was the first time."""
-        self.cut_s = self.cut_s or now_s
-        return now_s - self.cut_s
+    def error_of(self, path: str) -> MemberError | None:
+        """Return the error of the member *path* with which it ended, or None."""
+        if not self.error:
+            return None
+        at = -1 if self.command == Command.FLUSH else self.offset_bytes
+        operation = "write" if self.command in CHANGES else self.command.name.lower()
+        return MemberError(path, operation, at, self.error, self.message)
 
     async def wait(self) -> None:
         """Suspend until the call has ended."""
@@ -148,7 +139,7 @@ class Call:
 
 
 class Connection:
-    """Sends calls over *pipe* and ends them.
+    """Sends calls to the member *path* over *pipe*, and ends them.
 
     *on_end* is called for each call that ended, before its task runs. *on_cut* is called once with
     this connection and the reason ("": the event loop has ended) when it is lost; `take_back` then
@@ -167,16 +158,18 @@ class Connection:
 
     def __init__(
         self,
+        path: str,
         pipe: Pipe,
-        on_end: Callable[[Call], None],
-        on_cut: Callable[[Connection, str], None],
+        on_end: Callable[[Call], None] = lambda call: None,
+        on_cut: Callable[[Connection, str], None] = lambda connection, reason: None,
         is_watched: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._path = path
         self.pipe = pipe
         self.silent = False
         self._is_watched = is_watched
         self._arrivals = 0  # how often something was received
-        self._link = Client(pipe.export)
+        self._link: Client[Call] = Client(pipe.export)
         self.on_end = on_end
         self.on_cut = on_cut
         self._unsent: list[Call] = []
@@ -199,23 +192,24 @@ class Connection:
     @property
     def has_guarded(self) -> bool:
         """Whether calls with a guard have no answer yet, or were not sent."""
-        under_way = (exchange.owner for exchange in self._link.exchanges.values())
-        calls = (*under_way, *self._unsent)
-        return any(isinstance(call, Call) and call.guard is not None for call in calls)
+        calls = (*self._link.exchanges.values(), *self._unsent)
+        return any(call.guard is not None for call in calls)
 
     def may_go_on(self) -> bool:
         """Return False if half of a request that must not go on is in the way of all others."""
         return all(call.guard is None or call.guard() for call in self._behind)
 
     async def do(self, call: Call) -> None:
-        """Send *call* and wait for its end."""
+        """Send *call* and wait for its end. Raises MemberError."""
         self.submit(call)
         await call.wait()
+        if error := call.error_of(self._path):
+            raise error
 
     async def do_alone(self, call: Call) -> None:
         """Carry out *call* in this task while nothing else uses the connection.
 
-        That needs no event loop. Raises OSError, ProtocolError.
+        That needs no event loop. Raises MemberError, OSError, ProtocolError.
         """
         self.pipe.begin_now()
         self._unsent.append(call)
@@ -228,6 +222,8 @@ class Connection:
         while not (call.done or self.leaving):
             if not await self._receive(buffer):
                 raise ConnectionResetError(errno.ECONNRESET, "the server closed the connection")
+        if error := call.error_of(self._path):
+            raise error
 
     def submit(self, call: Call) -> None:
         """Send *call*; it ends later."""
@@ -261,7 +257,7 @@ class Connection:
                 if size_bytes >= _SEND_BYTES:
                     self._unsent.append(call)
                 elif call.guard is None or call.guard():
-                    self._encode(call)
+                    self._link.request(call)
                     calls.append(call)
                     size_bytes += call.size_bytes if call.command == Command.WRITE else 0
                 elif call.expires:
@@ -273,17 +269,6 @@ class Connection:
                 return False
         self._behind = [] if self.pipe.try_send(self._link.output()) else calls
         return True
-
-    def _encode(self, call: Call) -> None:
-        link = self._link
-        if call.command == Command.READ:
-            buffers = call.buffers
-            exchange = link.read(call.offset_bytes, buffers, call.size_bytes)  # type: ignore[arg-type]
-        elif call.command == Command.WRITE:
-            exchange = link.write(call.offset_bytes, call.buffers, call.size_bytes, call.flags)
-        else:
-            exchange = link.command(call.command, call.offset_bytes, call.size_bytes, call.flags)
-        exchange.belong_to(call)
 
     def _send_now(self) -> None:
         """Send without suspending; the sender sends the rest."""
@@ -372,16 +357,13 @@ class Connection:
             return False
         self._arrivals += 1
         ended = link.receive(buffer[:done]) if target is None else link.filled(done)
-        for exchange in ended:
-            call = exchange.owner
-            assert isinstance(call, Call)
-            call.take_answer(exchange)
-            if exchange.error == Errno.ESHUTDOWN:
+        for call in ended:
+            if call.error == Errno.ESHUTDOWN:
                 self._refused.append(call)
                 self.leaving = True
                 continue
             self.on_end(call)
-            call.end(exchange.error, exchange.message)
+            call.end(call.error, call.message)
         if ended:
             self._hold()
         return True
@@ -422,15 +404,12 @@ class Connection:
         A request counts as sent as soon as the pipe has any of its bytes: a server may carry out a
         part of it.
         """
-        back, self._refused = self._refused, []
-        for exchange in self._link.exchanges.values():
-            call = exchange.owner
-            assert isinstance(call, Call)
+        for call in self._link.exchanges.values():
             call.sent = True
-            back.append(call)
+        back = [*self._refused, *self._link.exchanges.values(), *self._unsent]
+        self._refused, self._unsent = [], []
         self._link.exchanges.clear()
-        unsent, self._unsent = self._unsent, []
-        return back + unsent
+        return back
 
     def end_now(self) -> None:
         """Say good-bye without waiting.
@@ -450,7 +429,6 @@ class Connection:
         with suppress(OSError):
             self.pipe.try_send(self._link.output())
         self.pipe.close()
-        self.pipe.forget()
 
 
 CONNECTIONS_MAX = 4  # where the server allows several
@@ -459,25 +437,7 @@ RETRY_S, RETRY_MAX_S = 0.05, 2.0
 AGAIN = (errno.ECONNRESET, errno.ETIMEDOUT)  # of a recovery: another connection may do better
 
 Dial = Callable[[], Pipe]
-Ask = Callable[[Call, str], Awaitable[None]]
-
-
-def asking(path: str, do: Callable[[Call], Awaitable[None]]) -> Ask:
-    """Return `do` with the error of a call raised as MemberError of the member *path*."""
-
-    async def ask(call: Call, operation: str) -> None:
-        await do(call)
-        if call.error:
-            at = -1 if call.command == Command.FLUSH else call.offset_bytes
-            raise MemberError(path, operation, at, call.error, call.message)
-
-    return ask
-
-
-def asking_alone(path: str, pipe: Pipe) -> Ask:
-    """Return how to ask over *pipe*, which no connection uses yet; raises OSError, too."""
-    connection = Connection(pipe, lambda call: None, lambda connection, reason: None)
-    return asking(path, connection.do_alone)
+Ask = Callable[[Call], Awaitable[None]]  # carries a call out; raises MemberError
 
 
 class Unflushed:
@@ -505,7 +465,7 @@ class Unflushed:
 
     def newest(self, later: Sequence[Call]) -> Iterator[Call]:
         """Yield writes of what is the newest content of its bytes; *later* ones follow anyway."""
-        covered = _Ranges()
+        covered = Ranges()
         for call in later:
             covered.add(call.offset_bytes, call.offset_bytes + call.size_bytes)
         for call in reversed(self._calls):
@@ -517,32 +477,6 @@ class Unflushed:
                     first = at - call.offset_bytes
                     parts = [memoryview(data)[first : first + stop - at]]
                 yield Call(call.command, at, stop - at, parts, call.flags)
-
-
-class _Ranges:
-    """A set of byte ranges, joined and in order."""
-
-    def __init__(self) -> None:
-        self._begins: list[int] = []
-        self._ends: list[int] = []
-
-    def add(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """Add a range; return the parts of it that are new."""
-        first = bisect_left(self._ends, begin)
-        last = bisect_right(self._begins, end)
-        new, at = [], begin
-        for number in range(first, last):
-            if at < self._begins[number]:
-                new.append((at, self._begins[number]))
-            at = max(at, self._ends[number])
-        if at < end:
-            new.append((at, end))
-        if first < last:
-            begin = min(begin, self._begins[first])
-            end = max(end, self._ends[last - 1])
-        self._begins[first:last] = [begin]
-        self._ends[first:last] = [end]
-        return new
 
 
 def _memory(call: Call) -> int:
@@ -621,7 +555,8 @@ class Links:
         self._sure = sure
         self._recovering: Connection | None = None
         self.watched = False  # whether callers limit the time of their calls
-        self.connections = [Connection(pipe, self._ended, self._cut, lambda: self.watched)]
+        first = Connection(self._path, pipe, self._ended, self._cut, lambda: self.watched)
+        self.connections = [first]
         self._waiting: list[Call] = []  # for a connection, in order
         self._gates: list[Call] = []  # changes that have not begun, for a connection
         self.unsettled = Unsettled()
@@ -630,12 +565,12 @@ class Links:
         self._closed = False
         self._token: trio.lowlevel.TrioToken | None = None  # of the event loop that uses them
 
-    async def do(self, call: Call, operation: str) -> None:
+    async def do(self, call: Call) -> None:
         """Carry out *call*, which is no change but of the beat. Raises MemberError."""
         self._submit(call)
-        await self._end_of(call, operation)
+        await self._end_of(call)
 
-    async def change(self, call: Call, operation: str) -> None:
+    async def change(self, call: Call) -> None:
         """Carry out *call*, which changes bytes: not over a write that may still land there.
 
         Raises MemberError.
@@ -647,18 +582,18 @@ class Links:
                 gate = Call(call.command, offset_bytes, size_bytes)
                 self._gates.append(gate)
                 self._dial_soon()
-                await self._end_of(gate, operation)
+                await self._end_of(gate)
                 continue
             lost = self.unsettled.overlapping(offset_bytes, size_bytes)
             if lost is None:
                 break
             if not lost.pipe.has_witness:
                 why = "an earlier write of a lost connection may still land there"
-                raise MemberError(self._path, operation, offset_bytes, errno.EIO, why)
+                raise MemberError(self._path, "write", offset_bytes, errno.EIO, why)
             await lost.ended.wait()
         call.guard = self._sure
         self._submit(call)
-        await self._end_of(call, operation)
+        await self._end_of(call)
 
     def begin(self, call: Call, then: Callable[[Call], None]) -> bool:
         """Carry out *call* without a task, and call *then*; False if it has to wait for something.
@@ -695,18 +630,16 @@ class Links:
         recovering = [] if self._recovering is None else [self._recovering]
         return self.connections + recovering
 
-    async def _end_of(self, call: Call, operation: str) -> None:
+    async def _end_of(self, call: Call) -> None:
         await call.wait()
-        error = self.error_of(call, operation)
-        if error is not None:
+        if error := self.error_of(call):
             raise error
 
-    def error_of(self, call: Call, operation: str) -> MemberError | None:
+    def error_of(self, call: Call) -> MemberError | None:
         """Return the error with which *call* has ended, or None."""
         if not call.error:
             return None
-        at = -1 if call.command == Command.FLUSH else call.offset_bytes
-        return self.refusal or MemberError(self._path, operation, at, call.error, call.message)
+        return self.refusal or call.error_of(self._path)
 
     def close(self) -> None:
         """Say good-bye without waiting.
@@ -760,7 +693,7 @@ class Links:
         """Note the end of *call*, before its task runs."""
         self._delay_s = 0.0
         kept = call.command in CHANGES and not call.flags & CommandFlag.FUA
-        if kept and not call.error and not _is_beat(call):
+        if kept and not call.error and call.is_content:
             self.unflushed.add(call)
 
     def _end_waiting(self, number: int, message: str) -> None:
@@ -771,7 +704,7 @@ class Links:
 
     def _end_all(self, calls: Sequence[Call], number: int, message: str) -> None:
         for call in calls:
-            if call.sent and call.command in CHANGES and not _is_beat(call):
+            if call.sent and call.is_content:
                 self._member.note_overdue(call.offset_bytes, call.size_bytes)
             call.end(number, message)
 
@@ -796,7 +729,9 @@ class Links:
                 told = "%s: connection lost (%s), %d requests"
                 log.log(level, told, self._path, reason, len(again))
             now_s = trio.current_time()
-            old = [call for call in again if call.age_s(now_s) > PATIENCE_S or silent]
+            for call in again:
+                call.cut_s = call.cut_s or now_s
+            old = [call for call in again if silent or now_s - call.cut_s > PATIENCE_S]
             again = [call for call in again if call not in old]
             why = reason if silent else f"no answer over many connections: {reason}"
             self._end_all(old, errno.ETIMEDOUT, why)
@@ -837,7 +772,9 @@ class Links:
     async def _dial_once(self) -> None:
         """Connect, and give the connection the calls that wait. Raises RaidxError."""
         pipe = await in_thread(self._path, self._dial, discard=lambda late: late.close())
-        connection = Connection(pipe, lambda call: None, self._cut_again, lambda: self.watched)
+        connection = Connection(
+            self._path, pipe, on_cut=self._cut_again, is_watched=lambda: self.watched
+        )
         if self._closed:
             connection.end_now()
             return
@@ -850,7 +787,9 @@ class Links:
             connection.end_now()
             if error.errno in AGAIN:
                 raise
-            self._refuse(error)
+            log.error("%s", error.message)
+            self.refusal = error
+            self._end_waiting(error.errno, error.message)
             return
         finally:
             self._recovering = None
@@ -863,13 +802,12 @@ class Links:
 
     async def _recover(self, connection: Connection) -> None:
         """Renew the lock, and write again what no flush has covered. Raises MemberError."""
-        ask = asking(self._path, connection.do)
-        await self._renew(ask)
+        await self._renew(connection.do)
         self._waiting = [call for call in self._waiting if not call.cancelled]
         later = [call for call in self._waiting if call.command in CHANGES]  # these will be sent
         for call in self.unflushed.newest(later):
             call.guard = self._sure
-            await ask(call, "write")
+            await connection.do(call)
 
     def _cut_again(self, connection: Connection, reason: str) -> None:
         """End the calls of a connection that was lost during the recovery."""
@@ -887,22 +825,11 @@ class Links:
         if not same or export.block_bytes != ours.block_bytes:
             raise MemberError(self._path, "open", -1, errno.ESTALE, "the export has changed")
 
-    def _refuse(self, error: MemberError) -> None:
-        """Refuse every operation from now on."""
-        log.error("%s", error.message)
-        self.refusal = error
-        self._end_waiting(error.errno, error.message)
-
-
-def _is_beat(call: Call) -> bool:
-    """Return whether *call* writes the beat: no order is kept for it, and none is needed."""
-    return (call.offset_bytes, call.size_bytes) == (BEAT_OFFSET, BEAT_BYTES)
-
 
 def _sent_ranges(calls: Sequence[Call]) -> list[tuple[int, int]]:
     """Return the byte ranges of the writes among *calls* that a server may carry out."""
     return [
         (call.offset_bytes, call.offset_bytes + call.size_bytes)
         for call in calls
-        if call.sent and call.command in CHANGES and not _is_beat(call)
+        if call.sent and call.is_content
     ]

@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from math import inf
 
 import trio
@@ -50,11 +50,10 @@ from raidx_fuse.members.nbd.beat import (
     Holder,
     decode_beat,
     in_use,
-    waiting,
 )
-from raidx_fuse.members.nbd.links import Ask, Call, Dial, Links, asking_alone
+from raidx_fuse.members.nbd.links import Ask, Call, Connection, Dial, Links
 from raidx_fuse.members.nbd.protocol.wire import Command, CommandFlag, Export, Flag, ProtocolError
-from raidx_fuse.members.threads import has_no_loop, in_thread, run_without_loop
+from raidx_fuse.members.threads import has_no_loop, run_without_loop
 
 _HEAD_BYTES = 4096  # a whole block of any export
 
@@ -68,13 +67,6 @@ def _holder_of(pid: int) -> Holder:
     unique = f"{kernel_text('/proc/sys/kernel/random/boot_id').strip()} {pid} {started}"
     uid = hashlib.blake2b(unique.encode(), digest_size=16).digest()
     return Holder(uid, f"process {pid} on {socket.gethostname()}")
-
-
-async def _sleep(time_s: float) -> None:
-    if has_no_loop():
-        await in_thread("a pause", partial(time.sleep, time_s))
-    else:
-        await trio.sleep(time_s)
 
 
 def _durable(export: Export) -> CommandFlag:
@@ -168,14 +160,21 @@ class Lock:
 
         Raises BusyError, MemberError.
         """
-        looked_s = self._clock()
-        looks = waiting(decode_beat(await self._read(ask)), self.holder, self._path)
-        with suppress(StopIteration):
-            next(looks)
-            while True:
-                await _sleep(LOOK_S)
-                looked_s = self._clock()
-                looks.send(await self._read(ask))
+        own = self.holder
+        looked_s, first = self._clock(), decode_beat(await self._read(ask))
+        if first is None or not first.held or first.holder == own.uid or own.knows_dead(first):
+            return looked_s
+        for _ in range(int(STALE_S / LOOK_S)):
+            if has_no_loop():
+                time.sleep(LOOK_S)  # noqa: ASYNC251  # there is nothing else to run
+            else:
+                await trio.sleep(LOOK_S)
+            looked_s, now = self._clock(), decode_beat(await self._read(ask))
+            if now is None or not now.held or now.holder == own.uid:
+                return looked_s
+            if now != first:
+                raise in_use(self._path, now)
+        own.dead[first.holder] = first.number
         return looked_s
 
     async def _claim(self, ask: Ask, export: Export) -> None:
@@ -188,7 +187,7 @@ class Lock:
             looked_s = await self._wait_until_free(ask)
             if await self._write(ask, looked_s, flags=fua):
                 if not fua and export.flags & Flag.FLUSH:
-                    await ask(Call(Command.FLUSH), "flush")
+                    await ask(Call(Command.FLUSH))
                 self._claimed = True
                 return
         raise self._too_slow()
@@ -279,7 +278,7 @@ class Lock:
         page = bytearray(size_bytes)
         call = Call(Command.READ, offset_bytes, size_bytes, [page])
         call.patient = patient
-        await ask(call, "read")
+        await ask(call)
         return bytes(page)
 
     async def _write(
@@ -292,7 +291,7 @@ class Lock:
         call.guard, call.expires = (lambda: self._may_beat(looked_s)), True
         self._beats.append(call)
         try:
-            await ask(call, "write")
+            await ask(call)
         except MemberError as error:
             if error.errno == errno.EAGAIN:
                 return False
@@ -476,11 +475,10 @@ class NbdMember(Member):
             self.size_bytes = export.size_bytes
             self._lock = Lock(path, holder or _holder_of(os.getpid()), pipe.now_s) if lock else None
             if self._lock is not None:
-                ask = asking_alone(path, pipe)
+                ask = Connection(path, pipe).do_alone
                 run_without_loop(self._lock.take, ask, export, read_only)
         except BaseException as error:
             pipe.close()
-            pipe.forget()
             if isinstance(error, OSError):
                 number = error.errno or errno.EIO
                 why = "no answer" if isinstance(error, TimeoutError) else error.strerror
@@ -539,13 +537,13 @@ class NbdMember(Member):
             view = memoryview(whole)
             for at in range(0, len(whole), most):
                 part = view[at : at + most]
-                await self._links.do(Call(Command.READ, begin + at, len(part), [part]), "read")
+                await self._links.do(Call(Command.READ, begin + at, len(part), [part]))
             at = offset_bytes - begin
             for buffer in buffers:
                 buffer[:] = view[at : at + len(buffer)]
                 at += len(buffer)
         elif size_bytes:
-            await self._links.do(Call(Command.READ, offset_bytes, size_bytes, buffers), "read")
+            await self._links.do(Call(Command.READ, offset_bytes, size_bytes, buffers))
 
     def begin(
         self,
@@ -566,7 +564,7 @@ class NbdMember(Member):
             return False  # `readv` and `writev` say why, or do it in parts
         if not is_write:
             call = Call(Command.READ, offset_bytes, size_bytes, buffers)
-            return self._links.begin(call, lambda ended: done(self._links.error_of(ended, "read")))
+            return self._links.begin(call, lambda ended: done(self._links.error_of(ended)))
         if self.read_only or not self._is_sure():
             return False
         data = self._copies.of(buffers, size_bytes)
@@ -576,7 +574,7 @@ class NbdMember(Member):
 
         def ended(call: Call) -> None:
             self._changes += 1
-            done(self._links.error_of(call, "write"))
+            done(self._links.error_of(call))
 
         self._changes += 1  # at both ends, as in `_change`
         return self._links.begin(call, ended)
@@ -602,7 +600,7 @@ class NbdMember(Member):
             whole = bytearray(end - begin)
             for at in {0, len(whole) - block}:
                 edge = memoryview(whole)[at : at + block]
-                await self._links.do(Call(Command.READ, begin + at, block, [edge]), "read")
+                await self._links.do(Call(Command.READ, begin + at, block, [edge]))
             whole[offset_bytes - begin : offset_bytes - begin + len(data)] = data
             await self._write(begin, whole)
 
@@ -625,7 +623,7 @@ class NbdMember(Member):
 
     async def _change(self, call: Call) -> None:
         self._changes += 1
-        await self._links.change(call, "write")
+        await self._links.change(call)
         self._changes += 1  # at both ends: a flush in between does not cover it
 
     async def flush(self) -> None:
@@ -638,7 +636,7 @@ class NbdMember(Member):
         if self._export.flags & Flag.FLUSH:
             mark = self._links.unflushed.mark()
             try:
-                await self._links.do(Call(Command.FLUSH), "flush")
+                await self._links.do(Call(Command.FLUSH))
             except MemberError:
                 # The server's system may have dropped what it could not write, and forget it: a
                 # second flush would succeed (as in local.py).
@@ -702,13 +700,12 @@ class NbdMember(Member):
         """
         pipe = self._dial()
         try:
-            ask, fua = asking_alone(self.path, pipe), _durable(pipe.export)
-            await ask(Call(Command.WRITE, BEAT_OFFSET, BEAT_BYTES, [page], fua), "write")
+            ask, fua = Connection(self.path, pipe).do_alone, _durable(pipe.export)
+            await ask(Call(Command.WRITE, BEAT_OFFSET, BEAT_BYTES, [page], fua))
             if not fua:
-                await ask(Call(Command.FLUSH), "flush")
+                await ask(Call(Command.FLUSH))
         finally:
             pipe.close()
-            pipe.forget()
 
     def _check(self, operation: str, offset_bytes: int, length_bytes: int) -> None:
         if self._closed:

@@ -21,7 +21,6 @@ import socket
 import ssl
 import struct
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -33,89 +32,13 @@ from raidx_fuse.errors import MemberError, RaidxError, Reason, UsageError
 from raidx_fuse.members import syscalls
 from raidx_fuse.members.nbd.beat import FENCE_S, STALE_S
 from raidx_fuse.members.nbd.protocol.client import ClientHandshake
-from raidx_fuse.members.nbd.protocol.server import ServerHandshake
-from raidx_fuse.members.nbd.protocol.wire import Export
+from raidx_fuse.members.nbd.protocol.wire import Export, HandshakeSide
 from raidx_fuse.members.nbd.uri import NbdUri
 from raidx_fuse.members.threads import has_no_loop, run_without_loop
 
 Piece = bytes | bytearray | memoryview
 
 _RECEIVE_BYTES = 1 << 16
-
-
-class Pipe(ABC):
-    """A connection after the handshake; *export* says what was agreed.
-
-    *real* is false for pipes in memory: their time is virtual. All methods raise OSError when the
-    connection is cut.
-    """
-
-    export: Export
-    real: bool = True
-
-    @abstractmethod
-    def begin_now(self) -> None:
-        """Begin something without an event loop: its time is limited as a whole."""
-
-    @abstractmethod
-    def try_send(self, pieces: Sequence[Piece]) -> bool:
-        """Send what an earlier call left, then *pieces*, without blocking; False: a rest is left.
-
-        A rest is sent by later calls only.
-        """
-
-    @abstractmethod
-    async def wait_sendable(self) -> None:
-        """Return when `try_send` may get rid of what it left."""
-
-    @abstractmethod
-    async def receive_into(self, buffer: memoryview) -> int:
-        """Fill the beginning of *buffer*; return how many bytes, 0 at the end."""
-
-    @abstractmethod
-    async def wait_received(self) -> None:
-        """Return when `receive_into` may have something. It can be cancelled without a loss."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close the connection; what was sent still reaches the server. Idempotent."""
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Close the connection; what the server has not received by now never leaves this machine.
-
-        Idempotent.
-        """
-
-    @property
-    @abstractmethod
-    def can_drop(self) -> bool:
-        """Whether `abort` can keep anything from the server: not where sending means delivery."""
-
-    @abstractmethod
-    def holds_back(self) -> bool:
-        """Return whether something that was sent may still be on this machine."""
-
-    @abstractmethod
-    def now_s(self) -> float:
-        """Return the time by a clock that goes on while this machine is suspended."""
-
-    @property
-    @abstractmethod
-    def has_witness(self) -> bool:
-        """Whether `wait_ended` can ever return."""
-
-    @abstractmethod
-    def server_ended(self) -> bool:
-        """Return whether the server's process certainly has ended: it carries out nothing more."""
-
-    @abstractmethod
-    async def wait_ended(self) -> None:
-        """Return when `server_ended` is true. Only with a witness."""
-
-    @abstractmethod
-    def forget(self) -> None:
-        """Release what `server_ended` needs. Idempotent."""
 
 
 DIAL_S = 10.0  # timeout of connecting, the handshake, each request without an event loop
@@ -144,7 +67,7 @@ _OPTIONS: tuple[tuple[int, int, int | bytes], ...] = (
 )
 
 
-def dial(uri: NbdUri, timeout_s: float = DIAL_S) -> SocketPipe:
+def dial(uri: NbdUri, timeout_s: float = DIAL_S) -> Pipe:
     """Connect to *uri* and carry out the handshake.
 
     Raises MemberError (refused, no answer), and with the server's reason UsageError, RaidxError.
@@ -154,17 +77,15 @@ def dial(uri: NbdUri, timeout_s: float = DIAL_S) -> SocketPipe:
         sock = _connected(uri, timeout_s)
     except OSError as error:
         raise MemberError(path, "open", -1, error.errno or errno.EIO, _told(uri, error)) from None
-    pipe = SocketPipe(sock, timeout_s)
+    pipe = Pipe(sock, timeout_s)
     try:
         run_without_loop(pipe.negotiate, uri)
     except OSError as error:
         pipe.close()
-        pipe.forget()
         told = "no answer to the handshake" if isinstance(error, TimeoutError) else str(error)
         raise MemberError(path, "open", -1, error.errno or errno.EIO, told) from None
     except RaidxError as error:
         pipe.close()
-        pipe.forget()
         raise UsageError(
             f"{path}: {error.message}", action=error.action, reason=error.reason
         ) from None
@@ -204,11 +125,16 @@ def _told(uri: NbdUri, error: OSError) -> str:
     return error.strerror or str(error)
 
 
-class SocketPipe(Pipe):
-    """A connected socket, with TLS or without.
+class Pipe:
+    """A connected socket, with TLS or without; *export* says what the handshake agreed.
 
-    *timeout_s* is for the handshake and for each request without an event loop, as a whole.
+    *timeout_s* is for the handshake and for each request without an event loop, as a whole. *real*
+    is false for pipes in memory: their time is virtual. All methods raise OSError when the
+    connection is cut.
     """
+
+    export: Export
+    real = True
 
     def __init__(self, sock: socket.socket, timeout_s: float = DIAL_S) -> None:
         sock.setblocking(False)
@@ -236,12 +162,10 @@ class SocketPipe(Pipe):
                 "the server closed the connection during the handshake: "
                 "it may not have that export, or serve one client at a time",
             )
-        self.export: Export = export
+        self.export = export
 
     async def shake_hands(
-        self,
-        handshake: ClientHandshake | ServerHandshake,
-        start_tls: Callable[[], Awaitable[bool]],
+        self, handshake: HandshakeSide, start_tls: Callable[[], Awaitable[bool]]
     ) -> Export | None:
         """Return the export of *handshake*, None if the other side leaves or opens none.
 
@@ -327,6 +251,7 @@ class SocketPipe(Pipe):
     # -- bytes ---------------------------------------------------------------------------------
 
     def begin_now(self) -> None:
+        """Begin something without an event loop: its time is limited as a whole."""
         self._end_s = time.monotonic() + self._timeout_s
 
     async def _wait(self, event: int) -> None:
@@ -343,6 +268,10 @@ class SocketPipe(Pipe):
             await lowlevel.wait_writable(self._socket)
 
     def try_send(self, pieces: Sequence[Piece]) -> bool:
+        """Send what an earlier call left, then *pieces*, without blocking; False: a rest is left.
+
+        A rest is sent by later calls only.
+        """
         self._rest += [self._encrypted(pieces)] if self._tls is not None else pieces
         if self._rest:
             with suppress(BlockingIOError):
@@ -350,6 +279,7 @@ class SocketPipe(Pipe):
         return not self._rest
 
     async def wait_sendable(self) -> None:
+        """Return when `try_send` may get rid of what it left."""
         await self._wait(select.POLLOUT)
 
     async def drain(self) -> None:
@@ -369,6 +299,7 @@ class SocketPipe(Pipe):
         self._rest = syscalls.after(self._rest, done)
 
     async def receive_into(self, buffer: memoryview) -> int:
+        """Fill the beginning of *buffer*; return how many bytes, 0 at the end."""
         blocks = has_no_loop()
         if not (blocks or self._drained) and trio.current_time() - self._left_loop_s > TURN_S:
             await lowlevel.checkpoint()  # else who sends faster than we read would stop all others
@@ -396,6 +327,7 @@ class SocketPipe(Pipe):
                 raise _tls_broken(error) from None
 
     async def wait_received(self) -> None:
+        """Return when `receive_into` may have something. It can be cancelled without a loss."""
         if self._tls is None or not self._tls.pending():
             await self._wait(select.POLLIN)
 
@@ -427,42 +359,49 @@ class SocketPipe(Pipe):
         return self._outgoing.read()
 
     def close(self) -> None:
-        if self._socket.fileno() >= 0:
-            self._linger(_DELIVER)
+        """Close the connection; what was sent still reaches the server. Idempotent."""
+        if self._socket.fileno() >= 0 and self.can_drop:
+            with suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DELIVER)
         self.abort()
+        self.forget()
 
     def abort(self) -> None:
+        """Close the connection; what the server has not received by now never leaves this machine.
+
+        The witness stays. Idempotent.
+        """
         if self._socket.fileno() < 0:
             return
         with suppress(RuntimeError):  # no event loop, or none any more
             lowlevel.notify_closing(self._socket)
         self._socket.close()
 
-    def _linger(self, how: bytes) -> None:
-        if self.can_drop:
-            with suppress(OSError):
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, how)
-
     @property
     def can_drop(self) -> bool:
+        """Whether `abort` can keep anything from the server: not where sending means delivery."""
         return self._socket.family != socket.AF_UNIX
 
     def holds_back(self) -> bool:
+        """Return whether something that was sent may still be on this machine."""
         try:
             return bool(self._rest) or syscalls.unacknowledged_bytes(self._socket.fileno()) > 0
         except OSError:
             return True
 
     def now_s(self) -> float:
+        """Return the time by a clock that goes on while this machine is suspended."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     # -- the witness ---------------------------------------------------------------------------
 
     @property
     def has_witness(self) -> bool:
+        """Whether `wait_ended` can ever return."""
         return self._pidfd >= 0
 
     def server_ended(self) -> bool:
+        """Return whether the server's process certainly has ended: it carries out nothing more."""
         if self._pidfd < 0:
             return False
         poll = select.poll()
@@ -470,9 +409,11 @@ class SocketPipe(Pipe):
         return bool(poll.poll(0))
 
     async def wait_ended(self) -> None:
+        """Return when `server_ended` is true. Only with a witness."""
         await lowlevel.wait_readable(self._pidfd)
 
     def forget(self) -> None:
+        """Release the witness. Idempotent."""
         pidfd, self._pidfd = self._pidfd, -1
         if pidfd >= 0:
             os.close(pidfd)

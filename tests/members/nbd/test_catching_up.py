@@ -47,7 +47,7 @@ class SparseServer(MemoryServer):
         match request.command:
             case Command.READ:
                 self.read += in_data
-                return link.data(request, [self.disk[at:end]])
+                return link.data(request, self.disk[at:end])
             case Command.WRITE:
                 self.written += in_data
                 self.disk[at:end] = request.payload

@@ -44,7 +44,7 @@ def serve(listener: socket.socket, after_the_handshake: bool) -> None:
         assert handshake.export is not None
         link = Server(handshake.export)
         for request in link.receive(handshake.rest or sock.recv(1 << 16)):
-            drip(sock, b"".join(link.data(request, [bytes(512)])))
+            drip(sock, b"".join(link.data(request, bytes(512))))
 
 
 @pytest.fixture
@@ -74,4 +74,3 @@ def test_a_request_before_the_event_loop_has_a_limit_as_a_whole(dripping: Start)
     with pytest.raises(TimeoutError):
         read(pipe, 0, 512)
     pipe.close()
-    pipe.forget()

@@ -21,8 +21,8 @@ from raidx_fuse.members.nbd.beat import (
     Beat,
     Holder,
 )
-from raidx_fuse.members.nbd.links import RETRY_MAX_S
-from raidx_fuse.members.nbd.member import NbdMember, keeper
+from raidx_fuse.members.nbd.links import RETRY_MAX_S, Call
+from raidx_fuse.members.nbd.member import Lock, NbdMember, keeper
 from raidx_fuse.members.nbd.pipe import Piece
 from raidx_fuse.members.nbd.protocol.server import Request, Server
 from raidx_fuse.members.nbd.protocol.wire import Command
@@ -89,15 +89,11 @@ async def test_a_member_that_another_process_holds_is_refused(b: Holder) -> None
     await first.writev(0, [SUPERBLOCK])
     begin_s = trio.current_time()
 
-    async def want() -> None:
-        looks = beat.waiting(held(server), b, "nbd://rig/disk")
-        next(looks)
-        while True:
-            await trio.sleep(beat.LOOK_S)
-            looks.send(bytes(server.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES]))
+    async def ask(call: Call) -> None:
+        call.buffers[0][:] = server.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES]
 
     with pytest.raises(InUseError):
-        await want()
+        await Lock("nbd://rig/disk", b, trio.current_time)._wait_until_free(ask)
     assert trio.current_time() - begin_s <= BEAT_S + beat.LOOK_S
     first.close()
 

@@ -10,16 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.members.nbd.protocol.client import Client, ClientHandshake
+from raidx_fuse.members.nbd.protocol.client import ClientHandshake
 from raidx_fuse.members.nbd.protocol.server import (
     TARGET_BYTES_MIN,
     Request,
     Server,
     ServerHandshake,
 )
-from raidx_fuse.members.nbd.protocol.wire import (
-    Command,
-)
+from raidx_fuse.members.nbd.protocol.wire import Command
 from tests.members.nbd.test_protocol import (
     CASES,
     EXPORT,
@@ -31,6 +29,7 @@ from tests.members.nbd.test_protocol import (
     outcome,
     serve,
 )
+from tests.support.nbd_client import Client
 
 
 @settings(max_examples=60, deadline=None)
@@ -40,7 +39,7 @@ def test_every_cut_of_the_stream_gives_the_same_messages(
 ) -> None:
     def run(sizes: Sequence[int]) -> list[tuple[object, ...]]:
         handshake = ServerHandshake({"disk": EXPORT})
-        hello = ClientHandshake("disk", structured=style[0], extended=style[1], allocation=True)
+        hello = ClientHandshake("disk", structured=style[0], extended=style[1])
         agree(hello, handshake, sizes)
         assert hello.export is not None
         assert handshake.export is not None
@@ -97,7 +96,7 @@ def mutated(stream: bytes, chance: random.Random) -> bytes:
 
 def recorded(structured: bool, extended: bool) -> dict[str, bytes]:
     """Return the streams of a correct conversation, by sender and phase."""
-    hello = ClientHandshake("disk", structured=structured, extended=extended, allocation=True)
+    hello = ClientHandshake("disk", structured=structured, extended=extended)
     sent = agree(hello, ServerHandshake({"disk": EXPORT}))
     client, server = opened(structured, extended)
     ask_everything(client)
@@ -129,7 +128,7 @@ def test_broken_streams_end_in_an_error_or_an_answer() -> None:
                 for at in range(0, len(stream), 100):
                     hello.receive(stream[at : at + 100])
                     hello.output()
-                held = len(hello._reader._kept)
+                held = len(hello.rest)
             elif kind == "client":
                 server_hello = ServerHandshake({"disk": EXPORT})
                 server_hello.receive(stream)

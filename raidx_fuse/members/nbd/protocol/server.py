@@ -3,7 +3,7 @@
     link = Server(export)
     for request in link.receive(data):
         ...                                     # link.ended: the client said good-bye
-        send(link.done(request))                # or data, zeros, extents, failed
+        send(link.done(request))                # or data, extents, failed
 
 Every request that `receive` returns is valid for the export: inside of it, on its blocks, with
 flags that it may have, not a write to a read-only one. For others `receive` queues the error
@@ -43,6 +43,7 @@ from raidx_fuse.members.nbd.protocol.wire import (
     STRING_BYTES_MAX,
     STRUCTURED_REPLY,
     STRUCTURED_REPLY_MAGIC,
+    TLS,
     U16,
     U32,
     U64,
@@ -52,8 +53,8 @@ from raidx_fuse.members.nbd.protocol.wire import (
     Errno,
     Export,
     Flag,
-    Handshake,
-    Incremental,
+    HandshakeFlag,
+    HandshakeSide,
     Info,
     Option,
     ProtocolError,
@@ -95,66 +96,30 @@ _READ, _WRITE, _DISC, _FLUSH = map(int, (Command.READ, Command.WRITE, Command.DI
 _BLOCK_STATUS, _PAYLOAD_LEN = int(Command.BLOCK_STATUS), int(CommandFlag.PAYLOAD_LEN)
 
 
-class ServerHandshake:
+class ServerHandshake(HandshakeSide):
     """Serves *exports* (by name; "" is the default one) to one client.
 
-    *tls* is "off", "optional" (a client may start it) or "required". *extended* offers extended
-    headers. *export* is what the client opened; it is set when *ended* is true, or the client left.
-
-        handshake = ServerHandshake(exports)
-        while not handshake.ended:
-            send(handshake.output())
-            if handshake.tls_due:           # start TLS on the socket, then handshake.tls_started()
-            handshake.receive(bytes of the client)
-        handshake.export                    # None: the client gave up
-
+    With *tls* a client must start it before anything else. *extended* offers extended headers.
     Memory is bounded: an option longer than OPTION_BYTES_MAX ends the connection.
     """
 
     def __init__(
-        self, exports: Mapping[str, Export], *, tls: str = "off", extended: bool = True
+        self, exports: Mapping[str, Export], *, tls: bool = False, extended: bool = True
     ) -> None:
-        self.export: Export | None = None
+        super().__init__()
         self._exports = exports
         self._tls = tls
         self._encrypted = False
         self._extended_offered = extended
         self._no_zeros = False
         self._forget()
-        self._output = bytearray(
-            GREETING.pack(INIT_MAGIC, OPTION_MAGIC, Handshake.FIXED_NEWSTYLE | Handshake.NO_ZEROES)
-        )
-        self._reader = Incremental(self._script())
-
-    @property
-    def ended(self) -> bool:
-        """Whether no more options come: the client opened *export*, or left (None)."""
-        return self._reader.ended
-
-    @property
-    def rest(self) -> bytes:
-        """What arrived behind the handshake: the first requests."""
-        return self._reader.rest
-
-    @property
-    def tls_due(self) -> bool:
-        """Whether the caller must send `output`, start TLS and then call `tls_started`."""
-        return self._reader.paused
+        offered = HandshakeFlag.FIXED_NEWSTYLE | HandshakeFlag.NO_ZEROES
+        self._output += GREETING.pack(INIT_MAGIC, OPTION_MAGIC, offered)
 
     def tls_started(self) -> None:
-        """Continue over the encrypted connection. Raises ProtocolError for bytes in between."""
         self._encrypted = True
         self._forget()
-        self._reader.resume()
-
-    def output(self) -> bytes:
-        """Return the bytes to send, once."""
-        output, self._output = bytes(self._output), bytearray()
-        return output
-
-    def receive(self, data: bytes | bytearray | memoryview) -> None:
-        """Take bytes of the client. Raises ProtocolError: close the connection."""
-        self._reader.receive(data)
+        super().tls_started()
 
     def _forget(self) -> None:
         """Forget what was agreed, as the protocol demands when TLS starts."""
@@ -163,9 +128,9 @@ class ServerHandshake:
 
     def _script(self) -> Script:
         (flags,) = CLIENT_FLAGS.unpack((yield CLIENT_FLAGS.size))
-        if flags & ~(Handshake.FIXED_NEWSTYLE | Handshake.NO_ZEROES):
+        if flags & ~(HandshakeFlag.FIXED_NEWSTYLE | HandshakeFlag.NO_ZEROES):
             raise ProtocolError(f"the client sent unknown flags: {flags:#x}")
-        self._no_zeros = bool(flags & Handshake.NO_ZEROES)
+        self._no_zeros = bool(flags & HandshakeFlag.NO_ZEROES)
         for _ in range(_OPTIONS_MAX):
             magic, option, length = OPTION.unpack((yield OPTION.size))
             if magic != OPTION_MAGIC:
@@ -185,18 +150,18 @@ class ServerHandshake:
 
     def _answer(self, option: int, data: bytes) -> Generator[int, bytes, bool]:
         """Answer *option*; return whether it opened an export."""
-        if self._tls == "required" and not self._encrypted and option != Option.STARTTLS:
+        if self._tls and not self._encrypted and option != Option.STARTTLS:
             self._reply(option, Reply.ERR_TLS_REQD, b"this server wants TLS")
         elif data and option in _EMPTY_OPTIONS:
             self._reply(option, Reply.ERR_INVALID, b"this option has no data")
         elif option == Option.STARTTLS:
-            if self._tls == "off":
+            if not self._tls:
                 self._reply(option, Reply.ERR_POLICY, b"this server has no TLS")
             elif self._encrypted:
                 self._reply(option, Reply.ERR_INVALID, b"TLS is on already")
             else:
                 self._reply(option, Reply.ACK)
-                yield Incremental.PAUSE
+                yield TLS
         elif option == Option.LIST:
             for name in self._exports:
                 encoded = name.encode()
@@ -217,7 +182,7 @@ class ServerHandshake:
         return False
 
     def _export_name(self, data: bytes) -> None:
-        if self._tls == "required" and not self._encrypted:
+        if self._tls and not self._encrypted:
             raise ProtocolError("the client opens an export without TLS")
         export = self._exports.get(data.decode(errors="replace"))
         if export is None:
@@ -445,8 +410,8 @@ class Server:
         self._incomplete = Request(Command.WRITE, options, cookie, offset, length, memory)
 
     def _refuse(self, command: int, cookie: int, offset: int, refusal: int) -> None:
-        bare = Request(_known(command), CommandFlag(0), cookie, offset, 0)
-        self._output += self.failed(bare, refusal)
+        known = _COMMANDS.get(command, Command.FLUSH)  # the reply does not repeat it
+        self._output += self.failed(Request(known, CommandFlag(0), cookie, offset, 0), refusal)
 
     def _refusal(self, command: int, flags: int, offset_bytes: int, size_bytes: int) -> int:
         """Return the error for an impossible request, 0 for a valid one."""
@@ -480,44 +445,24 @@ class Server:
             return [self._chunk(request, REPLY_DONE, Chunk.NONE, 0)]
         return [SIMPLE_REPLY.pack(SIMPLE_REPLY_MAGIC, 0, request.cookie)]
 
-    def data(
-        self, request: Request, parts: Sequence[bytes | bytearray | memoryview | int]
-    ) -> Pieces:
-        """Return the reply to a read: *parts* in order are bytes, or the length of a hole.
-
-        Holes need structured replies and a request without `CommandFlag.DF`; else they are zeros.
-        """
+    def data(self, request: Request, content: bytes | bytearray | memoryview) -> Pieces:
+        """Return the reply to a read."""
+        if not content:
+            return self.done(request)
         if not self.export.structured:
-            head = SIMPLE_REPLY.pack(SIMPLE_REPLY_MAGIC, 0, request.cookie)
-            return [head, *_filled(parts)]
-        if request.flags and request.flags & CommandFlag.DF:
-            parts = [b"".join(_filled(parts))]
-        pieces: Pieces = []
-        at, stop = request.offset_bytes, request.offset_bytes + request.size_bytes
-        for part in parts:
-            size_bytes = part if isinstance(part, int) else len(part)
-            if not size_bytes:
-                continue
-            flags = REPLY_DONE if at + size_bytes == stop else 0
-            if isinstance(part, int):
-                pieces.append(self._chunk(request, flags, Chunk.OFFSET_HOLE, U64.size + U32.size))
-                pieces.append(U64.pack(at) + U32.pack(size_bytes))
-            else:
-                head = self._chunk(request, flags, Chunk.OFFSET_DATA, U64.size + size_bytes)
-                pieces += (head + U64.pack(at), part)
-            at += size_bytes
-        return pieces or self.done(request)
+            return [SIMPLE_REPLY.pack(SIMPLE_REPLY_MAGIC, 0, request.cookie), content]
+        head = self._chunk(request, REPLY_DONE, Chunk.OFFSET_DATA, U64.size + len(content))
+        return [head + U64.pack(request.offset_bytes), content]
 
     def extents(self, request: Request, extents: Sequence[tuple[int, int]]) -> Pieces:
         """Return the reply to a block status: (length in bytes, state) from its offset on."""
         if request.flags & CommandFlag.REQ_ONE:
             extents = [(min(extents[0][0], request.size_bytes), extents[0][1])]
-        form, kind = (U64, Chunk.BLOCK_STATUS_EXT) if self.export.extended else (U32, None)
-        body = U32.pack(self.export.allocation_id or 0)
+        form, kind, body = U32, Chunk.BLOCK_STATUS, U32.pack(self.export.allocation_id or 0)
         if self.export.extended:
-            body += U32.pack(len(extents))
+            form, kind, body = U64, Chunk.BLOCK_STATUS_EXT, body + U32.pack(len(extents))
         body += b"".join(form.pack(size) + form.pack(state) for size, state in extents)
-        return [self._chunk(request, REPLY_DONE, kind or Chunk.BLOCK_STATUS, len(body)), body]
+        return [self._chunk(request, REPLY_DONE, kind, len(body)), body]
 
     def failed(self, request: Request, number: int, message: str = "") -> Pieces:
         """Return the reply to a request that failed with the error *number*."""
@@ -554,12 +499,3 @@ def _allowed(export: Export) -> dict[int, int]:
             flags &= ~CommandFlag.FAST_ZERO
         found[int(command)] = int(flags)
     return found
-
-
-def _known(command: int) -> Command:
-    """Return *command*, or any one for the reply to an unknown one, which does not repeat it."""
-    return Command(command) if command in Command.__members__.values() else Command.FLUSH
-
-
-def _filled(parts: Sequence[bytes | bytearray | memoryview | int]) -> Pieces:
-    return [bytes(part) if isinstance(part, int) else part for part in parts]

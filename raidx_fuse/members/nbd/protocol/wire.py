@@ -1,4 +1,4 @@
-"""Numbers and structures of the NBD protocol, and the incremental reader that both sides use.
+"""Numbers and structures of the NBD protocol, and what both sides of the handshake share.
 
 Source: doc/proto.md of the NetworkBlockDevice project (fixed newstyle), and its extension
 "extended headers". Integers are big-endian.
@@ -7,6 +7,7 @@ Source: doc/proto.md of the NetworkBlockDevice project (fixed newstyle), and its
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
@@ -41,14 +42,13 @@ STRING_BYTES_MAX = 4096
 OPTION_BYTES_MAX = 1 << 16  # of an option or its reply; longer ones are refused
 PAYLOAD_BYTES_MAX = 1 << 25  # what every server and client takes if nothing else was agreed
 BLOCK_BYTES_MAX = 1 << 16  # of the minimum block size
-STATUS_EXTENTS_MAX = 1 << 16  # extents of one reply that a client keeps
 SIZE_BYTES_MAX = (1 << 63) - 1
 
 ALLOCATION = "base:allocation"
 STATE_HOLE, STATE_ZERO = 1, 2
 
 
-class Handshake(IntFlag):
+class HandshakeFlag(IntFlag):
     """Flags that the server offers in its greeting; the client's flags have the same bits."""
 
     FIXED_NEWSTYLE = 1
@@ -202,51 +202,62 @@ class Export:
 
 
 Script = Generator[int, bytes, None]  # yields how many bytes it needs next, is sent these
+TLS = -1  # what a script yields instead when TLS is due: it gets no bytes before `tls_started`
 
 
-class Incremental:
-    """Runs a `Script` over a stream of bytes that arrives in any pieces.
+class HandshakeSide(ABC):
+    """One side of the handshake, a script over bytes that arrive in any pieces.
 
-    Memory is bounded by what the script asks for and by the largest piece. A script that yields
-    `PAUSE` gets no bytes until `resume`. After the script's end, or an error, *rest* holds what
-    arrived behind it.
+        while not side.ended:
+            send(side.output())            # may be empty
+            if side.tls_due:               # start TLS on the socket, then:
+                side.tls_started()
+                continue
+            side.receive(bytes of the other side)
+        side.export                        # None: the client opened none
+
+    Memory is bounded by what the script asks for and by the largest piece. *rest* is what arrived
+    and was not used: after the end, the first bytes of the next phase.
     """
 
-    PAUSE = -1
-
-    def __init__(self, script: Script) -> None:
-        self._script = script
-        self._kept = bytearray()
-        self._need = next(script)
+    def __init__(self) -> None:
+        self.export: Export | None = None
         self.ended = False
+        self.rest = bytearray()
+        self._output = bytearray()
+        self._steps = self._script()
+        self._need = next(self._steps)
+
+    @abstractmethod
+    def _script(self) -> Script:
+        """Append to `_output`, and set *export* before the end. May raise ProtocolError."""
 
     @property
-    def rest(self) -> bytes:
-        """Bytes that arrived and were not used."""
-        return bytes(self._kept)
+    def tls_due(self) -> bool:
+        return self._need == TLS
 
-    @property
-    def paused(self) -> bool:
-        """Whether the script waits for `resume`."""
-        return self._need == self.PAUSE
+    def output(self) -> bytes:
+        """Return the bytes to send, once."""
+        output, self._output = bytes(self._output), bytearray()
+        return output
 
     def receive(self, data: bytes | bytearray | memoryview) -> None:
-        """Give *data* to the script. Raises what the script raises (ProtocolError)."""
-        self._kept += data
-        while not self.ended and 0 <= self._need <= len(self._kept):
-            part = bytes(self._kept[: self._need])
-            del self._kept[: self._need]
-            self._send(part)
+        """Take bytes of the other side. Raises ProtocolError, and RefusedError at the client's."""
+        self.rest += data
+        while not self.ended and 0 <= self._need <= len(self.rest):
+            part = bytes(self.rest[: self._need])
+            del self.rest[: self._need]
+            self._step(part)
 
-    def resume(self) -> None:
-        """Continue after a pause. Raises ProtocolError if bytes arrived during it."""
-        if self._kept:
+    def tls_started(self) -> None:
+        """Continue over the encrypted connection. Raises ProtocolError for bytes in between."""
+        if self.rest:
             # Otherwise somebody in the middle could inject plain text into the encrypted part.
             raise ProtocolError("data between STARTTLS and the TLS handshake")
-        self._send(b"")
+        self._step(b"")
 
-    def _send(self, part: bytes) -> None:
+    def _step(self, part: bytes) -> None:
         try:
-            self._need = self._script.send(part)
+            self._need = self._steps.send(part)
         except StopIteration:
             self.ended = True
