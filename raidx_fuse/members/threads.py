@@ -43,33 +43,24 @@ CALLS_MAX = 16  # at a time; calls that timed out count until they end
 
 
 class ThreadPolicy:
-    """How one trio run uses threads. This is the policy of a run in real time.
+    """How one trio run uses threads, here in real time; the clock of a simulator derives its own.
 
-    A simulator derives its own and calls `use_policy` when its run begins.
+    While it is held, a task waits for a thread.
     """
 
     inline = False  # in_thread makes its calls in the event loop, without a thread
 
-    def begin(self) -> None:
-        """Note that a task waits for a thread from now on."""
+    def hold(self) -> None: ...
 
-    def end(self) -> None:
-        """Note that this task waits no more."""
+    def release(self) -> None: ...
 
 
-@lru_cache(maxsize=1)
-def _policy() -> trio.lowlevel.RunVar[ThreadPolicy]:
-    return trio.lowlevel.RunVar("raidx_thread_policy", ThreadPolicy())
-
-
-def use_policy(policy: ThreadPolicy) -> None:
-    """Let this trio run use threads as *policy* says; call it before the first job."""
-    _policy().set(policy)
+_REAL_TIME = ThreadPolicy()
 
 
 def current_policy() -> ThreadPolicy:
-    """Return how this trio run uses threads."""
-    return _policy().get()
+    clock = trio.lowlevel.current_clock()
+    return clock if isinstance(clock, ThreadPolicy) else _REAL_TIME
 
 
 class Completions:
@@ -77,7 +68,7 @@ class Completions:
 
     def __init__(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
-        self.policy = _policy().get()
+        self.policy = current_policy()
         self._done: deque[Job] = deque()
         self._woken = False
 
@@ -100,7 +91,7 @@ class Completions:
             job = done.popleft()
             task = job.take_task()
             if task is not None:
-                self.policy.end()
+                self.policy.release()
                 trio.lowlevel.reschedule(task)
 
 
@@ -137,7 +128,7 @@ class Job:
     def abort(self, _: object) -> trio.lowlevel.Abort:
         """Cancel the task that waits."""
         self.take_task()
-        self.completions.policy.end()
+        self.completions.policy.release()
         return trio.lowlevel.Abort.SUCCEEDED
 
     def run(self) -> None:
@@ -170,8 +161,8 @@ class Workers:
     async def do(self, work: Callable[[], None]) -> None:
         """Run *work* in a worker thread; raises its exception. Can be cancelled (see above)."""
         if _without_loop.get():
-            if not _call_without_loop(self._name, work):
-                raise MemberError(self._name, "access", -1, ETIMEDOUT, _no_answer(CALL_S))
+            if not _call_without_loop(self._name, work, CALL_S, _forget):
+                raise _no_answer(self._name, "access", -1, CALL_S)
             return
         completions = _current_completions()
         job = Job(work, completions)
@@ -184,7 +175,7 @@ class Workers:
         if start:
             number = self._threads
             threading.Thread(target=self._serve, name=f"{self._name}#{number}", daemon=True).start()
-        completions.policy.begin()
+        completions.policy.hold()
         self._queue.put(job)
         await trio.lowlevel.wait_task_rescheduled(job.abort)
         if job.error is not None:
@@ -228,14 +219,19 @@ class _Outcome(Generic[T]):
         self._discard = discard
         self._lock = threading.Lock()
         self._abandoned = False
-        self.results: list[T] = []
+        self._error: BaseException | None = None
+        self._results: list[T] = []
 
     def run(self) -> None:
         """Make the call. Runs in the thread."""
-        result = self._call()
+        try:
+            result = self._call()
+        except BaseException as error:  # a bug must reach the caller, not end the thread
+            self._error = error
+            return
         with self._lock:
             if not self._abandoned:
-                self.results.append(result)
+                self._results.append(result)
                 return
         self._discard(result)
 
@@ -243,17 +239,24 @@ class _Outcome(Generic[T]):
         """Have the result discarded, whether it is there already or comes later."""
         with self._lock:
             self._abandoned = True
-            results, self.results = self.results, []
+            results, self._results = self._results, []
         for result in results:
             in_background("discard", partial(self._discard, result))
+
+    def take(self) -> list[T]:
+        """Return [the result], [] if it was abandoned. Raises the exception of the call."""
+        if self._error is not None:
+            raise self._error
+        return self._results
 
 
 def _forget(_: object) -> None:
     """Discard a result that needs no cleaning up."""
 
 
-def _no_answer(limit_s: float) -> str:
-    return f"no answer within {limit_s:g} s"
+def _no_answer(path: str, operation: str, offset_bytes: int, limit_s: float) -> MemberError:
+    detail = f"no answer within {limit_s:g} s"
+    return MemberError(path, operation, offset_bytes, ETIMEDOUT, detail)
 
 
 def _late(what: str, limit_s: float) -> RaidxError:
@@ -288,7 +291,7 @@ async def in_thread(
         if found := _call_without_loop(what, call, limit_s, discard):
             return found[0]
         raise _late(what, limit_s)
-    if _policy().get().inline:
+    if current_policy().inline:
         await trio.lowlevel.checkpoint()
         return call()
     if not _calls.acquire(blocking=False):
@@ -315,7 +318,7 @@ async def in_thread(
             action="raise ulimit -v or ulimit -u",
             reason=Reason.SHORTAGE,
         ) from None
-    completions.policy.begin()
+    completions.policy.hold()
     arrived = False
     try:
         with trio.move_on_after(limit_s):
@@ -326,9 +329,7 @@ async def in_thread(
             outcome.abandon()
     if not arrived:
         raise _late(what, limit_s)
-    if job.error is not None:
-        raise job.error
-    (result,) = outcome.results
+    (result,) = outcome.take()
     return result
 
 
@@ -374,31 +375,17 @@ async def read_promptly(member: Member, offset_bytes: int, buffers: Sequence[Wri
     with trio.move_on_after(PROMPTLY_S):
         await member.readv(offset_bytes, buffers)
         return
-    detail = f"no answer within {PROMPTLY_S:g} s"
-    raise MemberError(member.path, "read", offset_bytes, ETIMEDOUT, detail)
+    raise _no_answer(member.path, "read", offset_bytes, PROMPTLY_S)
 
 
 def _call_without_loop(
-    what: str,
-    call: Callable[[], T],
-    limit_s: float = CALL_S,
-    discard: Callable[[T], object] = _forget,
+    what: str, call: Callable[[], T], limit_s: float, discard: Callable[[T], object]
 ) -> list[T]:
     """Return [the result of *call*]; [] if it takes longer than *limit_s*. Raises its exception."""
     outcome = _Outcome(call, discard)
-    errors: list[BaseException] = []
-
-    def serve() -> None:
-        try:
-            outcome.run()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=serve, name=what, daemon=True)
+    thread = threading.Thread(target=outcome.run, name=what, daemon=True)
     thread.start()
     thread.join(limit_s)
-    if errors:
-        raise errors[0]
     if thread.is_alive():
         outcome.abandon()
-    return outcome.results
+    return outcome.take()

@@ -384,7 +384,7 @@ class Connection:
             wanted = self.under_way > 0 and not (self._cut or self._idle)
             if wanted != self._held:
                 self._held = wanted
-                (self._policy.begin if wanted else self._policy.end)()
+                (self._policy.hold if wanted else self._policy.release)()
 
     def cut(self, reason: str) -> None:
         """Close the connection; calls under way go back to the member.

@@ -26,7 +26,7 @@ import trio
 from trio import lowlevel
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.members.threads import ThreadPolicy, use_policy
+from raidx_fuse.members.threads import ThreadPolicy
 
 _trio_run: Any  # no public way to seed the scheduler, see `run`
 try:
@@ -56,13 +56,18 @@ _Sleeper = list[lowlevel.Task]
 
 
 @final
-class VirtualClock(trio.abc.Clock):
+class VirtualClock(trio.abc.Clock, ThreadPolicy):
     """A clock for ``trio.run(..., clock=VirtualClock())``.
 
     *start_s* is the initial time. *on_deadlock* is called after *stall_s* real seconds without any
     event, and when tasks run without end at one time; without it the run waits or works forever, as
     any trio program would.
+
+    Time stands still while a task waits for a thread of a member. Calls to the host use no thread:
+    no seed decides when a thread ends, so a run could not be repeated.
     """
+
+    inline = True
 
     def __init__(
         self,
@@ -83,12 +88,6 @@ class VirtualClock(trio.abc.Clock):
     def start_clock(self) -> None:
         """Do nothing: time advances only in `deadline_to_sleep_time`."""
 
-    def begin_anew(self) -> None:
-        """Set the time back to zero; no task may be sleeping."""
-        assert not any(sleeper for _, _, sleeper in self._sleepers)
-        self._sleepers.clear()
-        self._now_s = 0.0
-
     def stop(self, seconds: float) -> None:
         """Let *seconds* pass in which no task runs, as while the process is stopped."""
         self._now_s += seconds
@@ -104,7 +103,8 @@ class VirtualClock(trio.abc.Clock):
     def deadline_to_sleep_time(self, deadline: float) -> float:
         """Jump to the next deadline; trio calls this only when no task can run."""
         # A task in trio.testing.wait_all_tasks_blocked is about to run: time must not advance yet.
-        if self._held or _someone_waits_for_idle():
+        runner = getattr(_trio_run.GLOBAL_RUN_CONTEXT, "runner", None)
+        if self._held or getattr(runner, "waiting_for_idle", False):
             return _REAL_WAIT_S
         sleepers = self._sleepers
         while sleepers and not sleepers[0][2]:
@@ -122,11 +122,6 @@ class VirtualClock(trio.abc.Clock):
             return 0
         return self._idle()
 
-    def end_run(self) -> None:
-        """Call *on_deadlock*: tasks run without end, and none of them lets time pass."""
-        if self._on_deadlock is not None:
-            self._on_deadlock()
-
     def _idle(self) -> float:
         if self._idle_s >= self._stall_s and self._on_deadlock is not None:
             self._idle_s = 0.0
@@ -135,11 +130,6 @@ class VirtualClock(trio.abc.Clock):
         self._idle_s = 0.0
         self._idle_since_s = time.monotonic()
         return self._stall_s
-
-    def watch(self, on_deadlock: Callable[[], None] | None) -> Callable[[], None] | None:
-        """Call *on_deadlock* from now on; return what was called before."""
-        before, self._on_deadlock = self._on_deadlock, on_deadlock
-        return before
 
     def hold(self) -> None:
         """Keep time from jumping while real work runs in a thread; pair with `release`."""
@@ -159,25 +149,6 @@ class VirtualClock(trio.abc.Clock):
             return lowlevel.Abort.SUCCEEDED
 
         await lowlevel.wait_task_rescheduled(abort)
-
-
-class _VirtualThreads(ThreadPolicy):
-    """Time stands still while a task waits for a thread of a member.
-
-    Calls to the host use no thread: no seed decides when a thread ends, so a run could not be
-    repeated.
-    """
-
-    inline = True
-
-    def __init__(self, clock: VirtualClock) -> None:
-        self._clock = clock
-
-    def begin(self) -> None:
-        self._clock.hold()
-
-    def end(self) -> None:
-        self._clock.release()
 
 
 class _SeldomPolled:
@@ -210,7 +181,8 @@ class _SeldomPolled:
             self._now_s, self._since = now_s, self._turns
         elif self._turns - self._since > _TURNS_MAX:
             self._since = self._turns
-            self._clock.end_run()
+            if self._clock._on_deadlock is not None:
+                self._clock._on_deadlock()
 
     def process_events(self, events: Any) -> None:
         """Wake the tasks that wait for *events*."""
@@ -219,17 +191,6 @@ class _SeldomPolled:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._manager, name)
-
-
-def _poll_seldom(clock: VirtualClock) -> None:
-    """Make the running event loop poll the kernel less often; trio has no public way."""
-    runner = _trio_run.GLOBAL_RUN_CONTEXT.runner
-    runner.io_manager = _SeldomPolled(runner, clock)
-
-
-def _someone_waits_for_idle() -> bool:
-    runner = getattr(_trio_run.GLOBAL_RUN_CONTEXT, "runner", None)
-    return bool(getattr(runner, "waiting_for_idle", False))
 
 
 async def sleep_until(deadline_s: float) -> None:
@@ -261,8 +222,8 @@ def run(
     """
 
     async def main() -> T:
-        use_policy(_VirtualThreads(clock))
-        _poll_seldom(clock)
+        runner = _trio_run.GLOBAL_RUN_CONTEXT.runner
+        runner.io_manager = _SeldomPolled(runner, clock)  # trio has no public way
         return await _watched(clock, async_fn, args)
 
     _require_known_trio()
@@ -283,7 +244,9 @@ async def begin_anew(
     assert type(clock) is VirtualClock, "only in virtual time"
     runner = _trio_run.GLOBAL_RUN_CONTEXT.runner
     assert len(runner.tasks) == _TASKS_OF_A_RUN, "other tasks of the run would see time go back"
-    clock.begin_anew()
+    assert not any(sleeper for _, _, sleeper in clock._sleepers)
+    clock._sleepers.clear()
+    clock._now_s = 0.0
     chance = _trio_run._r
     chance.seed(seed)
     chance.shuffle([0, 1])  # as the first turn of an event loop does
@@ -303,11 +266,11 @@ async def _watched(
             deadlocked.extend(waiting_places(root))
             scope.cancel()
 
-        before = clock.watch(on_deadlock)
+        before, clock._on_deadlock = clock._on_deadlock, on_deadlock
         try:
             return await async_fn(*args)
         finally:
-            clock.watch(before)
+            clock._on_deadlock = before
     raise DeadlockError(
         "time cannot advance: every task waits and nothing is due, or tasks run without end:\n"
         + "\n".join(deadlocked)
