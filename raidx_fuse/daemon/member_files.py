@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from errno import EACCES, EIO, EMFILE, ENFILE, ENOMEM, EPERM, EROFS, ETIMEDOUT
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from errno import EACCES, EMFILE, ENFILE, ENOMEM, EPERM, EROFS, ETIMEDOUT
 from functools import partial
 
 import trio
@@ -42,7 +42,7 @@ from raidx_fuse.errors import (
 )
 from raidx_fuse.format.signature import Signature, clear_front, describe, find_in_front
 from raidx_fuse.format.superblock import Superblock, newest, read_slots, readable_superblock
-from raidx_fuse.members.base import Identity, Member
+from raidx_fuse.members.base import Identity, Member, host_errors
 from raidx_fuse.members.local import identity_of
 from raidx_fuse.members.nbd.uri import is_uri, parse_uri
 from raidx_fuse.members.open import create_member, open_member
@@ -307,13 +307,13 @@ class Disks:
     def _check_own(self, path: str) -> None:
         """Refuse a path on this array's own image; a server's files are not known here."""
         if not is_uri(path):
-            with _host_errors(path):
+            with host_errors(path, "open"):
                 self._refuse_own(path)
 
     def _open_other(self, spec: str) -> Member:
         """Open a member; refuse one that is open already under any name."""
         path = path_of(spec)
-        with _host_errors(path):
+        with host_errors(path, "open"):
             found = identity(path)
         for other in list(self._opened):
             if other.identity == found and id(other) in self._failed:
@@ -352,7 +352,7 @@ class Disks:
         path = path_of(spec)
         try:
             if self._lock and not is_uri(path):
-                with _host_errors(path):
+                with host_errors(path, "open"):
                     below = hold_files_below(path)
                     if not self._read_only:
                         refuse_used_loops(path)
@@ -362,15 +362,6 @@ class Disks:
             raise
         self._below[id(wrapped)] = below
         return wrapped
-
-
-@contextmanager
-def _host_errors(path: str) -> Iterator[None]:
-    """Translate an OSError about *path* that occurs before the member is open."""
-    try:
-        yield
-    except OSError as error:
-        raise MemberError(path, "open", -1, error.errno or EIO, error.strerror or "") from None
 
 
 def _undo(member: Member, made: str | None, below: Sequence[int] = ()) -> None:

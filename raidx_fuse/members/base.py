@@ -38,6 +38,7 @@ from __future__ import annotations
 import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TypeVar, cast
@@ -99,6 +100,7 @@ class Member(ABC):
     * *rotates*: whether it is a rotating disk, where seeks cost; None if that is not known.
     * *begins*: whether `begin` may be called: the kind needs no task for an operation.
     * *overdue*: (begin, end) in bytes of each abandoned write that may still take effect.
+    * *closed*: every operation is refused.
     """
 
     kind: str
@@ -111,6 +113,7 @@ class Member(ABC):
     rotates: bool | None = None
     overdue: tuple[tuple[int, int], ...] = ()
     begins: bool = False
+    closed: bool = False
 
     def note_overdue(self, offset_bytes: int, size_bytes: int) -> None:
         """Mark a started write as abandoned: it is overdue from now on."""
@@ -273,6 +276,32 @@ class Member(ABC):
             raise MemberError(
                 self.path, operation, offset_bytes, errno.EINVAL, "beyond the member's end"
             )
+
+    def refuse(self, operation: str, offset_bytes: int, length_bytes: int) -> None:
+        """Raise MemberError if the member is closed, opened read-only, or ends before the range."""
+        if self.closed:
+            raise MemberError(self.path, operation, offset_bytes, errno.ENODEV, "member is closed")
+        if operation == "write" and self.read_only:
+            raise MemberError(self.path, operation, offset_bytes, errno.EROFS, "opened read-only")
+        if operation != "flush":
+            self.check_range(operation, offset_bytes, length_bytes)
+
+
+def host_error(
+    path: str, operation: str, error: OSError, offset_bytes: int = -1, detail: str = ""
+) -> MemberError:
+    """Return *error* of the host as one of the member *path*."""
+    number, detail = error.errno or errno.EIO, detail or error.strerror or ""
+    return MemberError(path, operation, offset_bytes, number, detail)
+
+
+@contextmanager
+def host_errors(path: str, operation: str, offset_bytes: int = -1) -> Iterator[None]:
+    """Raise an OSError inside the block as `host_error`."""
+    try:
+        yield
+    except OSError as error:
+        raise host_error(path, operation, error, offset_bytes) from None
 
 
 def _of_inner(method: Method) -> Method:

@@ -33,7 +33,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from time import perf_counter
 
 from raidx_fuse.errors import InUseError, MemberError, Reason, ShorterError, UsageError
@@ -45,6 +45,8 @@ from raidx_fuse.members.base import (
     Member,
     ReadBuffer,
     WriteBuffer,
+    host_error,
+    host_errors,
 )
 from raidx_fuse.members.kernel_files import rotates
 from raidx_fuse.members.threads import Workers
@@ -72,7 +74,7 @@ def create_file(path: str, size_bytes: int) -> None:
             f"{path}: exists already and is not touched", reason=Reason.EXISTS
         ) from None
     except OSError as error:
-        raise _refusal(path, "create", error) from None
+        raise host_error(path, "create", error) from None
     try:
         os.ftruncate(fd, size_bytes)
         os.fsync(fd)
@@ -80,7 +82,7 @@ def create_file(path: str, size_bytes: int) -> None:
     except OSError as error:
         with suppress(OSError):
             os.unlink(path)
-        raise _refusal(path, "create", error) from None
+        raise host_error(path, "create", error) from None
     finally:
         os.close(fd)
 
@@ -113,7 +115,8 @@ class LocalMember(Member):
         self.depth = depth
         self._fd = _open(path, read_only, lock)
         try:
-            self.kind, self.size_bytes = _kind_and_size(path, self._fd)
+            self.kind = _kind(path, self._fd)
+            self.size_bytes = os.lseek(self._fd, 0, os.SEEK_END)
             if self.kind == "file" and not read_only:
                 syscalls.check_file_limit(path, self.size_bytes)
             self.identity = identity_of(os.fstat(self._fd))
@@ -125,7 +128,6 @@ class LocalMember(Member):
             os.close(self._fd)
             raise
         self._workers = Workers(path, depth, self._close_descriptor)
-        self._closed = False
         # One comparison on the hot path checks range, permission and "not closed" together.
         self._readable_bytes = self.size_bytes
         self._writable_bytes = -1 if read_only else self.size_bytes
@@ -153,13 +155,13 @@ class LocalMember(Member):
             return False
         length = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
         if offset_bytes < 0 or offset_bytes + length > self._readable_bytes:
-            self._refuse("read", offset_bytes, length)
+            self.refuse("read", offset_bytes, length)
         try:
             return os.preadv(self._fd, buffers, offset_bytes, flags) == length
         except OSError as error:
             if error.errno == errno.EAGAIN or len(buffers) > syscalls.IOV_MAX:
                 return False
-            raise self._error("read", offset_bytes, error) from None
+            raise host_error(self.path, "read", error, offset_bytes) from None
 
     def try_check_whole(self) -> bool:
         if self._read_flags == _NEVER_INLINE:
@@ -172,23 +174,22 @@ class LocalMember(Member):
         await self._workers.do(lambda: self._require_whole("check"))
 
     async def path_problem(self) -> str | None:
-        found: list[str | None] = []
+        found = ""
 
         def work() -> None:
-            found.append(self._path_problem())
+            nonlocal found
+            if self.kind == "file" and not os.fstat(self._fd).st_nlink:
+                found = "the file was deleted: its content is gone when the array is unmounted"
+                return
+            try:
+                if identity_of(os.stat(self.path)) != self.identity:
+                    found = "the path leads to something else by now"
+            except OSError as error:
+                found = f"the path does not lead to the member any more: {error.strerror}"
 
         self._check("check", 0, 0)
         await self._workers.do(work)
-        return found[0]
-
-    def _path_problem(self) -> str | None:
-        if self.kind == "file" and not os.fstat(self._fd).st_nlink:
-            return "the file was deleted: its content is gone when the array is unmounted"
-        try:
-            named = identity_of(os.stat(self.path))
-        except OSError as error:
-            return f"the path does not lead to the member any more: {error.strerror}"
-        return None if named == self.identity else "the path leads to something else by now"
+        return found or None
 
     def _require_whole(self, operation: str) -> None:
         """Raise ShorterError if the file or device has become shorter, now or before."""
@@ -196,7 +197,7 @@ class LocalMember(Member):
             try:
                 size = os.lseek(self._fd, 0, os.SEEK_END)  # no other call uses the position
             except OSError as error:
-                raise self._error(operation, -1, error) from None
+                raise host_error(self.path, operation, error) from None
             if size >= self.size_bytes:
                 return
             # Stays so: what was cut off and extended again has lost its content.
@@ -212,7 +213,7 @@ class LocalMember(Member):
             return False
         length = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
         if offset_bytes < 0 or offset_bytes + length > self._writable_bytes:
-            self._refuse("write", offset_bytes, length)
+            self.refuse("write", offset_bytes, length)
         if os.lseek(self._fd, 0, os.SEEK_END) < self.size_bytes:
             self._require_whole("write")
         self._writes += 1
@@ -225,7 +226,7 @@ class LocalMember(Member):
         except OSError as error:
             if len(buffers) > syscalls.IOV_MAX:
                 return False
-            raise self._error("write", offset_bytes, error) from None
+            raise host_error(self.path, "write", error, offset_bytes) from None
         if on_disk and perf_counter() - begin_s > SLOW_WRITE_S:
             self._inline_writes_skipped = SLOW_WRITES_SKIPPED
         return True
@@ -245,7 +246,7 @@ class LocalMember(Member):
     def try_writes(self, writes: Sequence[tuple[int, Sequence[ReadBuffer], int]]) -> int:
         if self._inline_writes_skipped or self._read_flags == _NEVER_INLINE:
             return super().try_writes(writes)
-        if not self._closed:
+        if not self.closed:
             self._require_whole("write")
         slow_s = SLOW_WRITE_S if self._read_flags else float("inf")  # as in `try_writev`
         done, begin_s = 0, perf_counter()
@@ -268,7 +269,7 @@ class LocalMember(Member):
         self._check("read", offset_bytes, length)
 
         def work() -> None:
-            with self._translated("read", offset_bytes):
+            with host_errors(self.path, "read", offset_bytes):
                 self._read_all(offset_bytes, buffers)
 
         await self._workers.do(work)
@@ -279,7 +280,7 @@ class LocalMember(Member):
 
         def work() -> None:
             self._require_whole("write")
-            with self._translated("write", offset_bytes):
+            with host_errors(self.path, "write", offset_bytes):
                 self._write_all(offset_bytes, buffers)
 
         # Counted at both ends: neither a flush during the write, nor a flush after a cancelled
@@ -292,11 +293,13 @@ class LocalMember(Member):
         if self.read_only or self._writes_flushed >= self._writes:
             return
         self._check("flush", -1, 0)
+        if self._flush_failed:
+            raise MemberError(self.path, "flush", -1, errno.EIO, "an earlier flush lost data")
         target = self._writes
 
         def work() -> None:
             self._require_whole("flush")
-            with self._translated("flush", -1):
+            with host_errors(self.path, "flush", -1):
                 os.fdatasync(self._fd)
 
         try:
@@ -314,19 +317,14 @@ class LocalMember(Member):
         if self.kind != "file" or not length_bytes:
             return not length_bytes
         self._check("write", offset_bytes, length_bytes)
-        supported = True
+        supported = False
 
         def work() -> None:
             nonlocal supported
             self._require_whole("punch")
             mode = syscalls.FALLOC_PUNCH_HOLE | syscalls.FALLOC_KEEP_SIZE
-            with self._translated("punch", offset_bytes):
-                try:
-                    syscalls.fallocate(self._fd, mode, offset_bytes, length_bytes)
-                except OSError as error:
-                    if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
-                        raise
-                    supported = False
+            with host_errors(self.path, "punch", offset_bytes):
+                supported = syscalls.try_fallocate(self._fd, mode, offset_bytes, length_bytes)
 
         self._writes += 1
         await self._workers.do(work)
@@ -337,16 +335,12 @@ class LocalMember(Member):
         if self.kind != "file" or not length_bytes:
             return
         self._check("write", offset_bytes, length_bytes)
-        with self._translated("reserve", offset_bytes):
-            try:
-                mode = syscalls.FALLOC_KEEP_SIZE
-                syscalls.fallocate(self._fd, mode, offset_bytes, length_bytes)
-            except OSError as error:
-                if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
-                    raise
+        with host_errors(self.path, "reserve", offset_bytes):
+            mode = syscalls.FALLOC_KEEP_SIZE
+            syscalls.try_fallocate(self._fd, mode, offset_bytes, length_bytes)
 
     def host_space(self) -> HostSpace | None:
-        if self.kind != "file" or self._closed:
+        if self.kind != "file" or self.closed:
             return None
         file, host = os.fstat(self._fd), os.fstatvfs(self._fd)
         free = host.f_bfree if os.geteuid() == 0 else host.f_bavail
@@ -356,14 +350,14 @@ class LocalMember(Member):
     def data_extents(self, offset_bytes: int, length_bytes: int) -> Iterator[tuple[int, int]]:
         self._check("read", offset_bytes, length_bytes)
         if self.kind == "file":
-            with self._translated("map", offset_bytes):
+            with host_errors(self.path, "map", offset_bytes):
                 yield from syscalls.data_extents(self._fd, offset_bytes, length_bytes)
         elif length_bytes:
             yield offset_bytes, length_bytes
 
     def close(self) -> None:
         """Refuse new operations, and close the file and its lock when the last thread is done."""
-        self._closed = True
+        self.closed = True
         self._readable_bytes = self._writable_bytes = -1
         self._workers.stop()
 
@@ -390,34 +384,15 @@ class LocalMember(Member):
             rest = syscalls.after(rest, done)
 
     def _check(self, operation: str, offset_bytes: int, length_bytes: int) -> None:
-        writes = operation == "write" and self.read_only
         size = self.size_bytes if self._left_bytes is None else self._readable_bytes
-        if offset_bytes + length_bytes > size or self._closed or writes:
-            self._refuse(operation, offset_bytes, length_bytes)
-        if operation != "flush" and offset_bytes < 0:
-            self._refuse(operation, offset_bytes, length_bytes)
-        if operation == "flush" and self._flush_failed:
-            raise MemberError(self.path, "flush", -1, errno.EIO, "an earlier flush lost data")
+        outside = offset_bytes + length_bytes > size or (offset_bytes < 0 and operation != "flush")
+        if outside or self.closed or (operation == "write" and self.read_only):
+            self.refuse(operation, offset_bytes, length_bytes)
 
-    def _refuse(self, operation: str, offset_bytes: int, length_bytes: int) -> None:
-        if self._closed:
-            raise MemberError(self.path, operation, offset_bytes, errno.ENODEV, "member is closed")
-        if operation == "write" and self.read_only:
-            raise MemberError(self.path, operation, offset_bytes, errno.EROFS, "opened read-only")
-        if self._left_bytes is not None:
+    def refuse(self, operation: str, offset_bytes: int, length_bytes: int) -> None:
+        if self._left_bytes is not None and not self.closed:
             raise ShorterError(self.path, operation, self._left_bytes, self.size_bytes)
-        self.check_range(operation, offset_bytes, length_bytes)
-
-    def _error(self, operation: str, offset_bytes: int, error: OSError) -> MemberError:
-        number = error.errno or errno.EIO
-        return MemberError(self.path, operation, offset_bytes, number, error.strerror or "")
-
-    @contextmanager
-    def _translated(self, operation: str, offset_bytes: int) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise self._error(operation, offset_bytes, error) from None
+        super().refuse(operation, offset_bytes, length_bytes)
 
 
 def _open(path: str, read_only: bool, lock: bool) -> int:
@@ -431,7 +406,7 @@ def _open(path: str, read_only: bool, lock: bool) -> int:
     except OSError as error:
         if error.errno == errno.EBUSY:
             raise InUseError(f"{path}: mounted or a part of another array") from None
-        raise _refusal(path, "open", error) from None
+        raise host_error(path, "open", error) from None
     if is_block and not read_only and syscalls.block_device_is_read_only(fd):
         os.close(fd)  # opening it for writing succeeds since Linux 6, the first write fails
         raise MemberError(path, "open", -1, errno.EROFS, "the device is read-only")
@@ -442,7 +417,7 @@ def _open(path: str, read_only: bool, lock: bool) -> int:
             os.close(fd)
             if error.errno == errno.EWOULDBLOCK:
                 raise InUseError(f"{path}: in use by another mount or command") from None
-            raise _refusal(path, "lock", error) from None
+            raise host_error(path, "lock", error) from None
     return fd
 
 
@@ -459,15 +434,10 @@ def _drop_cached_pages(fd: int) -> None:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _kind_and_size(path: str, fd: int) -> tuple[str, int]:
-    status = os.fstat(fd)
-    if stat.S_ISREG(status.st_mode):
-        return "file", status.st_size
-    if stat.S_ISBLK(status.st_mode):
-        try:
-            return "block", syscalls.block_device_size(fd)
-        except OSError as error:
-            raise _refusal(path, "open", error) from None
+def _kind(path: str, fd: int) -> str:
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISBLK(mode):
+        return "file" if stat.S_ISREG(mode) else "block"
     raise MemberError(path, "open", -1, errno.EINVAL, "changed its kind while it was opened")
 
 
@@ -476,10 +446,6 @@ def identity_of(status: os.stat_result) -> Identity:
     if stat.S_ISBLK(status.st_mode):
         return -1, status.st_rdev
     return status.st_dev, status.st_ino
-
-
-def _refusal(path: str, operation: str, error: OSError) -> MemberError:
-    return MemberError(path, operation, -1, error.errno or errno.EIO, error.strerror or "")
 
 
 def _sync_directory(path: str) -> None:

@@ -11,7 +11,6 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.members.local import LocalMember, create_file
 from raidx_fuse.members.nbd.uri import parse_uri
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.simulated.service import make_model
 from raidx_fuse.members.spec import MemberSpec, parse_spec
 
 if TYPE_CHECKING:
@@ -41,11 +40,10 @@ def open_member(
         inner = LocalMember(spec.path, read_only=read_only, reads_zero=reads_zero, lock=lock)
     if spec.model is None:
         return inner
-    from raidx_fuse.members.simulated.model import ModelMember  # late: for teaching only
+    from raidx_fuse.members.simulated.model import model_member  # late: for teaching only
 
     # The seed comes from the specification: members differ from each other, runs do not.
-    model = make_model(spec.model, **spec.numbers)
-    return ModelMember(inner, model, seed=zlib.crc32(spec.text.encode()))
+    return model_member(inner, spec.model, seed=zlib.crc32(spec.text.encode()), **spec.numbers)
 
 
 def open_export(text: str, *, read_only: bool = False, lock: bool = True) -> NbdMember:

@@ -6,11 +6,10 @@ nothing, so a member of 1 TiB needs only address space. All operations are synch
 
 from __future__ import annotations
 
-import errno
 import mmap
 from collections.abc import Iterator, Sequence
 
-from raidx_fuse.errors import MemberError, Reason, UsageError
+from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.syscalls import MAP_NORESERVE
 
@@ -55,7 +54,7 @@ class RamMember(Member):
         for buffer in buffers:
             end = offset_bytes + len(buffer)
             if end > limit:
-                self._refuse("read", offset_bytes, len(buffer))
+                self.refuse("read", offset_bytes, len(buffer))
             buffer[:] = content[offset_bytes:end]
             offset_bytes = end
         return True
@@ -65,7 +64,7 @@ class RamMember(Member):
         length = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
         end = offset_bytes + length
         if end > self._writable_bytes or offset_bytes < 0:
-            self._refuse("write", offset_bytes, length)
+            self.refuse("write", offset_bytes, length)
         first, last = offset_bytes >> _UNIT_SHIFT, (end - 1) >> _UNIT_SHIFT
         if first == last:
             self._touched[first] = 1
@@ -101,14 +100,13 @@ class RamMember(Member):
         self.try_writev(offset_bytes, buffers)
 
     async def flush(self) -> None:
-        if self._map is None:
-            self._refuse("flush", -1, 0)
+        self.refuse("flush", -1, 0)
 
     async def punch(self, offset_bytes: int, length_bytes: int) -> bool:
         """Zero a range and release the whole pages in it."""
         end = offset_bytes + length_bytes
         if end > self._writable_bytes or offset_bytes < 0:
-            self._refuse("write", offset_bytes, length_bytes)
+            self.refuse("write", offset_bytes, length_bytes)
         first = -(-offset_bytes // _PAGE_BYTES) * _PAGE_BYTES
         last = end // _PAGE_BYTES * _PAGE_BYTES
         if first < last and self._map is not None:
@@ -136,26 +134,20 @@ class RamMember(Member):
 
     def view(self, offset_bytes: int, length_bytes: int) -> memoryview | None:
         if offset_bytes < 0 or offset_bytes + length_bytes > self._readable_bytes:
-            self._refuse("read", offset_bytes, length_bytes)
+            self.refuse("read", offset_bytes, length_bytes)
         return self._bytes[offset_bytes : offset_bytes + length_bytes].toreadonly()
 
     def writable_view(self, offset_bytes: int, length_bytes: int) -> memoryview | None:
         end = offset_bytes + length_bytes
         if end > self._writable_bytes or offset_bytes < 0:
-            self._refuse("write", offset_bytes, length_bytes)
+            self.refuse("write", offset_bytes, length_bytes)
         first, last = offset_bytes >> _UNIT_SHIFT, (end - 1) >> _UNIT_SHIFT
         self._touched[first : last + 1] = b"\1" * (last + 1 - first)
         return self._bytes[offset_bytes:end]
 
     def close(self) -> None:
         """Drop the content. Views that were returned stay valid and keep the memory alive."""
+        self.closed = True
         self._readable_bytes = self._writable_bytes = -1
         self._map = None
         self._bytes = memoryview(b"")
-
-    def _refuse(self, operation: str, offset_bytes: int, length_bytes: int) -> None:
-        if self._map is None:
-            raise MemberError(self.path, operation, offset_bytes, errno.ENODEV, "member is closed")
-        if operation == "write" and self.read_only:
-            raise MemberError(self.path, operation, offset_bytes, errno.EROFS, "opened read-only")
-        self.check_range(operation, offset_bytes, length_bytes)

@@ -19,8 +19,7 @@ FALLOC_PUNCH_HOLE = 0x02
 MAP_NORESERVE = 0x4000  # in Python's mmap module from 3.13 on only
 
 _MEMORY_FILE_SYSTEMS = {0x01021994: "tmpfs", 0x858458F6: "ramfs"}  # linux/magic.h
-_BLKGETSIZE64 = 0x80081272  # linux/fs.h
-_BLKROGET = 0x125E
+_BLKROGET = 0x125E  # linux/fs.h
 _SIOCOUTQ = 0x5411  # linux/sockios.h
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -28,12 +27,18 @@ _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 _libc.fstatfs.argtypes = [ctypes.c_int, ctypes.c_void_p]
 
 
-def fallocate(fd: int, mode: int, offset_bytes: int, length_bytes: int) -> None:
-    """Call fallocate(2) with the FALLOC_ bits of *mode*; repeats after EINTR. Raises OSError."""
+def try_fallocate(fd: int, mode: int, offset_bytes: int, length_bytes: int) -> bool:
+    """Call fallocate(2) with the FALLOC_ bits of *mode*; return False where it is not supported.
+
+    Repeats after EINTR. Raises OSError.
+    """
     while _libc.fallocate(fd, mode, offset_bytes, length_bytes) != 0:
         number = ctypes.get_errno()
+        if number in (errno.EOPNOTSUPP, errno.ENOSYS):
+            return False
         if number != errno.EINTR:
             raise OSError(number, os.strerror(number))
+    return True
 
 
 def lives_in_memory(fd: int) -> bool:
@@ -57,13 +62,6 @@ def check_file_limit(path: str, size_bytes: int) -> None:
             action="lift the limit on the size of files (`ulimit -f unlimited`)",
             reason=Reason.SHORTAGE,
         )
-
-
-def block_device_size(fd: int) -> int:
-    """Return the bytes of the block device *fd*; raises OSError."""
-    answer = bytearray(8)
-    fcntl.ioctl(fd, _BLKGETSIZE64, answer)
-    return int(struct.unpack("@Q", answer)[0])
 
 
 def block_device_is_read_only(fd: int) -> bool:

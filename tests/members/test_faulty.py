@@ -9,7 +9,7 @@ import trio
 
 from raidx_fuse.errors import MemberError
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.simulated.faulty import FaultMember
+from raidx_fuse.members.simulated.faulty import WRITE, Fault, FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.member_contract import read, refused, write
 
@@ -97,7 +97,7 @@ async def test_a_slow_member_is_late_by_exactly_that(member: FaultMember) -> Non
 
 
 async def test_a_lost_write_is_acknowledged(member: FaultMember) -> None:
-    member.lose_writes()
+    member.inject(Fault("lost", WRITE, count=1))
     await write(member, 0, b"lost")
     await write(member, 4, b"kept")
     assert await read(member, 0, 8) == b"\0\0\0\0kept"
@@ -105,11 +105,11 @@ async def test_a_lost_write_is_acknowledged(member: FaultMember) -> None:
 
 
 async def test_a_misdirected_write_lands_elsewhere(member: FaultMember) -> None:
-    member.misdirect_writes(4096)
+    member.inject(Fault("misdirected", WRITE, shift_bytes=4096, count=1))
     await write(member, 0, b"lost")
     assert await read(member, 0, 4) == bytes(4)
     assert await read(member, 4096, 4) == b"lost"
-    member.misdirect_writes(4096)
+    member.inject(Fault("misdirected", WRITE, shift_bytes=4096, count=1))
     await write(member, SIZE_BYTES - 600, b"e" * 600)
     assert await read(member, SIZE_BYTES - 600, 600) == b"e" * 600, "nothing lies beyond"
 
@@ -118,7 +118,7 @@ async def test_a_misdirected_write_lands_elsewhere(member: FaultMember) -> None:
 def test_a_torn_write_keeps_leading_sectors(number: int) -> None:
     async def torn(seed: int) -> int:
         member = FaultMember(RamMember(SIZE_BYTES), seed=seed)
-        member.tear_writes(number=number)
+        member.inject(Fault("torn", WRITE, number=number, count=1))
         if number:
             assert await refused(lambda: member.writev(700, [b"t" * 4096])) == number
         else:

@@ -17,6 +17,7 @@ from raidx_fuse.errors import (
     UsageError,
 )
 from raidx_fuse.lab.crash.disks import SLOTS_BYTES
+from raidx_fuse.members.simulated.faulty import WRITE, Fault
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool import transfer
 from raidx_fuse.pool.array_volumes import ArrayVolumes
@@ -176,7 +177,7 @@ def test_a_begin_that_a_superblock_refuses_is_undone_on_the_source_first(
             async def cut_before(volumes: ArrayVolumes, volume_uuid: str) -> None:
                 undone.append(volumes.array.name)
                 for member in (deaf, other):  # of what is under way there, nothing is left
-                    member.lose_writes(count=None)
+                    member.inject(Fault("lost", WRITE))
                 await give_up(volumes, volume_uuid)
 
             monkeypatch.setattr(transfer, "give_up", cut_before)

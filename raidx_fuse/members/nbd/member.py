@@ -31,7 +31,7 @@ from raidx_fuse.errors import (
     UsageError,
 )
 from raidx_fuse.loop.tasks import TICK_S, rest
-from raidx_fuse.members.base import Identity, Member, ReadBuffer, WriteBuffer
+from raidx_fuse.members.base import Identity, Member, ReadBuffer, WriteBuffer, host_error
 from raidx_fuse.members.kernel_files import kernel_text
 from raidx_fuse.members.nbd.beat import (
     BEAT_BYTES,
@@ -480,9 +480,8 @@ class NbdMember(Member):
         except BaseException as error:
             pipe.close()
             if isinstance(error, OSError):
-                number = error.errno or errno.EIO
                 why = "no answer" if isinstance(error, TimeoutError) else error.strerror
-                raise MemberError(path, "open", -1, number, why or str(error)) from None
+                raise host_error(path, "open", error, detail=why or str(error)) from None
             if isinstance(error, ProtocolError):
                 raise MemberError(path, "open", -1, errno.EIO, error.message) from None
             raise
@@ -491,7 +490,6 @@ class NbdMember(Member):
         if self._lock is not None:
             self._lock.drop, self._lock.ask_again = self._links.drop, self._links.ask_again
         self._fua = CommandFlag(0) if self._export.flags & Flag.FLUSH else CommandFlag.FUA
-        self._closed = False
         self._copies = Copies()
         self._edges = trio.Lock()  # writes of parts of blocks
         self._changes = 0
@@ -555,7 +553,7 @@ class NbdMember(Member):
         size_bytes = sum(map(len, buffers))
         export, end = self._export, offset_bytes + size_bytes
         if (
-            self._closed
+            self.closed
             or self._links.refusal is not None
             or (offset_bytes | size_bytes) % export.block_bytes
             or not 0 < size_bytes <= export.payload_bytes_max
@@ -683,9 +681,9 @@ class NbdMember(Member):
 
     def close(self) -> None:
         """Say good-bye, and release the lock if the server is there."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         page = None if self._lock is None else self._lock.released()
         connected = bool(self._links.connections)
         self._links.close()
@@ -708,11 +706,6 @@ class NbdMember(Member):
             pipe.close()
 
     def _check(self, operation: str, offset_bytes: int, length_bytes: int) -> None:
-        if self._closed:
-            raise MemberError(self.path, operation, offset_bytes, errno.ENODEV, "member is closed")
-        if self._links.refusal is not None:
+        if self._links.refusal is not None and not self.closed:
             raise self._links.refusal
-        if operation == "write" and self.read_only:
-            raise MemberError(self.path, operation, offset_bytes, errno.EROFS, "opened read-only")
-        if operation != "flush":
-            self.check_range(operation, offset_bytes, length_bytes)
+        self.refuse(operation, offset_bytes, length_bytes)

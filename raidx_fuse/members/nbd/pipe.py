@@ -28,8 +28,9 @@ from typing import Any
 import trio
 from trio import lowlevel
 
-from raidx_fuse.errors import MemberError, RaidxError, Reason, UsageError
+from raidx_fuse.errors import RaidxError, Reason, UsageError
 from raidx_fuse.members import syscalls
+from raidx_fuse.members.base import host_error
 from raidx_fuse.members.nbd.beat import FENCE_S, STALE_S
 from raidx_fuse.members.nbd.protocol.client import ClientHandshake
 from raidx_fuse.members.nbd.protocol.wire import Export, HandshakeSide
@@ -76,14 +77,14 @@ def dial(uri: NbdUri, timeout_s: float = DIAL_S) -> Pipe:
     try:
         sock = _connected(uri, timeout_s)
     except OSError as error:
-        raise MemberError(path, "open", -1, error.errno or errno.EIO, _told(uri, error)) from None
+        raise host_error(path, "open", error, detail=_told(uri, error)) from None
     pipe = Pipe(sock, timeout_s)
     try:
         run_without_loop(pipe.negotiate, uri)
     except OSError as error:
         pipe.close()
         told = "no answer to the handshake" if isinstance(error, TimeoutError) else str(error)
-        raise MemberError(path, "open", -1, error.errno or errno.EIO, told) from None
+        raise host_error(path, "open", error, detail=told) from None
     except RaidxError as error:
         pipe.close()
         raise UsageError(

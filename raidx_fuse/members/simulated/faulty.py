@@ -5,9 +5,9 @@
 | `error` (bad block) | MemberError | nothing is done |
 | `hang` | no answer until the fault is lifted | then the operation is done |
 | `slow` | a late answer | the operation is done, even if the caller abandoned it |
-| `lose_writes` | success | nothing is written |
-| `misdirect_writes` | success | the data are written elsewhere |
-| `tear_writes` | success, or an error if asked | a number of leading sectors is written |
+| kind "lost" | success | nothing is written |
+| kind "misdirected" | success | the data are written elsewhere |
+| kind "torn" | success, or an error if asked | a number of leading sectors is written |
 | `rot` | nothing | stored bits flip (silent corruption) |
 | `lose_sectors` | MemberError from reads, until they are written | nothing is done |
 | `vanish` | ENODEV from every operation until `come_back` | the content stays unchanged |
@@ -136,18 +136,6 @@ class FaultMember(WrapperMember):
         """Delay operations by *delay_s*: above the timeout of the array, a hang that ends."""
         return self.inject(Fault("slow", operations, delay_s=delay_s, **limits))
 
-    def lose_writes(self, *, count: int | None = 1, probability: float = 1.0) -> Fault:
-        """Acknowledge writes without doing them."""
-        return self.inject(Fault("lost", WRITE, count=count, probability=probability))
-
-    def misdirect_writes(self, shift_bytes: int, *, count: int | None = 1) -> Fault:
-        """Write data *shift_bytes* after their place (but within the member)."""
-        return self.inject(Fault("misdirected", WRITE, shift_bytes=shift_bytes, count=count))
-
-    def tear_writes(self, *, number: int = 0, count: int | None = 1) -> Fault:
-        """Write only a random number of leading sectors; then succeed, or fail with *number*."""
-        return self.inject(Fault("torn", WRITE, number=number, count=count))
-
     def inject(self, fault: Fault) -> Fault:
         """Activate *fault* and return it."""
         self._faults.append(fault)
@@ -248,13 +236,11 @@ class FaultMember(WrapperMember):
 
     def try_check_whole(self) -> bool:
         if not self._healthy:
-            self._check_present("check", -1)
             self._check_size("check", -1, 0)
         return self.inner.try_check_whole()
 
     async def check_whole(self) -> None:
         if not self._healthy:
-            self._check_present("check", -1)
             self._check_size("check", -1, 0)
         await self.inner.check_whole()
 
@@ -264,6 +250,7 @@ class FaultMember(WrapperMember):
             raise MemberError(self.path, operation, offset_bytes, errno.ENODEV, "the disk is gone")
 
     def _check_size(self, operation: str, offset_bytes: int, length_bytes: int) -> None:
+        self._check_present(operation, offset_bytes)
         left = self._left_bytes
         if left is not None and (operation != "read" or offset_bytes + length_bytes > left):
             self.injected["shorter"] += 1
@@ -273,16 +260,14 @@ class FaultMember(WrapperMember):
         if self._unreadable:
             self._unreadable -= set(_sectors(offset_bytes, sum(map(len, buffers))))
 
-    def _check_sectors(self, operation: Operation, offset_bytes: int, length: int) -> None:
-        """Raise if a read meets a sector that cannot be read."""
+    def _covering(self, operation: Operation, offset_bytes: int, length: int) -> list[Fault]:
+        """Return the faults that may hit an operation. Raises the errors of the disk as it is."""
+        self._check_size(operation, offset_bytes, length)
         if operation == "read" and self._unreadable.intersection(_sectors(offset_bytes, length)):
             self.injected["unreadable"] += 1
             raise MemberError(self.path, operation, offset_bytes, errno.EIO)
-
-    def _covering(self, operation: Operation, offset_bytes: int, length: int) -> list[Fault]:
         self._faults = [fault for fault in self._faults if fault.remaining != 0]
-        ill = self._faults or self._unreadable or self._vanished or self._left_bytes is not None
-        self._healthy = not ill
+        self._healthy = self._left_bytes is None and not (self._faults or self._unreadable)
         end = offset_bytes + length
         return [fault for fault in self._faults if fault.covers(operation, offset_bytes, end)]
 
@@ -293,9 +278,6 @@ class FaultMember(WrapperMember):
 
         False if a fault of another kind may hit: the async call then handles it.
         """
-        self._check_present(operation, offset_bytes)
-        self._check_size(operation, offset_bytes, sum(map(len, buffers)))
-        self._check_sectors(operation, offset_bytes, sum(map(len, buffers)))
         covering = self._covering(operation, offset_bytes, sum(map(len, buffers)))
         if any(fault.kind != "error" for fault in covering):
             return False
@@ -311,9 +293,6 @@ class FaultMember(WrapperMember):
         """
         if self._healthy:
             return None
-        self._check_present(operation, offset_bytes)
-        self._check_size(operation, offset_bytes, length)
-        self._check_sectors(operation, offset_bytes, length)
         for fault in self._covering(operation, offset_bytes, length):
             if not fault.draw(self._random):
                 continue

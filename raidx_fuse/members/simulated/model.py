@@ -8,6 +8,7 @@ serves teaching: a mount whose members are as slow as real disks. The data are i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import trio
 
@@ -86,21 +87,14 @@ class WriteCache:
         return min(self._pieces, key=lambda offset: (offset < head, offset))
 
 
+@dataclass(slots=True, eq=False)
 class Waiting:
     """An operation that waits, until *chosen* is set; *position_s* was drawn when it was chosen."""
 
-    __slots__ = ("chosen", "is_write", "offset_bytes", "position_s")
-
-    def __init__(self, is_write: bool, offset_bytes: int) -> None:
-        self.is_write = is_write
-        self.offset_bytes = offset_bytes
-        self.chosen = trio.Event()
-        self.position_s: float | None = None
-
-    def draw(self, position_s: float) -> float:
-        """Note what positioning would take now, and return it."""
-        self.position_s = position_s
-        return position_s
+    is_write: bool
+    offset_bytes: int
+    chosen: trio.Event = field(default_factory=trio.Event)
+    position_s: float | None = None
 
 
 class Reordering:
@@ -151,11 +145,11 @@ class Reordering:
         chosen.chosen.set()
 
     def _nearest(self) -> Waiting:
-        device = self._queue
-        return min(
-            self._waiting,
-            key=lambda one: one.draw(device.positioning_s(one.is_write, one.offset_bytes)),
-        )
+        drawn = []
+        for one in self._waiting:
+            one.position_s = self._queue.positioning_s(one.is_write, one.offset_bytes)
+            drawn.append(one.position_s)
+        return self._waiting[drawn.index(min(drawn))]
 
     def _upwards(self) -> Waiting:
         head = self._queue.head_bytes

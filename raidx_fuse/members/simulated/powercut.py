@@ -20,13 +20,11 @@ The content of a large disk is a `SparseImage`: only written pages are kept, and
 
 from __future__ import annotations
 
-import errno
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from raidx_fuse.errors import MemberError
 from raidx_fuse.members.base import SECTOR_BYTES, Member, ReadBuffer, WriteBuffer
 
 _SHIFT = 12
@@ -375,7 +373,6 @@ class PowerCutMember(Member):
         self.before_event = before_event
         self._record = record
         self._inline = inline
-        self._closed = False
         self.writes = self._durable = 0  # writes so far, and those that a flush has covered
         self._number = -1
         if record is not None:
@@ -418,7 +415,7 @@ class PowerCutMember(Member):
 
     def make_durable(self, writes: int) -> None:
         """Make the first *writes* of all writes durable: the least that a flush must cover."""
-        self._check("flush", -1, 0)
+        self.refuse("flush", -1, 0)
         covered = max(0, writes - self._durable)
         self._tell(Event(self._number, "flush", covered=covered))
         self.state.flush(covered)
@@ -431,7 +428,7 @@ class PowerCutMember(Member):
         zeros would take memory.
         """
         if isinstance(image := self.state.image, SparseImage):
-            self._check("punch", offset_bytes, length_bytes)
+            self.refuse("punch", offset_bytes, length_bytes)
             if image.is_hole(offset_bytes, length_bytes):
                 return True
             if length_bytes > PUNCHED_BYTES_MAX:
@@ -447,10 +444,10 @@ class PowerCutMember(Member):
 
     def close(self) -> None:
         """Refuse further operations; the state can still be examined."""
-        self._closed = True
+        self.closed = True
 
     def _read(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
-        self._check("read", offset_bytes, sum(map(len, buffers)))
+        self.refuse("read", offset_bytes, sum(map(len, buffers)))
         image = self.state.image
         for buffer in buffers:
             end = offset_bytes + len(buffer)
@@ -458,17 +455,11 @@ class PowerCutMember(Member):
             offset_bytes = end
 
     def _write(self, offset_bytes: int, data: bytes) -> None:
-        self._check("write", offset_bytes, len(data))
+        self.refuse("write", offset_bytes, len(data))
         if data:
             self._tell(Event(self._number, "write", offset_bytes, data))
             self.writes += 1
             self.state.write(offset_bytes, data)
-
-    def _check(self, operation: str, offset_bytes: int, length_bytes: int) -> None:
-        if self._closed:
-            raise MemberError(self.path, operation, offset_bytes, errno.ENODEV, "member is closed")
-        if operation != "flush":
-            self.check_range(operation, offset_bytes, length_bytes)
 
     def _tell(self, event: Event) -> None:
         if self.before_event is not None:

@@ -191,7 +191,7 @@ class ServiceQueue:
         ready_s = start_s + self._access_s[is_write]
         if self._mechanical:
             if position_s is None:
-                position_s = self._position_s(is_write, offset_bytes)
+                position_s = self.positioning_s(is_write, offset_bytes)
             ready_s += position_s
             self.head_bytes = offset_bytes + length_bytes
         end_s = max(ready_s, self._path_free_s) + length_bytes * self._byte_s[is_write]
@@ -216,10 +216,6 @@ class ServiceQueue:
         """Return the time at which the first channel is free."""
         return min(self._channels)
 
-    def positioning_s(self, is_write: bool, offset_bytes: int) -> float:
-        """Return what positioning would take now, with a rotation that is drawn anew."""
-        return self._position_s(is_write, offset_bytes) if self._mechanical else 0.0
-
     def flush(self, now_s: float) -> float:
         """Accept a flush; return the time when it completes.
 
@@ -233,7 +229,10 @@ class ServiceQueue:
             self._last_end_s = end_s
         return end_s
 
-    def _position_s(self, is_write: bool, offset_bytes: int) -> float:
+    def positioning_s(self, is_write: bool, offset_bytes: int) -> float:
+        """Return what positioning would take now, with a rotation that is drawn anew."""
+        if not self._mechanical:
+            return 0.0
         gap_bytes = offset_bytes - self.head_bytes
         if gap_bytes == 0:
             return 0.0
