@@ -312,21 +312,15 @@ class VolumeOperations(pyfuse3.Operations):
     ) -> EntryAttributes:
         """Accept new times, owner and mode; refuse a different size."""
         async with self._described():
-            return self._set_attributes(inode, attr, fields, fh)
-
-    def _set_attributes(
-        self, inode: InodeT, attr: EntryAttributes, fields: SetattrFields, fh: FileHandleT | None
-    ) -> EntryAttributes:
-        current = self._attributes(inode)
-        if fields.update_size:
-            # The kernel sends open(O_TRUNC) as size 0 with a modification time; truncate(2) and
-            # ftruncate(2) come without one.
-            opened_to_truncate = fh is None and attr.st_size == 0 and fields.update_mtime
-            if attr.st_size != current.st_size and not opened_to_truncate:
-                raise FUSEError(errno.EPERM)
-        node = self._nodes[inode]
-        node.change(attr, fields)
-        return self._attributes(inode)
+            current = self._attributes(inode)
+            if fields.update_size:
+                # The kernel sends open(O_TRUNC) as size 0 with a modification time; truncate(2) and
+                # ftruncate(2) come without one.
+                opened_to_truncate = fh is None and attr.st_size == 0 and fields.update_mtime
+                if attr.st_size != current.st_size and not opened_to_truncate:
+                    raise FUSEError(errno.EPERM)
+            self._nodes[inode].change(attr, fields)
+            return self._attributes(inode)
 
     create = mknod = mkdir = symlink = link = _refuse(errno.EPERM)
     unlink = rmdir = rename = _refuse(errno.EPERM)

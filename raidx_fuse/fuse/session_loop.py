@@ -32,7 +32,6 @@ poll (its caller was killed); a blocking receive would then stop the daemon unti
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import re
@@ -44,8 +43,7 @@ from typing import Any
 import pyfuse3
 import trio
 
-from raidx_fuse.fuse.deferred_replies import RELEASE, SPARE
-from raidx_fuse.fuse.workers import SessionWorkers
+from raidx_fuse.fuse.workers import RELEASE, SPARE, SessionWorkers
 from raidx_fuse.journal.group_commit import CommitBatch, Deferral, Handler, pass_on
 from raidx_fuse.loop.busy_poll import Sources
 from raidx_fuse.loop.cpu_latency import CpuLatencyRequest
@@ -66,7 +64,7 @@ def _drive(
 ) -> Generator[Any, Any, None]:
     """Step one session loop for trio and tell *workers* of each suspension.
 
-    While loops are held it runs several loops in turn (deferred_replies.py).
+    While loops are held it runs several loops in turn (workers.py).
     """
     deferred = workers.deferred
     idle_loops = deferred.idle_loops
@@ -169,9 +167,9 @@ def installed(
     os.set_blocking(device_fd, False)
     nursery_of_main: trio.Nursery | None = None
 
-    def start_worker() -> None:
-        assert nursery_of_main is not None  # set by the first worker, which calls this
-        nursery_of_main.start_soon(session_loop, nursery_of_main, 0, 0)
+    def start(task: Callable[..., Awaitable[None]], *args: Any) -> None:
+        assert nursery_of_main is not None  # set by the first worker
+        nursery_of_main.start_soon(task, *args)
 
     async def session_loop(nursery: trio.Nursery, min_tasks: int, max_tasks: int) -> None:
         nonlocal nursery_of_main
@@ -183,15 +181,13 @@ def installed(
         finally:
             workers.worker_ends()
 
-    def start_task(task: Callable[[], Awaitable[None]]) -> None:
-        assert nursery_of_main is not None
-        nursery_of_main.start_soon(task)
-
-    def finish(loop: Handler) -> None:
-        start_task(functools.partial(_finish, loop, workers))
-
     workers = SessionWorkers(
-        device_fd, start_worker, finish, CpuLatencyRequest(start_task), deferral, sources
+        device_fd,
+        lambda: start(session_loop, nursery_of_main, 0, 0),
+        lambda loop: start(_finish, loop, workers),
+        CpuLatencyRequest(start),
+        deferral,
+        sources,
     )
 
     def terminate() -> None:

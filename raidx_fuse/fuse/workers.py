@@ -1,15 +1,29 @@
-"""The workers that read the FUSE device: polling, waiting in epoll, or parked (session_loop.py)."""
+"""The workers that read the FUSE device: polling, waiting in epoll, or parked (session_loop.py).
+
+Replies are deferred, so that writes of several session loops share one record (group commit). A
+session loop of pyfuse3 receives a request, runs its handler and answers. A handler that is held
+(journal/group_commit.py) suspends its loop without trio's knowledge, and another loop takes the
+next request:
+
+    worker's loop --- held --> held, while an idle loop (or a new one) looks for the next request
+    queue empty, HELD_MAX held, a request that wrote nothing, trio to run --> the record is written;
+    each held loop continues in turn: it answers, asks for a request, and becomes an idle loop
+
+So here a `HeldHandlers` holds whole session loops.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import select
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Generator
+from typing import Any
 
 import trio
 
-from raidx_fuse.fuse.deferred_replies import DeferredReplies, idle, release
-from raidx_fuse.journal.group_commit import HELD_MAX, Deferral, Handler
+from raidx_fuse.journal.group_commit import HELD_MAX, Deferral, Handler, HeldHandlers
 from raidx_fuse.loop.busy_poll import BusyPoll, Sources
 from raidx_fuse.loop.cpu_latency import CpuLatencyRequest
 
@@ -19,6 +33,81 @@ TURNS_MAX = 48
 TURNS_MAX_IN_COMPANY = 8
 TURN_TIME_MAX_S = 0.001
 WORKERS_MAX = 64
+
+
+class _Step:
+    """What a loop yields to its worker instead of to trio."""
+
+
+SPARE = _Step()  # the loop has answered and is idle
+RELEASE = _Step()  # the held loops must continue first
+
+
+@types.coroutine
+def idle() -> Generator[_Step, None, None]:
+    """Suspend an idle loop; it returns when the loop must take a request."""
+    yield SPARE
+
+
+@types.coroutine
+def release() -> Generator[_Step, None, None]:
+    """Return when no loop is held any more."""
+    yield RELEASE
+
+
+class DeferredReplies(HeldHandlers[None]):
+    """The held loops and the *idle_loops* of one session.
+
+    *finishing* is true while a loop runs only to answer. *finish* finishes a loop in its own task,
+    *resumes* is called before one continues.
+    """
+
+    def __init__(
+        self, finish: Callable[[Handler], None], resumes: Callable[[], None], deferral: Deferral
+    ) -> None:
+        super().__init__(lambda loop, _: finish(loop), deferral)
+        self.idle_loops: list[Handler] = []
+        self.finishing = False
+        self._resumes = resumes
+
+    def release_before(self, front: Handler) -> tuple[Handler, Any] | None:
+        """Write the records and run each held loop until it is idle.
+
+        If a loop suspends, return that loop with its trap, for trio; *front*, the caller's loop,
+        becomes idle. Raises StopIteration when the session is over.
+        """
+        done = False
+        self.finishing = True
+        try:
+            suspended = self.release()
+            done = suspended is None
+        finally:
+            self.finishing = False
+            if not done:
+                self.idle_loops.append(front)
+        return None if suspended is None else suspended[:2]
+
+    def _step(self, handler: Handler) -> Any:
+        self._resumes()
+        trap = handler.send(None)
+        if trap is not SPARE:
+            return trap
+        self.idle_loops.append(handler)
+        return None
+
+    def finish_step(self, step: Callable[[Any], Any], sent: Any) -> Any:
+        """Return the trap of one *step* of a loop that runs only to answer."""
+        self.finishing = True
+        try:
+            return step(sent)
+        finally:
+            self.finishing = False
+
+    def close(self) -> None:
+        """Run the idle loops to their end, which frees their buffers. The session must be over."""
+        while self.idle_loops:
+            with contextlib.suppress(StopIteration):
+                self.idle_loops.pop().send(None)
 
 
 class SessionWorkers:
@@ -99,25 +188,21 @@ class SessionWorkers:
                     return False
             self._taken = False
             await self._let_trio_run()
-        if self._look(0, 1):
-            # The queue was not empty, so more requests may follow, and writes may share a record.
-            # Not so after a read, which would be delayed, or while handlers are suspended, which
-            # wait for a pass of trio.
-            self.deferral.allow(wrote and not self.suspended)
-            self._taken = True
-            return True
-        # Repeat: this loop may have been idle meanwhile, and others held since.
-        while deferred.held:
+        while not self._look(0, 1):
+            # Ask each time: this loop may have been idle meanwhile, and others held since.
+            if not deferred.held:
+                self._taken = False
+                self.deferral.allow(False)
+                return await self._wait_for_request()
             await release()
             if self.ended:
                 return False
-            if self._look(0, 1):
-                self.deferral.allow(wrote and not self.suspended)
-                self._taken = True
-                return True
-        self._taken = False
-        self.deferral.allow(False)
-        return await self._wait_for_request()
+        # The queue was not empty, so more requests may follow, and writes may share a record. Not
+        # so after a read, which would be delayed, or while handlers are suspended, which wait for a
+        # pass of trio.
+        self.deferral.allow(wrote and not self.suspended)
+        self._taken = True
+        return True
 
     async def _wait_for_request(self) -> bool:
         while not self.ended:

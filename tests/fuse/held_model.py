@@ -1,4 +1,4 @@
-"""Handlers that may be held, for the tests of fuse/deferred_replies.py, and checks of them.
+"""Handlers that may be held, for the tests of fuse/workers.py, and checks of them.
 
 A handler here gathers its request as the journal would. Whatever the test, three things are
 watched: no other task ever runs while a loop is held or `DEFERRAL` is open; nobody looks on while

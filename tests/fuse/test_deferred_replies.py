@@ -1,4 +1,4 @@
-"""Deferred replies: which handlers are held, and until when (fuse/deferred_replies.py).
+"""Deferred replies: which handlers are held, and until when (fuse/workers.py).
 
 test_deferred_replies_ends.py has sessions that end.
 """
