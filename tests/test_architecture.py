@@ -72,8 +72,7 @@ MAY_TOUCH_THE_SYSTEM = {
     "daemon.events.programs",  # hooks, the journal's socket
     "daemon.serve",  # signals; what a pool has seen, kept for the next mount
     "nbd.address",  # listening sockets
-    "nbd.door",  # the sockets of clients
-    "nbd.pipe",  # whose they are
+    "nbd.door",  # the sockets of clients, and whose they are
     "daemon.memory_protection",  # prctl, mlockall
     "lab.loads.traces",  # trace files
     "lab.loads.workloads",  # is there such a file?

@@ -8,21 +8,21 @@ request suspends, its task stays with it, and another task reads on:
     reader: receive --> request, request, ... --> send --> receive
                                `-- suspends: a new task becomes the reader, this one answers later
 
-A client may have so much under way that memory is bounded, and all clients together have a budget
-(budget.py), which counts replies until the client has taken them; beyond it, no task reads its
-socket or begins a long read until memory is released. It also waits while it does not take its
-replies. One that stops for STALLED_S in the middle of a request or of a reply, or
-is slower there than RATE_BYTES_S after the first STALLED_S, is cut off, so nobody keeps the payload
-of half a write, up to 32 MiB, by sending a byte now and then. What was begun is carried out to its
-end, whatever becomes of the client; only what has no bound, zeros and reads ahead of any length,
-ends early when nobody waits for it.
+A client may have so much under way that memory is bounded, and all clients together have a
+`Budget`, which counts replies until the client has taken them; beyond it, no task reads its socket
+or begins a long read until memory is released. It also waits while it does not take its replies.
+One that stops for STALLED_S in the middle of a request or of a reply, or is slower there than
+RATE_BYTES_S after the first STALLED_S, is cut off, so nobody keeps the payload of half a write, up
+to 32 MiB, by sending a byte now and then. What was begun is carried out to its end, whatever
+becomes of the client; only what has no bound, zeros and reads ahead of any length, ends early when
+nobody waits for it.
 """
 
 from __future__ import annotations
 
 import types
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any
@@ -39,13 +39,13 @@ from raidx_fuse.journal.group_commit import (
     to_its_end,
 )
 from raidx_fuse.loop.busy_poll import BusyPoll
+from raidx_fuse.members.nbd.pipe import Piece, Pipe
 from raidx_fuse.members.nbd.protocol.server import Pieces, Request, Server
 from raidx_fuse.members.nbd.protocol.wire import Command, ProtocolError
-from raidx_fuse.nbd.budget import Budget
-from raidx_fuse.nbd.pipe import ClientPipe
 from raidx_fuse.nbd.requests import RequestHandler
 from raidx_fuse.pool.volume import Volume
 
+MEMORY_BYTES_MAX = 256 << 20  # of the requests of all clients
 RUNNING_MAX = 64
 RUNNING_BYTES_MAX = 64 << 20
 UNSENT_BYTES_MAX = 4 << 20
@@ -54,6 +54,87 @@ RATE_BYTES_S = 64 << 10  # the least, while this side waits for the client and h
 RECEIVE_BYTES = 1 << 18
 KEPT_BYTES = 32 << 10  # longer replies are sent at once, shorter ones copied to go together
 TURN_S = 0.001  # then the event loop runs once
+
+
+class ClientPipe(Pipe):
+    """A socket that was accepted.
+
+    Only one task reads. Any task may `put` replies: what the socket does not take now, the task of
+    `drain` sends later.
+    """
+
+    @property
+    def fd(self) -> int:
+        return self._socket.fileno()
+
+    def try_receive(self, buffer: memoryview) -> int:
+        """Fill the beginning of *buffer* without blocking; return how many bytes, -1 for none yet.
+
+        0 is the end. Raises OSError.
+        """
+        if self._tls is not None:
+            return -1  # `receive_into` decrypts
+        try:
+            return self._socket.recv_into(buffer)
+        except BlockingIOError:
+            return -1
+
+    def put(self, pieces: Sequence[Piece]) -> bool:
+        """Send *pieces* in order, or keep what does not go without blocking; return if all went.
+
+        What is kept is copied. Raises OSError.
+        """
+        if self._rest:  # `drain` is at it
+            coded = pieces if self._tls is None else [self._encrypted(pieces)]
+            self._rest += map(bytes, coded)
+            return False
+        if self.try_send(pieces):
+            return True
+        self._rest = [bytes(piece) for piece in self._rest]
+        return False
+
+    def close(self) -> None:
+        super().close()
+        self._rest = []  # nobody takes it any more
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much the client has not taken yet."""
+        return sum(map(len, self._rest))
+
+
+class Budget:
+    """Counts the memory of each client, an object; *most_bytes* is the limit for all of them.
+
+    A client fills the payload of a write as its bytes come, at most 32 MiB, and keeps it until the
+    request is carried out. Beyond the limit only the client that has kept memory for longest is
+    read on: it ends its request, or is dropped as too slow, so the others always come to their
+    turn.
+    """
+
+    def __init__(self, most_bytes: int = MEMORY_BYTES_MAX) -> None:
+        self.used_bytes = 0
+        self._most_bytes = most_bytes
+        self._kept: dict[object, int] = {}  # by client; who began first comes first
+        self._freed = trio.Event()
+
+    def note(self, client: object, size_bytes: int) -> None:
+        before = self._kept.get(client, 0)
+        if size_bytes:
+            self._kept[client] = size_bytes
+        else:
+            self._kept.pop(client, None)
+        self.used_bytes += size_bytes - before
+        if size_bytes < before:
+            self._freed.set()
+            self._freed = trio.Event()
+
+    def has_room(self, client: object) -> bool:
+        """Return whether *client* may be read on."""
+        return self.used_bytes < self._most_bytes or next(iter(self._kept), client) is client
+
+    async def wait(self) -> None:
+        await self._freed.wait()
 
 
 class Client:
@@ -80,7 +161,9 @@ class Client:
         self._link = Server(pipe.export, _memory)
         self.handler = RequestHandler(volume, self._link, self._is_abandoned)
         self._nursery: trio.Nursery  # while it serves
-        self._held: HeldHandlers[Request] = HeldHandlers(self._finish_soon, deferral)
+        self._held: HeldHandlers[Request] = HeldHandlers(
+            lambda *held: self._nursery.start_soon(self._finish, *held), deferral
+        )
         self._requests: deque[Request] = deque()
         self._output: Pieces = []
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
@@ -135,7 +218,7 @@ class Client:
                 self._reads = True
                 continue
             if self._requests:
-                yield from self._wait_to_answer().__await__()
+                yield from self._wait_for_room().__await__()
                 continue
             if self._ended or not self._may_read():
                 self._reads = False
@@ -153,7 +236,8 @@ class Client:
         held, requests, unsent = self._held, self._requests, self._pipe
         suspended: tuple[Handler, Any, Request] | None = None
         while requests and suspended is None and unsent.waiting_bytes <= UNSENT_BYTES_MAX:
-            if requests[0].size_bytes > KEPT_BYTES and not self._has_room(requests[0]):
+            long_read = requests[0].size_bytes > KEPT_BYTES and requests[0].command is Command.READ
+            if long_read and not self._budget.has_room(self):
                 break
             request = requests.popleft()
             self._deferral.allow(bool(requests) and request.command is Command.WRITE)
@@ -168,11 +252,7 @@ class Client:
         self._send()
         return suspended
 
-    def _has_room(self, request: Request) -> bool:
-        """Return whether the memory for the answer may be taken now."""
-        return request.command is not Command.READ or self._budget.has_room(self)
-
-    async def _wait_to_answer(self) -> None:
+    async def _wait_for_room(self) -> None:
         """Wait until the client has taken its replies, or others have released memory."""
         if self._pipe.waiting_bytes > UNSENT_BYTES_MAX:
             await self._sent.wait()
@@ -195,9 +275,6 @@ class Client:
         finally:
             self._end(request)
         self._send()
-
-    def _finish_soon(self, handler: Handler, request: Request) -> None:
-        self._nursery.start_soon(self._finish, handler, request)
 
     async def _finish(self, handler: Handler, request: Request) -> None:
         """Run *handler*, whose record is being written, to its end."""
@@ -240,12 +317,8 @@ class Client:
     async def _receive(self) -> None:
         """Wait for bytes of the client, and take them."""
         try:
-            if self._pipe.waiting_bytes > UNSENT_BYTES_MAX:
-                await self._sent.wait()
-                return
-            if not self._budget.has_room(self):
-                with self._until_stop(inf):
-                    await self._budget.wait()
+            if self._pipe.waiting_bytes > UNSENT_BYTES_MAX or not self._budget.has_room(self):
+                await self._wait_for_room()
                 return
             target = self._link.target()
             buffer = self._buffer if target is None else target[:RECEIVE_BYTES]

@@ -1,4 +1,13 @@
-"""The door: accepts clients, carries out their handshakes, and serves them side by side."""
+"""The door: accepts clients, carries out their handshakes, and serves them side by side.
+
+Who is at the other end of a TCP connection on loopback: the kernel lists the TCP sockets of this
+network namespace with their owners. The client's has the addresses of ours the other way round. One
+that its process has closed already has no owner: it is listed with uid 0 and inode 0, and counts as
+unknown.
+
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   3: 0100007F:A2C4 0100007F:2A39 01 00000000:00000000 00:00000000 00000000  1000        0 71236
+"""
 
 from __future__ import annotations
 
@@ -6,6 +15,7 @@ import logging
 import os
 import socket
 import ssl
+import struct
 from contextlib import suppress
 
 import trio
@@ -15,12 +25,12 @@ from raidx_fuse.journal.group_commit import Deferral
 from raidx_fuse.loop.acceptor import Places, accept
 from raidx_fuse.loop.busy_poll import BusyPoll, Sources
 from raidx_fuse.loop.cpu_latency import CpuLatencyRequest
+from raidx_fuse.members.kernel_files import kernel_text
 from raidx_fuse.members.nbd.protocol.server import ServerHandshake
 from raidx_fuse.members.nbd.protocol.wire import ProtocolError
+from raidx_fuse.members.threads import in_thread
 from raidx_fuse.nbd.address import Address, listener, remove
-from raidx_fuse.nbd.budget import Budget
-from raidx_fuse.nbd.connection import Client
-from raidx_fuse.nbd.pipe import ClientPipe
+from raidx_fuse.nbd.connection import Budget, Client, ClientPipe
 from raidx_fuse.nbd.requests import exports_of
 from raidx_fuse.pool.volume import Volume
 
@@ -30,6 +40,8 @@ CLIENTS_MAX = 128
 HANDSHAKES_MAX = 128  # beside them: one client may open that many connections at once
 HANDSHAKE_S = 10.0
 _SEND_BUFFER_BYTES = 2 << 20
+_TABLES = {socket.AF_INET: "/proc/net/tcp", socket.AF_INET6: "/proc/net/tcp6"}
+_UID, _INODE = 7, 9  # columns
 _SO_SNDBUFFORCE = 32  # beyond net.core.wmem_max, for root; Linux, not in the module socket
 
 
@@ -105,25 +117,26 @@ class Door:
                         self.refused += 1
                         client.close()
                         continue
-                    nursery.start_soon(self._serve, ClientPipe(_stdlib(client)), busy_poll)
+                    nursery.start_soon(self._serve, _stdlib(client), busy_poll)
             finally:
                 cpu_latency.close()
                 for served in self._served:
                     served.stop()
 
-    async def _serve(self, pipe: ClientPipe, busy_poll: BusyPoll) -> None:
+    async def _serve(self, sock: socket.socket, busy_poll: BusyPoll) -> None:
+        pipe = ClientPipe(sock)
         try:
-            opened = await self._opened(pipe) if await self._is_welcome(pipe) else None
+            opened = await self._opened(pipe) if await self._is_welcome(sock) else None
             if opened is not None:
                 await self._serve_volume(pipe, busy_poll, *opened)
         finally:
             pipe.close()
 
-    async def _is_welcome(self, pipe: ClientPipe) -> bool:
+    async def _is_welcome(self, sock: socket.socket) -> bool:
         if not self._asks_for_owner:
             return True
         with suppress(OSError, RaidxError):
-            owner = await pipe.owner_of_peer()
+            owner = await _owner_of_peer(sock)
             if owner in {0, os.getuid()}:
                 return True
             log.warning("%s: a client of uid %s was refused", self.address, owner)
@@ -198,3 +211,27 @@ def _stdlib(client: trio.socket.SocketType) -> socket.socket:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     return sock
+
+
+async def _owner_of_peer(sock: socket.socket) -> int | None:
+    """Return the uid of the client on loopback, None if nobody knows it.
+
+    Raises OSError, RaidxError.
+    """
+    ends = sock.getpeername(), sock.getsockname()
+    peer, own = (_shown(sock.family, *end[:2]) for end in ends)
+    file = _TABLES[socket.AddressFamily(sock.family)]
+    table = await in_thread(file, lambda: kernel_text(file))
+    at = table.find(f" {peer} {own} ")
+    if at < 0:
+        return None
+    begin = table.rfind("\n", 0, at) + 1
+    columns = table[begin : table.find("\n", at)].split()
+    return int(columns[_UID]) if int(columns[_INODE]) else None
+
+
+def _shown(family: int, host: str, port: int) -> str:
+    """Return an address as the kernel shows it: words of 32 bits in the order of the machine."""
+    packed = socket.inet_pton(family, host.partition("%")[0])
+    words = struct.unpack(f"={len(packed) // 4}I", packed)
+    return "".join(f"{word:08X}" for word in words) + f":{port:04X}"

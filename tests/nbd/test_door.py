@@ -30,8 +30,8 @@ from raidx_fuse.members.nbd.protocol.wire import (
     Option,
 )
 from raidx_fuse.nbd.address import parse_address
+from raidx_fuse.nbd.connection import ClientPipe
 from raidx_fuse.nbd.door import Door
-from raidx_fuse.nbd.pipe import ClientPipe
 from tests.nbd.conftest import PAGE, SIZE, Backing, Guest, dialed, door_to
 from tests.support.nbd_client import Client
 from tests.support.reasons import because

@@ -29,8 +29,8 @@ from raidx_fuse.nbd import connection as client_module
 from raidx_fuse.nbd import door as door_module
 from raidx_fuse.nbd import requests as exports_module
 from raidx_fuse.nbd.address import parse_address
+from raidx_fuse.nbd.connection import ClientPipe
 from raidx_fuse.nbd.door import Door
-from raidx_fuse.nbd.pipe import ClientPipe
 from tests.nbd.conftest import PAGE, SIZE, Backing, Guest, dialed, door_to
 
 pytestmark = pytest.mark.real_time

@@ -18,8 +18,7 @@ import trio
 from raidx_fuse.members.nbd.protocol.wire import CommandFlag
 from raidx_fuse.nbd import connection as client_module
 from raidx_fuse.nbd import door as door_module
-from raidx_fuse.nbd.budget import Budget
-from raidx_fuse.nbd.pipe import ClientPipe
+from raidx_fuse.nbd.connection import Budget, ClientPipe
 from tests.nbd.conftest import PAGE, SIZE, Backing, Guest, door_to
 from tests.support.command import PATH, checked
 
