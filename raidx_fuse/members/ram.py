@@ -93,12 +93,6 @@ class RamMember(Member):
         self._touched[:] = b"\1" * len(self._touched)
         return self._bytes
 
-    async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
-        self.try_readv(offset_bytes, buffers)
-
-    async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
-        self.try_writev(offset_bytes, buffers)
-
     async def flush(self) -> None:
         self.refuse("flush", -1, 0)
 

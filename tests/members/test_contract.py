@@ -133,6 +133,6 @@ class TestSlow(MemberContract):
 
 
 class TestPowerCut(MemberContract):
-    @pytest.fixture(params=[True, False], ids=["inline", "async"])
-    def member(self, request: pytest.FixtureRequest) -> Member:
-        return PowerCutMember(bytearray(SIZE_BYTES), record=CutRecord(), inline=request.param)
+    @pytest.fixture
+    def member(self) -> Member:
+        return PowerCutMember(bytearray(SIZE_BYTES), record=CutRecord())

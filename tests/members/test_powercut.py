@@ -218,7 +218,8 @@ async def test_the_hook_may_stop_the_run_before_anything_happened() -> None:
         if len(events) == 3:
             raise PowerFailure
 
-    member = PowerCutMember(bytearray(SIZE_BYTES), before_event=hook)
+    member = PowerCutMember(bytearray(SIZE_BYTES))
+    member.tell(hook)
     await write(member, 0, b"one")
     await member.flush()
     with pytest.raises(PowerFailure):

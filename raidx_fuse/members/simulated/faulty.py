@@ -23,6 +23,7 @@ import errno
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal, TypedDict, Unpack
 
 import trio
@@ -46,57 +47,48 @@ class Limits(TypedDict, total=False):
     probability: float
 
 
+@dataclass(slots=True, eq=False)
 class Fault:
     """One active fault; `lift` ends it and releases the operations that it holds up.
 
-    *hits* is the number of operations that it changed; *remaining* the number of hits left, None
-    without limit. *end* is None for "up to the end of the member".
+    *hits* is the number of operations that it changed; *count* the number of hits left, None
+    without limit. *length_bytes* is None for "up to the end of the member".
     """
 
-    def __init__(
-        self,
-        kind: Kind,
-        operations: Sequence[Operation],
-        *,
-        offset_bytes: int = 0,
-        length_bytes: int | None = None,
-        count: int | None = None,
-        probability: float = 1.0,
-        number: int = errno.EIO,
-        delay_s: float = 0.0,
-        shift_bytes: int = 0,
-    ) -> None:
-        self.kind = kind
-        self.operations = frozenset(operations)
-        self.begin = offset_bytes
-        self.end = None if length_bytes is None else offset_bytes + length_bytes
-        self.remaining = count
-        self.probability = probability
-        self.errno = number
-        self.delay_s = delay_s
-        self.shift_bytes = shift_bytes
-        self.hits = 0
-        self.lifted = trio.Event()
+    kind: Kind
+    operations: Sequence[Operation]
+    _: KW_ONLY
+    offset_bytes: int = 0
+    length_bytes: int | None = None
+    count: int | None = None
+    probability: float = 1.0
+    number: int = errno.EIO
+    delay_s: float = 0.0
+    shift_bytes: int = 0
+    hits: int = field(init=False, default=0)
+    lifted: trio.Event = field(init=False, default_factory=trio.Event)
 
     def lift(self) -> None:
         """End the fault. Idempotent."""
-        self.remaining = 0
+        self.count = 0
         self.lifted.set()
 
     def covers(self, operation: Operation, begin: int, end: int) -> bool:
         """Return whether the fault can hit *operation* on the bytes *begin* .. *end* - 1."""
-        if self.remaining == 0 or operation not in self.operations:
+        if self.count == 0 or operation not in self.operations:
             return False
         if operation == "flush":
             return True
-        return end > self.begin and (self.end is None or begin < self.end)
+        length_bytes = self.length_bytes
+        inside = length_bytes is None or begin < self.offset_bytes + length_bytes
+        return end > self.offset_bytes and inside
 
     def draw(self, generator: random.Random) -> bool:
         """Return whether the fault hits one covered operation, and count the hit."""
         if self.probability < 1 and generator.random() >= self.probability:
             return False
-        if self.remaining is not None:
-            self.remaining -= 1
+        if self.count is not None:
+            self.count -= 1
         self.hits += 1
         return True
 
@@ -266,7 +258,7 @@ class FaultMember(WrapperMember):
         if operation == "read" and self._unreadable.intersection(_sectors(offset_bytes, length)):
             self.injected["unreadable"] += 1
             raise MemberError(self.path, operation, offset_bytes, errno.EIO)
-        self._faults = [fault for fault in self._faults if fault.remaining != 0]
+        self._faults = [fault for fault in self._faults if fault.count != 0]
         self._healthy = self._left_bytes is None and not (self._faults or self._unreadable)
         end = offset_bytes + length
         return [fault for fault in self._faults if fault.covers(operation, offset_bytes, end)]
@@ -310,7 +302,7 @@ class FaultMember(WrapperMember):
 
     def _raise(self, fault: Fault, operation: str, offset_bytes: int) -> None:
         self.injected["error"] += 1
-        raise MemberError(self.path, operation, offset_bytes, fault.errno)
+        raise MemberError(self.path, operation, offset_bytes, fault.number)
 
     async def _tear(self, fault: Fault, offset_bytes: int, data: bytes) -> None:
         first_sector = offset_bytes // SECTOR_BYTES
@@ -318,8 +310,8 @@ class FaultMember(WrapperMember):
         cut = self._random.randrange(first_sector, behind) * SECTOR_BYTES - offset_bytes
         if cut > 0:
             await self.inner.writev(offset_bytes, [data[:cut]])
-        if fault.errno:
-            raise MemberError(self.path, "write", offset_bytes, fault.errno)
+        if fault.number:
+            raise MemberError(self.path, "write", offset_bytes, fault.number)
 
 
 def _sectors(offset_bytes: int, length_bytes: int) -> range:

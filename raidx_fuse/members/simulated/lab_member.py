@@ -24,7 +24,7 @@ import trio
 from raidx_fuse.errors import BusyError, MemberError, Reason
 from raidx_fuse.members.base import Member, ReadBuffer, WrapperMember
 from raidx_fuse.members.simulated.faulty import FaultMember
-from raidx_fuse.members.simulated.powercut import OpenWrite, draw_cut
+from raidx_fuse.members.simulated.powercut import OpenWrite, cut_writes, draw_cut
 
 Keep = Literal["none", "some", "all"]
 CACHE_BYTES = 64 << 20  # like a disk, which writes the oldest out when its cache is full
@@ -134,11 +134,7 @@ class UnflushedMember(WrapperMember):
                 for write in self._open
             ]
         after = _Writes()
-        for write in reversed(self._open):
-            after[write.offset_bytes : write.offset_bytes + len(write.data)] = write.before
-        for write, decision in zip(self._open, decisions, strict=True):
-            if decision:
-                write.apply(after, decision)
+        cut_writes(after, self._open, decisions)
         for offset_bytes, content in after.writes:
             await self.inner.writev(offset_bytes, [content])
         await self.inner.flush()
@@ -164,7 +160,7 @@ class UnflushedMember(WrapperMember):
 
 
 class _Writes:
-    """Collects what `OpenWrite.apply` writes, as (offset in bytes, content), in order."""
+    """Collects what `cut_writes` writes, as (offset in bytes, content), in order."""
 
     def __init__(self) -> None:
         self.writes: list[tuple[int, bytes]] = []
@@ -183,7 +179,7 @@ class LabMember(FaultMember):
 
     def in_force(self) -> list[str]:
         """Return the kinds of the faults that can still hit, "vanished" among them."""
-        kinds = [fault.kind for fault in self._faults if fault.remaining != 0]
+        kinds = [fault.kind for fault in self._faults if fault.count != 0]
         bad = ["unreadable"] if self._unreadable else []
         return [*kinds, *bad, *(["vanished"] if self._vanished else [])]
 

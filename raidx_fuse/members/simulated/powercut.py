@@ -102,17 +102,17 @@ class SparseImage:
         if self._blank is not _ZEROS:
             yield offset, length
             return
-        run = (offset, offset)
+        begin = stop = offset
         within = range(offset >> _SHIFT, end + _MASK >> _SHIFT)
         for page in sorted(page for page in self._pages if page in within):
-            low, high = max(page << _SHIFT, offset), min(page + 1 << _SHIFT, end)
-            if low != run[1]:
-                if run[0] < run[1]:
-                    yield run[0], run[1] - run[0]
-                run = (low, high)
-            run = (run[0], high)
-        if run[0] < run[1]:
-            yield run[0], run[1] - run[0]
+            low = max(page << _SHIFT, offset)
+            if low != stop:
+                if begin < stop:
+                    yield begin, stop - begin
+                begin = low
+            stop = min(page + 1 << _SHIFT, end)
+        if begin < stop:
+            yield begin, stop - begin
 
 
 Image = bytearray | SparseImage
@@ -163,6 +163,15 @@ class OpenWrite:
             decision &= ~((1 << run) - 1 << first)
 
 
+def cut_writes(image: Writable, writes: Sequence[OpenWrite], decisions: Sequence[int]) -> None:
+    """Take *writes* back from *image*, and store the sectors of each that *decisions* keep."""
+    for write in reversed(writes):
+        image[write.offset_bytes : write.offset_bytes + len(write.data)] = write.before
+    for write, decision in zip(writes, decisions, strict=True):
+        if decision:
+            write.apply(image, decision)
+
+
 class DiskState:
     """The content of a disk as its host sees it, and the writes that a cut may still undo."""
 
@@ -192,12 +201,9 @@ class DiskState:
             image[:] = self.image
         else:
             image = self.image.copy()
-        for write in reversed(self.open_writes):
-            image[write.offset_bytes : write.offset_bytes + len(write.data)] = write.before
-        if decisions is not None:
-            for write, decision in zip(self.open_writes, decisions, strict=True):
-                if decision:
-                    write.apply(image, decision)
+        if decisions is None:
+            decisions = [0] * len(self.open_writes)
+        cut_writes(image, self.open_writes, decisions)
         return image
 
     def sample(self, generator: random.Random) -> list[int]:
@@ -353,26 +359,18 @@ class PowerCutMember(Member):
     * *image*: its content, which belongs to the member from now on.
     * *record*: gets the initial image and every event; this costs a copy of each.
     * *before_event*: called with every Event before it takes effect; may raise to stop the run.
-    * *inline*: if false, the ``try_`` calls return False, so that every operation is async.
     """
 
     kind = "powercut"
 
     def __init__(
-        self,
-        image: Image,
-        *,
-        name: str = "powercut",
-        record: CutRecord | None = None,
-        before_event: Callable[[Event], None] | None = None,
-        inline: bool = True,
+        self, image: Image, *, name: str = "powercut", record: CutRecord | None = None
     ) -> None:
         self.path = name
         self.size_bytes = len(image)
         self.state = DiskState(image)
-        self.before_event = before_event
+        self.before_event: Callable[[Event], None] | None = None
         self._record = record
-        self._inline = inline
         self.writes = self._durable = 0  # writes so far, and those that a flush has covered
         self._number = -1
         if record is not None:
@@ -393,22 +391,22 @@ class PowerCutMember(Member):
         return self.state.crash(decisions)
 
     def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
-        if not self._inline:
-            return False
-        self._read(offset_bytes, buffers)
+        self.refuse("read", offset_bytes, sum(map(len, buffers)))
+        image = self.state.image
+        for buffer in buffers:
+            end = offset_bytes + len(buffer)
+            buffer[:] = image[offset_bytes:end]
+            offset_bytes = end
         return True
 
     def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
-        if not self._inline:
-            return False
-        self._write(offset_bytes, b"".join(buffers))
+        data = b"".join(buffers)
+        self.refuse("write", offset_bytes, len(data))
+        if data:
+            self._tell(Event(self._number, "write", offset_bytes, data))
+            self.writes += 1
+            self.state.write(offset_bytes, data)
         return True
-
-    async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
-        self._read(offset_bytes, buffers)
-
-    async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
-        self._write(offset_bytes, b"".join(buffers))
 
     async def flush(self) -> None:
         self.make_durable(self.writes)
@@ -433,8 +431,7 @@ class PowerCutMember(Member):
                 return True
             if length_bytes > PUNCHED_BYTES_MAX:
                 return False
-        self._write(offset_bytes, bytes(length_bytes))
-        return True
+        return self.try_writev(offset_bytes, [bytes(length_bytes)])
 
     def data_extents(self, offset_bytes: int, length_bytes: int) -> Iterator[tuple[int, int]]:
         if not isinstance(self.state.image, SparseImage):
@@ -445,21 +442,6 @@ class PowerCutMember(Member):
     def close(self) -> None:
         """Refuse further operations; the state can still be examined."""
         self.closed = True
-
-    def _read(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
-        self.refuse("read", offset_bytes, sum(map(len, buffers)))
-        image = self.state.image
-        for buffer in buffers:
-            end = offset_bytes + len(buffer)
-            buffer[:] = image[offset_bytes:end]
-            offset_bytes = end
-
-    def _write(self, offset_bytes: int, data: bytes) -> None:
-        self.refuse("write", offset_bytes, len(data))
-        if data:
-            self._tell(Event(self._number, "write", offset_bytes, data))
-            self.writes += 1
-            self.state.write(offset_bytes, data)
 
     def _tell(self, event: Event) -> None:
         if self.before_event is not None:

@@ -59,9 +59,9 @@ _Sleeper = list[lowlevel.Task]
 class VirtualClock(trio.abc.Clock, ThreadPolicy):
     """A clock for ``trio.run(..., clock=VirtualClock())``.
 
-    *start_s* is the initial time. *on_deadlock* is called after *stall_s* real seconds without any
-    event, and when tasks run without end at one time; without it the run waits or works forever, as
-    any trio program would.
+    *on_deadlock*, if set, is called after *stall_s* real seconds without any event, and when tasks
+    run without end at one time; without it the run waits or works forever, as any trio program
+    would.
 
     Time stands still while a task waits for a thread of a member. Calls to the host use no thread:
     no seed decides when a thread ends, so a run could not be repeated.
@@ -69,16 +69,10 @@ class VirtualClock(trio.abc.Clock, ThreadPolicy):
 
     inline = True
 
-    def __init__(
-        self,
-        start_s: float = 0.0,
-        *,
-        stall_s: float = 5.0,
-        on_deadlock: Callable[[], None] | None = None,
-    ) -> None:
-        self._now_s = start_s
+    def __init__(self, stall_s: float = 5.0) -> None:
+        self.on_deadlock: Callable[[], None] | None = None
+        self._now_s = 0.0
         self._stall_s = stall_s
-        self._on_deadlock = on_deadlock
         self._sleepers: list[tuple[float, int, _Sleeper]] = []
         self._sequence = 0
         self._held = 0
@@ -123,9 +117,9 @@ class VirtualClock(trio.abc.Clock, ThreadPolicy):
         return self._idle()
 
     def _idle(self) -> float:
-        if self._idle_s >= self._stall_s and self._on_deadlock is not None:
+        if self._idle_s >= self._stall_s and self.on_deadlock is not None:
             self._idle_s = 0.0
-            self._on_deadlock()
+            self.on_deadlock()
             return 0
         self._idle_s = 0.0
         self._idle_since_s = time.monotonic()
@@ -181,8 +175,8 @@ class _SeldomPolled:
             self._now_s, self._since = now_s, self._turns
         elif self._turns - self._since > _TURNS_MAX:
             self._since = self._turns
-            if self._clock._on_deadlock is not None:
-                self._clock._on_deadlock()
+            if self._clock.on_deadlock is not None:
+                self._clock.on_deadlock()
 
     def process_events(self, events: Any) -> None:
         """Wake the tasks that wait for *events*."""
@@ -211,7 +205,6 @@ def run(
     async_fn: Callable[[Unpack[Ts]], Awaitable[T]],
     *args: *Ts,
     seed: int = 0,
-    start_s: float = 0.0,
     stall_s: float = 5.0,
 ) -> T:
     """Return the result of *async_fn*, run in virtual time with a scheduler seeded by *seed*.
@@ -227,7 +220,7 @@ def run(
         return await _watched(clock, async_fn, args)
 
     _require_known_trio()
-    clock = VirtualClock(start_s, stall_s=stall_s)
+    clock = VirtualClock(stall_s)
     with _seeded_scheduler(seed):
         return trio.run(main, clock=clock)
 
@@ -266,11 +259,11 @@ async def _watched(
             deadlocked.extend(waiting_places(root))
             scope.cancel()
 
-        before, clock._on_deadlock = clock._on_deadlock, on_deadlock
+        before, clock.on_deadlock = clock.on_deadlock, on_deadlock
         try:
             return await async_fn(*args)
         finally:
-            clock._on_deadlock = before
+            clock.on_deadlock = before
     raise DeadlockError(
         "time cannot advance: every task waits and nothing is due, or tasks run without end:\n"
         + "\n".join(deadlocked)
