@@ -48,7 +48,6 @@ class Places:
         return True
 
     def leave(self) -> None:
-        """Give a place back."""
         self.taken -= 1
 
     @contextmanager

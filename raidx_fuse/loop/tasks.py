@@ -70,8 +70,7 @@ async def ends_within(limit_s: float, wait: Callable[[], Awaitable[None]]) -> bo
 class Starter(Protocol):
     """An object that can start tasks: a nursery, or `Tasks`."""
 
-    def start_soon(self, async_fn: Callable[..., Awaitable[Any]], /, *args: Any) -> None:
-        """Start *async_fn* with *args*."""
+    def start_soon(self, async_fn: Callable[..., Awaitable[Any]], /, *args: Any) -> None: ...
 
 
 class Tasks:
@@ -89,7 +88,6 @@ class Tasks:
         self._nursery = nursery
 
     def start_soon(self, async_fn: Callable[..., Awaitable[Any]], /, *args: Any) -> None:
-        """Start *async_fn* with *args*."""
         self._nursery.start_soon(self._run, async_fn, args)
 
     async def _run(self, async_fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:

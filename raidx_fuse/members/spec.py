@@ -44,7 +44,6 @@ class MemberSpec:
 
     @property
     def is_ram(self) -> bool:
-        """Whether the member is memory."""
         return not self.path
 
     @property

@@ -126,7 +126,6 @@ class Job:
         return task
 
     def abort(self, _: object) -> trio.lowlevel.Abort:
-        """Cancel the task that waits."""
         self.take_task()
         self.completions.policy.release()
         return trio.lowlevel.Abort.SUCCEEDED

@@ -98,7 +98,6 @@ class Unreadable:
                 yield role, page
 
     def count(self) -> int:
-        """Return how many pages are unreadable."""
         return sum(map(len, self._pages.values()))
 
     def limit(self, errors_max: int) -> None:
@@ -111,7 +110,6 @@ class Unreadable:
         self.stir()
 
     def add(self, role: int, page: int) -> None:
-        """Note that *page* of *role* cannot be read."""
         self.changes += 1
         self._pages.setdefault(role, {})[page] = self.changes
         self.stir()
@@ -174,7 +172,6 @@ class Unreadable:
     # -- mending -------------------------------------------------------------------------------
 
     def connect(self, mender: Mender) -> None:
-        """Mend with *mender* from now on."""
         self.mender = mender
 
     async def mend(

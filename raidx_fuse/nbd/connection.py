@@ -130,7 +130,6 @@ class Budget:
             self._freed = trio.Event()
 
     def has_room(self, client: object) -> bool:
-        """Return whether *client* may be read on."""
         return self.used_bytes < self._most_bytes or next(iter(self._kept), client) is client
 
     async def wait(self) -> None:

@@ -100,7 +100,6 @@ class Door:
             self._volumes.remove(volume)
 
     def close(self) -> None:
-        """Stop listening, and remove a Unix socket."""
         self._listener.close()
         remove(self.address)
 

@@ -121,5 +121,4 @@ class Holder:
 
 
 def in_use(path: str, beat: Beat) -> BusyError:
-    """Return the error for a member that *beat* holds."""
     return InUseError(f"{path}: in use by {beat.text}", action="unmount it there first")

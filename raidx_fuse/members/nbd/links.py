@@ -6,13 +6,13 @@ request that finds the connection idle is sent at once. Whether a request may go
 it is sent, not when it is made (`Call.guard`): seconds may lie between the two, if the server takes
 nothing or this process is stopped.
 
-Calls that find no connection wait until there is one. Meanwhile connecting is tried again and again
+Calls that find no connection wait until there is one, while connecting is tried again and again
 (RETRY_S, doubled up to RETRY_MAX_S). The limit is that of the queue (``io.timeout_s``), which
 excludes a member that does not answer, or PATIENCE_S where there is no queue; a call under which
 connections were lost, or nothing at all arrived, for so long is not sent again.
 
-What a member must remember of lost connections: acknowledged writes that no flush covers
-(`Unflushed`), and writes that the server may still carry out (`Unsettled`).
+Two things outlive a lost connection: acknowledged writes that no flush covers (`Unflushed`), and
+writes that the server may still carry out (`Unsettled`).
 
     write A sent .... connection cut            A is carried out
                          A sent again, answered        write B here would be lost under A
@@ -26,9 +26,9 @@ Why order is kept:
   before and after the late copy.
 * A server that was killed may have lost writes that it had answered but not flushed, because NBD
   promises nothing else. So a copy of each is kept until a flush that began after its answer has
-  succeeded. When the last connection is lost, they are written again, then the writes without an
-  answer, and only then anything new. A flush is sent again after them. So a flush that succeeds
-  covers all that was answered before it, whichever server process did it.
+  succeeded. When the last connection is lost, the copies are written again, then the writes without
+  an answer, and only then newer requests. A flush is sent again after them, so a flush that
+  succeeds covers all that was answered before it, whichever server process did it.
 * Only the newest content of each byte is written again (`Unflushed.newest`): late copies, also of
   what is written again, then have the same content as what follows them.
 * A flush goes over one connection. Several are used only if the server says (multi-conn) that a
@@ -145,15 +145,14 @@ class Connection:
     this connection and the reason ("": the event loop has ended) when it is lost; `take_back` then
     returns the calls without an answer. Both may be replaced.
 
-    *leaving*: the server has said that it shuts down. It still answers what is under way, but takes
-    no more calls; the connection is cut after the last answer.
+    *leaving*: the server has said that it shuts down. It answers what is under way, but takes no
+    more calls; the connection is cut after the last answer.
 
     *_idle*: only patient calls are under way. Their replies are looked for once a tick, when the
     process wakes anyway: else each of them would wake it.
 
-    *is_watched* returns whether callers limit the time of their calls. As long as it does not, the
-    connection is cut when calls are under way and nothing has arrived for PATIENCE_S; it is
-    *silent* then.
+    *is_watched* returns whether callers limit the time of their calls. While they do not, a
+    connection on which nothing arrives for PATIENCE_S, with calls under way, is cut as *silent*.
     """
 
     def __init__(
@@ -186,18 +185,7 @@ class Connection:
 
     @property
     def under_way(self) -> int:
-        """How many calls have no answer yet."""
         return len(self._link.exchanges) + len(self._unsent)
-
-    @property
-    def has_guarded(self) -> bool:
-        """Whether calls with a guard have no answer yet, or were not sent."""
-        calls = (*self._link.exchanges.values(), *self._unsent)
-        return any(call.guard is not None for call in calls)
-
-    def may_go_on(self) -> bool:
-        """Return False if half of a request that must not go on is in the way of all others."""
-        return all(call.guard is None or call.guard() for call in self._behind)
 
     async def do(self, call: Call) -> None:
         """Send *call* and wait for its end. Raises MemberError."""
@@ -233,7 +221,9 @@ class Connection:
         if self._rest is not None and (not call.patient or alone):
             self._rest.cancel()
         if not self._started:
-            self._start()
+            self._started = True
+            self._policy = current_policy() if self.pipe.real else None
+            lowlevel.spawn_system_task(self._run, name=f"nbd {self.pipe.export.name}")
         elif alone and not self._behind:
             self._send_now()
         else:
@@ -246,7 +236,7 @@ class Connection:
         While the pipe keeps a rest, only that is sent: what is not in the pipe can be taken back.
         """
         if self._behind:
-            if not self.may_go_on():
+            if not self._may_finish():
                 return False
             calls = self._behind
         else:
@@ -285,11 +275,6 @@ class Connection:
         sender, self._sender = self._sender, None
         if sender is not None:
             lowlevel.reschedule(sender)
-
-    def _start(self) -> None:
-        self._started = True
-        self._policy = current_policy() if self.pipe.real else None
-        lowlevel.spawn_system_task(self._run, name=f"nbd {self.pipe.export.name}")
 
     async def _run(self) -> None:
         """Receive and send until the connection is cut, or the run ends."""
@@ -385,6 +370,20 @@ class Connection:
             if wanted != self._held:
                 self._held = wanted
                 (self._policy.hold if wanted else self._policy.release)()
+
+    def _may_finish(self) -> bool:
+        """Return False if half of a request that may not be sent any more bars all others."""
+        return all(call.guard is None or call.guard() for call in self._behind)
+
+    def drop(self) -> None:
+        """Cut the connection if that keeps changes without an answer from the server.
+
+        Where sending means delivery (a Unix socket), only what the pipe did not take can be kept.
+        """
+        calls = (*self._link.exchanges.values(), *self._unsent)
+        guarded = self.pipe.can_drop and any(call.guard is not None for call in calls)
+        if guarded or not self._may_finish():
+            self.cut("whether the member is still ours is not known")
 
     def cut(self, reason: str) -> None:
         """Close the connection; calls under way go back to the member.
@@ -501,8 +500,13 @@ class Unsettled:
     def __bool__(self) -> bool:
         return bool(self._lost)
 
-    def add(self, pipe: Pipe, ranges: list[tuple[int, int]]) -> None:
-        """Note that *pipe* was cut with writes to *ranges* under way."""
+    def add(self, pipe: Pipe, calls: Sequence[Call]) -> None:
+        """Note that *pipe* was cut with *calls* under way."""
+        ranges = [
+            (call.offset_bytes, call.offset_bytes + call.size_bytes)
+            for call in calls
+            if call.sent and call.is_content
+        ]
         if not ranges or pipe.server_ended():
             pipe.forget()
             return
@@ -616,15 +620,11 @@ class Links:
     def drop(self, held_back_only: bool) -> None:
         """Abort the connections with changes that have no answer: none goes out any more.
 
-        With *held_back_only* those only that still have bytes on this machine. Where sending means
-        delivery (a Unix socket), nothing can be dropped but what the pipe did not take.
+        With *held_back_only* those only that still have bytes on this machine.
         """
         for connection in self._all():
-            pipe = connection.pipe
-            if held_back_only and not pipe.holds_back():
-                continue
-            if not connection.may_go_on() or (pipe.can_drop and connection.has_guarded):
-                connection.cut("whether the member is still ours is not known")
+            if not held_back_only or connection.pipe.holds_back():
+                connection.drop()
 
     def _all(self) -> list[Connection]:
         recovering = [] if self._recovering is None else [self._recovering]
@@ -636,7 +636,6 @@ class Links:
             raise error
 
     def error_of(self, call: Call) -> MemberError | None:
-        """Return the error with which *call* has ended, or None."""
         if not call.error:
             return None
         return self.refusal or call.error_of(self._path)
@@ -722,7 +721,7 @@ class Links:
         back = connection.take_back()
         again = [call for call in back if not call.cancelled]
         with suppress(RuntimeError):  # the event loop has ended: nothing is sent any more
-            self.unsettled.add(connection.pipe, _sent_ranges(back))
+            self.unsettled.add(connection.pipe, back)
             silent = connection.silent
             if reason:  # if silent, the calls' errors say it
                 level = logging.INFO if silent else logging.WARNING
@@ -813,7 +812,7 @@ class Links:
         """End the calls of a connection that was lost during the recovery."""
         back = connection.take_back()
         with suppress(RuntimeError):
-            self.unsettled.add(connection.pipe, _sent_ranges(back))
+            self.unsettled.add(connection.pipe, back)
         for call in back:
             call.end(errno.ECONNRESET, reason)
 
@@ -824,12 +823,3 @@ class Links:
         same = not (export.flags ^ ours.flags) & kept and export.size_bytes == ours.size_bytes
         if not same or export.block_bytes != ours.block_bytes:
             raise MemberError(self._path, "open", -1, errno.ESTALE, "the export has changed")
-
-
-def _sent_ranges(calls: Sequence[Call]) -> list[tuple[int, int]]:
-    """Return the byte ranges of the writes among *calls* that a server may carry out."""
-    return [
-        (call.offset_bytes, call.offset_bytes + call.size_bytes)
-        for call in calls
-        if call.sent and call.is_content
-    ]

@@ -46,7 +46,6 @@ from raidx_fuse.members.nbd.beat import (
     STALE_S,
     SUPERBLOCK_MAGIC,
     SUPERBLOCK_OFFSETS,
-    Beat,
     Holder,
     decode_beat,
     in_use,
@@ -118,10 +117,6 @@ class Lock:
     def sure(self) -> bool:
         """Return whether a write may go out: we hold the member, and have beaten lately."""
         return self._verified and self._is_fresh() and self._lost is None
-
-    def _may_beat(self, looked_s: float) -> bool:
-        """Return whether our page may be written after a look that began at *looked_s*."""
-        return self._clock() - looked_s < CLAIM_S or self._is_fresh()
 
     def _is_fresh(self) -> bool:
         """Return whether the last beat is so young that nobody can have taken over."""
@@ -215,8 +210,9 @@ class Lock:
     async def _look(self, ask: Ask, *, patient: bool = False) -> None:
         """Raise MemberError if the page is not ours any more."""
         beat = decode_beat(await self._read(ask, patient=patient))
-        if beat is not None and self._is_late(beat):
-            return  # ours follows
+        held = self._verified and self._clock() - self._beat_s < STALE_S
+        if beat is not None and held and beat.holder in self.holder.dead:
+            return  # a late one of the holder before us, which cannot have come back: ours follows
         if beat is None or beat.holder != self.holder.uid:
             what = "its beat is gone: the export has lost content" if beat is None else beat.text
             self._lose(in_use(self._path, beat) if beat else InUseError(f"{self._path}: {what}"))
@@ -288,7 +284,8 @@ class Lock:
         page = self.holder.beat().encode()
         call = Call(Command.WRITE, BEAT_OFFSET, BEAT_BYTES, [page], flags)
         call.patient = patient
-        call.guard, call.expires = (lambda: self._may_beat(looked_s)), True
+        call.guard = lambda: self._clock() - looked_s < CLAIM_S or self._is_fresh()
+        call.expires = True
         self._beats.append(call)
         try:
             await ask(call)
@@ -315,11 +312,6 @@ class Lock:
         self._late = False
         for call in self._beats:
             call.sent = False
-
-    def _is_late(self, beat: Beat) -> bool:
-        """Return whether *beat* is of who held the member before us, and cannot have come back."""
-        held = self._verified and self._clock() - self._beat_s < STALE_S
-        return held and beat.holder in self.holder.dead
 
     def _lose(self, error: BusyError) -> None:
         """Never write again. Raises MemberError."""
@@ -353,7 +345,6 @@ class Lock:
 
     @property
     def held(self) -> bool:
-        """Whether it is to be kept."""
         return self._ask is not None and self._lost is None
 
 
@@ -578,7 +569,6 @@ class NbdMember(Member):
         return self._links.begin(call, ended)
 
     def _is_sure(self) -> bool:
-        """Return whether a write may go out now."""
         sure = self._lock is None or self._lock.sure()
         return sure and self._links.unflushed.size_bytes <= UNFLUSHED_BYTES_MAX
 

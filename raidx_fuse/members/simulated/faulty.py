@@ -129,7 +129,6 @@ class FaultMember(WrapperMember):
         return self.inject(Fault("slow", operations, delay_s=delay_s, **limits))
 
     def inject(self, fault: Fault) -> Fault:
-        """Activate *fault* and return it."""
         self._faults.append(fault)
         self._healthy = False
         return fault

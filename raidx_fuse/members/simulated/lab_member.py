@@ -184,7 +184,6 @@ class LabMember(FaultMember):
         return [*kinds, *bad, *(["vanished"] if self._vanished else [])]
 
     def reseed(self, seed: int) -> None:
-        """Let the random decisions of faults begin anew with *seed*."""
         self._random.seed(seed)
 
     async def rot(self, offset_bytes: int, length_bytes: int = 1, *, mask: int = 0x01) -> None:
@@ -197,7 +196,6 @@ class LabMember(FaultMember):
         self.injected["rot"] += 1
 
     def switch_off(self) -> None:
-        """Refuse every operation from now on."""
         self.clear()
         self.unflushed.off = True
 

@@ -80,7 +80,6 @@ class SparseImage:
             at, done = page + 1 << _SHIFT, done + _BYTES - inner
 
     def copy(self) -> SparseImage:
-        """Return an independent image with the same content."""
         return SparseImage(self._size_bytes, dict(self._pages), blank=self._blank)
 
     def __contains__(self, content: bytes) -> bool:
@@ -88,7 +87,6 @@ class SparseImage:
         return content in self._blank or any(content in page for page in self._pages.values())
 
     def startswith(self, prefix: bytes, start: int = 0) -> bool:
-        """Return whether the content at *start* begins with *prefix*."""
         return self[start : start + len(prefix)] == prefix
 
     def is_hole(self, offset: int, length: int) -> bool:
@@ -333,7 +331,6 @@ class CutRecord:
     events: list[Event] = field(default_factory=list)
 
     def note(self, note: object) -> None:
-        """Record a note of the workload between the events."""
         self.events.append(Event(-1, "note", note=note))
 
     def moments(self) -> Iterator[tuple[int, list[DiskState], Event | None]]:

@@ -75,7 +75,6 @@ class ServiceModel:
 
     @property
     def immediate(self) -> bool:
-        """Whether every operation takes zero time."""
         slow = (self.seek_ms, self.settle_ms, self.write_settle_ms, self.rpm, self.flush_ms)
         slower = (self.read_access_ms, self.write_access_ms, self.read_mb_s, self.write_mb_s)
         return not any(slow + slower)
@@ -213,7 +212,6 @@ class ServiceQueue:
         self._path_free_s = max(until_s, self._path_free_s)
 
     def free_s(self) -> float:
-        """Return the time at which the first channel is free."""
         return min(self._channels)
 
     def flush(self, now_s: float) -> float:

@@ -179,7 +179,6 @@ class _SeldomPolled:
                 self._clock.on_deadlock()
 
     def process_events(self, events: Any) -> None:
-        """Wake the tasks that wait for *events*."""
         if events:
             self._manager.process_events(events)
 
