@@ -53,7 +53,7 @@ from raidx_fuse.format.superblock import (
 )
 from raidx_fuse.format.table_page import KIND, page_regions_of
 from raidx_fuse.members.base import Member
-from raidx_fuse.members.nbd.beat import BEAT_BYTES
+from raidx_fuse.members.nbd.heartbeat import HEARTBEAT_BYTES
 
 
 async def find_interrupted(members: Sequence[Member]) -> tuple[ArrayConfig, Renamed] | None:
@@ -188,7 +188,7 @@ async def write_superblocks(members: Sequence[Member], new: ArrayConfig, made: R
             found = Superblock(uuid, found.sequence + 1, found.base_events, new)
             await write_superblock(member, found)  # <- this member is of the new array
         other = (found.slot + 1) % SUPERBLOCK_SLOTS
-        zeros = bytes(SUPERBLOCK_SLOT_BYTES - BEAT_BYTES)
+        zeros = bytes(SUPERBLOCK_SLOT_BYTES - HEARTBEAT_BYTES)
         await member.writev(other * SUPERBLOCK_SLOT_BYTES, [zeros])
         await member.flush()
 

@@ -9,9 +9,9 @@ such members for theirs lose what was written.
 
 The lock is the flock of the file: exclusive for whoever may write, shared for readers, and for
 arrays all of whose members are exports of servers. Those have a lock on the members themselves, the
-beat (members/nbd/beat.py), which another process takes over from one that stands still, also on the
-same machine. The lock ends with the process, however that ends. A container or another user has a
-directory of its own, so their locks are not seen; the locks of the members are.
+heartbeat (members/nbd/heartbeat.py), which another process takes over from one that stands still,
+also on the same machine. The lock ends with the process, however that ends. A container or another
+user has a directory of its own, so their locks are not seen; the locks of the members are.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from raidx_fuse.format.superblock import MAJOR, Slot, newest, read_slots
 from raidx_fuse.format.table_page import bytes_needed_by, page_regions_of
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member
-from raidx_fuse.members.nbd.beat import BEAT_BYTES, BEAT_OFFSET, decode_beat
+from raidx_fuse.members.nbd.heartbeat import HEARTBEAT_BYTES, HEARTBEAT_OFFSET, decode_heartbeat
 
 DAMAGED_SHOWN = 1000
 Document = dict[str, object]
@@ -28,7 +28,7 @@ async def examine(member: Member) -> dict[str, Any]:
     Keys:
 
     * *path*, *kind*, *size*; *carries*: the signatures in words.
-    * Only of a member behind NBD: *held_by*, the process that its beat names, or None.
+    * Only of a member behind NBD: *held_by*, the process that its heartbeat names, or None.
     * *slots*: both superblock slots with *state* (valid, damaged, other, empty) and *problem*.
     * *valid*: whether there is a usable superblock; *problem*: why not, or that it is truncated.
     * Only with a superblock: *format*, *slot*, *sequence*, *base_events*, *member_uuid*, *role*,
@@ -81,10 +81,10 @@ async def examine(member: Member) -> dict[str, Any]:
 async def _holder(member: Member) -> Document:
     if member.kind != "nbd":
         return {}
-    page = bytearray(BEAT_BYTES)
-    await member.readv(BEAT_OFFSET, [page])
-    beat = decode_beat(bytes(page))
-    return {"held_by": beat.text if beat is not None and beat.held else None}
+    page = bytearray(HEARTBEAT_BYTES)
+    await member.readv(HEARTBEAT_OFFSET, [page])
+    heartbeat = decode_heartbeat(bytes(page))
+    return {"held_by": heartbeat.text if heartbeat is not None and heartbeat.held else None}
 
 
 def _slot(slot: Slot) -> Document:

@@ -45,7 +45,7 @@ from raidx_fuse.format.regions import (
 from raidx_fuse.laws import Law, LawError
 from raidx_fuse.loop.tasks import Starter, ends_within, was_stopped
 from raidx_fuse.members.base import Member
-from raidx_fuse.members.nbd.beat import BEAT_BYTES
+from raidx_fuse.members.nbd.heartbeat import HEARTBEAT_BYTES
 from raidx_fuse.members.threads import read_promptly
 
 MAGIC = b"RAIDX-SB"
@@ -63,7 +63,7 @@ HEAD_BYTES = 8 << 10  # the part of a slot that is read first: enough for a doze
 SEARCHED_BYTES = (40 << 10, HEAD_BYTES)
 """What is searched for signatures of others in an intact slot: JFS and UDF begin at 32 KiB, and no
 format that is known leaves both superblocks intact and has its magic number elsewhere."""
-BODY_BYTES_MAX = SUPERBLOCK_SLOT_BYTES - HEADER_BYTES - BEAT_BYTES
+BODY_BYTES_MAX = SUPERBLOCK_SLOT_BYTES - HEADER_BYTES - HEARTBEAT_BYTES
 assert HEADER.size == HEADER_BYTES
 log = logging.getLogger(__name__)
 
@@ -332,11 +332,11 @@ async def write_superblock(
 
 
 async def erase_superblocks(member: Member) -> None:
-    """Overwrite both slots of *member* with zeros, except the beat, and flush.
+    """Overwrite both slots of *member* with zeros, except the heartbeat, and flush.
 
     Raises MemberError.
     """
-    zeros = bytes(SUPERBLOCK_SLOT_BYTES - BEAT_BYTES)
+    zeros = bytes(SUPERBLOCK_SLOT_BYTES - HEARTBEAT_BYTES)
     for number in range(SUPERBLOCK_SLOTS):
         await member.writev(number * SUPERBLOCK_SLOT_BYTES, [zeros])
     await member.flush()

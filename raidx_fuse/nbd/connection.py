@@ -41,7 +41,7 @@ from raidx_fuse.journal.group_commit import (
 from raidx_fuse.loop.busy_poll import BusyPoll
 from raidx_fuse.members.nbd.pipe import Piece, Pipe
 from raidx_fuse.members.nbd.protocol.server import Pieces, Request, Server
-from raidx_fuse.members.nbd.protocol.wire import Command, ProtocolError
+from raidx_fuse.members.nbd.protocol.wire import Command, Export, ProtocolError
 from raidx_fuse.nbd.requests import RequestHandler
 from raidx_fuse.pool.volume import Volume
 
@@ -62,6 +62,8 @@ class ClientPipe(Pipe):
     Only one task reads. Any task may `put` replies: what the socket does not take now, the task of
     `drain` sends later.
     """
+
+    export: Export  # set when the client has opened it
 
     @property
     def fd(self) -> int:

@@ -11,8 +11,7 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
 from raidx_fuse.loop.tasks import tick_after
 from raidx_fuse.members.base import Member
-from raidx_fuse.members.nbd.beat import Holder
-from raidx_fuse.members.nbd.member import NbdMember
+from raidx_fuse.members.nbd.member import Holder, NbdMember
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.array_volumes import open_volumes
@@ -74,7 +73,7 @@ def test_an_idle_array_wakes_once_a_second(layout: str) -> None:
 
 @pytest.mark.parametrize("all_there", [True, False])
 def test_an_idle_array_over_exports_wakes_once_a_second(all_there: bool) -> None:
-    """The answers to its beats come a moment later; nothing wakes for them.
+    """The answers to its heartbeats come a moment later; nothing wakes for them.
 
     While a server is gone, connecting again is tried when the process wakes anyway. What was under
     way is dropped once, after a wait of its own.

@@ -11,7 +11,7 @@ import pytest
 import raidx_fuse
 from raidx_fuse.format import log_record, pages, regions, superblock, table_page
 from raidx_fuse.layouts.registry import make_layout
-from raidx_fuse.members.nbd import beat
+from raidx_fuse.members.nbd import heartbeat
 
 DOCUMENT = Path(raidx_fuse.__file__).with_name("FORMAT.md").read_text()
 ROW = re.compile(r"^\| (\d+) \| (\d+) \| ([\w ]+) \|", re.MULTILINE)
@@ -30,7 +30,7 @@ def tables() -> list[list[tuple[int, int, str]]]:
 
 STRUCTS = [
     superblock.HEADER,
-    beat.FIELDS,
+    heartbeat.FIELDS,
     pages.PAGE_HEADER,
     table_page.ENTRY,
     log_record.HEAD,

@@ -65,7 +65,7 @@ def test_a_daemon_that_was_taken_over_writes_nothing_more(tmp_path: Path) -> Non
 
 
 def test_the_files_of_a_server_are_in_use_if_a_daemon_has_the_array_by_them(tmp_path: Path) -> None:
-    """No beat and no lock of the files says so: only that of the array does."""
+    """No heartbeat and no lock of the files says so: only that of the array does."""
     with ExitStack() as stack:
         uris = []
         for number in range(2):

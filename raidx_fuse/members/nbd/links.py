@@ -50,7 +50,7 @@ from trio import lowlevel
 from raidx_fuse.errors import MemberError, RaidxError, single
 from raidx_fuse.loop.tasks import TICK_S, rest
 from raidx_fuse.members.base import Member
-from raidx_fuse.members.nbd.beat import BEAT_BYTES, BEAT_OFFSET
+from raidx_fuse.members.nbd.heartbeat import HEARTBEAT_BYTES, HEARTBEAT_OFFSET
 from raidx_fuse.members.nbd.pipe import Pipe
 from raidx_fuse.members.nbd.protocol.client import Client, Exchange, Ranges
 from raidx_fuse.members.nbd.protocol.wire import Command, CommandFlag, Errno, Export, Flag
@@ -104,8 +104,8 @@ class Call(Exchange):
 
     @property
     def is_content(self) -> bool:
-        """Whether it changes content: for a beat no order is kept, and none is needed."""
-        is_beat = (self.offset_bytes, self.size_bytes) == (BEAT_OFFSET, BEAT_BYTES)
+        """Whether it changes content: for a heartbeat no order is kept, and none is needed."""
+        is_beat = (self.offset_bytes, self.size_bytes) == (HEARTBEAT_OFFSET, HEARTBEAT_BYTES)
         return self.command in CHANGES and not is_beat
 
     def error_of(self, path: str) -> MemberError | None:
@@ -241,7 +241,7 @@ class Connection:
             calls = self._behind
         else:
             unsent, self._unsent, calls, size_bytes = self._unsent, [], [], 0
-            if len(unsent) > 1:  # the beats first, for which the guards of others wait
+            if len(unsent) > 1:  # the heartbeats first, for which the guards of others wait
                 unsent.sort(key=lambda call: call.guard is not None and not call.expires)
             for call in unsent:
                 if size_bytes >= _SEND_BYTES:
@@ -570,7 +570,7 @@ class Links:
         self._token: trio.lowlevel.TrioToken | None = None  # of the event loop that uses them
 
     async def do(self, call: Call) -> None:
-        """Carry out *call*, which is no change but of the beat. Raises MemberError."""
+        """Carry out *call*, which is no change but of the heartbeat. Raises MemberError."""
         self._submit(call)
         await self._end_of(call)
 

@@ -1,8 +1,7 @@
 """A member that is an export of an NBD server: its operations as requests of the protocol.
 
 Connections and their loss are in links.py. The lock of an export (`Lock`), claimed when a member is
-opened and kept by beats, has its rules and their reasons in beat.py. One task of an event loop
-beats for all members.
+opened and kept by heartbeats, has its rules and their reasons in heartbeat.py.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from math import inf
+from typing import NoReturn
 
 import trio
 from trio import lowlevel
@@ -33,21 +33,21 @@ from raidx_fuse.errors import (
 from raidx_fuse.loop.tasks import TICK_S, rest
 from raidx_fuse.members.base import Identity, Member, ReadBuffer, WriteBuffer, host_error
 from raidx_fuse.members.kernel_files import kernel_text
-from raidx_fuse.members.nbd.beat import (
-    BEAT_BYTES,
-    BEAT_OFFSET,
-    BEAT_S,
+from raidx_fuse.members.nbd.heartbeat import (
     CLAIM_S,
     DROP_S,
     FENCE_S,
     GRACE_S,
+    HEARTBEAT_BYTES,
+    HEARTBEAT_OFFSET,
+    HEARTBEAT_S,
     LOOK_S,
     LOOKS_MAX,
     STALE_S,
     SUPERBLOCK_MAGIC,
     SUPERBLOCK_OFFSETS,
-    Holder,
-    decode_beat,
+    Heartbeat,
+    decode_heartbeat,
     in_use,
 )
 from raidx_fuse.members.nbd.links import Ask, Call, Connection, Dial, Links
@@ -55,6 +55,55 @@ from raidx_fuse.members.nbd.protocol.wire import Command, CommandFlag, Export, F
 from raidx_fuse.members.threads import has_no_loop, run_without_loop
 
 _HEAD_BYTES = 4096  # a whole block of any export
+
+
+class Holder:
+    """One process that holds members: *uid* is unique, *text* is its name in messages.
+
+    Its task in the event loop sends the heartbeats of all its members, with the same number, which
+    is *round*. So if one member shows that a foreign holder is dead, its others with the same
+    number need not be watched as well.
+    """
+
+    def __init__(self, uid: bytes, text: str) -> None:
+        self.uid = uid
+        self.text = text
+        self.round = 1
+        self.dead: dict[bytes, int] = {}  # holder -> the number of its last heartbeat
+        self._locks: list[Lock] = []  # that were verified in this event loop
+        self._sends = False
+
+    def heartbeat(self, held: bool = True) -> Heartbeat:
+        return Heartbeat(self.uid, self.round, held, self.text)
+
+    def knows_dead(self, heartbeat: Heartbeat) -> bool:
+        """Return whether *heartbeat* is of the last rounds of a holder that is known to be dead."""
+        last = self.dead.get(heartbeat.holder)
+        return last is not None and abs(heartbeat.number - last) <= 1
+
+    def send_for(self, lock: Lock) -> None:
+        """Send heartbeats for *lock* until it is released or lost."""
+        if lock not in self._locks:
+            self._locks.append(lock)
+        if not self._sends:
+            self._sends = True
+            lowlevel.spawn_system_task(self._send)
+
+    async def _send(self) -> None:
+        try:
+            while self._locks:
+                async with trio.open_nursery() as nursery:
+                    while self._locks:
+                        await rest(HEARTBEAT_S)
+                        self._locks = [lock for lock in self._locks if lock.held]
+                        self.round += 1
+                        for lock in self._locks:
+                            nursery.start_soon(lock.heartbeat)
+                            nursery.start_soon(lock.guard)
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._sends = False
+            self._locks = []
 
 
 @cache
@@ -86,10 +135,10 @@ class Lock:
         self._clock = clock
         self._claimed = False  # our page was written
         self._verified = False  # and was still there after CLAIM_S
-        self._beat_s = -inf  # when the last look was begun that a beat followed
+        self._heartbeat_s = -inf  # when the last look was begun that a heartbeat followed
         self._looking = self._guarding = False
-        self._dropped_s = inf  # the last beat after which all was dropped
-        self._beats: list[Call] = []  # that have not ended
+        self._dropped_s = inf  # the last heartbeat after which all was dropped
+        self._heartbeats: list[Call] = []  # that have not ended
         self._late = False  # one that ended without an answer may still be on its way
         self.drop: Callable[[bool], None] = lambda _: None
         self.ask_again: Callable[[], None] = lambda: None
@@ -98,7 +147,7 @@ class Lock:
         self._ask: Ask | None = None
 
     async def take(self, ask: Ask, export: Export, read_only: bool) -> None:
-        """Find out that nobody else holds the member, and claim it.
+        """Find out that no other process holds the member, and claim it.
 
         An export that is no member yet is claimed by the first write only: until then its page may
         be content of others. With *read_only* nothing is written. Raises BusyError, MemberError.
@@ -115,16 +164,16 @@ class Lock:
         return False
 
     def sure(self) -> bool:
-        """Return whether a write may go out: we hold the member, and have beaten lately."""
+        """Return whether a write may go out: the lock is verified and its heartbeat is fresh."""
         return self._verified and self._is_fresh() and self._lost is None
 
     def _is_fresh(self) -> bool:
-        """Return whether the last beat is so young that nobody can have taken over."""
-        return self._clock() - self._beat_s < FENCE_S
+        """Return whether the last heartbeat is so young that no process can have taken over."""
+        return self._clock() - self._heartbeat_s < FENCE_S
 
-    def _beaten(self, looked_s: float) -> None:
-        """Note that a beat followed the look that began at *looked_s*."""
-        self._beat_s = max(looked_s, self._beat_s)
+    def _note_heartbeat(self, looked_s: float) -> None:
+        """Note that a heartbeat followed the look that began at *looked_s*."""
+        self._heartbeat_s = max(looked_s, self._heartbeat_s)
         self.ask_again()
 
     def _too_slow(self) -> MemberError:
@@ -148,15 +197,15 @@ class Lock:
             self._verified = True
             self.ask_again()
             self._ask = ask
-            keeper().add(self)
+            self.holder.send_for(self)
 
     async def _wait_until_free(self, ask: Ask) -> float:
-        """Return when the look was begun that showed that nobody holds the member.
+        """Return when the look was begun that showed that no other process holds the member.
 
         Raises BusyError, MemberError.
         """
         own = self.holder
-        looked_s, first = self._clock(), decode_beat(await self._read(ask))
+        looked_s, first = self._clock(), decode_heartbeat(await self._read(ask))
         if first is None or not first.held or first.holder == own.uid or own.knows_dead(first):
             return looked_s
         for _ in range(int(STALE_S / LOOK_S)):
@@ -164,7 +213,7 @@ class Lock:
                 time.sleep(LOOK_S)  # noqa: ASYNC251  # there is nothing else to run
             else:
                 await trio.sleep(LOOK_S)
-            looked_s, now = self._clock(), decode_beat(await self._read(ask))
+            looked_s, now = self._clock(), decode_heartbeat(await self._read(ask))
             if now is None or not now.held or now.holder == own.uid:
                 return looked_s
             if now != first:
@@ -173,7 +222,7 @@ class Lock:
         return looked_s
 
     async def _claim(self, ask: Ask, export: Export) -> None:
-        """Write the first beat, durably, when nobody holds the member.
+        """Write the first heartbeat, durably, when no other process holds the member.
 
         Raises BusyError, MemberError.
         """
@@ -188,9 +237,9 @@ class Lock:
         raise self._too_slow()
 
     async def renew(self, ask: Ask) -> None:
-        """Check that the page is ours and beat; over a new connection, before anything else.
+        """Look at the page and write a heartbeat; over a new connection, before anything else.
 
-        Raises MemberError if another one has taken over.
+        Raises MemberError if another process has taken over.
         """
         if self._claimed:
             self._check()
@@ -203,31 +252,31 @@ class Lock:
             looked_s = self._clock()
             await self._look(ask)
             if await self._write(ask, looked_s):
-                self._beaten(looked_s)
+                self._note_heartbeat(looked_s)
                 return
         raise self._too_slow()
 
     async def _look(self, ask: Ask, *, patient: bool = False) -> None:
         """Raise MemberError if the page is not ours any more."""
-        beat = decode_beat(await self._read(ask, patient=patient))
-        held = self._verified and self._clock() - self._beat_s < STALE_S
-        if beat is not None and held and beat.holder in self.holder.dead:
+        found = decode_heartbeat(await self._read(ask, patient=patient))
+        if found is None:
+            self._lose(InUseError(f"{self._path}: its beat is gone: the export has lost content"))
+        held = self._verified and self._clock() - self._heartbeat_s < STALE_S
+        if held and found.holder in self.holder.dead:
             return  # a late one of the holder before us, which cannot have come back: ours follows
-        if beat is None or beat.holder != self.holder.uid:
-            what = "its beat is gone: the export has lost content" if beat is None else beat.text
-            self._lose(in_use(self._path, beat) if beat else InUseError(f"{self._path}: {what}"))
+        if found.holder != self.holder.uid:
+            self._lose(in_use(self._path, found))
 
-    async def beat(self) -> None:
-        """Beat once, unless the last look at the page has not ended yet.
+    async def heartbeat(self) -> None:
+        """Look at the page and write it, unless the last look has not ended yet.
 
-        While nothing else is asked, each of the two answers is taken at a tick, so that it wakes
-        nobody. What was seen may be a tick old then: that does while the last beat is so young that
-        nobody can have taken over (law 2).
+        While nothing else is asked, each of the two answers is taken at a tick, when the process
+        wakes anyway. What was seen may be a tick old then, which is harmless while law 2 holds.
         """
         if self._looking or self._ask is None:
             return
         ask, looked_s, patient = self._ask, self._clock(), self.sure()
-        with suppress(MemberError):  # who writes finds out why (`make_sure`)
+        with suppress(MemberError):  # the next write finds out why (`make_sure`)
             self._looking = True
             try:
                 await self._look(ask, patient=patient)
@@ -236,21 +285,21 @@ class Lock:
             if self._may_be_late() and not self._is_fresh():
                 return  # law 5: `_renew` finds out
             if await self._write(ask, looked_s, patient=patient):
-                self._beaten(looked_s)
+                self._note_heartbeat(looked_s)
 
     async def guard(self) -> None:
-        """See to it that nothing goes out any more DROP_S after the last beat.
+        """Let nothing go out any more DROP_S after the last heartbeat.
 
         What is still on this machine is dropped at once. What is under way elsewhere is dropped, as
-        far as closing reaches it, if the member is not known to be ours again within GRACE_S.
+        far as closing reaches it, if the lock is not renewed within GRACE_S.
         """
-        if self._guarding or self._dropped_s == self._beat_s:
-            return  # nothing was sent since: `sure` forbids it until the next beat
+        if self._guarding or self._dropped_s == self._heartbeat_s:
+            return  # nothing was sent since: `sure` forbids it until the next heartbeat
         self._guarding = True
         try:
-            while (left_s := self._beat_s + DROP_S - self._clock()) > 0:
-                if left_s > BEAT_S + TICK_S:
-                    return  # the next beat comes before
+            while (left_s := self._heartbeat_s + DROP_S - self._clock()) > 0:
+                if left_s > HEARTBEAT_S + TICK_S:
+                    return  # the next heartbeat comes before
                 await rest(left_s)
             if self._ask is None:
                 return
@@ -259,15 +308,15 @@ class Lock:
                 await self._renew(self._ask)
             if not self.sure():
                 self.drop(False)
-                self._dropped_s = self._beat_s
+                self._dropped_s = self._heartbeat_s
         finally:
             self._guarding = False
 
     async def _read(
         self,
         ask: Ask,
-        offset_bytes: int = BEAT_OFFSET,
-        size_bytes: int = BEAT_BYTES,
+        offset_bytes: int = HEARTBEAT_OFFSET,
+        size_bytes: int = HEARTBEAT_BYTES,
         *,
         patient: bool = False,
     ) -> bytes:
@@ -280,13 +329,13 @@ class Lock:
     async def _write(
         self, ask: Ask, looked_s: float, *, patient: bool = False, flags: int = 0
     ) -> bool:
-        """Beat after a look that began at *looked_s*; False if that is too long ago (law 4)."""
-        page = self.holder.beat().encode()
-        call = Call(Command.WRITE, BEAT_OFFSET, BEAT_BYTES, [page], flags)
+        """Write a heartbeat after a look at *looked_s*; False if that is too long ago (law 4)."""
+        page = self.holder.heartbeat().encode()
+        call = Call(Command.WRITE, HEARTBEAT_OFFSET, HEARTBEAT_BYTES, [page], flags)
         call.patient = patient
         call.guard = lambda: self._clock() - looked_s < CLAIM_S or self._is_fresh()
         call.expires = True
-        self._beats.append(call)
+        self._heartbeats.append(call)
         try:
             await ask(call)
         except MemberError as error:
@@ -294,13 +343,13 @@ class Lock:
                 return False
             raise
         finally:
-            self._beats.remove(call)
+            self._heartbeats.remove(call)
             self._late |= call.sent or not call.done
         return True
 
     def _may_be_late(self) -> bool:
-        """Return whether a beat of ours may be on its way over a lost connection."""
-        return self._late or any(call.sent for call in self._beats)
+        """Return whether a heartbeat of ours may be on its way over a lost connection."""
+        return self._late or any(call.sent for call in self._heartbeats)
 
     async def _watch(self, ask: Ask) -> None:
         """Find out whether another one puts its page back (law 5). Raises MemberError if so."""
@@ -310,10 +359,10 @@ class Lock:
                 return  # another task has watched
             await trio.sleep(LOOK_S)
         self._late = False
-        for call in self._beats:
+        for call in self._heartbeats:
             call.sent = False
 
-    def _lose(self, error: BusyError) -> None:
+    def _lose(self, error: BusyError) -> NoReturn:
         """Never write again. Raises MemberError."""
         why = error.message.removeprefix(f"{self._path}: ")
         self._lost = MemberError(self._path, "write", -1, error.errno, why)
@@ -325,71 +374,24 @@ class Lock:
             raise self._lost
 
     def keep_page(self, offset_bytes: int, data: bytearray | memoryview) -> None:
-        """Put our beat into *data* for *offset_bytes*, so that it does not erase the page."""
-        at = BEAT_OFFSET - offset_bytes
-        if self._claimed and -BEAT_BYTES < at < len(data):
-            page = self.holder.beat().encode()
-            begin, end = max(at, 0), min(at + BEAT_BYTES, len(data))
+        """Put our heartbeat into *data* for *offset_bytes*, so that it does not erase the page."""
+        at = HEARTBEAT_OFFSET - offset_bytes
+        if self._claimed and -HEARTBEAT_BYTES < at < len(data):
+            page = self.holder.heartbeat().encode()
+            begin, end = max(at, 0), min(at + HEARTBEAT_BYTES, len(data))
             data[begin:end] = page[begin - at : end - at]
 
     def released(self) -> bytes | None:
-        """Return the page that says that we have left the member, None if it is not ours.
-
-        The lock ends with it.
-        """
-        self._ask = None  # the keeper then forgets it
+        """End the lock; return the page that says so, None if the page is not ours."""
+        self._ask = None  # ends the heartbeats
         if not self._claimed or self._lost is not None:
             return None
         self._lost = MemberError(self._path, "write", -1, BusyError.errno, "was closed")
-        return self.holder.beat(held=False).encode()
+        return self.holder.heartbeat(held=False).encode()
 
     @property
     def held(self) -> bool:
         return self._ask is not None and self._lost is None
-
-
-class Keeper:
-    """Beats for all locks that were verified in one event loop."""
-
-    def __init__(self) -> None:
-        self._locks: list[Lock] = []
-        self._running = False
-
-    def add(self, lock: Lock) -> None:
-        """Beat for *lock* from now on."""
-        if lock not in self._locks:
-            self._locks.append(lock)
-        if not self._running:
-            self._running = True
-            lowlevel.spawn_system_task(self._run)
-
-    async def _run(self) -> None:
-        try:
-            async with trio.open_nursery() as nursery:
-                while self._locks:
-                    await rest(BEAT_S)
-                    self._locks = [lock for lock in self._locks if lock.held]
-                    for holder in {id(lock.holder): lock.holder for lock in self._locks}.values():
-                        holder.round += 1
-                    for lock in self._locks:
-                        nursery.start_soon(lock.beat)
-                        nursery.start_soon(lock.guard)
-                nursery.cancel_scope.cancel()
-        finally:
-            self._running = False
-
-
-_keeper: lowlevel.RunVar[Keeper] = lowlevel.RunVar("raidx_nbd_keeper")
-
-
-def keeper() -> Keeper:
-    """Return the keeper of the current event loop."""
-    try:
-        return _keeper.get()
-    except LookupError:
-        fresh = Keeper()
-        _keeper.set(fresh)
-        return fresh
 
 
 LARGE_BYTES = 32 << 10  # smaller ones lie in the heap
@@ -436,8 +438,8 @@ class Copies:
 class NbdMember(Member):
     """The export behind *dial*, which connects; *path* is its URI.
 
-    *lock* is true if the member must not be in use elsewhere: then *holder* beats on it, unless it
-    is opened *read_only*, when other holders are only looked for.
+    *lock* is true if the member must not be in use elsewhere: then *holder* locks it, unless it is
+    opened *read_only*, when other holders are only looked for.
     """
 
     kind = "nbd"
@@ -501,7 +503,7 @@ class NbdMember(Member):
                 action=f"have the server take blocks of {BLOCK_BYTES_MAX} bytes or less",
                 reason=Reason.SERVER_REFUSED,
             )
-        if export.size_bytes < 2 * BEAT_OFFSET or export.size_bytes % export.block_bytes:
+        if export.size_bytes < 2 * HEARTBEAT_OFFSET or export.size_bytes % export.block_bytes:
             raise TooSmallError(
                 f"{self.path}: its {export.size_bytes} bytes are too small, or no whole blocks",
                 action="name a larger export",
@@ -649,10 +651,10 @@ class NbdMember(Member):
         if end < offset_bytes + length_bytes:
             await self.writev(end, [bytes(offset_bytes + length_bytes - end)])
         await self._may_write()
-        page = BEAT_OFFSET, BEAT_OFFSET + BEAT_BYTES
+        page = HEARTBEAT_OFFSET, HEARTBEAT_OFFSET + HEARTBEAT_BYTES
         if self._lock is None or end <= page[0] or page[1] <= begin:
             await self._zero(begin, end)
-        else:  # the beat must be there at any time: `writev` keeps it
+        else:  # the heartbeat must be there at any time: `writev` keeps it
             await self._zero(begin, page[0])
             await self.writev(max(begin, page[0]), [bytes(min(end, page[1]) - max(begin, page[0]))])
             await self._zero(page[1], end)
@@ -678,18 +680,18 @@ class NbdMember(Member):
         connected = bool(self._links.connections)
         self._links.close()
         if page is not None and connected:
-            with suppress(OSError, RaidxError):  # else others wait until the beat is stale
+            with suppress(OSError, RaidxError):  # else others wait until the heartbeat is stale
                 run_without_loop(self._release, page)
 
     async def _release(self, page: bytes) -> None:
-        """Write the last beat over a connection of its own.
+        """Write the last heartbeat over a connection of its own.
 
         Over one that closes, servers drop requests whose answers they have not sent yet.
         """
         pipe = self._dial()
         try:
             ask, fua = Connection(self.path, pipe).do_alone, _durable(pipe.export)
-            await ask(Call(Command.WRITE, BEAT_OFFSET, BEAT_BYTES, [page], fua))
+            await ask(Call(Command.WRITE, HEARTBEAT_OFFSET, HEARTBEAT_BYTES, [page], fua))
             if not fua:
                 await ask(Call(Command.FLUSH))
         finally:

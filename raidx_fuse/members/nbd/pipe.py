@@ -31,7 +31,7 @@ from trio import lowlevel
 from raidx_fuse.errors import RaidxError, Reason, UsageError
 from raidx_fuse.members import syscalls
 from raidx_fuse.members.base import host_error
-from raidx_fuse.members.nbd.beat import FENCE_S, STALE_S
+from raidx_fuse.members.nbd.heartbeat import FENCE_S, STALE_S
 from raidx_fuse.members.nbd.protocol.client import ClientHandshake
 from raidx_fuse.members.nbd.protocol.wire import Export, HandshakeSide
 from raidx_fuse.members.nbd.uri import NbdUri
@@ -53,7 +53,7 @@ _DROP, _DELIVER = _LINGER.pack(1, 0), _LINGER.pack(0, 0)
 # What is sent in the last moment of the fence is dropped before anybody can have taken over, even
 # if this process is stopped meanwhile: by the kernel, unless the server has acknowledged it.
 UNACKNOWLEDGED_S = STALE_S - FENCE_S
-# The kernel would take megabytes, and a beat behind them come too late over a slow link.
+# The kernel would take megabytes, and a heartbeat behind them come too late over a slow link.
 _UNSENT_BYTES = 256 << 10
 _OPTIONS: tuple[tuple[int, int, int | bytes], ...] = (
     # A dead host is found out within 15 s also when nothing is requested.

@@ -14,8 +14,7 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.base import Member
-from raidx_fuse.members.nbd.beat import Holder
-from raidx_fuse.members.nbd.member import NbdMember
+from raidx_fuse.members.nbd.member import Holder, NbdMember
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.nbd_server import MemoryServer
@@ -184,7 +183,7 @@ async def test_an_array_that_was_taken_over_writes_nothing_more() -> None:
         await machine.work(array, 5)
         await array.flush()
         await trio.sleep(30)  # the checkpoint and the dirty bitmap have nothing left to write
-        page = Holder(b"o" * 16, "process 2 on beta").beat().encode()
+        page = Holder(b"o" * 16, "process 2 on beta").heartbeat().encode()
         for server in machine.servers:
             server.content[124 << 10 : 128 << 10] = page
         before = [bytes(server.content) for server in machine.servers]

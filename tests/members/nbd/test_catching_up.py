@@ -13,8 +13,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.base import Member
-from raidx_fuse.members.nbd.beat import Holder
-from raidx_fuse.members.nbd.member import NbdMember
+from raidx_fuse.members.nbd.member import Holder, NbdMember
 from raidx_fuse.members.nbd.pipe import Piece
 from raidx_fuse.members.nbd.protocol.server import Request, Server
 from raidx_fuse.members.nbd.protocol.wire import Command, Export

@@ -21,16 +21,15 @@ from pathlib import Path
 import pytest
 import trio
 
-from raidx_fuse.members.nbd import beat
+from raidx_fuse.members.nbd import heartbeat
 from raidx_fuse.members.nbd import member as nbd_member
-from raidx_fuse.members.nbd.beat import Holder
-from raidx_fuse.members.nbd.member import NbdMember
+from raidx_fuse.members.nbd.member import Holder, NbdMember
 from raidx_fuse.members.nbd.pipe import dial
 from raidx_fuse.members.nbd.uri import parse_uri
 from tests.members.nbd.test_lock import SUPERBLOCK as SUPERBLOCK
 from tests.support.nbd_real import real_server
 
-TIMES = ("BEAT_S", "STALE_S", "FENCE_S", "DROP_S", "CLAIM_S", "LOOK_S", "GRACE_S")
+TIMES = ("HEARTBEAT_S", "STALE_S", "FENCE_S", "DROP_S", "CLAIM_S", "LOOK_S", "GRACE_S")
 FASTER = 4
 SIZE_BYTES = 48 << 20
 BEGIN, PIECE, PIECES = 1 << 20, 1 << 20, 40  # what the first holder writes
@@ -61,8 +60,8 @@ trio.run(main)
 def hurry(patch: pytest.MonkeyPatch) -> None:
     """Divide the times of the lock."""
     for name in TIMES:
-        value = getattr(beat, name) / FASTER
-        for module in (beat, nbd_member):
+        value = getattr(heartbeat, name) / FASTER
+        for module in (heartbeat, nbd_member):
             if hasattr(module, name):
                 patch.setattr(module, name, value)
 

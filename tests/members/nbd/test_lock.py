@@ -1,4 +1,4 @@
-"""The lock of an export: a beat in its superblock area."""
+"""The lock of an export: a heartbeat in its superblock area."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ import trio
 from raidx_fuse.errors import InUseError, MemberError
 from raidx_fuse.format import regions, superblock
 from raidx_fuse.loop.tasks import TICK_S
-from raidx_fuse.members.nbd import beat
-from raidx_fuse.members.nbd.beat import (
-    BEAT_BYTES,
-    BEAT_OFFSET,
-    BEAT_S,
+from raidx_fuse.members.nbd import heartbeat
+from raidx_fuse.members.nbd.heartbeat import (
     FENCE_S,
+    HEARTBEAT_BYTES,
+    HEARTBEAT_OFFSET,
+    HEARTBEAT_S,
     STALE_S,
-    Beat,
-    Holder,
+    Heartbeat,
 )
 from raidx_fuse.members.nbd.links import RETRY_MAX_S, Call
-from raidx_fuse.members.nbd.member import Lock, NbdMember, keeper
+from raidx_fuse.members.nbd.member import Holder, Lock, NbdMember
 from raidx_fuse.members.nbd.pipe import Piece
 from raidx_fuse.members.nbd.protocol.server import Request, Server
 from raidx_fuse.members.nbd.protocol.wire import Command
@@ -48,8 +47,10 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return total
 
 
-def held(server: MemoryServer) -> Beat:
-    found = beat.decode_beat(bytes(server.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES]))
+def held(server: MemoryServer) -> Heartbeat:
+    found = heartbeat.decode_heartbeat(
+        bytes(server.content[HEARTBEAT_OFFSET : HEARTBEAT_OFFSET + HEARTBEAT_BYTES])
+    )
     assert found is not None
     return found
 
@@ -65,22 +66,22 @@ def made() -> MemoryServer:
 
 
 def test_the_page_is_inside_of_the_superblock_area() -> None:
-    assert beat.SUPERBLOCK_MAGIC == superblock.MAGIC
+    assert heartbeat.SUPERBLOCK_MAGIC == superblock.MAGIC
     slots = [number * regions.SUPERBLOCK_SLOT_BYTES for number in range(regions.SUPERBLOCK_SLOTS)]
-    assert list(beat.SUPERBLOCK_OFFSETS) == slots
-    assert slots[1] + regions.SUPERBLOCK_SLOT_BYTES == BEAT_OFFSET + BEAT_BYTES
-    assert slots[1] + superblock.HEADER_BYTES + superblock.BODY_BYTES_MAX <= BEAT_OFFSET
+    assert list(heartbeat.SUPERBLOCK_OFFSETS) == slots
+    assert slots[1] + regions.SUPERBLOCK_SLOT_BYTES == HEARTBEAT_OFFSET + HEARTBEAT_BYTES
+    assert slots[1] + superblock.HEADER_BYTES + superblock.BODY_BYTES_MAX <= HEARTBEAT_OFFSET
 
 
 def test_a_page_is_a_beat_only_if_it_is_whole() -> None:
-    page = A.beat().encode()
-    assert beat.decode_beat(page) == A.beat()
+    page = A.heartbeat().encode()
+    assert heartbeat.decode_heartbeat(page) == A.heartbeat()
     for at in (0, 8, 13, 20, 33, 45, 4000):
         broken = bytearray(page)
         broken[at] ^= 1
-        assert beat.decode_beat(bytes(broken)) is None
-    assert beat.decode_beat(bytes(BEAT_BYTES)) is None
-    assert beat.decode_beat(page[:512]) is None
+        assert heartbeat.decode_heartbeat(bytes(broken)) is None
+    assert heartbeat.decode_heartbeat(bytes(HEARTBEAT_BYTES)) is None
+    assert heartbeat.decode_heartbeat(page[:512]) is None
 
 
 async def test_a_member_that_another_process_holds_is_refused(b: Holder) -> None:
@@ -90,11 +91,11 @@ async def test_a_member_that_another_process_holds_is_refused(b: Holder) -> None
     begin_s = trio.current_time()
 
     async def ask(call: Call) -> None:
-        call.buffers[0][:] = server.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES]
+        call.buffers[0][:] = server.content[HEARTBEAT_OFFSET : HEARTBEAT_OFFSET + HEARTBEAT_BYTES]
 
     with pytest.raises(InUseError):
         await Lock("nbd://rig/disk", b, trio.current_time)._wait_until_free(ask)
-    assert trio.current_time() - begin_s <= BEAT_S + beat.LOOK_S
+    assert trio.current_time() - begin_s <= HEARTBEAT_S + heartbeat.LOOK_S
     first.close()
 
 
@@ -146,7 +147,7 @@ async def test_beats_go_on_and_cost_one_read_and_one_write_in_two_seconds(
         server.requests.clear()
     await trio.sleep(100)
     for server in servers:
-        page = BEAT_OFFSET, BEAT_BYTES
+        page = HEARTBEAT_OFFSET, HEARTBEAT_BYTES
         reads, writes = (
             server.requests.count((command, *page)) for command in (Command.READ, Command.WRITE)
         )
@@ -159,7 +160,7 @@ async def test_beats_go_on_and_cost_one_read_and_one_write_in_two_seconds(
 
 
 async def test_who_reads_does_not_wait_for_the_answer_to_a_beat(slept: list[float]) -> None:
-    """Answers to beats are taken once a second; a read meanwhile is answered at once."""
+    """Answers to heartbeats are taken once a second; a read meanwhile is answered at once."""
 
     server = made()
     server.delay_s = 0.001
@@ -181,8 +182,8 @@ async def test_a_read_under_way_does_not_wait_for_the_tick_that_takes_the_answer
     server.delay_s = 0.03
     member = opened(server, A)
     await member.writev(4096, [b"x"])
-    end_s = trio.current_time() + 5 * BEAT_S
-    while trio.current_time() < end_s:  # one is under way at each beat
+    end_s = trio.current_time() + 5 * HEARTBEAT_S
+    while trio.current_time() < end_s:  # one is under way at each heartbeat
         begun_s = trio.current_time()
         await member.readv(0, [bytearray(SIZE_BYTES // 2)])
         assert trio.current_time() - begun_s < 0.04
@@ -201,7 +202,7 @@ async def test_a_look_at_the_page_that_is_old_is_not_followed_by_a_beat(slept: l
     server.requests.clear()
     await trio.sleep(FENCE_S + 0.4)
     server.delay_s = 0
-    await trio.sleep(BEAT_S)
+    await trio.sleep(HEARTBEAT_S)
     commands = [command for command, _, _ in server.requests if command != Command.FLUSH]
     assert Command.WRITE in commands
     assert commands[:2] == [Command.READ, Command.READ]
@@ -242,18 +243,18 @@ async def test_a_holder_that_was_away_too_long_looks_before_it_writes(b: Holder)
     server.cut()
     await trio.sleep(STALE_S + 1)
     server.running = True
-    page = b.beat().encode()
-    server.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES] = page
+    page = b.heartbeat().encode()
+    server.content[HEARTBEAT_OFFSET : HEARTBEAT_OFFSET + HEARTBEAT_BYTES] = page
     with pytest.raises(
         MemberError, match=r"^nbd://rig/disk: write failed: in use by process 2 on beta$"
     ):
         await first.writev(4096, [b"wrong"])
     await trio.sleep(10)
     assert server.content[4096:4101] == b"first"
-    assert held(server) == b.beat(), "who was taken over does not beat"
+    assert held(server) == b.heartbeat(), "a holder that was taken over sends none"
     first.close()
     await trio.sleep(1)
-    assert held(server) == b.beat()
+    assert held(server) == b.heartbeat()
 
 
 async def test_a_holder_whose_beats_fail_writes_nothing(b: Holder) -> None:
@@ -262,9 +263,9 @@ async def test_a_holder_whose_beats_fail_writes_nothing(b: Holder) -> None:
     server = made()
     first = opened(server, A)
     await first.writev(4096, [b"first"])
-    keeper()._locks.clear()  # no beats: as if the process had been stopped
+    A._locks.clear()  # no heartbeats: as if the process had been stopped
     await trio.sleep(STALE_S + 1)
-    server.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES] = b.beat().encode()
+    server.content[HEARTBEAT_OFFSET : HEARTBEAT_OFFSET + HEARTBEAT_BYTES] = b.heartbeat().encode()
     with pytest.raises(MemberError, match="in use by process 2 on beta"):
         await first.writev(4096, [b"wrong"])
     assert server.content[4096:4101] == b"first"
@@ -272,13 +273,14 @@ async def test_a_holder_whose_beats_fail_writes_nothing(b: Holder) -> None:
 
 
 class CutAtABeat(MemoryServer):
-    """Is not reached any more once a beat was sent that comes late: when it *lands*."""
+    """Is not reached any more once a heartbeat was sent that comes late: when it *lands*."""
 
     armed = False
     late: bytes = b""
 
     def carry_out(self, link: Server, request: Request) -> list[Piece]:
-        if self.armed and (request.command, request.offset_bytes) == (Command.WRITE, BEAT_OFFSET):
+        kind = request.command, request.offset_bytes
+        if self.armed and kind == (Command.WRITE, HEARTBEAT_OFFSET):
             self.late, self.armed, self.running = bytes(request.payload), False, False
             self.cut()
             return []
@@ -286,7 +288,7 @@ class CutAtABeat(MemoryServer):
 
     def land(self) -> None:
         assert self.late
-        self.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES] = self.late
+        self.content[HEARTBEAT_OFFSET : HEARTBEAT_OFFSET + HEARTBEAT_BYTES] = self.late
 
 
 async def test_a_beat_that_lands_late_gives_nobody_a_member_back(b: Holder) -> None:
@@ -295,7 +297,7 @@ async def test_a_beat_that_lands_late_gives_nobody_a_member_back(b: Holder) -> N
     first = opened(server, A)
     await first.writev(4096, [b"first"])
     server.armed = True
-    await trio.sleep(STALE_S + BEAT_S)
+    await trio.sleep(STALE_S + HEARTBEAT_S)
     second = NbdMember("nbd://rig/disk", lambda: MemoryPipe(server), holder=b)
     await second.writev(4096, [b"other"])
     server.land()
@@ -361,10 +363,10 @@ async def test_erasing_the_superblock_area_keeps_the_beat() -> None:
     member = opened(server, A)
     await member.writev(0, [bytes(128 << 10)])
     assert held(server).held
-    assert not any(server.content[:BEAT_OFFSET])
-    await member.writev(BEAT_OFFSET + 100, [bytes(BEAT_BYTES)])
+    assert not any(server.content[:HEARTBEAT_OFFSET])
+    await member.writev(HEARTBEAT_OFFSET + 100, [bytes(HEARTBEAT_BYTES)])
     assert held(server).held
     assert await member.punch(0, 256 << 10)
     assert held(server).held
-    assert not any(server.content[BEAT_OFFSET + BEAT_BYTES :])
+    assert not any(server.content[HEARTBEAT_OFFSET + HEARTBEAT_BYTES :])
     member.close()
