@@ -117,7 +117,7 @@ async def test_a_request_of_any_length_ends_when_nobody_waits_for_it(
         for _ in range(50):
             guest.link.command(command, 0, SIZE, CommandFlag.NO_HOLE if zeros else 0)
         if end == "says good-bye":
-            guest.link.disconnect()
+            guest.link.leave()
         await guest.send()
         await trio.testing.wait_all_tasks_blocked()
         if end == "leaves":

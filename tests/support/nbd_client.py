@@ -22,6 +22,18 @@ from raidx_fuse.members.nbd.protocol.wire import (
 
 
 class Client(client.Client[Exchange]):
+    def __init__(self, export: Export) -> None:
+        super().__init__(export)
+        self._output: list[bytes | bytearray | memoryview] = []
+
+    def output(self) -> list[bytes | bytearray | memoryview]:
+        """Return what to send for the requests so far, once."""
+        output, self._output = self._output, []
+        return output
+
+    def leave(self) -> None:
+        self._output.append(self.disconnect())
+
     def read(
         self, offset_bytes: int, buffers: Sequence[bytearray | memoryview], size_bytes: int
     ) -> Exchange:
@@ -38,7 +50,7 @@ class Client(client.Client[Exchange]):
         return self._made(Exchange(command, offset_bytes, size_bytes, (), flags))
 
     def _made(self, exchange: Exchange) -> Exchange:
-        self.request(exchange)
+        self._output += self.request(exchange)
         return exchange
 
 

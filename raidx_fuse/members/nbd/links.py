@@ -235,6 +235,7 @@ class Connection:
 
         While the pipe keeps a rest, only that is sent: what is not in the pipe can be taken back.
         """
+        pieces: list[bytes | bytearray | memoryview] = []
         if self._behind:
             if not self._may_finish():
                 return False
@@ -247,7 +248,7 @@ class Connection:
                 if size_bytes >= _SEND_BYTES:
                     self._unsent.append(call)
                 elif call.guard is None or call.guard():
-                    self._link.request(call)
+                    pieces += self._link.request(call)
                     calls.append(call)
                     size_bytes += call.size_bytes if call.command == Command.WRITE else 0
                 elif call.expires:
@@ -257,7 +258,7 @@ class Connection:
                     self._unsent.append(call)
             if not calls:
                 return False
-        self._behind = [] if self.pipe.try_send(self._link.output()) else calls
+        self._behind = [] if self.pipe.try_send(pieces) else calls
         return True
 
     def _send_now(self) -> None:
@@ -424,9 +425,8 @@ class Connection:
             self.pipe.abort()
             self.pipe.forget()
             return
-        self._link.disconnect()
         with suppress(OSError):
-            self.pipe.try_send(self._link.output())
+            self.pipe.try_send([self._link.disconnect()])
         self.pipe.close()
 
 

@@ -23,6 +23,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
+from math import prod
 from typing import Protocol
 
 from raidx_fuse.members.base import SECTOR_BYTES, Member, ReadBuffer, WriteBuffer
@@ -284,26 +286,15 @@ def enumerate_cuts(disks: Sequence[DiskState], *, torn: bool = True) -> Iterator
     """
     writes = [write for disk in disks for write in disk.open_writes]
     options = [list(choices(write, torn=torn)) for write in writes]
-    index = [0] * len(writes)
-    while True:
-        decided = iter([option[i] for option, i in zip(options, index, strict=True)])
+    for combination in product(*reversed(options)):  # the first write changes most often
+        decided = reversed(combination)
         yield [[next(decided) for _ in disk.open_writes] for disk in disks]
-        for place in range(len(writes)):
-            index[place] += 1
-            if index[place] < len(options[place]):
-                break
-            index[place] = 0
-        else:
-            return
 
 
 def count_cuts(disks: Sequence[DiskState], *, torn: bool = True) -> int:
     """Return how many combinations `enumerate_cuts` yields, without enumerating them."""
-    count = 1
-    for disk in disks:
-        for write in disk.open_writes:
-            count *= 1 + write.sectors if torn else 2
-    return count
+    writes = [write for disk in disks for write in disk.open_writes]
+    return prod(1 + write.sectors if torn else 2 for write in writes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """The client's side of the protocol: the handshake, then requests out and replies in.
 
     link = Client(export)
-    link.request(exchange)                         # a read, write, flush, ...
-    send(link.output())
+    send(link.request(exchange))                   # a read, write, flush, ...
     for done in link.receive(data): ...            # exchanges that ended; see `Exchange`
 
 Payloads are not gathered: bytes of a read go from the received piece straight into its buffers.
@@ -398,15 +397,14 @@ class Client(Generic[Asked]):
         self._form = EXTENDED_REQUEST if export.extended else REQUEST
         self._magic = EXTENDED_REQUEST_MAGIC if export.extended else REQUEST_MAGIC
         self._cookie = 0
-        self._output: list[bytes | bytearray | memoryview] = []
         self._kept = b""  # an incomplete head or small payload
         self._filling: Asked | None = None  # the read whose data is arriving
         self._fill_at = self._fill_bytes = 0  # where its next byte goes, how many are to come
         self._fill_ends = False  # the data ends its reply
         self._ended: list[Asked] = []
 
-    def request(self, exchange: Asked) -> None:
-        """Append the request of *exchange* to the output."""
+    def request(self, exchange: Asked) -> list[bytes | bytearray | memoryview]:
+        """Begin *exchange*; return the buffers to send in order."""
         self._cookie = cookie = self._cookie + 1
         exchange.begin(cookie)
         self.exchanges[cookie] = exchange
@@ -414,18 +412,12 @@ class Client(Generic[Asked]):
         if command == Command.WRITE and self.export.extended:
             flags |= CommandFlag.PAYLOAD_LEN
         at, size_bytes = exchange.offset_bytes, exchange.size_bytes
-        self._output.append(self._form.pack(self._magic, flags, command, cookie, at, size_bytes))
-        if command == Command.WRITE:
-            self._output += exchange.buffers
+        head = self._form.pack(self._magic, flags, command, cookie, at, size_bytes)
+        return [head, *exchange.buffers] if command == Command.WRITE else [head]
 
-    def disconnect(self) -> None:
-        """Say good-bye; there is no reply, and no request may follow."""
-        self._output.append(self._form.pack(self._magic, 0, Command.DISC, 0, 0, 0))
-
-    def output(self) -> list[bytes | bytearray | memoryview]:
-        """Return the buffers to send in order, once."""
-        output, self._output = self._output, []
-        return output
+    def disconnect(self) -> bytes:
+        """Return a good-bye; there is no reply, and no request may follow."""
+        return self._form.pack(self._magic, 0, Command.DISC, 0, 0, 0)
 
     # -- replies -------------------------------------------------------------------------------
 

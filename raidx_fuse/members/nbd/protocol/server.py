@@ -306,9 +306,9 @@ class Server:
     def __init__(self, export: Export, allocate: Callable[[int], memoryview] | None = None) -> None:
         self.export = export
         self._allocate = allocate
-        self._incomplete: Request | None = None  # a write whose payload is still received
-        self._missing = memoryview(b"")  # the memory of the rest
-        self._expected_bytes = 0  # the whole payload
+        self._missing = memoryview(b"")  # the memory of the payload that is still received...
+        self._expected_bytes = 0  # ...of so many bytes...
+        self._incomplete: Request | None = None  # ...for this write, None if it was refused
         self.ended = False
         self._allowed = _allowed(export)
         self._is_read_only = bool(export.flags & Flag.READ_ONLY)
@@ -325,7 +325,7 @@ class Server:
     def receive(self, data: bytes | bytearray | memoryview) -> list[Request]:
         """Take bytes of the client; return valid requests in order. Raises ProtocolError."""
         requests: list[Request] = []
-        if self._incomplete is not None:
+        if self._missing:
             part = min(len(data), len(self._missing))
             self._missing[:part] = data[:part]
             requests += self.filled(part)
@@ -346,72 +346,59 @@ class Server:
                     payload_bytes = length
                     if payload_bytes > export.payload_bytes_max:
                         raise ProtocolError(f"the client sent a payload of {length} bytes")
-                    if end - body < payload_bytes:
-                        if payload_bytes >= TARGET_BYTES_MIN and self._allocate is not None:
-                            head = command, flags, cookie, offset, length
-                            self._expect(self._allocate(payload_bytes), view[body:end], head)
-                            at = end
-                        break
                 at = body + payload_bytes
+                payload: bytes | memoryview
+                if at <= end:
+                    payload = bytes(view[body:at])
+                elif payload_bytes < TARGET_BYTES_MIN or self._allocate is None:
+                    at = body - head_bytes
+                    break
+                else:
+                    payload = self._allocate(payload_bytes)
+                    payload[: end - body] = view[body:end]
+                    self._missing, self._expected_bytes = payload[end - body :], payload_bytes
+                    at = end
                 refusal = self._refusal(command, flags, offset, length)
                 if command == _DISC:
                     self.ended = True
-                elif refusal:
-                    self._refuse(command, cookie, offset, refusal)
+                elif refusal:  # a payload that is missing is received all the same
+                    known = _COMMANDS.get(command, Command.FLUSH)  # the reply does not repeat it
+                    refused = Request(known, CommandFlag(0), cookie, offset, 0)
+                    self._output += self.failed(refused, refusal)
                 else:
-                    payload = bytes(view[body:at])
                     options = _OPTIONS[flags & ~_PAYLOAD_LEN]
-                    requests.append(
-                        Request(_COMMANDS[command], options, cookie, offset, length, payload)
-                    )
+                    request = Request(_COMMANDS[command], options, cookie, offset, length, payload)
+                    if self._missing:
+                        self._incomplete = request
+                    else:
+                        requests.append(request)
         del kept[:at]
         return requests
 
     @property
     def is_amid(self) -> bool:
         """Whether a part of a request has come, and the rest has not."""
-        return self._incomplete is not None or bool(self._kept)
+        return bool(self._missing or self._kept)
 
     @property
     def kept_bytes(self) -> int:
         """How much of the payload of an incomplete request has come."""
-        return self._expected_bytes - len(self._missing) if self._incomplete is not None else 0
+        return self._expected_bytes - len(self._missing) if self._missing else 0
 
     def target(self) -> memoryview | None:
         """Return the memory for the next bytes of the client, None: `receive` takes them.
 
         After it was filled, as far as bytes came, call `filled` instead of `receive`.
         """
-        return self._missing if self._incomplete is not None else None
+        return self._missing or None
 
     def filled(self, count: int) -> list[Request]:
         """Note that *count* bytes of `target` were filled; return the request if it is whole."""
         self._missing = self._missing[count:]
-        request = self._incomplete
-        if self._missing or request is None:
+        if self._missing:
             return []
-        self._incomplete = None
-        return [request] if request.command is Command.WRITE else []
-
-    def _expect(
-        self, memory: memoryview, begun: memoryview, head: tuple[int, int, int, int, int]
-    ) -> None:
-        """Receive the payload of *head*, a request of which *begun* has come, into *memory*."""
-        command, flags, cookie, offset, length = head
-        memory[: len(begun)] = begun
-        self._missing = memory[len(begun) :]
-        self._expected_bytes = len(memory)
-        refusal = self._refusal(command, flags, offset, length)
-        if refusal:  # the answer may come first; the payload is received all the same
-            self._refuse(command, cookie, offset, refusal)
-            self._incomplete = Request(Command.DISC, CommandFlag(0), cookie, offset, 0)
-            return
-        options = _OPTIONS[flags & ~_PAYLOAD_LEN]
-        self._incomplete = Request(Command.WRITE, options, cookie, offset, length, memory)
-
-    def _refuse(self, command: int, cookie: int, offset: int, refusal: int) -> None:
-        known = _COMMANDS.get(command, Command.FLUSH)  # the reply does not repeat it
-        self._output += self.failed(Request(known, CommandFlag(0), cookie, offset, 0), refusal)
+        request, self._incomplete = self._incomplete, None
+        return [] if request is None else [request]
 
     def _refusal(self, command: int, flags: int, offset_bytes: int, size_bytes: int) -> int:
         """Return the error for an impossible request, 0 for a valid one."""
