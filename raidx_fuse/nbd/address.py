@@ -1,4 +1,4 @@
-"""Where the door listens, and with which certificates.
+"""Where the NBD server listens, and with which certificates.
 
 unix:PATH           a Unix socket that only its owner can use
 PORT, :PORT         TCP on loopback; without TLS for root and the owner only, unless any user may
@@ -43,9 +43,7 @@ class Address:
 
     def uri(self, export: str, *, tls: bool) -> str:
         """Return the URI of *export* there; names are percent-encoded."""
-        if self.path:
-            return str(NbdUri(socket=self.path, export=export, tls=tls))
-        return str(NbdUri(host=self.host, port=self.port, export=export, tls=tls))
+        return str(NbdUri(export, self.host, self.port, self.path, tls))
 
 
 def parse_address(text: str, *, tls: bool) -> Address:

@@ -30,18 +30,15 @@ _CHANGES = Flag.TRIM | Flag.WRITE_ZEROES | Flag.FAST_ZERO
 _FAILURES_LOGGED = 64  # after so many, only at powers of two (as fuse/operations.py)
 
 
-def export_of(volume: Volume) -> Export:
-    """Return what the server says about *volume*.
+def exports_of(volumes: Sequence[Volume]) -> dict[str, Export]:
+    """Return what the server says of each volume, by name; the only one is also the default, "".
 
     Several connections are safe: a flush on one covers the writes of all.
     """
-    flags = _OFFERS | (Flag.READ_ONLY if volume.read_only else _CHANGES)
-    return Export(volume.name, volume.size_bytes, flags)
-
-
-def exports_of(volumes: Sequence[Volume]) -> dict[str, Export]:
-    """Return the exports by name; the only one is also the default, ""."""
-    exports = {volume.name: export_of(volume) for volume in volumes}
+    exports = {}
+    for volume in volumes:
+        flags = _OFFERS | (Flag.READ_ONLY if volume.read_only else _CHANGES)
+        exports[volume.name] = Export(volume.name, volume.size_bytes, flags)
     if len(exports) == 1:
         exports[""] = next(iter(exports.values()))
     return exports

@@ -42,7 +42,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 from trio import lowlevel
@@ -65,6 +65,7 @@ _SEND_BYTES = 1 << 18  # what is sent next goes behind so much, and one request
 CHANGES = (Command.WRITE, Command.WRITE_ZEROES, Command.TRIM)
 
 
+@dataclass(slots=True, eq=False)
 class Call(Exchange):
     """One request of a task, which may be sent several times, on different connections.
 
@@ -75,32 +76,15 @@ class Call(Exchange):
     it at its end: no task waits for it.
     """
 
-    __slots__ = (
-        "cancelled",
-        "cut_s",
-        "done",
-        "expires",
-        "guard",
-        "patient",
-        "sent",
-        "task",
-        "then",
-    )
-
-    def __init__(
-        self,
-        command: Command,
-        offset_bytes: int = 0,
-        size_bytes: int = 0,
-        buffers: Sequence[bytearray | memoryview | bytes] = (),
-        flags: int = 0,
-    ) -> None:
-        super().__init__(command, offset_bytes, size_bytes, buffers, flags)
-        self.cut_s = 0.0
-        self.done = self.sent = self.cancelled = self.patient = self.expires = False
-        self.guard: Callable[[], bool] | None = None
-        self.task: lowlevel.Task | None = None
-        self.then: Callable[[Call], None] | None = None
+    cut_s: float = field(default=0.0, init=False)
+    done: bool = field(default=False, init=False)
+    sent: bool = field(default=False, init=False)
+    cancelled: bool = field(default=False, init=False)
+    patient: bool = field(default=False, init=False)
+    expires: bool = field(default=False, init=False)
+    guard: Callable[[], bool] | None = field(default=None, init=False)
+    task: lowlevel.Task | None = field(default=None, init=False)
+    then: Callable[[Call], None] | None = field(default=None, init=False)
 
     @property
     def is_content(self) -> bool:

@@ -84,29 +84,15 @@ WORDS = {"rotation": ("random", "mean"), "order": ("fifo", "ncq", "cscan")}
 COUNTS = ("channels", "queue_depth")
 
 # Data-sheet figures of typical drives: 7200 rpm SATA 3.5 inch; 10k SAS 2.5 inch; SATA TLC; PCIe 4.
+# In order: seek, settle, write settle in ms; rpm; read and write access in ms; read and write in
+# MB/s; channels; flush in ms.
 PRESETS: dict[str, ServiceModel] = {
     model.name: model
     for model in (
         ServiceModel("hdd", 8.5, 0.8, 0.5, 7200, 0.1, 0.1, 180, 180, 1, 4.0),
         ServiceModel("sas10k", 3.8, 0.3, 0.4, 10000, 0.05, 0.05, 220, 220, 1, 3.0),
-        ServiceModel(
-            "ssd",
-            read_access_ms=0.09,
-            write_access_ms=0.06,
-            read_mb_s=540,
-            write_mb_s=500,
-            channels=8,
-            flush_ms=0.5,
-        ),
-        ServiceModel(
-            "nvme",
-            read_access_ms=0.07,
-            write_access_ms=0.02,
-            read_mb_s=5000,
-            write_mb_s=3500,
-            channels=32,
-            flush_ms=0.05,
-        ),
+        ServiceModel("ssd", 0.0, 0.0, 0.0, 0, 0.09, 0.06, 540, 500, 8, 0.5),
+        ServiceModel("nvme", 0.0, 0.0, 0.0, 0, 0.07, 0.02, 5000, 3500, 32, 0.05),
         ServiceModel("ram", channels=64),
     )
 }

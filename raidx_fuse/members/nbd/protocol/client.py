@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from raidx_fuse.errors import RaidxError, Reason
@@ -272,6 +273,7 @@ class Ranges:
         return new
 
 
+@dataclass(slots=True, eq=False)
 class Exchange:
     """A request: *command*, *flags*, byte range; *buffers* take the data of a read, or hold that of
     a write, in order.
@@ -279,40 +281,23 @@ class Exchange:
     Results: *error* (0, or a number of `wire.Errno`), *message* (what the server says about it).
     """
 
-    __slots__ = (
-        "_arrived",
-        "_failures",
-        "buffers",
-        "command",
-        "cookie",
-        "error",
-        "flags",
-        "message",
-        "offset_bytes",
-        "size_bytes",
-    )
-
-    def __init__(
-        self,
-        command: Command,
-        offset_bytes: int = 0,
-        size_bytes: int = 0,
-        buffers: Sequence[bytearray | memoryview | bytes] = (),
-        flags: int = 0,
-    ) -> None:
-        self.command = command
-        self.offset_bytes = offset_bytes
-        self.size_bytes = size_bytes
-        self.buffers = buffers
-        self.flags = flags
-        self.begin(0)
+    command: Command
+    offset_bytes: int = 0
+    size_bytes: int = 0
+    buffers: Sequence[bytearray | memoryview | bytes] = ()
+    flags: int = 0
+    cookie: int = field(default=0, init=False)
+    error: int = field(default=0, init=False)
+    message: str = field(default="", init=False)
+    _failures: int = field(default=0, init=False)
+    _arrived: Ranges | None = field(default=None, init=False)
 
     def begin(self, cookie: int) -> None:
         """Be requested as *cookie*; what was answered over an earlier connection is void."""
         self.cookie = cookie
         self.error = self._failures = 0
         self.message = ""
-        self._arrived: Ranges | None = None
+        self._arrived = None
 
     def fail(self, number: int, message: str = "") -> None:
         """Note an error; the first one counts. Raises ProtocolError: there is no end of them."""
