@@ -157,7 +157,7 @@ class VolumeOperations(pyfuse3.Operations):
         self._by_name[os.fsencode(volume.name)] = inode
 
     def hide(self, volume: Volume) -> None:
-        """List *volume* no longer, and let nobody open it."""
+        """List *volume* no longer; it cannot be opened."""
         self._by_name.pop(os.fsencode(volume.name), None)
 
     def init(self) -> None:
@@ -178,7 +178,7 @@ class VolumeOperations(pyfuse3.Operations):
         async with self._sizes:
             # The kernel takes the size of a `_described` answer even if it was notified meanwhile.
             await trio.sleep_until(self._size_told_s + _TAKEN_S)
-            yield  # no await from here on: nobody reads the new size before the kernel has it
+            yield  # no await from here on: no reader sees the new size before the kernel
             after = self._volume(inode).size_bytes
             try:
                 if after < before:
@@ -186,7 +186,7 @@ class VolumeOperations(pyfuse3.Operations):
                 else:
                     pyfuse3.notify_store(inode, after - 1, b"\0")
             except OSError as error:
-                if error.errno != errno.ENOENT:  # ENOENT: nobody has accessed the image yet
+                if error.errno != errno.ENOENT:  # ENOENT: the image was never accessed
                     log.warning("the kernel did not take the new size: %s", error)
 
     # ---- data ----

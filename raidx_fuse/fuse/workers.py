@@ -291,7 +291,7 @@ class SessionWorkers:
         self._taken = False
         self.suspended += 1
         if not self._watched and not self.ended:
-            # *_watched* is set before that worker runs, so that a second hand-over wakes nobody.
+            # *_watched* is set before that worker runs, so that a second hand-over wakes no other.
             if self._parked:
                 self._watched = True
                 trio.lowlevel.reschedule(self._parked.pop())

@@ -18,7 +18,7 @@ from raidx_fuse.loop.cpu_latency import CpuLatencyRequest
 
 LOOKS = 150  # 50 us
 PAUSE_MAX = 255
-READY_MAX = 16  # so many have requests: whoever is not among them sleeps
+READY_MAX = 16  # so many have requests: a front end that is not among them sleeps
 
 
 class Sources:

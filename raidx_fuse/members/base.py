@@ -1,27 +1,25 @@
 """The interface of a member: one disk file, block device or memory region of an array.
 
-The size of a member is fixed. No write extends one: a file that somebody has cut off, and a write
+The size of a member is fixed. No write extends one: a file that was cut off, and that a write
 extends again, reads as zeros where content was. A kind whose storage can become shorter looks at
 its size before each write, and at each read that ends early.
 
-Every kind of member offers each operation in two forms:
+Each operation has two forms:
 
 * The ``try_`` calls are synchronous. They do the operation, or return False if it would block; then
   nothing was done. The data path calls them first: if the bytes are in memory, suspending in trio
   costs ten times as much as the I/O.
-* The async calls always do the operation.
+* The async calls always do the operation. One can be cancelled; whether a cancelled write took
+  place is unknown. Its buffers then still belong to the member, because a thread may still use
+  them: drop them, never reuse them.
 
 Buffers are lists, so that adjacent ranges form one I/O (preadv, pwritev). A memoryview among them
 must be one of bytes (format "B").
 
-An async call can be cancelled. Its buffers then still belong to the member, because a thread may
-still use them: drop them, never reuse them. It is unknown whether a cancelled write took place.
-
-Overdue writes are writes that were abandoned after a timeout and may still take effect.
-
-A thread that is blocked in a system call, for example on a network disk without connection, cannot
-be interrupted. After a timeout its write is abandoned, and the caller gets an error. But the write
-takes effect when the disk answers again, seconds or hours later, and overwrites newer content:
+Overdue writes are writes that were abandoned after a timeout and may still take effect. A thread
+that is blocked in a system call, for example on a network disk without connection, cannot be
+interrupted: the caller gets an error, but the write takes effect when the disk answers again,
+seconds or hours later, and overwrites newer content:
 
     write A ........ abandoned                               A takes effect
                                write B, flushed; B is read          A is read

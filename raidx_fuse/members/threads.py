@@ -10,9 +10,8 @@ pop are atomic. `Job.task` is used only by the thread of the run.
 
 Cancellation: a cancelled task continues immediately. Its job is never started if no worker has
 started it; otherwise the job ends at some time or never, and its result is dropped. **The buffers
-of a cancelled operation therefore still belong to the member: drop them, never reuse them.** The
-threads are daemons, so that a thread blocked in the kernel (a network disk without connection) does
-not keep the process from exiting.
+of a cancelled operation still belong to the member: drop them, never reuse them.** The threads are
+daemons, so that one that is blocked in the kernel does not keep the process from exiting.
 
 `in_thread` is for other calls that may block, because they access a path that the user named
 (open, stat, mkdir, unlink, close): one thread for each call, a limited number at a time, each with
@@ -366,7 +365,7 @@ def has_no_loop() -> bool:
 async def read_promptly(member: Member, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
     """Fill *buffers* from *member*; raise MemberError if it fails or takes longer than PROMPTLY_S.
 
-    For the start of an array, which has no queues and no watchdog yet. A read that was given up may
+    For the start of an array, which has no queues and no watchdog yet. A read that timed out may
     still fill its buffers later: they must not be used again.
     """
     if has_no_loop():  # its members have the limit

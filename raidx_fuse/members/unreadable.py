@@ -18,7 +18,7 @@ from raidx_fuse.errors import MemberError, ShorterError
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.settings import SETTINGS
 
-PAGE_BYTES = 4096  # what is read, mended or given up at once
+PAGE_BYTES = 4096  # what is read, mended or declared lost at once
 ERRORS_WITHIN_S = 3600.0
 ASKS_MAX = 8  # so often a known page is asked for by plans that are older than that knowledge
 
@@ -42,7 +42,7 @@ def _nothing(_cell: CellIndex, _at: int) -> memoryview | None:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """Bytes *low* .. *high* - 1 of all cells of a stripe are needed: what is lost is given up.
+    """Bytes *low* .. *high* - 1 of all cells of a stripe are needed: what is lost is listed.
 
     *new* returns the new content of the page of a cell from a byte on, None if it gets none.
     """
@@ -58,7 +58,7 @@ class Mender(Protocol):
     async def mend(
         self, stripes: Sequence[Stripe], needed: Mapping[Stripe, Needed] | None = None
     ) -> bool:
-        """Mend *stripes*, whose locks are held; give up what is *needed* and lost.
+        """Mend *stripes*, whose locks are held; list as lost what is *needed* and cannot be had.
 
         Returns whether any of their pages was unreadable.
         """
@@ -183,7 +183,7 @@ class Unreadable:
         return False
 
     async def pass_over(self, stripes: Sequence[Stripe], chunk_bytes: int) -> bool:
-        """Mend *stripes* and give up what nothing gives back: their content is moved now.
+        """Mend *stripes* and list the rest of their content as lost: it is moved now.
 
         Returns whether any of their pages was unreadable: another try to read them may succeed.
         """

@@ -111,7 +111,7 @@ def remove(address: Address) -> None:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove a socket that nobody listens on. Raises OSError, RaidxError."""
+    """Remove a socket without a listener. Raises OSError, RaidxError."""
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(os.stat(path).st_mode):  # connecting to any file is "refused"
             raise RaidxError(

@@ -8,14 +8,14 @@ request suspends, its task stays with it, and another task reads on:
     reader: receive --> request, request, ... --> send --> receive
                                `-- suspends: a new task becomes the reader, this one answers later
 
-A client may have so much under way that memory is bounded, and all clients together have a
-`Budget`, which counts replies until the client has taken them; beyond it, no task reads its socket
-or begins a long read until memory is released. It also waits while it does not take its replies.
-One that stops for STALLED_S in the middle of a request or of a reply, or is slower there than
-RATE_BYTES_S after the first STALLED_S, is cut off, so nobody keeps the payload of half a write, up
-to 32 MiB, by sending a byte now and then. What was begun is carried out to its end, whatever
-becomes of the client; only what has no bound, zeros and reads ahead of any length, ends early when
-nobody waits for it.
+The memory of a client's requests is bounded, and all clients together have a `Budget`, which counts
+replies until the client has taken them; beyond it, no task reads its socket or begins a long read
+until memory is released. It also waits while it does not take its replies. A client that stops for
+STALLED_S in the middle of a request or of a reply, or is slower there than RATE_BYTES_S after the
+first STALLED_S, is cut off: else it would keep the memory of half a write, up to 32 MiB, by sending
+a byte now and then. Requests that were begun are carried out to their end, whatever becomes of the
+client; only those without a bound, zeros and reads ahead of any length, end early when the client
+has left.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class ClientPipe(Pipe):
 
     def close(self) -> None:
         super().close()
-        self._rest = []  # nobody takes it any more
+        self._rest = []
 
     @property
     def waiting_bytes(self) -> int:
@@ -117,7 +117,7 @@ class Budget:
     def __init__(self, most_bytes: int = MEMORY_BYTES_MAX) -> None:
         self.used_bytes = 0
         self._most_bytes = most_bytes
-        self._kept: dict[object, int] = {}  # by client; who began first comes first
+        self._kept: dict[object, int] = {}  # by client, the oldest first
         self._freed = trio.Event()
 
     def note(self, client: object, size_bytes: int) -> None:
@@ -193,7 +193,7 @@ class Client:
             wait.cancel()
 
     def _is_abandoned(self) -> bool:
-        """Return whether nobody waits for answers: `stop`, or the client left without a good-bye.
+        """Return whether answers are not waited for: `stop`, or the client left without a good-bye.
 
         One that says good-bye wants what it asked for before.
         """
@@ -204,7 +204,7 @@ class Client:
     async def _work(self) -> None:
         """Read and carry out requests until one suspends; then stay with that one.
 
-        Afterwards read on if nobody else does.
+        Afterwards read on if no other task does.
         """
         await self._turns()
 
@@ -232,7 +232,7 @@ class Client:
     def _carry_out(self) -> tuple[Handler, Any, Request] | None:
         """Carry out the requests that have arrived; send the replies.
 
-        Returns a handler that suspended, with its trap and its request; the caller goes on with it.
+        Returns a handler that suspended, with its trap and its request, for the caller.
         """
         held, requests, unsent = self._held, self._requests, self._pipe
         suspended: tuple[Handler, Any, Request] | None = None

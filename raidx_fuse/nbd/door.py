@@ -1,9 +1,8 @@
-"""The door: accepts clients, carries out their handshakes, and serves them side by side.
+"""The NBD server: accepts clients, carries out their handshakes, and serves them side by side.
 
-Who is at the other end of a TCP connection on loopback: the kernel lists the TCP sockets of this
-network namespace with their owners. The client's has the addresses of ours the other way round. One
-that its process has closed already has no owner: it is listed with uid 0 and inode 0, and counts as
-unknown.
+The owner of a client on loopback: the kernel lists the TCP sockets of this network namespace with
+their owners. The client's has the addresses of ours the other way round. One that its process has
+closed already has no owner: it is listed with uid 0 and inode 0, and counts as unknown.
 
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    3: 0100007F:A2C4 0100007F:2A39 01 00000000:00000000 00:00000000 00000000  1000        0 71236
@@ -56,7 +55,7 @@ class Door:
     ends. *bugs* counts requests that met a bug (each got EIO and a traceback in the log), *clients*
     the clients that have opened a volume, *refused* those turned away.
 
-    Who is in the handshake takes no place of a client: one too many there ends the oldest one.
+    Clients in the handshake take no place of another: one too many there ends the oldest one.
     """
 
     def __init__(
@@ -201,7 +200,7 @@ def _stdlib(client: trio.socket.SocketType) -> socket.socket:
     """Return the socket of *client* for use without trio's wrapper."""
     sock = socket.socket(fileno=client.detach())
     sock.setblocking(False)
-    # A reply of 1 MiB that the socket takes at once is not copied, and nobody waits for the rest.
+    # A reply of 1 MiB that the socket takes at once is not copied.
     try:
         sock.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _SEND_BUFFER_BYTES)
     except PermissionError:
@@ -213,7 +212,7 @@ def _stdlib(client: trio.socket.SocketType) -> socket.socket:
 
 
 async def _owner_of_peer(sock: socket.socket) -> int | None:
-    """Return the uid of the client on loopback, None if nobody knows it.
+    """Return the uid of the client on loopback, None if it is not listed.
 
     Raises OSError, RaidxError.
     """

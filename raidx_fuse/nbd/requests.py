@@ -53,7 +53,7 @@ class GoneError(RaidxError):
 class RequestHandler:
     """Carries out the requests of one client on *volume*; *failures* and *bugs* are counted.
 
-    *is_abandoned* says whether nobody waits for the answers any more.
+    *is_abandoned* says whether the client waits for no answers any more.
     """
 
     def __init__(
@@ -117,10 +117,9 @@ class RequestHandler:
     async def _in_parts(
         self, do: Callable[[int, int], Awaitable[object]], offset: int, size: int
     ) -> None:
-        """Do a request of any length in parts, as long as somebody waits for it.
+        """Do a request of any length in parts, as long as its client waits for it.
 
-        To cache a range is to read it: then what it needs is in memory, that of the members'
-        system, or the chunk cache.
+        To cache a range is to read it.
         """
         for at in range(offset, offset + size, PART_BYTES):
             if at > offset:

@@ -1,15 +1,14 @@
 """The connection of a member to its server as a pipe of bytes: TCP or Unix, TLS, the handshake.
 
 A pipe is made, and used at first, outside of the event loop: members are opened synchronously, as
-files are, by commands that need no trio and by threads of a daemon (names are looked up and
-certificates read there). The same functions serve both: without an event loop
-(`run_without_loop`) they wait in poll, for at most the timeout of the pipe. Afterwards the pipe
-belongs to the event loop.
+files are, by commands that need no trio and by threads of a daemon. The same functions serve both:
+without an event loop (`run_without_loop`) they wait in poll, for at most the timeout of the pipe.
+Afterwards the pipe belongs to the event loop.
 
 The witness: over a Unix socket the kernel says which process sends (SO_PASSCRED). Once that process
-has ended, nothing that it received will be carried out any more. For a TCP connection nobody can
-know: its end may come from the network, while the server still holds requests. Where a proxy stands
-behind a Unix socket, its end proves nothing about the server: name such servers by TCP.
+has ended, nothing that it received will be carried out any more. The end of a TCP connection may
+come from the network, while the server still holds requests. Where a proxy stands behind a Unix
+socket, its end proves nothing about the server: name such servers by TCP.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ _UCRED = struct.Struct("=iII")  # pid, uid, gid
 _TLS_PIECE_BYTES = 1 << 16
 _LINGER = struct.Struct("ii")  # on, seconds
 _DROP, _DELIVER = _LINGER.pack(1, 0), _LINGER.pack(0, 0)
-# What is sent in the last moment of the fence is dropped before anybody can have taken over, even
-# if this process is stopped meanwhile: by the kernel, unless the server has acknowledged it.
+# What is sent in the last moment of the fence is dropped before a takeover, even if this process is
+# stopped meanwhile: by the kernel, unless the server has acknowledged it.
 UNACKNOWLEDGED_S = STALE_S - FENCE_S
 # The kernel would take megabytes, and a heartbeat behind them come too late over a slow link.
 _UNSENT_BYTES = 256 << 10
@@ -303,7 +302,7 @@ class Pipe:
         """Fill the beginning of *buffer*; return how many bytes, 0 at the end."""
         blocks = has_no_loop()
         if not (blocks or self._drained) and trio.current_time() - self._left_loop_s > TURN_S:
-            await lowlevel.checkpoint()  # else who sends faster than we read would stop all others
+            await lowlevel.checkpoint()  # else a fast sender would stop all others
             self._left_loop_s = trio.current_time()
         if self._tls is None:
             while True:

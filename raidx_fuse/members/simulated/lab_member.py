@@ -7,8 +7,8 @@ A `LabMember` is a `FaultMember` over an `UnflushedMember`, which has the volati
     power cut takes back the writes that are still remembered, then stores those sectors of them
               that the cut keeps (members/simulated/powercut.py)
 
-So the host sees every write at once, as from a real disk, and the file has what a real disk would
-have after the cut. The daemon is expected to end then: every later operation fails.
+So the file has what a real disk would have after the cut. The daemon is expected to end then: every
+later operation fails.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class UnflushedMember(WrapperMember):
         """
         self.off = True
         with trio.move_on_after(IN_FLIGHT_S) as waiting:
-            while self._in_flight or not self.is_settled():  # noqa: ASYNC110  # threads tell nobody
+            while self._in_flight or not self.is_settled():  # noqa: ASYNC110  # threads notify no task
                 await trio.sleep(0.01)
         if waiting.cancelled_caught:
             raise BusyError(

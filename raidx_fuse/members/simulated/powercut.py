@@ -1,21 +1,18 @@
 """Power cuts: the states in which a power failure can leave a disk.
 
 Between two flushes a disk may keep, drop or tear each write, in any order. So a cut is a decision
-about every write since the last flush. A decision is a bit mask of the 512-byte sectors that were
-stored; bit 0 is the first sector that the write touches.
+about every write since the last flush: a bit mask of the 512-byte sectors that were stored; bit 0
+is the first sector that the write touches.
 
     write of 3 sectors   0b000 dropped   0b111 kept   0b001, 0b100, 0b101 ... torn
 
 Kept sectors are applied in the order of the writes. So a dropped write also stands for a write that
 the disk stored before an older one, which then overwrote it.
 
-`PowerCutMember` can return at any moment the content that a cut would leave (`crash`). It calls a
-hook before every write and flush, and appends both to a `CutRecord`, which several members share.
-One run of a workload is then enough for a whole campaign: `CutRecord.moments` visits every boundary
-of the run afterwards, with the images and open writes of that moment, at the price of one memory
-copy for each state.
-
-The content of a large disk is a `SparseImage`: only written pages are kept, and copies share them.
+`PowerCutMember.crash` returns the content that a cut at this moment would leave. The member appends
+every write and flush to a `CutRecord`, which several members share. So one run of a workload is
+enough for a whole campaign: `CutRecord.moments` visits every boundary of the run afterwards, with
+the images and open writes of that moment, at the price of one memory copy for each state.
 """
 
 from __future__ import annotations

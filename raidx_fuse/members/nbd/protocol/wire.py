@@ -252,7 +252,7 @@ class HandshakeSide(ABC):
     def tls_started(self) -> None:
         """Continue over the encrypted connection. Raises ProtocolError for bytes in between."""
         if self.rest:
-            # Otherwise somebody in the middle could inject plain text into the encrypted part.
+            # Otherwise an attacker on the way could inject plain text into the encrypted part.
             raise ProtocolError("data between STARTTLS and the TLS handshake")
         self._step(b"")
 
