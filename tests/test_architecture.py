@@ -64,8 +64,7 @@ MAY_TOUCH_THE_SYSTEM = {
     "fuse.operations",  # errno, stat
     "fuse.session_loop",  # the FUSE descriptor
     "fuse.workers",  # the same
-    "loop.busy_poll",  # epoll
-    "loop.cpu_latency",  # the latency promise of the kernel
+    "loop.busy_poll",  # epoll, the latency promise of the kernel
     "daemon.mount",  # user ids, pid
     "daemon.scan",  # which files and devices there are
     "daemon.events.store",  # its files

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raidx_fuse.loop import busy_poll
-from raidx_fuse.loop.busy_poll import BusyPoll, Sources
+from raidx_fuse.loop.busy_poll import BusyPoll, CpuLatencyRequest, Sources
 
 Pipe = tuple[int, int]
 
@@ -25,8 +25,8 @@ def pipes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Pipe, Pipe]]:
             os.close(fd)
 
 
-class Verdicts:
-    """Stands for the CPU latency request: notes what it is told."""
+class Verdicts(CpuLatencyRequest):
+    """A CPU latency request that only notes what it is told."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -49,7 +49,7 @@ def test_polling_that_does_not_pay_backs_off(pipes: tuple[Pipe, Pipe]) -> None:
         return look(*arguments)
 
     sources.look = counting  # type: ignore[assignment]
-    poll = BusyPoll(sources)
+    poll = BusyPoll(sources, Verdicts())
     looked = []
     for _ in range(40):
         looks[0] = 0
@@ -83,4 +83,4 @@ def test_one_processor_is_not_kept_busy(
     sources = Sources()
     sources.add(reads)
     os.write(writes, b"a request")
-    assert not BusyPoll(sources).sees(reads)
+    assert not BusyPoll(sources, Verdicts()).sees(reads)

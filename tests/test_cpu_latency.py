@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.loop import cpu_latency
-from raidx_fuse.loop.cpu_latency import CpuLatencyRequest
+from raidx_fuse.loop import busy_poll
+from raidx_fuse.loop.busy_poll import CpuLatencyRequest
 from raidx_fuse.members.simulated.virtual_time import run
 
 
@@ -50,17 +50,17 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_it_is_asked_for_while_requests_come_one_after_the_other(device: Path) -> None:
     async def script(guard: CpuLatencyRequest) -> None:
-        for _ in range(cpu_latency.HITS_MIN):
+        for _ in range(busy_poll.HITS_MIN):
             assert not guard.held
             guard.hit()
         assert guard.held
         for _ in range(20):  # a slow caller, but steady
-            for _ in range(2 * cpu_latency.HITS_KEPT):
+            for _ in range(2 * busy_poll.HITS_KEPT):
                 guard.hit()
                 guard.miss()
-            await trio.sleep(cpu_latency.LOOK_S / 4)
+            await trio.sleep(busy_poll.LOOK_S / 4)
         assert guard.held
-        await trio.sleep(3 * cpu_latency.LOOK_S)
+        await trio.sleep(3 * busy_poll.LOOK_S)
         assert not guard.held
 
     use(device, script)
@@ -70,7 +70,7 @@ def test_it_is_asked_for_while_requests_come_one_after_the_other(device: Path) -
 def test_misses_in_between_put_it_off(device: Path) -> None:
     async def script(guard: CpuLatencyRequest) -> None:
         for _ in range(10):
-            for _ in range(cpu_latency.HITS_MIN - 1):
+            for _ in range(busy_poll.HITS_MIN - 1):
                 guard.hit()
             guard.miss()
         assert not guard.held
@@ -81,7 +81,7 @@ def test_misses_in_between_put_it_off(device: Path) -> None:
 
 async def test_the_end_of_the_mount_gives_it_back(device: Path) -> None:
     guard = CpuLatencyRequest(lambda _: None, str(device))
-    for _ in range(cpu_latency.HITS_MIN):
+    for _ in range(busy_poll.HITS_MIN):
         guard.hit()
     guard.close()
     assert promised_us(device) == [0, 2_000_000_000]
@@ -90,7 +90,7 @@ async def test_the_end_of_the_mount_gives_it_back(device: Path) -> None:
 def test_a_system_without_it_works_without(device: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def script(guard: CpuLatencyRequest) -> None:
         assert guard.reason == f"this system has no {device}"
-        for _ in range(2 * cpu_latency.HITS_MIN):
+        for _ in range(2 * busy_poll.HITS_MIN):
             guard.hit()
         assert not guard.held
 
@@ -102,5 +102,5 @@ def test_a_system_without_it_works_without(device: Path, monkeypatch: pytest.Mon
         assert "processors" in guard.reason
 
     device.touch()
-    monkeypatch.setattr(os, "cpu_count", lambda: cpu_latency.PROCESSORS_MAX + 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: busy_poll.PROCESSORS_MAX + 1)
     use(device, large)

@@ -76,7 +76,7 @@ class MountReport:
 
     *device* is the device number of all files of this mount. *tuning* tells whether the kernel's
     queue depth and read-ahead were raised, *cpu_latency* whether idle processors can be kept awake
-    for a caller with one request at a time (loop/cpu_latency.py).
+    for a caller with one request at a time (loop/busy_poll.py).
     """
 
     mountpoint: str
@@ -250,9 +250,10 @@ def _printed_by_libfuse() -> Iterator[Callable[[], str]]:
 
 
 def _cpu_latency(readers: SessionWorkers | None) -> Protection:
-    if readers is None or readers.cpu_latency is None:
+    if readers is None:
         return Protection(False, "needs the poll-first loop")
-    return Protection(readers.cpu_latency.reason is None, readers.cpu_latency.reason)
+    reason = readers.busy_poll.cpu_latency.reason
+    return Protection(reason is None, reason)
 
 
 def _tune(path: str) -> Protection:

@@ -45,8 +45,7 @@ import trio
 
 from raidx_fuse.fuse.workers import RELEASE, SPARE, SessionWorkers
 from raidx_fuse.journal.group_commit import CommitBatch, Deferral, Handler, pass_on
-from raidx_fuse.loop.busy_poll import Sources
-from raidx_fuse.loop.cpu_latency import CpuLatencyRequest
+from raidx_fuse.loop.busy_poll import BusyPoll, CpuLatencyRequest, Sources
 
 log = logging.getLogger(__name__)
 
@@ -185,9 +184,8 @@ def installed(
         device_fd,
         lambda: start(session_loop, nursery_of_main, 0, 0),
         lambda loop: start(_finish, loop, workers),
-        CpuLatencyRequest(start),
+        BusyPoll(sources or Sources(), CpuLatencyRequest(start)),
         deferral,
-        sources,
     )
 
     def terminate() -> None:

@@ -24,8 +24,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.journal.group_commit import HELD_MAX, Deferral, Handler, HeldHandlers
-from raidx_fuse.loop.busy_poll import BusyPoll, Sources
-from raidx_fuse.loop.cpu_latency import CpuLatencyRequest
+from raidx_fuse.loop.busy_poll import BusyPoll
 
 # Multiples of 4. While handlers are suspended, a pass of trio (4 to 10 us) after every 8 requests
 # keeps their latency low.
@@ -114,9 +113,8 @@ class SessionWorkers:
     """The workers of one session and their states.
 
     *device_fd* is the open FUSE device. *start_worker* starts one more worker; *finish* starts a
-    task that finishes a held loop. *cpu_latency*, if set, is told whether busy polling pays.
-    *deferral* tells the journals of the handlers whether replies may be deferred. *sources* are
-    those of all front ends.
+    task that finishes a held loop. *deferral* tells the journals of the handlers whether replies
+    may be deferred.
     *turns* counts the requests taken since trio last ran, *passes* the waits for trio, *suspended*
     the handlers that are waiting now, *workers* the workers that exist.
     """
@@ -126,12 +124,10 @@ class SessionWorkers:
         device_fd: int,
         start_worker: Callable[[], None],
         finish: Callable[[Handler], None],
-        cpu_latency: CpuLatencyRequest | None = None,
+        busy_poll: BusyPoll,
         deferral: Deferral | None = None,
-        sources: Sources | None = None,
     ) -> None:
         self.device_fd = device_fd
-        self.cpu_latency = cpu_latency
         self.deferral = deferral or Deferral()
         self.deferred = DeferredReplies(finish, self.held_resumes, self.deferral)
         self.workers = 0
@@ -152,16 +148,14 @@ class SessionWorkers:
         self._taken = False
         self.resumed = False
         self._left_trio_s = trio.current_time()
-        sources = sources or Sources()
-        sources.add(device_fd)
-        self.busy_poll = BusyPoll(sources, cpu_latency)
+        busy_poll.sources.add(device_fd)
+        self.busy_poll = busy_poll
 
     def close(self) -> None:
         self.ended = True
         self.deferred.close()
         self._epoll.close()
-        if self.cpu_latency is not None:
-            self.cpu_latency.close()
+        self.busy_poll.cpu_latency.close()
 
     async def wait(self) -> bool:
         """Return True when a request can be received, False at the end of the session."""

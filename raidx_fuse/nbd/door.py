@@ -22,8 +22,7 @@ import trio
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import Deferral
 from raidx_fuse.loop.acceptor import Places, accept
-from raidx_fuse.loop.busy_poll import BusyPoll, Sources
-from raidx_fuse.loop.cpu_latency import CpuLatencyRequest
+from raidx_fuse.loop.busy_poll import BusyPoll, CpuLatencyRequest, Sources
 from raidx_fuse.members.kernel_files import kernel_text
 from raidx_fuse.members.nbd.protocol.server import ServerHandshake
 from raidx_fuse.members.nbd.protocol.wire import ProtocolError
@@ -106,8 +105,7 @@ class Door:
         """Serve clients until cancelled; what they began is carried out then."""
         sock = trio.socket.from_stdlib_socket(self._listener)
         async with trio.open_nursery() as nursery:
-            cpu_latency = CpuLatencyRequest(nursery.start_soon)
-            busy_poll = BusyPoll(self._sources, cpu_latency)
+            busy_poll = BusyPoll(self._sources, CpuLatencyRequest(nursery.start_soon))
             try:
                 while True:
                     client = await accept(sock, "an NBD client")
@@ -117,7 +115,7 @@ class Door:
                         continue
                     nursery.start_soon(self._serve, _stdlib(client), busy_poll)
             finally:
-                cpu_latency.close()
+                busy_poll.cpu_latency.close()
                 for served in self._served:
                     served.stop()
 

@@ -23,8 +23,7 @@ from raidx_fuse.errors import NoSpaceError, RaidxError, UnrecoverableError
 from raidx_fuse.fuse import session_loop
 from raidx_fuse.fuse.workers import SessionWorkers
 from raidx_fuse.journal.group_commit import Deferral, Handler
-from raidx_fuse.loop.busy_poll import Sources
-from raidx_fuse.loop.cpu_latency import CpuLatencyRequest
+from raidx_fuse.loop.busy_poll import BusyPoll
 from raidx_fuse.pool.volume import Volume
 
 KIB = 1024
@@ -92,11 +91,10 @@ def see_phantoms(every: int) -> None:
         device_fd: int,
         start_worker: Callable[[], None],
         finish: Callable[[Handler], None],
-        cpu_latency: CpuLatencyRequest | None = None,
+        busy_poll: BusyPoll,
         deferral: Deferral | None = None,
-        sources: Sources | None = None,
     ) -> None:
-        construct(self, device_fd, start_worker, finish, cpu_latency, deferral, sources)
+        construct(self, device_fd, start_worker, finish, busy_poll, deferral)
         looks = itertools.count(1)
 
         def with_phantoms(look: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ import trio
 from raidx_fuse.fuse import session_loop
 from raidx_fuse.fuse.workers import SessionWorkers
 from raidx_fuse.journal.group_commit import Deferral, Handler
+from raidx_fuse.loop.busy_poll import BusyPoll, CpuLatencyRequest, Sources
 
 DEFERRAL = Deferral()  # of all models: one runs at a time
 
@@ -29,8 +30,9 @@ class Model:
     def __init__(self, handle: Callable[[int], Coroutine[Any, Any, None]]) -> None:
         self.reading, self.writing = os.pipe()
         os.set_blocking(self.reading, False)
+        busy_poll = BusyPoll(Sources(), CpuLatencyRequest(lambda _: None, os.devnull))
         self.readers = SessionWorkers(
-            self.reading, self._start_worker, self._finish, deferral=DEFERRAL
+            self.reading, self._start_worker, self._finish, busy_poll, DEFERRAL
         )
         self.handle = handle
         self.done: list[int] = []

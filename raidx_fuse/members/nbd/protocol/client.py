@@ -72,7 +72,6 @@ _REPLIES_MAX = 1000  # to one option: a server cannot keep a client busy for eve
 
 _Answers = Generator[int, bytes, tuple[int, list[tuple[int, bytes]]]]
 FAILURES_MAX = 1000  # error chunks in one reply
-_ZEROS = bytes(1 << 16)
 _HEADS = {
     SIMPLE_REPLY_MAGIC: SIMPLE_REPLY,
     STRUCTURED_REPLY_MAGIC: STRUCTURED_REPLY,
@@ -352,14 +351,6 @@ class Exchange:
                 return
             start = 0
 
-    def put_zeros(self, offset_bytes: int, size_bytes: int) -> None:
-        """Fill a range with zeros."""
-        while size_bytes:
-            part = min(size_bytes, len(_ZEROS))
-            self.put(offset_bytes, _ZEROS[:part])
-            offset_bytes += part
-            size_bytes -= part
-
     def room(self, offset_bytes: int, size_bytes: int) -> memoryview:
         """Return the memory for the beginning of a range: as far as one buffer reaches."""
         start = offset_bytes - self.offset_bytes
@@ -535,7 +526,7 @@ class Client(Generic[Asked]):
             (offset_bytes,) = U64.unpack_from(payload)
             (size_bytes,) = U32.unpack_from(payload, U64.size)
             exchange.claim(offset_bytes, size_bytes)
-            exchange.put_zeros(offset_bytes, size_bytes)
+            exchange.put(offset_bytes, bytes(size_bytes))
         elif kind != Chunk.NONE or length or not ends:
             raise ProtocolError(f"the server sent a chunk of type {kind}")
         if ends:
