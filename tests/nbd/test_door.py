@@ -72,7 +72,6 @@ async def test_every_command_does_what_it_says(door: Door, backing: Backing) -> 
     assert (await guest.do(Command.TRIM, SIZE, 1)).error == errno.ENOSPC
 
 
-@pytest.mark.rig(read_only=True)
 async def test_a_client_that_asks_for_allocation_gets_the_extents(
     door: Door, backing: Backing
 ) -> None:
@@ -95,6 +94,7 @@ async def test_a_client_that_asks_for_allocation_gets_the_extents(
             told += await stream.receive_some()
 
 
+@pytest.mark.rig(read_only=True)
 async def test_a_read_only_export_takes_no_change(door: Door) -> None:
     guest = await Guest.connect(door)
     assert guest.link.export.flags & Flag.READ_ONLY
