@@ -13,8 +13,8 @@ needs neither, since the next request is already in the queue. Here a worker pol
 The *watcher* is the only worker that sleeps on the device; loop/busy_poll.py says when it pays to
 poll before. The laws:
 
-1. No await comes between the poll and the receive, so that the request seen is the one received. 2.
-**Hand-over.** If a worker's handler suspends, no worker would read the queue. `_drive` steps the
+1. No await comes between the poll and the receive, so that the request seen is the one received.
+2. **Hand-over.** If a worker's handler suspends, no worker would read the queue. `_drive` steps the
    whole session loop as one generator, so it notices each suspension (at no cost otherwise). Then a
    parked worker becomes the watcher, or a new worker is started. Without that, 16 readers of a slow
    disk fall to the speed of one. The number of workers is one more than the largest number of

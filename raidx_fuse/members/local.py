@@ -8,12 +8,10 @@ it would block:
             systems that refuse it (some network ones) always use a thread.
     write   pwritev into the page cache inline, as long as that is quick. One that took longer than
             SLOW_WRITE_S (the kernel throttles writers to slow disks) sends the next
-            SLOW_WRITES_SKIPPED to a thread, so that a slow disk does not stop the event loop.
+            SLOW_WRITES_SKIPPED to a thread, so that a slow disk does not stop the event loop. Where
+            RWF_NOWAIT is refused, the look at the size (0.2 us) might block, too: always a thread.
     flush   fdatasync in a thread (enough, because the size never changes). It does nothing if
             nothing was written since the last flush.
-
-Each write looks at the size first (0.2 us). On a file system that refuses RWF_NOWAIT that might
-block, so writes there use a thread, too.
 
 Inline calls, `reserve` and `data_extents` have no time limit: the watchdog runs on the event loop
 that a blocked call stops. A write of 4 KiB takes 29 us of CPU through a thread and 1.1 us inline.
@@ -22,8 +20,8 @@ After a failed flush every flush fails until the member is opened again: Linux d
 once it has reported them, so a second fdatasync would succeed although data never reached the disk.
 
 Locks: a file is locked by flock (exclusive, or shared when read-only), a block device by O_EXCL,
-which mounts and other arrays use as well. Both locks end with the descriptor, so also when the
-process is killed.
+which mounts and other arrays use as well. Both end with the descriptor, also when the process is
+killed.
 """
 
 from __future__ import annotations

@@ -98,6 +98,7 @@ class FaultMember(WrapperMember):
 
     def __init__(self, inner: Member, *, seed: int = 0) -> None:
         super().__init__(inner)
+        self.surface = inner  # what keeps the content, where it rots
         self.injected: Counter[str] = Counter()
         self._random = random.Random(seed)
         self._faults: list[Fault] = []
@@ -170,8 +171,8 @@ class FaultMember(WrapperMember):
     async def rot(self, offset_bytes: int, length_bytes: int = 1, *, mask: int = 0x01) -> None:
         """Flip the bits of *mask* in every byte of a range; faults do not apply to this."""
         content = bytearray(length_bytes)
-        await self.inner.readv(offset_bytes, [content])
-        await self.inner.writev(offset_bytes, [bytes(byte ^ mask for byte in content)])
+        await self.surface.readv(offset_bytes, [content])
+        await self.surface.writev(offset_bytes, [bytes(byte ^ mask for byte in content)])
         self.injected["rot"] += 1
 
     # -- the member ----------------------------------------------------------------------------

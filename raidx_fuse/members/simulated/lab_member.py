@@ -129,10 +129,8 @@ class UnflushedMember(WrapperMember):
             )
         decisions = [write.kept if keep == "all" else 0 for write in self._open]
         if keep == "some":
-            decisions = [
-                draw_cut(write, random.Random(f"{seed}/{write.offset_bytes - origin_bytes}"))
-                for write in self._open
-            ]
+            seeds = (f"{seed}/{write.offset_bytes - origin_bytes}" for write in self._open)
+            decisions = list(map(draw_cut, self._open, map(random.Random, seeds)))
         after = _Writes()
         cut_writes(after, self._open, decisions)
         for offset_bytes, content in after.writes:
@@ -175,6 +173,7 @@ class LabMember(FaultMember):
     def __init__(self, inner: Member, *, spec: str = "", seed: int = 0) -> None:
         self.unflushed = UnflushedMember(inner)
         super().__init__(self.unflushed, seed=seed)
+        self.surface = inner  # behind the cache: no power cut takes rot back
         self.spec = spec or inner.path
 
     def in_force(self) -> list[str]:
@@ -187,13 +186,8 @@ class LabMember(FaultMember):
         self._random.seed(seed)
 
     async def rot(self, offset_bytes: int, length_bytes: int = 1, *, mask: int = 0x01) -> None:
-        # on the disk's surface, behind its cache: no power cut takes it back
-        content = bytearray(length_bytes)
-        surface = self.unflushed.inner
-        await surface.readv(offset_bytes, [content])
-        await surface.writev(offset_bytes, [bytes(byte ^ mask for byte in content)])
-        await surface.flush()
-        self.injected["rot"] += 1
+        await super().rot(offset_bytes, length_bytes, mask=mask)
+        await self.surface.flush()
 
     def switch_off(self) -> None:
         self.clear()

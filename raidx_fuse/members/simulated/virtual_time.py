@@ -2,9 +2,7 @@
 
 An hour of modelled disk work takes seconds, and every delay is exact: while any task can run, time
 stands still; when none can, the clock is set to the next deadline. There is no threshold (trio's
-MockClock waits in real time before it jumps) and no rounding.
-
-When no task can run, there are three cases:
+MockClock waits in real time before it jumps) and no rounding. When no task can run:
 
 * There is a deadline (of trio or of a `sleep_until`): the clock jumps to it.
 * A thread does real I/O (it holds the clock): the run waits in real time. So real I/O takes no

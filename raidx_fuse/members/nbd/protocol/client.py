@@ -26,8 +26,6 @@ from raidx_fuse.members.nbd.protocol.wire import (
     EXPORT_NAME_ZEROS,
     EXTENDED_REPLY,
     EXTENDED_REPLY_MAGIC,
-    EXTENDED_REQUEST,
-    EXTENDED_REQUEST_MAGIC,
     GREETING,
     INIT_MAGIC,
     OFFSET_DATA,
@@ -39,8 +37,6 @@ from raidx_fuse.members.nbd.protocol.wire import (
     PAYLOAD_BYTES_MAX,
     REPLY_DONE,
     REPLY_IS_ERROR,
-    REQUEST,
-    REQUEST_MAGIC,
     SIMPLE_REPLY,
     SIMPLE_REPLY_MAGIC,
     SIZE_BYTES_MAX,
@@ -370,8 +366,7 @@ class Client(Generic[Asked]):
     def __init__(self, export: Export) -> None:
         self.export = export
         self.exchanges: dict[int, Asked] = {}  # under way, by cookie
-        self._form = EXTENDED_REQUEST if export.extended else REQUEST
-        self._magic = EXTENDED_REQUEST_MAGIC if export.extended else REQUEST_MAGIC
+        self._form, self._magic = export.request_form
         self._cookie = 0
         self._kept = b""  # an incomplete head or small payload
         self._filling: Asked | None = None  # the read whose data is arriving

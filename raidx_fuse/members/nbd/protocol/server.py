@@ -26,8 +26,6 @@ from raidx_fuse.members.nbd.protocol.wire import (
     EXPORT_NAME_ZEROS,
     EXTENDED_REPLY,
     EXTENDED_REPLY_MAGIC,
-    EXTENDED_REQUEST,
-    EXTENDED_REQUEST_MAGIC,
     GREETING,
     INIT_MAGIC,
     OPTION,
@@ -36,8 +34,6 @@ from raidx_fuse.members.nbd.protocol.wire import (
     OPTION_REPLY,
     OPTION_REPLY_MAGIC,
     REPLY_DONE,
-    REQUEST,
-    REQUEST_MAGIC,
     SIMPLE_REPLY,
     SIMPLE_REPLY_MAGIC,
     STRING_BYTES_MAX,
@@ -312,8 +308,7 @@ class Server:
         self.ended = False
         self._allowed = _allowed(export)
         self._is_read_only = bool(export.flags & Flag.READ_ONLY)
-        self._form = EXTENDED_REQUEST if export.extended else REQUEST
-        self._magic = EXTENDED_REQUEST_MAGIC if export.extended else REQUEST_MAGIC
+        self._form, self._magic = export.request_form
         self._kept = bytearray()
         self._output: Pieces = []
 

@@ -200,6 +200,13 @@ class Export:
     extended: bool = False
     allocation_id: int | None = None
 
+    @property
+    def request_form(self) -> tuple[struct.Struct, int]:
+        """The structure of a request, and its magic."""
+        if self.extended:
+            return EXTENDED_REQUEST, EXTENDED_REQUEST_MAGIC
+        return REQUEST, REQUEST_MAGIC
+
 
 Script = Generator[int, bytes, None]  # yields how many bytes it needs next, is sent these
 TLS = -1  # what a script yields instead when TLS is due: it gets no bytes before `tls_started`
