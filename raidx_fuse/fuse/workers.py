@@ -175,7 +175,11 @@ class SessionWorkers:
             if self.ended:
                 return False
         # trio's clock costs as much as the poll, so only each fourth request reads it.
-        if not turns & 3 and self._turn_is_over():
+        if not turns & 3 and (
+            turns >= TURNS_MAX
+            or (self.suspended > 0 and turns >= TURNS_MAX_IN_COMPANY)
+            or trio.current_time() - self._left_trio_s > TURN_TIME_MAX_S
+        ):
             if deferred.held:
                 await release()
                 if self.ended:
@@ -211,13 +215,6 @@ class SessionWorkers:
                 self._taken = True
                 return True
         return False
-
-    def _turn_is_over(self) -> bool:
-        return (
-            self.turns >= TURNS_MAX
-            or (self.suspended > 0 and self.turns >= TURNS_MAX_IN_COMPANY)
-            or trio.current_time() - self._left_trio_s > TURN_TIME_MAX_S
-        )
 
     async def _let_trio_run(self) -> None:
         if self._passing:

@@ -125,7 +125,10 @@ class LocalMember(Member):
         except BaseException:
             os.close(self._fd)
             raise
-        self._workers = Workers(path, depth, self._close_descriptor)
+        # Closed when the last thread is done, not earlier: a stuck thread would write to another
+        # file that gets the same descriptor number, and another mount would get the lock while a
+        # write of this one may still arrive.
+        self._workers = Workers(path, depth, lambda: os.close(self._fd))
         # One comparison on the hot path checks range, permission and "not closed" together.
         self._readable_bytes = self.size_bytes
         self._writable_bytes = -1 if read_only else self.size_bytes
@@ -358,11 +361,6 @@ class LocalMember(Member):
         self.closed = True
         self._readable_bytes = self._writable_bytes = -1
         self._workers.stop()
-
-    def _close_descriptor(self) -> None:
-        # Not earlier: a stuck thread would write to another file that gets the same descriptor
-        # number, and another mount would get the lock while a write of this one may still arrive.
-        os.close(self._fd)
 
     def _read_all(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
         rest: Sequence[ReadBuffer] = buffers

@@ -36,10 +36,6 @@ def pages_in(begin: int, end: int) -> range:
     return range(begin // PAGE_BYTES, -(-end // PAGE_BYTES))
 
 
-def _nothing(_cell: CellIndex, _at: int) -> memoryview | None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Needed:
     """Bytes *low* .. *high* - 1 of all cells of a stripe are needed: what is lost is listed.
@@ -49,7 +45,7 @@ class Needed:
 
     low: int
     high: int
-    new: Callable[[CellIndex, int], memoryview | None] = _nothing
+    new: Callable[[CellIndex, int], memoryview | None] = lambda _cell, _at: None
 
 
 class Mender(Protocol):

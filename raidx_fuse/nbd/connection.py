@@ -160,7 +160,12 @@ class Client:
         self._taken_bytes = 0  # memory of the requests under way
         self._pace = Pace()  # of the request of which a part has come
         self._link = Server(pipe.export, _memory)
-        self.handler = RequestHandler(volume, self._link, self._is_abandoned)
+        # A client that says good-bye wants what it asked for before; one that breaks off does not.
+        self.handler = RequestHandler(
+            volume,
+            self._link,
+            lambda: self._stopped or (self._ended and not self._link.ended),
+        )
         self._nursery: trio.Nursery  # while it serves
         self._held: HeldHandlers[Request] = HeldHandlers(
             lambda *held: self._nursery.start_soon(self._finish, *held), deferral
@@ -191,13 +196,6 @@ class Client:
         self._requests.clear()
         for wait in self._waits:
             wait.cancel()
-
-    def _is_abandoned(self) -> bool:
-        """Return whether answers are not waited for: `stop`, or the client left without a good-bye.
-
-        One that says good-bye wants what it asked for before.
-        """
-        return self._stopped or (self._ended and not self._link.ended)
 
     # -- the reader ----------------------------------------------------------------------------
 
