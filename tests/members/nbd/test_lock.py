@@ -370,3 +370,30 @@ async def test_erasing_the_superblock_area_keeps_the_beat() -> None:
     assert held(server).held
     assert not any(server.content[HEARTBEAT_OFFSET + HEARTBEAT_BYTES :])
     member.close()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_lock_that_comes_as_the_last_one_goes_gets_heartbeats(seed: int) -> None:
+    class Noted:
+        held = True
+        sent = 0
+
+        async def heartbeat(self) -> None:
+            self.sent += 1
+            await trio.sleep(10)  # it is under way when the lock is released
+
+        async def guard(self) -> None: ...
+
+    async def main() -> None:
+        holder = Holder(b"h" * 16, "process 3 on gamma")
+        first, second = Noted(), Noted()
+        holder.send_for(first)
+        await trio.sleep(1.5 * HEARTBEAT_S)
+        first.held = False
+        await trio.sleep(0.5 * HEARTBEAT_S)  # as the task finds no lock any more, or just not yet
+        holder.send_for(second)
+        await trio.sleep(2.5 * HEARTBEAT_S)
+        assert second.sent
+        second.held = False
+
+    run(main, seed=seed)
