@@ -264,7 +264,7 @@ class Client:
         self, handler: Handler, trap: Any, request: Request
     ) -> Generator[Any, Any, None]:
         """Run *handler*, which has suspended, to its end, while another task reads."""
-        self._begin(request)
+        self._note(request, 1)
         if self._reads:
             self._reads = self._may_read()
             if self._reads:
@@ -272,31 +272,27 @@ class Client:
         try:
             yield from to_its_end(handler, trap)
         finally:
-            self._end(request)
+            self._note(request, -1)
         self._send()
 
     async def _finish(self, handler: Handler, request: Request) -> None:
         """Run *handler*, whose record is being written, to its end."""
-        self._begin(request)
+        self._note(request, 1)
         try:
             await continue_held(handler)
         finally:
-            self._end(request)
+            self._note(request, -1)
         self._send()
         if not self._reads and self._may_read():
             self._reads = True
             await self._work()
 
-    def _begin(self, request: Request) -> None:
-        self._running += 1
-        self._running_bytes += request.size_bytes
-        self._taken_bytes += _memory_of(request)
-        self._count()
-
-    def _end(self, request: Request) -> None:
-        self._running -= 1
-        self._running_bytes -= request.size_bytes
-        self._taken_bytes -= _memory_of(request)
+    def _note(self, request: Request, change: int) -> None:
+        """Count *request* as begun (1) or ended (-1)."""
+        self._running += change
+        self._running_bytes += change * request.size_bytes
+        if request.command in (Command.READ, Command.WRITE):
+            self._taken_bytes += change * request.size_bytes
         self._count()
 
     def _count(self) -> None:
@@ -423,11 +419,6 @@ class Pace:
         """Return how long to wait for the next bytes."""
         late_s = max(0.0, self._waited_s - self._came_bytes / RATE_BYTES_S)
         return max(0.0, STALLED_S - late_s)
-
-
-def _memory_of(request: Request) -> int:
-    kept = request.command in (Command.READ, Command.WRITE)
-    return request.size_bytes if kept else 0
 
 
 def _memory(size_bytes: int) -> memoryview:

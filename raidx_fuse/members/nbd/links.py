@@ -630,17 +630,14 @@ class Links:
         Members are also closed in threads; then the event loop closes the connections soon.
         """
         self._closed = True
-        if self._token is not None and not self._in_loop():
+        here: trio.lowlevel.TrioToken | None = None
+        with suppress(RuntimeError):  # no event loop
+            here = trio.lowlevel.current_trio_token()
+        if self._token is not None and self._token is not here:
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self._close)
                 return
         self._close()
-
-    def _in_loop(self) -> bool:
-        try:
-            return trio.lowlevel.current_trio_token() is self._token
-        except RuntimeError:
-            return False
 
     def _close(self) -> None:
         connections, self.connections = self.connections, []
