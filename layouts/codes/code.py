@@ -20,8 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from raidx_fuse.layouts.codes import gf2 as _solve
-from raidx_fuse.layouts.codes import recovery as _recover
+from raidx_fuse.layouts.codes import gf2, recovery
 from raidx_fuse.layouts.codes.gf2 import Step, Unrecoverable, bits
 
 __all__ = ["Cell", "Code", "LayoutError", "Step", "Unrecoverable", "bits"]
@@ -123,14 +122,12 @@ class Code:
         return self.data_count == 1 <= self.parity_count
 
     def name_of(self, cell: int) -> str:
-        """Return the name of a cell in all commands: D0, D1, ... for data, P0, P1, ... for parity.
+        """Return D0, D1, ... for data and P0, P1, ... for parity; P0 is that of chain 0."""
+        return f"D{cell}" if cell < self.data_count else f"P{cell - self.data_count}"
 
-        P0 is the parity cell of chain 0.
-        """
-        if cell < self.data_count:
-            return f"D{cell}"
-        return f"P{cell - self.data_count}"
+    # Codes are few and kept anyway, so the caches of their methods keep nothing alive.
 
+    @lru_cache(maxsize=16384)  # noqa: B019
     def solve(self, lost: int, wanted: int) -> tuple[Step, ...]:
         """Return (cell, set of surviving cells whose XOR it is) for each cell of *wanted*.
 
@@ -138,24 +135,26 @@ class Code:
         with few surviving cells are preferred. The result is cached. Raises Unrecoverable when the
         chains cannot solve a wanted cell.
         """
-        return _solve_cached(self, lost, wanted)
+        return gf2.solve(self.chain_masks, lost, wanted)
 
+    @lru_cache(maxsize=1024)  # noqa: B019
     def schedule(self, lost: int, wanted: int) -> tuple[Step, ...]:
         """Return the steps of `solve` in an order in which later steps use results of earlier ones.
 
         When several cells are lost this takes far fewer XORs than `solve`. The result is cached.
         ``schedule(parity_mask, parity_mask)`` is the encoder. Raises Unrecoverable.
         """
-        return _schedule_cached(self, lost, wanted)
+        return gf2.schedule(self.chain_masks, lost, wanted)
 
+    @lru_cache(maxsize=1024)  # noqa: B019
     def recover(self, column: int) -> tuple[Step, ...]:
         """Return one step for each cell of *column*, together reading the fewest distinct cells.
 
         The sets contain surviving cells only. Among the choices with the fewest reads, the one
-        that spreads the reads best over the surviving columns is taken. The result is cached.
-        Raises Unrecoverable. See `raidx_fuse.layouts.codes.recovery`.
+        that spreads the reads best over the surviving columns is taken (recovery.py). The result
+        is cached. Raises Unrecoverable.
         """
-        return _recover_cached(self, column)
+        return recovery.recover(self.chain_masks, self.column_masks, column)
 
     def columns_mask(self, columns: frozenset[int]) -> int:
         """Return the set of all cells in *columns*."""
@@ -187,18 +186,3 @@ def _support(chain_masks: tuple[int, ...], data_count: int) -> tuple[int, ...]:
             done[p] = mask
             waiting.remove(p)
     return tuple(done[p] for p in range(len(chain_masks)))
-
-
-@lru_cache(maxsize=16384)
-def _solve_cached(code: Code, lost: int, wanted: int) -> tuple[Step, ...]:
-    return _solve.solve(code.chain_masks, lost, wanted)
-
-
-@lru_cache(maxsize=1024)
-def _schedule_cached(code: Code, lost: int, wanted: int) -> tuple[Step, ...]:
-    return _solve.schedule(code.chain_masks, lost, wanted)
-
-
-@lru_cache(maxsize=1024)
-def _recover_cached(code: Code, column: int) -> tuple[Step, ...]:
-    return _recover.recover(code.chain_masks, code.column_masks, column)

@@ -21,7 +21,7 @@ Elimination alone returns sums of many chains, and so many cells to read for one
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 Step = tuple[int, int]
 """A lost cell and the set of cells whose XOR it is."""
@@ -43,21 +43,18 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-def rank(rows: list[int]) -> int:
-    """Return the rank over GF(2) of the matrix whose rows are the bits of *rows*."""
+def solvable(chains: Iterable[int], lost: int) -> bool:
+    """Return whether *chains* give back all cells of *lost*, that is, have its rank over GF(2)."""
     basis: dict[int, int] = {}
-    for row in rows:
+    for chain in chains:
+        row = chain & lost
         while row:
             top = row.bit_length()
             if top not in basis:
                 basis[top] = row
                 break
             row ^= basis[top]
-    return len(basis)
-
-
-def solvable(chains: tuple[int, ...], lost: int) -> bool:
-    return rank([chain & lost for chain in chains]) == lost.bit_count()
+    return len(basis) == lost.bit_count()
 
 
 def schedule(chains: tuple[int, ...], lost: int, wanted: int) -> tuple[Step, ...]:
@@ -92,11 +89,8 @@ def solve(chains: tuple[int, ...], lost: int, wanted: int) -> tuple[Step, ...]:
     return tuple((cell, sources[cell]) for cell in bits(wanted & lost))
 
 
-def _peel(chains: tuple[int, ...], unknown: int, lost: int, sources: dict[int, int]) -> Step | None:
-    """Return the step with the fewest surviving sources among the chains with one unknown cell.
-
-    None if no chain has exactly one.
-    """
+def _peel(chains: Iterable[int], unknown: int, lost: int, sources: dict[int, int]) -> Step | None:
+    """Return the step with the fewest surviving sources among the chains with one unknown cell."""
     best: Step | None = None
     best_count = 0
     for chain in chains:
@@ -112,7 +106,7 @@ def _peel(chains: tuple[int, ...], unknown: int, lost: int, sources: dict[int, i
 def _eliminate(
     chains: tuple[int, ...], unknown: int, lost: int, sources: dict[int, int]
 ) -> Step | None:
-    """Return the sparsest step from a sum of chains with one unknown cell, None if there is none.
+    """Return the sparsest step from a sum of chains with one unknown cell.
 
     Gaussian elimination, chains with few cells first.
     """
@@ -130,15 +124,7 @@ def _eliminate(
             if other & pivot:
                 pivots[key] = other ^ row
         pivots[pivot] = row
-    best: Step | None = None
-    best_count = 0
-    for pivot, row in pivots.items():
-        if row & unknown != pivot:
-            continue
-        count = _expand(row ^ pivot, lost, sources).bit_count()
-        if best is None or count < best_count:
-            best, best_count = (pivot.bit_length() - 1, row ^ pivot), count
-    return best
+    return _peel(pivots.values(), unknown, lost, sources)
 
 
 def _expand(mask: int, lost: int, sources: dict[int, int]) -> int:

@@ -25,6 +25,7 @@ neighbouring chunks lie on different members.
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import count
 
 from raidx_fuse.layouts.codes.code import Cell, Code, LayoutError
 
@@ -56,15 +57,10 @@ def rdp(width: int, prime: int | None = None) -> Code:
     Without *prime* it is the smallest p >= width - 1 (the upc paper, section 2.2.1 and Fig. 1).
     Raises LayoutError if *prime* is not one, or too small for *width*.
     """
-    data_columns = width - 2
-    p = _checked_prime("rdp", prime, width, data_columns + 1)
-    data = tuple((r, c) for r in range(p - 1) for c in range(data_columns))
+    p = _checked_prime("rdp", prime, width, width - 1)
     # For the diagonals the row parity is column p - 1, even if shortening has moved it to the left.
-    grid = [(c, c) for c in range(data_columns)] + [(p - 1, data_columns)]
-    chains = _row_chains(p, data_columns) + tuple(
-        ((d, data_columns + 1), *_diagonal(p, d, grid)) for d in range(p - 1)
-    )
-    return Code("rdp", p - 1, width, chains, data, 2)
+    grid = [(c, c) for c in range(width - 2)] + [(p - 1, width - 2)]
+    return _rows_and_diagonals("rdp", p, width, grid)
 
 
 @lru_cache(maxsize=64)
@@ -74,20 +70,25 @@ def evenodd(width: int, prime: int | None = None) -> Code:
     Without *prime* it is the smallest p >= width - 2 (Blaum et al., 1995; the upc paper, section
     5.1). Raises LayoutError if *prime* is not one, or too small for *width*.
     """
-    data_columns = width - 2
-    p = _checked_prime("evenodd", prime, width, data_columns)
-    data = tuple((r, c) for r in range(p - 1) for c in range(data_columns))
-    grid = [(c, c) for c in range(data_columns)]
-    adjuster = _diagonal(p, p - 1, grid)
-    chains = _row_chains(p, data_columns) + tuple(
-        ((d, data_columns + 1), *_diagonal(p, d, grid), *adjuster) for d in range(p - 1)
-    )
-    return Code("evenodd", p - 1, width, chains, data, 2)
+    p = _checked_prime("evenodd", prime, width, width - 2)
+    grid = [(c, c) for c in range(width - 2)]
+    return _rows_and_diagonals("evenodd", p, width, grid, _diagonal(p, p - 1, grid))
+
+
+def _rows_and_diagonals(
+    name: str, p: int, width: int, grid: list[tuple[int, int]], adjuster: tuple[Cell, ...] = ()
+) -> Code:
+    """Return the code with row parity and, in the last column, that of *grid*'s diagonals."""
+    columns = width - 2
+    data = tuple((r, c) for r in range(p - 1) for c in range(columns))
+    rows = tuple(((r, columns), *((r, c) for c in range(columns))) for r in range(p - 1))
+    diagonals = tuple(((d, columns + 1), *_diagonal(p, d, grid), *adjuster) for d in range(p - 1))
+    return Code(name, p - 1, width, rows + diagonals, data, 2)
 
 
 def _checked_prime(name: str, prime: int | None, width: int, least: int) -> int:
     if prime is None:
-        return prime_from(max(3, least))
+        return next(filter(is_prime, count(max(3, least))))
     if not is_prime(prime) or prime < 3:
         raise LayoutError(f"the prime of {name} cannot be {prime}")
     if prime < least:
@@ -99,18 +100,6 @@ def _checked_prime(name: str, prime: int | None, width: int, least: int) -> int:
 
 def is_prime(number: int) -> bool:
     return number > 1 and all(number % d for d in range(2, int(number**0.5) + 1))
-
-
-def prime_from(number: int) -> int:
-    """Return the smallest prime that is not below *number*."""
-    while not is_prime(number):
-        number += 1
-    return number
-
-
-def _row_chains(p: int, data_columns: int) -> tuple[tuple[Cell, ...], ...]:
-    """Return the p - 1 row chains, parity in the column after the data."""
-    return tuple(((r, data_columns), *((r, c) for c in range(data_columns))) for r in range(p - 1))
 
 
 def _diagonal(p: int, d: int, grid: list[tuple[int, int]]) -> tuple[Cell, ...]:

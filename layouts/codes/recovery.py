@@ -31,7 +31,7 @@ from functools import reduce
 from itertools import combinations, product
 from operator import or_
 
-from raidx_fuse.layouts.codes.gf2 import Step, Unrecoverable, bits, rank, solve
+from raidx_fuse.layouts.codes.gf2 import Step, Unrecoverable, bits, solvable, solve
 
 EXACT_CELLS = 19
 """Columns with more lost cells than this get a local search (18 cells cost 0.4 s, once)."""
@@ -47,7 +47,7 @@ def recover(
     lost = column_masks[column]
     if lost == 0:
         return ()
-    if rank([chain & lost for chain in chain_masks]) < lost.bit_count():
+    if not solvable(chain_masks, lost):
         raise Unrecoverable(lost)
     search = _Search(chain_masks, column_masks, lost)
     chosen = search.exact() if lost.bit_count() <= EXACT_CELLS else search.local()
@@ -61,20 +61,16 @@ def _polish(steps: tuple[Step, ...], search: _Search) -> tuple[Step, ...]:
     row parity of EVENODD is cheaper by the chain of its row plus a diagonal.
     """
     masks = dict(steps)
-    cost = search.cost(_union(masks.values()))
+    cost = search.cost(masks.values())
     better = True
     while better:
         better = False
         for cell, chain in product(tuple(masks), search.intact):
             trial = {**masks, cell: masks[cell] ^ chain}
-            trial_cost = search.cost(_union(trial.values()))
+            trial_cost = search.cost(trial.values())
             if trial_cost < cost:
                 masks, cost, better = trial, trial_cost, True
     return tuple(masks.items())
-
-
-def _union(masks: Iterable[int]) -> int:
-    return reduce(or_, masks, 0)
 
 
 class _Search:
@@ -96,16 +92,16 @@ class _Search:
         self.best: tuple[int, ...] = ()
         self.best_cost = (1 << 60, 0, 0)
 
-    def cost(self, union: int) -> tuple[int, int, int]:
-        """Return the cost of reading the cells *union*, to be compared as a tuple.
+    def cost(self, masks: Iterable[int]) -> tuple[int, int, int]:
+        """Return the cost of reading the surviving cells of *masks*, to be compared as a tuple.
 
         (number of reads, most reads of one column, sum of the squares of the reads by column).
         """
+        union = reduce(or_, masks, 0) & ~self.lost
         loads = [(union & mask).bit_count() for mask in self.column_masks]
         return union.bit_count(), max(loads), sum(load * load for load in loads)
 
     def exact(self) -> tuple[int, ...]:
-        """Return the best choice by branch and bound."""
         self._branch(0, 0, ())
         return self.best
 
@@ -114,42 +110,34 @@ class _Search:
         if union.bit_count() > self.best_cost[0]:
             return
         if depth == len(self.options):
-            cost = self.cost(union)
-            if cost < self.best_cost and self._independent(chosen):
+            cost = self.cost(chosen)
+            if cost < self.best_cost and solvable(chosen, self.lost):
                 self.best, self.best_cost = chosen, cost
             return
         for chain in self.options[depth]:
             if chain not in chosen:
                 self._branch(depth + 1, union | (chain & ~self.lost), (*chosen, chain))
 
-    def _independent(self, chosen: tuple[int, ...]) -> bool:
-        return rank([chain & self.lost for chain in chosen]) == len(chosen)
-
     def local(self) -> tuple[int, ...]:
         """Return a local optimum: no change of a single chain improves it. The better of two."""
         for start in (0, 1):
             picks = [len(o) > 1 and i % 2 * start for i, o in enumerate(self.options)]
             chosen = [o[int(pick)] for o, pick in zip(self.options, picks, strict=True)]
-            if len(set(chosen)) == len(chosen) and self._independent(tuple(chosen)):
+            if solvable(chosen, self.lost):
                 self._improve(chosen)
-        if not self.best:
-            return self.exact()
-        return self.best
+        return self.best or self.exact()
 
     def _improve(self, chosen: list[int]) -> None:
         """Change one chain at a time while the cost falls; keep the result if it is the best."""
-        cost = self._cost_of(chosen)
+        cost = self.cost(chosen)
         better = True
         while better:
             better = False
             for i, options in enumerate(self.options):
                 for chain in options:
                     trial = [*chosen[:i], chain, *chosen[i + 1 :]]
-                    trial_cost = self._cost_of(trial)
-                    if trial_cost < cost and self._independent(tuple(trial)):
+                    trial_cost = self.cost(trial)
+                    if trial_cost < cost and solvable(trial, self.lost):
                         chosen, cost, better = trial, trial_cost, True
         if cost < self.best_cost:
             self.best, self.best_cost = tuple(chosen), cost
-
-    def _cost_of(self, chosen: list[int]) -> tuple[int, int, int]:
-        return self.cost(_union(chosen) & ~self.lost)
