@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 
-from raidx_fuse.layouts.codes.code import Code, LayoutError
+from raidx_fuse.layouts.codes.code import Code
+from raidx_fuse.layouts.codes.code import LayoutError as LayoutError
 from raidx_fuse.layouts.codes.horizontal import (
     evenodd,
     is_prime,
@@ -19,32 +20,15 @@ from raidx_fuse.layouts.codes.horizontal import (
     striping,
 )
 from raidx_fuse.layouts.codes.vertical import pcode, upc, xcode
-from raidx_fuse.layouts.elastic_params import ELASTIC_PARAMS, PARITY_WAYS, make_elastic
-from raidx_fuse.layouts.layout_info import WIDTH_MAX, LayoutInfo
+from raidx_fuse.layouts.elastic_params import ELASTIC_PARAMS, make_elastic
+from raidx_fuse.layouts.elastic_params import PARITY_WAYS as PARITY_WAYS
+from raidx_fuse.layouts.layout_info import WIDTH_MAX as WIDTH_MAX
+from raidx_fuse.layouts.layout_info import LayoutInfo as LayoutInfo
 from raidx_fuse.layouts.placements.bundled import bundle_code, make_bundles
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.numbering import OrderedLayout, numbering_from
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
 from raidx_fuse.layouts.plugged import Layouts, require_origin
-
-__all__ = [
-    "CHUNK_BYTES_MAX",
-    "CHUNK_BYTES_MIN",
-    "LAYOUTS",
-    "ORDER_PARAM",
-    "PARITY_WAYS",
-    "WIDTH_MAX",
-    "LayoutError",
-    "LayoutInfo",
-    "allowed_widths",
-    "check_chunk_bytes",
-    "code_for",
-    "find_layout",
-    "grows_in_place",
-    "is_rotated",
-    "make_code",
-    "make_layout",
-]
 
 CHUNK_BYTES_MIN = 4 << 10
 CHUNK_BYTES_MAX = 1 << 20
@@ -315,6 +299,46 @@ def is_rotated(name: str, params: Mapping[str, object]) -> bool:
 def grows_in_place(name: str) -> bool:
     """Return whether arrays of layout *name* grow by the elastic mapping, without a restripe."""
     return "history" in find_layout(name).params
+
+
+# -- how far arrays can grow in place: the prime of a two-loss code limits the members -------------
+
+
+def width_max(name: str, width: int, params: Mapping[str, object]) -> int:
+    """Return how many members an array of *width* is to have space for in its log.
+
+    That is *width*, or as many as the prime in *params* allows.
+    """
+    if "prime" not in params:
+        return width
+    while find_layout(name).allows(width + 1):
+        try:
+            code_for(name, width + 1, params)
+        except LayoutError:
+            break
+        width += 1
+    return width
+
+
+def in_place_max(name: str, width: int, prime: int | None) -> int | None:
+    """Return how many members an array of *width* can grow to in place; None: no prime limits it.
+
+    *prime*: None for the smallest one. Raises LayoutError.
+    """
+    info = find_layout(name)
+    if "prime" not in info.params or "history" not in info.params:
+        return None
+    return width_max(name, width, {"prime": prime_for(name, width) if prime is None else prime})
+
+
+def prime_for(name: str, members: int) -> int:
+    """Return the prime of layout *name* with which an array can grow to *members* members.
+
+    Raises LayoutError for a layout that has none: it can grow to any number of members.
+    """
+    if "prime" not in find_layout(name).params:
+        raise LayoutError(f"the number of members of {name} is not limited by a prime")
+    return make_code(name, members).rows + 1
 
 
 def check_chunk_bytes(chunk_bytes: int) -> None:

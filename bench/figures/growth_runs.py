@@ -15,8 +15,7 @@ from raidx_fuse.lab.experiments.modelled import BlankMember
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
 from raidx_fuse.lab.loads.request import Load
 from raidx_fuse.lab.loads.workloads import generate, variant
-from raidx_fuse.layouts.growth_room import width_max
-from raidx_fuse.layouts.registry import code_for
+from raidx_fuse.layouts.registry import code_for, width_max
 from raidx_fuse.members.simulated.model import ModelMember
 from raidx_fuse.members.simulated.service import make_model
 from raidx_fuse.store.queue import MemberQueue

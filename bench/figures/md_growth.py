@@ -38,8 +38,7 @@ from raidx_fuse.documents import Grown, Reshaping
 from raidx_fuse.engine.growth_position import LIVE, SURROGATE
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.create import create_array
-from raidx_fuse.layouts.growth_room import prime_for
-from raidx_fuse.layouts.registry import PARITY_WAYS
+from raidx_fuse.layouts.registry import PARITY_WAYS, prime_for
 from raidx_fuse.members.base import ReadBuffer, WrapperMember, WriteBuffer
 from raidx_fuse.members.open import create_member
 

@@ -82,7 +82,7 @@ def create(
 
     from raidx_fuse.daemon import create as creation
     from raidx_fuse.daemon import inspect
-    from raidx_fuse.layouts.growth_room import in_place_max, prime_for
+    from raidx_fuse.layouts.registry import in_place_max, prime_for
 
     prime = None
     if max_members is not None:

@@ -7,15 +7,15 @@ Members of 7, 4, 5 and 4 chunks, L = 3 (Fig. 1):
     left      7 4 5 4   6 3 4 4   5 3 3 3   4 2 2 3   3 1 2 2   2 1 1 1   1 0 0 1
     bundle      0 2 1     0 2 3     0 1 2     0 3 1     0 2 3     0 1 2    two members left: end
 
->>> greedy([7, 4, 5, 4], 3)
-[(0, 2, 1), (0, 2, 3), (0, 1, 2), (0, 3, 1), (0, 2, 3), (0, 1, 2)]
+>>> allocate([7, 4, 5, 4], 3).tolist()
+[[0, 2, 1], [0, 2, 3], [0, 1, 2], [0, 3, 1], [0, 2, 3], [0, 1, 2]]
 >>> maximum([7, 4, 5, 4], 3), maximum([7, 4, 5, 4], 2)
 (6, 10)
 
 The greedy allocation reaches the maximum: the largest B with sum(min(c_i, B)) >= L * B, because a
-member gives at most one chunk to each of B bundles. `allocate` returns the same bundles as a numpy
-table, for arrays of millions of chunks: the pattern of bundles is periodic as long as the order of
-the members repeats, so one period is computed and copied.
+member gives at most one chunk to each of B bundles. For arrays of millions of chunks, `allocate`
+uses that the pattern of bundles is periodic as long as the order of the members repeats: one period
+is computed and copied.
 
 Bundles of one chunk are numbered in turn instead: the first chunk of each member, then the second
 of each that has one, and so on. The greedy allocation would put the whole beginning of the image on
@@ -68,26 +68,13 @@ def maximum(counts: Sequence[int], length: int) -> int:
     return low
 
 
-def greedy(counts: Sequence[int], length: int, *, spare: int = 0) -> list[tuple[int, ...]]:
-    """Return the members of each bundle by the paper's greedy allocation, one bundle at a time.
-
-    *counts* are the chunks of each member; *spare* chunks of each member are withheld for moves.
-    For teaching and small arrays; `allocate` gives the same bundles for large ones.
-    """
-    check_bundles(counts, length)
-    left = [max(0, count - spare) for count in counts]
-    bundles: list[tuple[int, ...]] = []
-    while (bundle := _next_bundle(left, length)) is not None:
-        bundles.append(bundle)
-    return bundles
-
-
 def allocate(
     counts: Sequence[int], length: int, *, spare: int = 0, limit: int | None = None
 ) -> Table:
-    """Return the bundles of `greedy` as a table of members, shape (bundles, *length*).
+    """Return the members of each bundle by the greedy allocation, shape (bundles, *length*).
 
-    At most the first *limit* bundles, in the memory that these take.
+    *counts* are the chunks of each member; *spare* chunks of each member are withheld for moves. At
+    most the first *limit* bundles, in the memory that these take.
     """
     check_bundles(counts, length)
     left = [max(0, count - spare) for count in counts]

@@ -86,20 +86,20 @@ def plan_moves(
         # suffice, one for each chunk, the plan is optimal without a look at the other bundles.
         concerned = np.flatnonzero(np.isin(disk, list(leaving)).any(axis=1))
         if len(concerned) < len(disk):
-            part = _empty(disk[concerned], live[concerned], caps, used, leaving)
+            part = _emptied(disk[concerned], live[concerned], caps, used, leaving)
             if not part.stuck and len(part) == used[list(leaving)].sum():
                 bundles, columns = np.divmod(part.cells, length)
                 cells = concerned[bundles] * length + columns
                 return Moves(cells, part.targets, part.written)
-        return _empty(disk, live, caps, used, leaving)
+        return _emptied(disk, live, caps, used, leaving)
     flow = _Flow(disk, live, caps, used, given, more, leaving)
-    stuck, stuck_written = flow.empty(disk, live, leaving)
+    stuck = flow.empty(leaving)
     lacking = max(0, lacking)
     lacking -= flow.push(width, lacking)
-    return flow.moves(disk, live, lacking, stuck, stuck_written)
+    return flow.moves(lacking, stuck)
 
 
-def _empty(
+def _emptied(
     disk: NDArray[np.uint8],
     live: NDArray[np.bool_],
     caps: Sequence[int],
@@ -107,7 +107,7 @@ def _empty(
     leaving: Collection[int],
 ) -> Moves:
     flow = _Flow(disk, live, caps, used, np.zeros(len(caps), np.int64), 0, leaving)
-    return flow.moves(disk, live, 0, *flow.empty(disk, live, leaving))
+    return flow.moves(0, flow.empty(leaving))
 
 
 def _alike(disk: NDArray[np.uint8], live: NDArray[np.bool_], width: int) -> list[NDArray[Any]]:
@@ -153,6 +153,8 @@ class _Flow:
         more: int,
         leaving: Collection[int],
     ) -> None:
+        self.disk = disk
+        self.live = live
         self.width = len(caps)
         self.caps = np.asarray(caps, np.int64)
         self.used = used.astype(np.int64)
@@ -289,9 +291,7 @@ class _Flow:
 
     # -- the result ----------------------------------------------------------------------------
 
-    def empty(
-        self, disk: NDArray[np.uint8], live: NDArray[np.bool_], leaving: Collection[int]
-    ) -> tuple[int, int]:
+    def empty(self, leaving: Collection[int]) -> tuple[int, int]:
         """Move as many chunks as possible off the *leaving* roles.
 
         Returns the number of chunks that could not move, and how many of these are written.
@@ -299,29 +299,16 @@ class _Flow:
         stuck = stuck_written = 0
         for role in leaving:
             here = int(self.used[role])
-            first = self.push(role, int(live[disk == role].sum()), written_only=True)
+            first = self.push(role, int(self.live[self.disk == role].sum()), written_only=True)
             stuck += here - first - self.push(role, here - first)
             written = self.holds[:, role] & (self.worth[:, role] == 2)
             stuck_written += int(self.counts[written].sum())
         return stuck, stuck_written
 
-    def moves(
-        self,
-        disk: NDArray[np.uint8],
-        live: NDArray[np.bool_],
-        lacking: int,
-        stuck: int,
-        stuck_written: int,
-    ) -> Moves:
-        """Return the moves that the flow implies, with the given numbers of failures."""
-        cells, targets = self.changes(disk)
-        written = int(live.reshape(-1)[cells].sum())
-        return Moves(cells, targets, written, lacking, stuck, stuck_written)
-
-    def changes(self, disk: NDArray[np.uint8]) -> tuple[Cells, NDArray[np.uint8]]:
-        """Return the cells that move, and their new roles."""
-        length = disk.shape[1]
-        cells: list[Cells] = [np.zeros(0, np.int64)]
+    def moves(self, lacking: int, stuck: tuple[int, int]) -> Moves:
+        """Return the moves that the flow implies; *lacking*, *stuck*: the numbers of failures."""
+        length = self.disk.shape[1]
+        parts: list[Cells] = [np.zeros(0, np.int64)]
         targets: list[NDArray[np.uint8]] = [np.zeros(0, np.uint8)]
         moved = np.flatnonzero((self.holds != (self.worth > 0)).any(axis=1))
         for number in moved.tolist():
@@ -329,7 +316,9 @@ class _Flow:
             left = np.flatnonzero((self.worth[number] > 0) & ~self.holds[number])
             found = np.flatnonzero((self.worth[number] == 0) & self.holds[number])
             for source, target in zip(left.tolist(), found.tolist(), strict=True):
-                columns = (disk[ids] == source).argmax(axis=1)
-                cells.append(ids * length + columns)
+                columns = (self.disk[ids] == source).argmax(axis=1)
+                parts.append(ids * length + columns)
                 targets.append(np.full(len(ids), target, np.uint8))
-        return np.concatenate(cells), np.concatenate(targets)
+        cells = np.concatenate(parts)
+        written = int(self.live.reshape(-1)[cells].sum())
+        return Moves(cells, np.concatenate(targets), written, lacking, *stuck)

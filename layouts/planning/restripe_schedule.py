@@ -177,30 +177,18 @@ class RestripeSchedule:
         """Return the watermark after the largest safe window that fits into one log record."""
         mark, source = self.layout.watermark, self.source
         best = mark
-        if self.upward:
-            stripe = source.stripe_at(mark) + 1
-            end = source.first_of(stripe)
-            while True:
-                end = min(end, self.rest.stop)
-                if self._logged_chunks(mark, end, cut) > self.record_chunks:
-                    return best
-                if self._safe(end):
-                    best = end
-                if end == self.rest.stop or (best > mark and end - mark >= limit):
-                    return best
-                stripe += 1
-                end = source.first_of(stripe)
-        stripe = source.stripe_at(mark - 1)
-        first = source.first_of(stripe)
+        step, last = (1, self.rest.stop) if self.upward else (-1, 0)
+        stripe = source.stripe_at(mark) + 1 if self.upward else source.stripe_at(mark - 1)
         while True:
-            if self._logged_chunks(first, mark, cut) > self.record_chunks:
+            at = min(source.first_of(stripe), self.rest.stop)
+            first, end = sorted((mark, at))
+            if self._logged_chunks(first, end, cut) > self.record_chunks:
                 return best
-            if self._safe(first):
-                best = first
-            if first == 0 or (best < mark and mark - first >= limit):
+            if self._safe(at):
+                best = at
+            if at == last or (best != mark and end - first >= limit):
                 return best
-            stripe -= 1
-            first = source.first_of(stripe)
+            stripe += step
 
     def _targets(self, first: int, end: int) -> range:
         return range(self.target.stripe_at(first), _stripe_behind(self.target, end))

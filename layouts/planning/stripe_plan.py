@@ -30,7 +30,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from raidx_fuse.layouts.codes.code import Code, Unrecoverable
-from raidx_fuse.layouts.codes.gf2 import solve
+from raidx_fuse.layouts.codes.gf2 import bits, solve
 from raidx_fuse.layouts.numbers import CellIndex
 
 Band = tuple[int, int, int]  # (first byte, end byte, mask of touched data cells)
@@ -71,14 +71,10 @@ class BandPlan:
         return (self.read_mask & ~cached).bit_count()
 
 
+@lru_cache(maxsize=4096)
 def cells_of(mask: int) -> tuple[CellIndex, ...]:
     """Return the cell numbers in *mask*, ascending."""
-    cells = []
-    while mask:
-        low = mask & -mask
-        cells.append(low.bit_length() - 1)
-        mask ^= low
-    return tuple(cells)  # type: ignore[arg-type]
+    return tuple(map(CellIndex, bits(mask)))
 
 
 def bands_of(parts: Sequence[Part]) -> list[Band]:

@@ -38,7 +38,6 @@ from raidx_fuse.format.signature import Signature, clear_signatures, describe, f
 from raidx_fuse.format.superblock import readable_superblock, write_config
 from raidx_fuse.format.table_page import chunks_that_fit, shares_of
 from raidx_fuse.layouts.codes.code import LayoutError
-from raidx_fuse.layouts.growth_room import width_max
 from raidx_fuse.layouts.numbers import Role, by_role
 from raidx_fuse.layouts.placements.bundled import SPARE_CHUNKS, TURNS, BundleLayout, check_table
 from raidx_fuse.layouts.placements.layout import Layout
@@ -50,6 +49,7 @@ from raidx_fuse.layouts.registry import (
     code_for,
     find_layout,
     make_layout,
+    width_max,
 )
 from raidx_fuse.members.base import Member
 

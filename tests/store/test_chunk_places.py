@@ -18,7 +18,7 @@ from raidx_fuse.layouts.placements.bundled import (
     bundle_code,
     make_bundles,
 )
-from raidx_fuse.layouts.planning.allocate import greedy, in_turn, maximum
+from raidx_fuse.layouts.planning.allocate import allocate, in_turn, maximum
 from raidx_fuse.layouts.registry import make_layout
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
@@ -39,7 +39,9 @@ def test_the_allocation_is_the_papers_and_reaches_the_bound(
     layout = make_bundles(name, counts, 4096, length)
     assert layout.stripes == most
     assert layout.problem(range(layout.cells)) is None
-    expected = greedy(counts, length, spare=1)  # arrays of bundles of one chunk that are old, too
+    expected = allocate(
+        counts, length, spare=1
+    ).tolist()  # arrays of bundles of one chunk that are old, too
     assert [set(layout.roles(s)) for s in range(layout.stripes)] == [set(b) for b in expected]
     for stripe in range(layout.stripes):
         for cell in range(length):

@@ -29,7 +29,6 @@ from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.codes.code import Code, LayoutError, Step, bits
 from raidx_fuse.layouts.codes.horizontal import single_parity
 from raidx_fuse.layouts.elastic_params import next_rules
-from raidx_fuse.layouts.growth_room import prime_for
 from raidx_fuse.layouts.numbers import (
     CellIndex,
     MemberChunk,
@@ -40,7 +39,7 @@ from raidx_fuse.layouts.numbers import (
 )
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
-from raidx_fuse.layouts.planning.allocate import greedy, in_turn, maximum
+from raidx_fuse.layouts.planning.allocate import allocate, in_turn, maximum
 from raidx_fuse.layouts.planning.decode_steps import DecodeStep, decode_steps
 from raidx_fuse.layouts.planning.growth_steps import GrowthStep, growth_step, runs
 from raidx_fuse.layouts.planning.load import conventional_reads, parse_writes, write_load
@@ -53,6 +52,7 @@ from raidx_fuse.layouts.registry import (
     is_rotated,
     make_code,
     make_layout,
+    prime_for,
 )
 
 if TYPE_CHECKING:
@@ -762,7 +762,7 @@ def bundles(out: Output, length: int, disk_chunks: str, svg: str | None) -> None
     except ValueError:
         raise UsageError(f"{disk_chunks!r} is not a list of numbers such as 7,4,5,4") from None
     check_shown(sum(counts))
-    made = greedy(counts, length) if length > 1 else in_turn(counts).tolist()
+    made = (allocate(counts, length) if length > 1 else in_turn(counts)).tolist()
     caption = f"{plural(len(made), 'bundle')}; the maximum is {maximum(counts, length)}"
     if svg is not None:
         title = f"bundles of {plural(length, 'chunk')}"

@@ -35,10 +35,9 @@ from raidx_fuse.lab.crash.history import Span
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import NO_DISK, durable_since
 from raidx_fuse.layouts.elastic_params import parity_stays
-from raidx_fuse.layouts.growth_room import width_max
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
-from raidx_fuse.layouts.registry import LAYOUTS
+from raidx_fuse.layouts.registry import LAYOUTS, width_max
 from raidx_fuse.members.base import SECTOR_BYTES
 
 SLOW_BYTES = 8192  # a second: a growth lasts for several steps
