@@ -31,13 +31,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
 from raidx_fuse.layouts.codes.code import Code, LayoutError
 from raidx_fuse.layouts.codes.horizontal import replicas, single_parity, striping
-from raidx_fuse.layouts.numbers import CellIndex, Chunk, MemberChunk, Role, Stripe, stripe_and_cell
+from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe, stripe_and_cell
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.allocate import (
     BLOCK_CELLS,
@@ -106,14 +106,11 @@ class InitialShape:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the shape as JSON values; `initial_shape_from` is the inverse."""
-        return {
-            "counts": list(self.counts),
-            "bundles": self.bundles,
-            "roles": sorted(self.roles),
-        }
+        counts, roles = list(self.counts), sorted(self.roles)
+        return {"counts": counts, "bundles": self.bundles, "roles": roles}
 
 
-def are_counts(values: object) -> bool:
+def are_counts(values: object) -> TypeGuard[Sequence[int]]:
     """Return whether *values* is a nonempty list of numbers of chunks (integers from 0)."""
     return (
         isinstance(values, list | tuple)
@@ -150,6 +147,7 @@ class BundleLayout(Layout):
 
     contiguous = True
     aligned = False
+    has_table = True
 
     def __init__(
         self,
@@ -192,7 +190,7 @@ class BundleLayout(Layout):
         self.initial_shape = initial
         self.initial_stripes = len(table)
         self.initial_data_count = code.data_count
-        self._data_count = code.data_count
+        self.data_count = code.data_count
         disk = rotated(table).reshape(-1)
         del table  # four times as large as the array that is kept
         if first != self.counts:
@@ -240,20 +238,20 @@ class BundleLayout(Layout):
     def _count(self, stripes: int) -> None:
         self.stripes = stripes
         self.cells = stripes * self.length
-        self.chunks = stripes * self._data_count
+        self.chunks = stripes * self.data_count
         self.size_bytes = self.chunks * self.chunk_bytes
 
     # -- the layout interface ------------------------------------------------------------------
 
-    def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
-        return stripe_and_cell(chunk, self._data_count)
-
-    def logical(self, stripe: Stripe, cell: CellIndex) -> Chunk:
-        return Chunk(stripe * self._data_count + cell)
-
     def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, MemberChunk]:
         at = stripe * self.length + cell
         return self._disk[at], self._offset[at]
+
+    def places(
+        self, stripes: NDArray[np.int64], cell: CellIndex
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        at = stripes * self.length + cell
+        return self.disk[at].astype(np.int64), self.offset[at].astype(np.int64)
 
     def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
         cell = int(self.cells_of(role)[member_chunk])
@@ -273,6 +271,16 @@ class BundleLayout(Layout):
 
     def cells_on(self, roles: Iterable[Role]) -> float:
         return sum(int(np.count_nonzero(self.disk == role)) for role in roles) / self.stripes
+
+    def chunks_of(self, role: Role) -> int:
+        return self.counts[role]
+
+    def used_chunks(self) -> list[int]:
+        return [int(n) for n in np.bincount(self.disk, minlength=self.width)[: self.width]]
+
+    def stored_params(self) -> dict[str, object]:
+        params = {"length": self.length, "chunk_counts": list(self.counts), "bundles": self.stripes}
+        return params | ({"numbering": self.numbering} if self.numbering else {})
 
     # -- from member chunks to cells -----------------------------------------------------------
 
@@ -294,9 +302,6 @@ class BundleLayout(Layout):
         awaiting = [chunk for other, chunk in self.promised if other == role]
         return np.setdiff1d(free, awaiting, assume_unique=True) if awaiting else free
 
-    def used_chunks(self) -> list[int]:
-        return [int(n) for n in np.bincount(self.disk, minlength=self.width)[: self.width]]
-
     def move(self, changes: Sequence[tuple[int, Role, MemberChunk]]) -> None:
         """Give cells new places, all together: each change is (cell, role, member chunk)."""
         self.moves += 1
@@ -317,13 +322,19 @@ class BundleLayout(Layout):
         It is invalid if two cells share a place, or if a bundle has two chunks on one member.
         `cells_of` must have been called for the roles concerned before the moves.
         """
-        for role in map(Role, sorted({self._disk[cell] for cell in moved})):
-            held = int(np.count_nonzero(self.cells_of(role) != NOWHERE))
-            if held != int(np.count_nonzero(self.disk == role)):
-                return f"two chunks lie at one place of role {role}"
+        shared = self._shared_place(sorted({self._disk[cell] for cell in moved}))
+        if shared is not None:
+            return shared
         for bundle in {cell // self.length for cell in moved}:
             if len(set(self.roles(Stripe(bundle)))) < self.length:
                 return f"bundle {bundle} has two chunks on one member"
+        return None
+
+    def _shared_place(self, roles: Iterable[Role]) -> str | None:
+        for role in roles:
+            held = int(np.count_nonzero(self.cells_of(role) != NOWHERE))
+            if held != int(np.count_nonzero(self.disk == role)):
+                return f"two chunks lie at one place of role {role}"
         return None
 
     # -- members that join and leave -------------------------------------------------------------
@@ -381,11 +392,7 @@ class BundleLayout(Layout):
         twice = np.flatnonzero((rows[:, 1:] == rows[:, :-1]).any(axis=1))
         if len(twice):
             return f"bundle {first + int(twice[0])} has two chunks on one member"
-        for role in np.unique(rows).tolist():
-            held = int(np.count_nonzero(self.cells_of(role) != NOWHERE))
-            if held != int(np.count_nonzero(self.disk == role)):
-                return f"two chunks lie at one place of role {role}"
-        return None
+        return self._shared_place(np.unique(rows).tolist())
 
     def open_appended(self) -> None:
         """Make the bundles of the last `append` part of the image."""
@@ -433,4 +440,5 @@ def make_bundles(
     if numbering is not None and (numbering != TURNS or code.columns > 1):
         raise LayoutError(f"numbering is {TURNS!r}, of bundles of one chunk only")
     found = None if founding is None else initial_shape_from(founding)
-    return BundleLayout(name, code, chunk_bytes, counts, bundles, found, numbering)  # type: ignore[arg-type]
+    turns = None if numbering is None else TURNS
+    return BundleLayout(name, code, chunk_bytes, counts, bundles, found, turns)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import numpy as np
 
@@ -63,7 +64,7 @@ class RoleTable:
         self.run = run
         self.phases = phases
         self.is_large = phases < run and period * columns > TABLE_BYTES_MAX
-        self.blocks: dict[int, bytes] = {}
+        self.blocks: dict[int, Sequence[Role]] = {}
         self._blocks_max = max(1, TABLE_BYTES_MAX // (columns << BLOCK_SHIFT))
 
     def entry(self, stripe: int) -> int:
@@ -71,7 +72,7 @@ class RoleTable:
         number = stripe % self.period
         return number // self.run * self.phases + number % self.run % self.phases
 
-    def load(self, number: int) -> bytes:
+    def load(self, number: int) -> Sequence[Role]:
         """Return the block of stripes *number*, one byte for each column of each stripe."""
         block = self.blocks.get(number)
         if block is None:
@@ -81,11 +82,11 @@ class RoleTable:
             stripes = np.arange(first, first + (1 << BLOCK_SHIFT), dtype=np.int64)
             if self.is_large:
                 stripes = stripes // self.phases * self.run + stripes % self.phases
-            roles = self.make(stripes)
-            block = self.blocks[number] = roles.astype(np.uint8).tobytes()
+            found = self.make(stripes).astype(np.uint8).tobytes()
+            block = self.blocks[number] = cast("Sequence[Role]", found)
         return block
 
-    def of(self, stripe: int) -> bytes:
+    def of(self, stripe: int) -> Sequence[Role]:
         """Return the roles of the columns of *stripe*, one byte each."""
         stripe = self.entry(stripe) if self.is_large else stripe % self.period
         at = (stripe & BLOCK_MASK) * self.columns
@@ -161,7 +162,7 @@ class ElasticLayout(Layout):
         self.initial_stripes = self.stripes
         self.generations = self._make_generations(rows, parities - standing)
         self._ends = [generation.end for generation in self.generations]
-        self._first_end, self._first_columns = self.generations[0].end, self.generations[0].columns
+        self._first_end = self.generations[0].end
         self.chunks = self.generations[-1].end
         self.parity_stays = parity_stays
         self.surrogate = history[-1] if surrogate else None
@@ -179,11 +180,13 @@ class ElasticLayout(Layout):
         # The role of each member of the mapping.
         roles = [role for role in range(history[-1]) if role not in self._standing]
         self._role = np.array(roles)
+        self.has_grown = len(history) > 1
         self.growing = migrated is not None
         self.migrated = self.stripes if migrated is None else migrated
         before = self.generations[: -1 if self.growing else None]
         self.size_bytes = before[-1].end * chunk_bytes
-        self.members_before = history[-2 if len(history) > 1 else -1]
+        self.members_before = history[-2 if self.has_grown else -1]
+        self._first_cells = self.cells_of(self.generations[0])[: self.initial_data_count]
         self._generation_cells = {
             sum(1 << cell for cell in self.cells_of(g) if cell < code.data_count)
             for g in self.generations
@@ -266,10 +269,7 @@ class ElasticLayout(Layout):
     def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
         if chunk < self._first_end:
             stripe, number = stripe_and_cell(chunk, self.initial_data_count)
-            if self._rows == 1:
-                return stripe, number
-            row, column = divmod(number, self._first_columns)
-            return stripe, row * self._data_columns + column  # type: ignore[return-value]
+            return stripe, self._first_cells[number]
         grown, row, column = self.generations[bisect_right(self._ends, chunk)].locate(chunk)
         return grown, row * self._data_columns + column  # type: ignore[return-value]
 
@@ -295,16 +295,17 @@ class ElasticLayout(Layout):
             block = table.blocks[at >> BLOCK_SHIFT]
         except KeyError:
             block = table.load(at >> BLOCK_SHIFT)
-        if self._rows == 1:
-            return block[(at & BLOCK_MASK) * table.columns + cell], stripe  # type: ignore[return-value]
-        role = block[(at & BLOCK_MASK) * table.columns + self._column_of[cell]]
-        return role, stripe * self._rows + self._row_of[cell]  # type: ignore[return-value]
+        column: int = cell
+        chunk: int = stripe
+        if self._rows > 1:
+            column, chunk = self._column_of[cell], stripe * self._rows + self._row_of[cell]
+        return block[(at & BLOCK_MASK) * table.columns + column], chunk  # type: ignore[return-value]
 
     def place_in(self, stripe: Stripe, cell: CellIndex, *, after: bool) -> tuple[Role, MemberChunk]:
         """Return the place of a cell if its stripe has (*after*) or has not migrated."""
         table = self._after if after else self._before
         role = table.of(stripe)[self._column_of[cell]]
-        return Role(role), MemberChunk(stripe * self._rows + self._row_of[cell])
+        return role, MemberChunk(stripe * self._rows + self._row_of[cell])
 
     def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
         if not 0 <= member_chunk < self.member_chunks:
@@ -318,16 +319,14 @@ class ElasticLayout(Layout):
         return None if cell is None else (stripe, CellIndex(cell))
 
     def roles(self, stripe: Stripe) -> tuple[Role, ...]:
-        roles = (self._after if stripe < self.migrated else self._before).of(stripe)
-        return tuple(roles)  # type: ignore[arg-type]
+        return tuple((self._after if stripe < self.migrated else self._before).of(stripe))
 
     def lost_cells(self, stripe: Stripe, lost_roles: frozenset[Role]) -> int:
         roles = (self._after if stripe < self.migrated else self._before).of(stripe)
         mask = 0
         for role in lost_roles:
-            column = roles.find(role)
-            if column >= 0:
-                mask |= self.code.column_masks[column]
+            if role in roles:
+                mask |= self.code.column_masks[roles.index(role)]
         return mask
 
     def tolerates(self, lost_roles: frozenset[Role]) -> bool:
@@ -353,7 +352,6 @@ class ElasticLayout(Layout):
         return (*map(CellIndex, data), *parities)
 
     def is_generation(self, cells: int) -> bool:
-        """Return whether the set *cells* holds exactly the data cells of one generation."""
         return cells in self._generation_cells
 
     # -- the growth under way ------------------------------------------------------------------

@@ -31,7 +31,7 @@ from raidx_fuse.layouts.numbers import (
     MemberChunk,
     Role,
     Stripe,
-    cell_range,
+    stripe_and_cell,
     stripe_range,
 )
 
@@ -47,6 +47,9 @@ class Layout(ABC):
     * *member_chunks*: how many chunks of each member are used.
     * *contiguous*: stripe s holds the logical chunks s*D .. s*D+D-1 in the order of its cells.
     * *aligned*: stripe s lies at the member chunks s*rows .. s*rows+rows-1 of every role.
+    * *has_table*: a look-up table places each cell; members may have unlike numbers of chunks.
+    * *has_grown*: by the elastic mapping, so that chunks of all generations are in each stripe.
+    * *growing*, *restriping*: such a change is under way.
     * *moves*: increases when chunks move. A caller that looked up a place and then waited compares
       `mark` before and after, and looks the place up again if it differs.
     * *initial_data_count*, *initial_stripes*: the data cells of a stripe and the number of
@@ -63,34 +66,35 @@ class Layout(ABC):
     member_chunks: int
     contiguous: bool
     aligned: bool
+    has_table: bool = False
+    has_grown: bool = False
+    growing: bool = False
+    restriping: bool = False
     moves: int = 0
     initial_data_count: int
     initial_stripes: int
+    data_count: int  # of a contiguous layout
 
-    @abstractmethod
     def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
-        """Return (stripe, cell) of the logical data chunk *chunk*."""
-        ...
+        """Return (stripe, cell) of the logical data chunk *chunk*. For contiguous layouts."""
+        return stripe_and_cell(chunk, self.data_count)
 
     def mark(self, first: int, last: int) -> int:
         """Return a number that changes when one of the chunks *first* .. *last* moves."""
         return self.moves
 
-    @abstractmethod
     def logical(self, stripe: Stripe, cell: CellIndex) -> Chunk:
         """Return the logical chunk of the data cell *cell* (an index below D) of *stripe*."""
-        ...
+        return Chunk(stripe * self.data_count + cell)
 
     def logical_rows(self, start: int, end: int) -> NDArray[np.int64]:
         """Return the logical chunks of the stripes start..end-1 as an array (stripes, D)."""
-        cells = cell_range(0, self.code.data_count)
-        rows = [[self.logical(s, cell) for cell in cells] for s in stripe_range(start, end)]
-        return np.array(rows, dtype=np.int64).reshape(end - start, self.code.data_count)
+        count = self.data_count
+        return np.arange(start * count, end * count, dtype=np.int64).reshape(end - start, count)
 
     @abstractmethod
     def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, MemberChunk]:
         """Return (role, member chunk) of the cell with index *cell* of *stripe*."""
-        ...
 
     def places(
         self, stripes: NDArray[np.int64], cell: CellIndex
@@ -103,17 +107,30 @@ class Layout(ABC):
     @abstractmethod
     def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
         """Return (stripe, cell) that lies at *member_chunk* of *role*, None if nothing does."""
-        ...
 
     @abstractmethod
     def roles(self, stripe: Stripe) -> tuple[Role, ...]:
         """Return the role of each column of *stripe*."""
-        ...
 
     @abstractmethod
     def lost_cells(self, stripe: Stripe, lost_roles: frozenset[Role]) -> int:
         """Return the set of cells of *stripe* that lie on *lost_roles*."""
-        ...
+
+    def chunks_of(self, role: Role) -> int:
+        """Return how many chunks of *role* the layout can use."""
+        return self.member_chunks
+
+    def used_chunks(self) -> list[int]:
+        """Return how many chunks of each role hold cells."""
+        return [self.member_chunks] * self.width
+
+    def stored_params(self) -> dict[str, object]:
+        """Return what the layout adds to the parameters from which it can be built again."""
+        return {}
+
+    def is_generation(self, cells: int) -> bool:
+        """Return whether the set *cells* holds the data cells of one of several generations."""
+        return False
 
     def cells_on(self, roles: Iterable[Role]) -> float:
         """Return how many cells of a stripe lie on *roles*; the mean, if stripes differ."""

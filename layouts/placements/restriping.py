@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raidx_fuse.layouts.codes.code import Cell, Code, LayoutError
-from raidx_fuse.layouts.numbers import CellIndex, Chunk, MemberChunk, Role, Stripe
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, MemberChunk, Role, Stripe, cell_range
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.numbering import Numbering, OrderedLayout
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
-from raidx_fuse.layouts.placements.views import IndexView, RoleView, View
+from raidx_fuse.layouts.placements.views import LayoutView, View
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,6 +81,7 @@ class RestripeLayout(Layout):
 
     contiguous = False
     aligned = False
+    restriping = True
 
     def __init__(
         self,
@@ -111,6 +112,17 @@ class RestripeLayout(Layout):
         self._below_data = below.code.data_count
         self._data = self.code.data_count
         self._below_cells = self._data + below.code.parity_count
+        cells = cell_range(0, len(self.code.cells))
+        data, parities = cells[: self._data], cells[self._data :]
+        split = below.code.parity_count
+        # The cells of each view in the union, by their index in the view, and back.
+        self._in_union = (
+            (*data[: self._below_data], *parities[:split]),
+            (*data[self._below_data :], *parities[split:]),
+        )
+        self._in_below, self._in_above = (
+            dict(zip(known, cells, strict=False)) for known in self._in_union
+        )
         self._roles_below = (NOWHERE[0],) * below.code.columns
         self._roles_above = (NOWHERE[0],) * above.code.columns
 
@@ -124,11 +136,7 @@ class RestripeLayout(Layout):
 
     def cell_of(self, view: View, cell: CellIndex) -> CellIndex:
         """Return the cell index in the union of *cell* of *view* (*below* or *above*)."""
-        data = view.code.data_count
-        if view is self.below:
-            return cell if cell < data else CellIndex(self._data + cell - data)
-        first = self._below_data if cell < data else self._below_cells - data
-        return CellIndex(first + cell)
+        return self._in_union[view is self.above][cell]
 
     def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
         return self.locate_index(chunk if self.numbering is None else self.numbering.index(chunk))
@@ -185,19 +193,10 @@ class RestripeLayout(Layout):
     def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, MemberChunk]:
         """Return (role, member chunk) of a cell; (-1, 0) for a cell of the other layout."""
         if stripe < self._split:
-            if cell < self._below_data:
-                return self.below.place(stripe, cell)
-            own = cell - self._data
-            if 0 <= own < self.below.code.parity_count:
-                return self.below.place(stripe, CellIndex(self._below_data + own))
-            return NOWHERE
-        above = Stripe(stripe - self._split)
-        if self._below_data <= cell < self._data:
-            return self.above.place(above, CellIndex(cell - self._below_data))
-        own = cell - self._below_cells
-        if own >= 0:
-            return self.above.place(above, CellIndex(self.above.code.data_count + own))
-        return NOWHERE
+            own = self._in_below.get(cell)
+            return NOWHERE if own is None else self.below.place(stripe, own)
+        own = self._in_above.get(cell)
+        return NOWHERE if own is None else self.above.place(Stripe(stripe - self._split), own)
 
     def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
         """Return (stripe, cell) of the data chunk that lies there now, None if there is none."""
@@ -252,11 +251,12 @@ def restripe(
     if numbering is not None:
         size_bytes = image_chunks * old.chunk_bytes
         image_chunks = max(numbering.total, image_chunks)
-    described = None if numbering is None else numbering.as_dict()
-    if isinstance(new, ElasticLayout) or described != (None if order is None else order.as_dict()):
+    described = [None if each is None else each.as_dict() for each in (numbering, order)]
+    if isinstance(new, ElasticLayout) or described[0] != described[1]:
         raise LayoutError(f"{new.name} on {new.width} members has another order of chunks")
-    own = IndexView(new) if order is not None else _rotated(new)
-    after: View = own if roles is None else RoleView(own, roles)
+    after: View = _rotated(new)
+    if order is not None or roles is not None:
+        after = LayoutView(new, roles=roles)
     # rows a chunk: rows / data cells, compared without a division
     if new.code.rows * before.data_count <= old.code.rows * new.code.data_count:
         return RestripeLayout(after, before, image_chunks, True, numbering, size_bytes)
@@ -274,16 +274,16 @@ def _kept_order(old: Layout, order: Numbering | None) -> tuple[Numbering | None,
     No order: the first generation alone. Raises LayoutError.
     """
     if isinstance(old, OrderedLayout):
-        return old.numbering, IndexView(old)
+        return old.numbering, LayoutView(old)
     if not isinstance(old, ElasticLayout):
         return None, _rotated(old)
     if order is None:  # one generation alone is in the order of the image
-        return None, IndexView(old, old.generations[0].columns)
+        return None, LayoutView(old, old.generations[0].columns)
     count = min(len(order.generations), len(old.generations))
     kept = min(order.kept, old.stripes)
     last = old.generations[count - 1]
     columns = last.first_column + last.columns
-    view = IndexView(old, columns, kept, last.first_column if kept < old.stripes else columns)
+    view = LayoutView(old, columns, kept, last.first_column if kept < old.stripes else columns)
     return old.numbering(count, kept), view
 
 

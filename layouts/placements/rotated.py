@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raidx_fuse.layouts.codes.code import Code, LayoutError
-from raidx_fuse.layouts.numbers import (
-    CellIndex,
-    Chunk,
-    MemberChunk,
-    Role,
-    Stripe,
-    role_range,
-    stripe_and_cell,
-)
+from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe, role_range
 from raidx_fuse.layouts.placements.layout import Layout
 
 if TYPE_CHECKING:
@@ -73,16 +65,6 @@ class RotatedLayout(Layout):
             for roles in self._roles
         )  # by phase, by row, by role
         self._lost: tuple[dict[frozenset[int], int], ...] = tuple({} for _ in self._roles)
-
-    def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
-        return stripe_and_cell(chunk, self.data_count)
-
-    def logical(self, stripe: Stripe, cell: CellIndex) -> Chunk:
-        return Chunk(stripe * self.data_count + cell)
-
-    def logical_rows(self, start: int, end: int) -> NDArray[np.int64]:
-        count = self.data_count
-        return np.arange(start * count, end * count, dtype=np.int64).reshape(end - start, count)
 
     def stripe_at(self, chunk: int) -> int:
         """Return the stripe that holds *chunk*, by arithmetic: also behind the last one."""

@@ -189,7 +189,7 @@ class ArrayContext:
         self.growth = None
         if isinstance(layout, ElasticLayout) and layout.growing:
             self.growth = GrowthPosition(self.member_set, layout)
-        if isinstance(layout, RestripeLayout):
+        if layout.restriping:
             # recovery could redo a record of other rows over a write past the log
             self.journal.force(True)
         self.layout_epoch += 1
