@@ -58,7 +58,6 @@ from raidx_fuse.journal.recovery import (
     stripes_changed,
 )
 from raidx_fuse.layouts.numbers import Role, Stripe
-from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.loop.tasks import Tasks, rest
 from raidx_fuse.members.base import Member, ReadBuffer
 from raidx_fuse.settings import OF_ARRAY, setting_named
@@ -164,9 +163,9 @@ class Array:
         self.rebundle: RebundleOperation | None = None
         self.self_heal: SelfHeal | None = None
         heat = context.traffic.heat
-        if isinstance(context.layout, BundleLayout) and isinstance(heat, AccessStats):
-            self.tuner = Tuner(self, context.layout, heat, self.regular_scrub)
-            self.rebundle = RebundleOperation(self, context.layout)
+        if isinstance(heat, AccessStats):  # of a layout with a look-up table
+            self.tuner = Tuner(self, heat.layout, heat, self.regular_scrub)
+            self.rebundle = RebundleOperation(self, heat.layout)
             self.self_heal = SelfHeal(self, self.rebundle)
         self.nursery = nursery
         nursery.on_bug.append(self.member_set.end_superblocks)

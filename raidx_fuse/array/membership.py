@@ -41,7 +41,6 @@ from raidx_fuse.jobs.rebuild import Rebuild, checkpoint_key
 from raidx_fuse.jobs.replace import successors
 from raidx_fuse.jobs.resync import chunks_at_stake
 from raidx_fuse.layouts.numbers import Role, Stripe
-from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.loop.tasks import rest
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.chunk_table import TableScan
@@ -101,12 +100,10 @@ def is_past(array: RunningArray, record: MemberRecord, superblock: Superblock) -
 
 async def _table_problem(array: RunningArray, record: MemberRecord, member: Member) -> str | None:
     """Return why the chunks of *member* are not where the look-up table has them, or None."""
-    context = array.context
-    layout = context.layout
-    if not isinstance(layout, BundleLayout):
+    if not array.context.layout.has_table:
         return None
     scan = TableScan()
-    table = context.journal.chunk_table
+    table = array.context.journal.chunk_table
     await table.read_share(scan, record.role, member)
     if record.role in scan.lost or not table.agrees(record.role, scan):
         return "chunks of it have moved"

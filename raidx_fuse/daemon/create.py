@@ -14,7 +14,8 @@ from raidx_fuse.format.create import check_array_name, create_array, shape
 from raidx_fuse.format.regions import SECTOR_BYTES
 from raidx_fuse.format.superblock import erase_superblocks, newest, read_slots
 from raidx_fuse.format.table_page import share_bytes
-from raidx_fuse.layouts.placements.bundled import SPARE_CHUNKS, BundleLayout
+from raidx_fuse.layouts.numbers import by_role
+from raidx_fuse.layouts.placements.bundled import SPARE_CHUNKS
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, check_chunk_bytes, code_for
 from raidx_fuse.members.base import Member
@@ -86,15 +87,12 @@ def member_use(plan: CreatePlan) -> list[SpaceUse]:
     are too small. The chunk that each member of a raidx layout keeps free for moves counts as used.
     """
     layout, chunk_bytes = plan.layout, plan.layout.chunk_bytes
-    if isinstance(layout, BundleLayout):
-        chunks = [used + SPARE_CHUNKS for used in layout.used_chunks()]
-        shares = [share_bytes(count) for count in layout.counts]
-    else:
-        chunks = [layout.member_chunks] * layout.width
-        shares = [0] * layout.width
     uses: list[SpaceUse] = []
-    for size, count, share in zip(plan.sizes, chunks, shares, strict=True):
-        used, metadata = count * chunk_bytes, plan.metadata_bytes + share
+    for (role, size), count in zip(by_role(plan.sizes), layout.used_chunks(), strict=True):
+        used, metadata = count * chunk_bytes, plan.metadata_bytes
+        if layout.has_table:
+            used += SPARE_CHUNKS * chunk_bytes
+            metadata += share_bytes(layout.chunks_of(role))
         uses.append({"size": size, "used": used, "wasted": max(0, size - metadata - used)})
     return uses
 
@@ -119,7 +117,7 @@ def alternatives(sizes: Sequence[int], request: CreateRequest) -> list[LayoutCho
             uses = member_use(CreatePlan(layout, (), tuple(sizes), regions.data.offset))
             entry: LayoutChoice = {
                 "layout": name,
-                "length": layout.length if isinstance(layout, BundleLayout) else None,
+                "length": layout.code.columns if layout.has_table else None,
                 "size": layout.size_bytes,
                 "redundancy_left": layout.code.tolerance,
                 "wasted": [use["wasted"] for use in uses],

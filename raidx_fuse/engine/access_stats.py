@@ -99,7 +99,7 @@ class AccessStats(AccessCounter):
         clock: Callable[[], float],
     ) -> None:
         super().__init__(queues, layout.width)
-        self._layout = layout
+        self.layout = layout
         self._clock = clock
         self._started_s = clock()
         self._base = -1  # the table is not loaded yet
@@ -111,14 +111,14 @@ class AccessStats(AccessCounter):
 
     def renew(self, fresh: Iterable[int] = ()) -> None:
         """Add entries for new roles, and reset those of *fresh* roles, whose members are new."""
-        self.queue_means += [0.0] * (self._layout.width - len(self.queue_means))
+        self.queue_means += [0.0] * (self.layout.width - len(self.queue_means))
         for role in fresh:
             self.queue_means[role] = 0.0
 
     @property
     def runs(self) -> NDArray[np.uint8]:
         """The fraction of the uses of each cell that were in order, in 1/255."""
-        cells = len(self._layout.interval)
+        cells = len(self.layout.interval)
         if len(self._runs) != cells:  # bundles were appended, or dropped
             kept = self._runs[:cells]
             self._runs = np.zeros(cells, np.uint8)  # takes memory only for touched pages
@@ -138,7 +138,7 @@ class AccessStats(AccessCounter):
     def ticks(self) -> int:
         """Return the present time in ticks."""
         if self._base < 0:  # time continues from the moment the table was saved
-            self._base = int(self._layout.last.max(initial=0))
+            self._base = int(self.layout.last.max(initial=0))
         passed = self._clock() - self._started_s
         return (self._base + 1 + int(passed * TICKS_A_SECOND)) & 0xFFFFFFFF
 
@@ -154,7 +154,7 @@ class AccessStats(AccessCounter):
         self.write_share += (1 - (1 - SHARE_WEIGHT) ** len(noted)) * (
             newest_share - self.write_share
         )
-        layout = self._layout
+        layout = self.layout
         self._note_runs(np.where(noted < 0, ~noted, noted))
         cells, counts = np.unique(self._cells(noted[noted >= 0], writes), return_counts=True)
         now = self.ticks()
@@ -182,7 +182,7 @@ class AccessStats(AccessCounter):
         used, at = np.unique(chunks, return_inverse=True)
         counts = np.bincount(at, ~again)
         newest = 255 * np.bincount(at, follows) / np.maximum(counts, 1)
-        layout = self._layout
+        layout = self.layout
         bundles, columns = np.divmod(used, layout.code.data_count)
         copies = layout.length if layout.code.is_copies else 1
         for copy in range(copies):
@@ -194,7 +194,7 @@ class AccessStats(AccessCounter):
     def rates(self) -> tuple[Intervals, Intervals]:
         """Return for each cell the accesses a second and the fraction of them in order."""
         self.digest()
-        cells = self._layout.cells
+        cells = self.layout.cells
         rates = TICKS_A_SECOND / self.intervals(slice(0, cells))
         return rates, self.runs[:cells] / 255
 
@@ -204,7 +204,7 @@ class AccessStats(AccessCounter):
         A write uses parities and copies too. Any copy may have answered a read, so a read counts
         for all copies.
         """
-        layout = self._layout
+        layout = self.layout
         length, data = layout.length, layout.code.data_count
         parts = []
         whole = np.concatenate((writes, reads)) if layout.code.is_copies else writes
@@ -220,7 +220,7 @@ class AccessStats(AccessCounter):
     def hottest(self, count: int) -> list[tuple[int, float]]:
         """Return up to *count* (logical chunk, mean seconds between accesses), hottest first."""
         self.digest()
-        layout = self._layout
+        layout = self.layout
         length, data = layout.length, layout.code.data_count
         known = np.flatnonzero(layout.interval)
         known = known[known % length < data]
@@ -234,11 +234,11 @@ class AccessStats(AccessCounter):
 
     def last_use(self, cells: Chunks) -> NDArray[np.uint32]:
         """Return the ticks of the last accesses of *cells*, 0 where unknown."""
-        return self._layout.last[cells]
+        return self.layout.last[cells]
 
     def used_once(self) -> Chunks:
         """Return the cells that were used only once since this mount."""
-        layout = self._layout
+        layout = self.layout
         parts = []
         for start in range(0, layout.cells, BLOCK_CELLS):  # bounds the temporary arrays
             block = slice(start, start + BLOCK_CELLS)
@@ -253,7 +253,7 @@ class AccessStats(AccessCounter):
         (section V.A) while others are used. Idle time of the array does not cool chunks: after some
         seconds of it all would seem equally hot.
         """
-        layout = self._layout
+        layout = self.layout
         interval = layout.interval[cells].astype(np.float64)
         if not self._newest:
             self._newest = self.ticks()

@@ -29,8 +29,14 @@ from raidx_fuse.engine.access_stats import (
 )
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import UsageError
-from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe, cell_range
-from raidx_fuse.layouts.placements.bundled import BundleLayout
+from raidx_fuse.layouts.numbers import (
+    CellIndex,
+    MemberChunk,
+    Role,
+    Stripe,
+    cell_range,
+    role_range,
+)
 from raidx_fuse.layouts.placements.layout import Layout
 
 PARTS_MAX = 256  # of a member
@@ -142,9 +148,7 @@ class ChunkMap:
 
 def _survey(context: ArrayContext, recent: RecentUses, parts: int) -> dict[str, Any]:
     layout, width = context.layout, context.layout.width
-    chunks = np.full(width, layout.member_chunks, np.int64)
-    if isinstance(layout, BundleLayout):
-        chunks[:] = layout.counts
+    chunks = np.array([layout.chunks_of(role) for role in role_range(0, width)], np.int64)
     each = np.minimum(max(1, min(parts, PARTS_ALL_MAX // width)), chunks)  # parts of each role
     last = int(each.max())
 
@@ -218,7 +222,7 @@ def _cells(
     ]
     for cell, is_written in enumerate((*data, *parities)):
         held = stripes[is_written]
-        roles, places = _places(layout, held, CellIndex(cell))
+        roles, places = layout.places(held, CellIndex(cell))
         is_lost = np.zeros(len(held), np.bool_)
         for role in member_set.lost:
             beyond = held >= member_set.watermarks.get(role, Stripe(0))
@@ -232,17 +236,11 @@ def _logical(layout: Layout, stripes: Numbers, cell: CellIndex) -> Numbers:
     return np.array([layout.logical(stripe, cell) for stripe in stripes.tolist()], np.int64)
 
 
-def _places(layout: Layout, stripes: Numbers, cell: CellIndex) -> tuple[Numbers, Numbers]:
-    if isinstance(layout, BundleLayout):
-        at = stripes * layout.length + cell
-        return layout.disk[at].astype(np.int64), layout.offset[at].astype(np.int64)
-    return layout.places(stripes, cell)
-
-
 def _uses(context: ArrayContext, recent: RecentUses) -> tuple[Numbers, Numbers, Shares]:
     """Return roles, member chunks and accesses per second of the places in use."""
-    access, layout = context.traffic.heat, context.layout
-    if isinstance(access, AccessStats) and isinstance(layout, BundleLayout):
+    access = context.traffic.heat
+    if isinstance(access, AccessStats):
+        layout = access.layout
         access.digest()
         known = np.flatnonzero(layout.interval[: layout.cells])
         each = -(-len(known) // HOT_CELLS_MAX) or 1

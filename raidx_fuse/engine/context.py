@@ -53,7 +53,7 @@ class Zeros:
         moved, so it need not read as zero; a member that took a role meanwhile received what
         was at the place then.
         """
-        if isinstance(self._member_set.layout, RestripeLayout):
+        if self._member_set.layout.restriping:
             return frozenset()
         return frozenset(r.role for r in self._member_set.config.members if r.reads_zero)
 

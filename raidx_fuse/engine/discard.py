@@ -39,7 +39,6 @@ from raidx_fuse.errors import MemberError, NotFastError, RaidxError
 from raidx_fuse.format.regions import COUNTER_MAX
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
-from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.buffers import zero_buffers
@@ -114,7 +113,7 @@ class Discarder:
         context = self.context
         size, end, layout = context.chunk_bytes, offset + length, context.layout
         whole = -(-offset // size), end // size
-        moving = context.growth is not None or isinstance(layout, RestripeLayout)
+        moving = context.growth is not None or layout.restriping
         due = 0
         for at in range(offset // size, -(-end // size), CHUNKS_AT_ONCE):
             stop = min(at + CHUNKS_AT_ONCE, -(-end // size))
@@ -179,11 +178,7 @@ class Discarder:
         context = self.context
         await context.locks.acquire_all(stripes)
         try:
-            if (
-                layout is not context.layout
-                or context.growth is not None
-                or isinstance(layout, RestripeLayout)
-            ):
+            if layout is not context.layout or context.growth is not None or layout.restriping:
                 return
             if context.dirty_bitmap.guarded:
                 await context.dirty_bitmap.finish(stripes)

@@ -39,7 +39,7 @@ from raidx_fuse.format.superblock import readable_superblock, write_config
 from raidx_fuse.format.table_page import chunks_that_fit, shares_of
 from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.layouts.numbers import Role, by_role
-from raidx_fuse.layouts.placements.bundled import SPARE_CHUNKS, TURNS, BundleLayout, check_table
+from raidx_fuse.layouts.placements.bundled import SPARE_CHUNKS, TURNS, check_table
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.allocate import maximum
 from raidx_fuse.layouts.plugged import origin_params
@@ -257,15 +257,8 @@ def shape(
 
 def params_of(layout: Layout, params: Mapping[str, Any]) -> dict[str, object]:
     """Return the parameters to store, from which *layout* can be built again."""
-    if isinstance(layout, BundleLayout):
-        return {
-            **params,
-            "length": layout.length,
-            "chunk_counts": list(layout.counts),
-            "bundles": layout.stripes,
-            **({"numbering": layout.numbering} if layout.numbering else {}),
-        }
-    return {**params, **origin_params(LAYOUTS, layout.name, layout.width)}
+    origin = origin_params(LAYOUTS, layout.name, layout.width)
+    return {**params, **layout.stored_params(), **origin}
 
 
 def plan_array(

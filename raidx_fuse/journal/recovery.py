@@ -51,7 +51,6 @@ from raidx_fuse.layouts.numbers import (
     cell_range,
     chunk_range,
 )
-from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.stripe_plan import Part
@@ -89,7 +88,7 @@ def stripes_changed(
     table says whose chunk it is; nor during a restripe; nor if the records name more than
     `CHUNKS_MAX` chunks as written or unwritten, because looking them up would delay the start.
     """
-    if isinstance(layout, RestripeLayout):
+    if layout.restriping:
         return None
     found: set[Stripe] = set()
     size, chunks = layout.chunk_bytes, 0
@@ -100,7 +99,7 @@ def stripes_changed(
                 place = layout.inverse(role, MemberChunk(chunk))
                 if place is not None:
                     found.add(place[0])
-                elif isinstance(layout, BundleLayout):
+                elif layout.has_table:
                     return None
         for number, count in (*record.written, *record.unwritten):
             end = min(number + count, layout.chunks)
@@ -110,8 +109,7 @@ def stripes_changed(
             found.update(layout.locate(Chunk(c))[0] for c in chunk_range(number, end))
         found.update(stripe for stripe, _, _ in record.unsettled)
         found.update(stripe for stripe, _ in record.settled)
-        if isinstance(layout, BundleLayout):
-            found.update(Stripe(cell // layout.length) for cell, _, _ in record.table)
+        found.update(Stripe(cell // layout.code.columns) for cell, _, _ in record.table)
     return frozenset(found)
 
 
@@ -142,8 +140,7 @@ class _Ring:
         member_chunks = member_set.config.regions.data.length // layout.chunk_bytes
         self._ends = {
             role: self._begin
-            + layout.chunk_bytes
-            * (layout.counts[role] if isinstance(layout, BundleLayout) else member_chunks)
+            + layout.chunk_bytes * (layout.chunks_of(role) if layout.has_table else member_chunks)
             for role in member_set.config.roles()
         }
         self._offset = journal.ring.offset
@@ -207,9 +204,10 @@ class _Ring:
             if stripe >= layout.stripes or not layout.code.parity_count:
                 return f"the parity of stripe {stripe}"
         for cell, role, chunk in record.table:
-            if not isinstance(layout, BundleLayout):
+            if not layout.has_table:
                 return "a move of a chunk where there is no look-up table"
-            if cell >= layout.cells or role not in self._ends or chunk >= layout.counts[role]:
+            cells = layout.stripes * layout.code.columns
+            if cell >= cells or role not in self._ends or chunk >= layout.chunks_of(role):
                 return f"chunk {chunk} of role {role} for cell {cell}"
         limit = layout.image_chunks if isinstance(layout, RestripeLayout) else -1
         if record.mark is not None and record.mark > limit:

@@ -33,9 +33,7 @@ from raidx_fuse.layouts.numbers import (
     stripe_and_cell,
 )
 from raidx_fuse.layouts.placements.bundled import BundleLayout
-from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
-from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, unwritten_cells
 from raidx_fuse.store.chunk_table import Move
 
@@ -79,9 +77,8 @@ class Comparison:
 
     def _shape(self) -> _Shape | None:
         layout = self._context.layout
-        grows = isinstance(layout, ElasticLayout) and layout.growing
         moves = any(job.kind in MOVING for job in self._array.jobs.running())
-        if grows or moves or isinstance(layout, RestripeLayout):
+        if moves or layout.growing or layout.restriping:
             return None
         return _Shape(layout, layout.stripes, tuple(sorted(self._paths().items())))
 

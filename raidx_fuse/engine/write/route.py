@@ -15,7 +15,6 @@ from raidx_fuse.engine.chunk_cache import address_of
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.write.prepare import Piece
 from raidx_fuse.layouts.numbers import Stripe
-from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.planning.stripe_plan import Band, cells_of, write_plans
 
 
@@ -229,7 +228,7 @@ def is_whole(context: ArrayContext, state: StripeState, piece: Piece) -> bool:
     """
     layout, every = context.layout, context.code.data_mask
     whole = piece.whole_cells(context.chunk_bytes)
-    if whole == every or not isinstance(layout, ElasticLayout) or context.growth is not None:
+    if whole == every or not layout.has_grown or context.growth is not None:
         return whole == every
     beside = every & ~whole
     return not beside & ~state.unwritten and layout.is_generation(whole)

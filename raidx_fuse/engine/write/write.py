@@ -41,7 +41,6 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import CommitBatch
 from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Stripe
-from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.stripe_plan import Part, bands_of, cells_of
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.io_tuples import MemberIO, MemberLostError, join
@@ -366,7 +365,7 @@ class Writer:
     def _require_bypass(self, direct: list[Piece]) -> None:
         """Raise LawError unless *direct* may go past the log now."""
         context = self.context
-        moves = isinstance(context.layout, RestripeLayout)  # law 4 of jobs/restripe/job.py
+        moves = context.layout.restriping  # law 4 of jobs/restripe/job.py
         for piece in direct:
             if moves or context.journal.holds(piece.stripe):
                 raise context.member_set.laws.broken(Law.BYPASS, f"stripe {piece.stripe}")

@@ -25,8 +25,6 @@ from raidx_fuse.format.create import reserve_metadata
 from raidx_fuse.format.regions import PAYLOAD_BITS, Region
 from raidx_fuse.format.shapes import RESTRIPE, layout_of
 from raidx_fuse.jobs.services import ArrayServices
-from raidx_fuse.layouts.placements.bundled import BundleLayout
-from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
 
 log = logging.getLogger(__name__)
@@ -64,7 +62,7 @@ class LargerMembers:
         """
         config, layout = self.member_set.config, self.context.layout
         limit = config.size_bytes
-        if isinstance(layout, BundleLayout) or RESTRIPE in config.params:
+        if layout.has_table or RESTRIPE in config.params:
             return 0
         if limit is not None and limit <= layout.size_bytes:
             return 0
@@ -115,7 +113,7 @@ class LargerMembers:
                 action="make an array of these members beside it, then: raidx volume move",
                 reason=Reason.METADATA_FULL,
             )
-        if isinstance(layout, ElasticLayout) and len(layout.history) > 1:
+        if layout.has_grown:
             raise UsageError(
                 f"array {config.name} has grown: it can use {usable} bytes more of each member "
                 "when its stripes are alike",

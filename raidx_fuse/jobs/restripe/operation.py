@@ -37,7 +37,6 @@ from raidx_fuse.jobs.restripe.space import require_space, require_unwritten
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.elastic_params import ELASTIC_PARAMS
 from raidx_fuse.layouts.numbers import Role, Stripe, role_range
-from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.restriping import (
     PartlyUsedError,
     RestripeLayout,
@@ -76,8 +75,7 @@ class RestripeOperation:
         old = shapes_of(config)[0]
         name = old.layout if name is None else name
         shape = self._shape(config.width + added, name, params, self._image_end())
-        layout = self.context.layout
-        has_grown = isinstance(layout, ElasticLayout) and len(layout.history) > 1
+        has_grown = self.context.layout.has_grown
         if shape == old or not (added or name != old.layout or params or has_grown):
             raise UsageError(
                 f"the array is {name} on {config.width} members already",
@@ -205,7 +203,7 @@ class RestripeOperation:
                     await self.member_set.flush()
                     await self.member_set.update(lambda config: config)
             except BaseException:
-                context.journal.force(isinstance(context.layout, RestripeLayout))
+                context.journal.force(context.layout.restriping)
                 if records and not context.journal.forced:
                     await leave(self.member_set, records)
                 raise
@@ -256,7 +254,7 @@ class RestripeOperation:
 
     def resume(self) -> None:
         """When the array starts: continue a restripe that was under way."""
-        if isinstance(self.context.layout, RestripeLayout):
+        if self.context.layout.restriping:
             self._start(back=bool(self.member_set.config.jobs.get(JOB_KEY, {}).get("back")))
 
     # -- end -----------------------------------------------------------------------------------

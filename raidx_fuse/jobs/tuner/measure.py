@@ -13,7 +13,6 @@ from raidx_fuse.engine.access_stats import AccessStats, PlaceHeat
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.jobs.tuner.speeds import SAMPLES_MIN, MemberLoad, ServiceMeter
 from raidx_fuse.layouts.numbers import Role, by_role
-from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.store.io_tuples import MemberLostError, MemberRead
 from raidx_fuse.store.queue import MemberQueue
@@ -128,9 +127,7 @@ class Measurements:
     def _room_chunks(self, role: Role) -> int:
         """Return how far chunks lie on *role*: a disk seeks less far there than over all of it."""
         layout = self.layout
-        if isinstance(layout, BundleLayout):
-            return min(max(layout.used_chunks()[role], PROBE_READS), layout.counts[role])
-        return layout.member_chunks
+        return min(max(layout.used_chunks()[role], PROBE_READS), layout.chunks_of(role))
 
     async def _probe(self, role: Role, places: Sequence[int], size: int) -> float | None:
         """Return the seconds for reads of *size* at *places*, all at once; None if one fails.

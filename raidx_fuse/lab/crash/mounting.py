@@ -235,8 +235,7 @@ class DiskLaws:
         first = (offset_bytes - context.member_set.data_offset) // context.chunk_bytes
         end = (offset_bytes + len(data) - 1 - context.member_set.data_offset) // context.chunk_bytes
         layout = context.layout
-        if isinstance(layout, BundleLayout):
-            end = min(end, layout.counts[role] - 1)  # behind the chunks lies the look-up table
+        end = min(end, layout.chunks_of(role) - 1)  # behind the chunks may lie a look-up table
         for chunk in range(first, end + 1):
             found = layout.inverse(role, MemberChunk(chunk))
             if found is None:

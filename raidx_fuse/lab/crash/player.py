@@ -68,7 +68,6 @@ from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.layouts.numbers import Stripe, stripe_range
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
-from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.simulated.powercut import CutRecord, Event, Image
@@ -885,7 +884,7 @@ def _touched_stripes(
     *fronts* says what is completed. *offset* and *end* are bytes of the image;
     *stripe_bytes* counts if the stripes are not contiguous.
     """
-    if isinstance(layout, RestripeLayout):  # a restripe sends every write through the log
+    if layout.restriping:  # a restripe sends every write through the log
         chunks = range(offset // CHUNK_BYTES, -(-end // CHUNK_BYTES))
         stripes = frozenset(layout.locate(chunk)[0] for chunk in chunks)
         return stripes, frozenset(), frozenset()

@@ -300,8 +300,8 @@ MUTANTS = (
     Mutant(
         "discarded-in-a-layout-that-has-changed",
         DISCARD,
-        "                layout is not context.layout\n                or context.growth",
-        "                context.growth",
+        "            if layout is not context.layout or context.growth",
+        "            if context.growth",
         "the locks of stripes of another layout protect nothing",
         (
             "raid5:partial:pairs:discard:restripe",
@@ -321,11 +321,8 @@ MUTANTS = (
     Mutant(
         "discarded-by-the-stripes-of-a-union",
         DISCARD,
-        "                layout is not context.layout\n"
-        "                or context.growth is not None\n"
-        "                or isinstance(layout, RestripeLayout)\n",
-        "                context.growth is not None\n"
-        "                or isinstance(context.layout, RestripeLayout)\n",
+        "layout is not context.layout or context.growth is not None or layout.restriping:",
+        "context.growth is not None or context.layout.restriping:",
         "chunks become unwritten whose stripe, with its parity, is another one",
         ("raid5:partial:pairs:restripe:discard", *RESTRIPE),
         ("tests/jobs/test_restripe_after_growth.py",),
@@ -333,9 +330,8 @@ MUTANTS = (
     Mutant(
         "places-dropped-while-an-array-grows",
         DISCARD,
-        "                or context.growth is not None\n"
-        "                or isinstance(layout, RestripeLayout)\n            ):",
-        "                or isinstance(layout, RestripeLayout)\n            ):",
+        "            if layout is not context.layout or context.growth is not None or layout",
+        "            if layout is not context.layout or layout",
         "a crash takes the position back, and old places of chunks count again",
         ("raid5:partial:pairs:grow:discard", *GROWTH),
         ("tests/engine/test_discard.py", "tests/jobs/test_growth.py"),

@@ -36,7 +36,6 @@ from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import NO_DISK, durable_since
 from raidx_fuse.layouts.elastic_params import parity_stays
 from raidx_fuse.layouts.numbers import Role
-from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.registry import LAYOUTS, width_max
 from raidx_fuse.members.base import SECTOR_BYTES
 
@@ -235,10 +234,10 @@ async def shrink(player: Player) -> None:
     """Take the members of the last growth out, if it can be undone."""
     await player.jobs_end()
     layout = player.array.context.layout
-    if not isinstance(layout, ElasticLayout) or len(layout.history) < 2:
+    if not layout.has_grown:
         return  # the growth was cancelled
     with player.doing("shrink"):
-        await player.array.remove_disk(layout.history[-1] - 1)
+        await player.array.remove_disk(layout.width - 1)
         await live_through(player, ("", "remount", "lose"))
 
 
