@@ -45,17 +45,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-
 WINDOW_BYTES = 1 << 20  # per member
-
 BUSY_S = 0.1  # a foreground request within this time means that the array is in use
-
 LOG_POLL_S = 0.25  # while the log cannot be written
 CHECKPOINT_S = 10.0  # longest time between two saved positions
-
 RATE_WINDOW_S = 10.0
-
 TRY_AGAIN_S = 1.0  # until the next attempt of `when_free` and `insist`
+
+
+def is_idle(context: ArrayContext, least_s: float) -> bool:
+    """Return whether no request has come for *least_s* and none is under way."""
+    queues = context.member_set.queues
+    waits = any(queue is not None and queue.queue_length() for queue in queues)
+    return context.traffic.idle_s() >= least_s and not waits
 
 
 class Job(ABC):
@@ -93,12 +95,10 @@ class Job(ABC):
     @abstractmethod
     def next_window(self) -> list[Stripe] | None:
         """Return the next stripes to lock, in rising order, or None when the job has no more."""
-        ...
 
     @abstractmethod
     async def work(self, stripes: list[Stripe]) -> int:
         """Do the work of one window, whose locks are held; return the progress in bytes."""
-        ...
 
     async def ready(self) -> None:  # noqa: B027  # optional: most jobs never wait
         """Return when the next window may begin. The loop holds no locks here."""
@@ -135,7 +135,6 @@ class Job(ABC):
             self._resumed = trio.Event()
 
     def resume(self) -> None:
-        """Continue a paused job."""
         if self.state == "paused":
             self.state = "running"
             self._resumed.set()
@@ -157,7 +156,6 @@ class Job(ABC):
             self.speed_max_bytes = maximum_bytes
 
     def result(self, completed: bool) -> str:
-        """Return the final state: "done" or "cancelled"."""
         return "done" if completed else "cancelled"
 
     def status(self) -> JobStatus:
@@ -199,15 +197,12 @@ class Job(ABC):
         except RaidxError as error:
             log.error("%s %d failed: %s", self.kind, self.job_id, error)
             self.state, self.error = "failed", str(error)
-            await self._undo()
+            try:
+                await self.undo()
+            except RaidxError as after:
+                log.error("after the failed %s %d: %s", self.kind, self.job_id, after)
         finally:
             self.finished.set()
-
-    async def _undo(self) -> None:
-        try:
-            await self.undo()
-        except RaidxError as error:
-            log.error("after the failed %s %d: %s", self.kind, self.job_id, error)
 
     async def _loop(self) -> bool:
         clock = self.context.member_set.clock
@@ -223,7 +218,10 @@ class Job(ABC):
             if self._cancelled:
                 return False
             if journal.torn is not None:  # recovery may redo what no reader sees
-                await self._wait_for_log(journal.torn)
+                said = self.error
+                self.error = said or f"waits until the log can be written: {journal.torn}"
+                await trio.sleep(LOG_POLL_S)
+                self.error = said
                 continue
             if gate.is_closed:  # what it was ready for may change
                 await gate.opened()
@@ -262,12 +260,6 @@ class Job(ABC):
             return await self.work(stripes) if is_ready else 0
         finally:
             locks.release_all(stripes)
-
-    async def _wait_for_log(self, why: RaidxError) -> None:
-        """Wait a moment because the log cannot be written; *error* says so meanwhile."""
-        said, self.error = self.error, self.error or f"waits until the log can be written: {why}"
-        await trio.sleep(LOG_POLL_S)
-        self.error = said
 
     async def when_free(self, step: Callable[[], Awaitable[None]]) -> None:
         """Do *step*, which closes a gate; repeat it while requests keep the gate from closing.

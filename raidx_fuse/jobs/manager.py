@@ -69,7 +69,6 @@ class Jobs:
             hook(job)
 
     def running(self) -> list[Job]:
-        """Return the jobs that have not ended."""
         return [job for job in self._jobs.values() if not job.finished.is_set()]
 
     def require_finished(self, refused: str, without: Role | None = None) -> None:
@@ -99,7 +98,6 @@ class Jobs:
             )
 
     def list(self) -> list[JobStatus]:
-        """Return the status of every known job, oldest first."""
         return [job.status() for job in self._jobs.values()]
 
     def _get(self, job_id: int) -> Job:
@@ -113,19 +111,15 @@ class Jobs:
         return job
 
     def pause(self, job_id: int) -> None:
-        """Pause a job before its next window."""
         self._get(job_id).pause()
 
     def resume(self, job_id: int) -> None:
-        """Continue a paused job."""
         self._get(job_id).resume()
 
     def cancel(self, job_id: int) -> None:
-        """Cancel a job before its next window."""
         self._get(job_id).cancel()
 
     def limit(self, job_id: int, minimum: int | None, maximum: int | None) -> None:
-        """Set a job's speed limits in bytes per second (None: unchanged; 0: no limit)."""
         self._get(job_id).limit(minimum, maximum)
 
     def limit_all(self, minimum: int | None = None, maximum: int | None = None) -> None:
@@ -138,7 +132,6 @@ class Jobs:
             job.limit(minimum, maximum)
 
     async def wait(self, job_id: int) -> JobStatus:
-        """Wait until a job has ended and return its final status."""
         job = self._get(job_id)
         await job.finished.wait()
         return job.status()

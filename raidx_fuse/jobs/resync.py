@@ -19,7 +19,6 @@ the crash builds on torn parity.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 
@@ -31,8 +30,6 @@ from raidx_fuse.layouts.codes.error_location import locate
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe, stripe_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import Bytes, zero_buffers
-
-log = logging.getLogger(__name__)
 
 
 class Resync(Scrub):
@@ -58,12 +55,10 @@ class Resync(Scrub):
     async def prepare(self) -> None:
         """Count all stripes of the dirty regions: unwritten cells are zeroed, others checked."""
         self._regions = self.context.dirty_bitmap.regions_to_resync()
-        strip_bytes = self.context.code.rows * self.context.chunk_bytes
         stripes = sum(len(self.context.dirty_bitmap.stripes_of(region)) for region in self._regions)
-        self.total_bytes = stripes * strip_bytes * self.context.code.columns
+        self.total_bytes = stripes * self._stripe_bytes
 
     def next_window(self) -> list[Stripe] | None:
-        """Return the next stripes of the dirty regions."""
         while self._regions:
             stripes = self.context.dirty_bitmap.stripes_of(self._regions[0])
             start = max(self._next, stripes.start)
@@ -80,7 +75,7 @@ class Resync(Scrub):
             self, [stripe for stripe in stripes if context.dirty_bitmap.awaits_resync(stripe)]
         )
         context.dirty_bitmap.note_resynced(stripes[-1] + 1)
-        return len(stripes) * context.code.columns * context.code.rows * context.chunk_bytes
+        return len(stripes) * self._stripe_bytes
 
     async def check(self, stripes: list[Stripe]) -> None:
         """Make the written *stripes* consistent; their locks are held."""
@@ -182,7 +177,6 @@ def torn_stripes(context: ArrayContext, role: Role) -> Iterator[tuple[Stripe, fr
 
 
 def _has_cells(context: ArrayContext, stripe: Stripe, role: Role) -> bool:
-    """Return whether *stripe* has written cells on *role*."""
     cells = context.layout.lost_cells(stripe, frozenset({role}))
     return bool(cells & ~context.unwritten_cells(stripe))
 

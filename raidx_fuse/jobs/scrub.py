@@ -21,7 +21,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.errors import RaidxError, UnrecoverableError
 from raidx_fuse.format.configuration.config import ArrayConfig
-from raidx_fuse.jobs.job import WINDOW_BYTES, Job
+from raidx_fuse.jobs.job import WINDOW_BYTES, Job, is_idle
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.strips import Place, Strips, batches, read_all
 from raidx_fuse.layouts.codes.error_location import locate
@@ -84,13 +84,14 @@ class Scrub(Job):
         self._mended: Counter[Role] = Counter()
         self._next = 0
         self._role_epoch = 0
-        self._window = max(1, WINDOW_BYTES // (context.code.rows * context.chunk_bytes))
+        strip_bytes = context.code.rows * context.chunk_bytes
+        self._stripe_bytes = context.code.columns * strip_bytes
+        self._window = max(1, WINDOW_BYTES // strip_bytes)
         self._chains: dict[tuple[tuple[int, ...], int, int], Chains] = {}
         self._scratch = np.empty(BLOCK_BYTES, dtype=np.uint8)
         self._equal = np.empty(BLOCK_BYTES // 8, dtype=np.bool_)
 
     def detail(self) -> JobDetail:
-        """Return the findings and their counts."""
         return {
             "repair": self.repair,
             "mismatches": self.mismatches,
@@ -113,13 +114,11 @@ class Scrub(Job):
         """Count the written stripes on all members."""
         context = self.context
         live = context.written.count_live(context.layout, 0, context.layout.stripes)
-        self.total_bytes = live * context.code.columns * context.code.rows * context.chunk_bytes
+        self.total_bytes = live * self._stripe_bytes
 
     def next_window(self) -> list[Stripe] | None:
-        """Return the next written stripes."""
-        stripes = self.context.written.written_stripes(
-            self.context.layout, self._next, self._window
-        )
+        written, layout = self.context.written, self.context.layout
+        stripes = written.written_stripes(layout, self._next, self._window)
         if stripes:
             self._next = stripes[-1] + 1
         return stripes or None
@@ -145,7 +144,7 @@ class Scrub(Job):
                 self._chains.clear()
         if self.repair and not context.member_set.lost:
             context.dirty_bitmap.note_repaired(stripes)
-        return len(stripes) * context.code.columns * context.code.rows * context.chunk_bytes
+        return len(stripes) * self._stripe_bytes
 
     async def mend(self, stripes: list[Stripe]) -> None:
         """Mend what cannot be read in *stripes*; what cannot be mended is not checked."""
@@ -154,20 +153,21 @@ class Scrub(Job):
     def _chains_of(self, stripe: Stripe) -> Chains:
         """Return the chains that can be checked, as places; cached by (roles, lost, unwritten)."""
         context = self.context
-        layout, code = context.layout, context.code
-        roles = layout.roles(stripe)
         lost = context.member_set.lost_cells(stripe)
         unwritten = context.unwritten_cells(stripe)
-        key = (roles, lost, unwritten)
+        key = (context.layout.roles(stripe), lost, unwritten)
         known = self._chains.get(key)
-        if known is not None:
-            return known
-        chains = []
-        for mask in _without(lost, [mask & ~unwritten for mask in code.chain_masks]):
-            places = [(roles[code.column_of[c]], code.row_of[c]) for c in cells_of(mask)]
-            chains.append(tuple(sorted(places)))
-        self._chains[key] = tuple(sorted(chains))
-        return self._chains[key]
+        if known is None:
+            places = self._places(stripe)
+            masks = _without(lost, [mask & ~unwritten for mask in context.code.chain_masks])
+            chains = (tuple(sorted(places[c] for c in cells_of(mask))) for mask in masks)
+            known = self._chains[key] = tuple(sorted(chains))
+        return known
+
+    def _places(self, stripe: Stripe) -> list[Place]:
+        """Return the place of each cell of *stripe*, in the order of their indexes."""
+        roles = self.context.layout.roles(stripe)
+        return [(roles[column], row) for row, column in self.context.code.cells]
 
     async def _check_run(self, strips: Strips, chains: Chains) -> None:
         first, count = strips.first, strips.count
@@ -196,13 +196,9 @@ class Scrub(Job):
         """Find what is wrong in one stripe, report it, and with *repair* correct it."""
         chunk_bytes = self.context.chunk_bytes
         cells: dict[Place, Bytes] = {}
-        for chain in chains:
-            for place in chain:
-                rows = strips.array(place)
-                if rows.ndim == 1:
-                    cells[place] = rows[index * chunk_bytes : (index + 1) * chunk_bytes].copy()
-                else:
-                    cells[place] = rows[index].copy()
+        for place in {place for chain in chains for place in chain}:
+            rows = strips.array(place)
+            cells[place] = rows.reshape(strips.count, chunk_bytes)[index].copy()
         syndromes = []
         for chain in chains:
             syndrome = np.empty(chunk_bytes, dtype=np.uint8)
@@ -215,11 +211,13 @@ class Scrub(Job):
             return
         self.mismatches += 1
         wrong_cells = self.liars(stripe, chains, syndromes)
-        requests: list[MemberIO] = []
         assumed = False
         if wrong_cells:
-            for place, error in wrong_cells.items():
-                requests.append(self._write_of(stripe, place, cells[place] ^ error))
+            places = self._places(stripe)
+            requests = [
+                self._write_of(stripe, places.index(place), cells[place] ^ error)
+                for place, error in wrong_cells.items()
+            ]
         else:
             self.note_undecided(stripe)
             await self._complete(stripe, cells)
@@ -245,12 +243,9 @@ class Scrub(Job):
     def note_undecided(self, stripe: Stripe) -> None:
         """Handle a *stripe* whose chains contradict each other without locating the wrong cell."""
 
-    def _write_of(self, stripe: Stripe, place: Place, content: Bytes) -> MemberIO:
-        context = self.context
-        column = context.layout.roles(stripe).index(place[0])
-        cell = CellIndex(context.code.index[(place[1], column)])
-        role, offset = context.position(stripe, cell)
-        return role, offset, [content.data], context.chunk_bytes
+    def _write_of(self, stripe: Stripe, cell: int, content: Bytes) -> MemberIO:
+        role, offset = self.context.position(stripe, CellIndex(cell))
+        return role, offset, [content.data], self.context.chunk_bytes
 
     async def _complete(self, stripe: Stripe, cells: dict[Place, Bytes]) -> None:
         """Add to *cells* the data cells that no checkable chain holds; a lost member breaks chains.
@@ -260,23 +255,23 @@ class Scrub(Job):
         loses whole cells.
         """
         context = self.context
-        code, roles = context.code, context.layout.roles(stripe)
+        data_mask, places = context.code.data_mask, self._places(stripe)
         unwritten = context.unwritten_cells(stripe)
         lost = context.member_set.lost_cells(stripe) & ~unwritten
-        into: dict[CellIndex, Bytes] = {}
-        for cell in cells_of(code.data_mask & ~unwritten):
-            place = (roles[code.column_of[cell]], code.row_of[cell])
-            if place not in cells and (self.solves_lost or not lost >> cell & 1):
-                into[cell] = np.empty(context.chunk_bytes, dtype=np.uint8)
+        into = {
+            cell: np.empty(context.chunk_bytes, dtype=np.uint8)
+            for cell in cells_of(data_mask & ~unwritten)
+            if places[cell] not in cells and (self.solves_lost or not lost >> cell & 1)
+        }
         try:
             reader = self._reader(stripe, into)
         except UnrecoverableError:
-            for cell in cells_of(lost & code.data_mask):
+            for cell in cells_of(lost & data_mask):
                 into.pop(cell, None)
             reader = self._reader(stripe, into)
         await reader.run()  # a degraded read returns this; the other chains are made to agree
         for cell, content in into.items():
-            cells[roles[code.column_of[cell]], code.row_of[cell]] = content
+            cells[places[cell]] = content
 
     def _reader(self, stripe: Stripe, into: dict[CellIndex, Bytes]) -> CellReader:
         """Return a reader of the cells *into*; only what is unreadable of them is solved."""
@@ -289,8 +284,7 @@ class Scrub(Job):
     ) -> tuple[list[MemberIO], bool]:
         """Return (writes that recompute the parities, True); [], False if data are missing."""
         context = self.context
-        code = context.code
-        roles = context.layout.roles(stripe)
+        code, places = context.code, self._places(stripe)
         unwritten = context.unwritten_cells(stripe)
         lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
         requests: list[MemberIO] = []
@@ -299,17 +293,13 @@ class Scrub(Job):
             if (unwritten | lost) >> cell & 1:
                 continue
             sources = support & ~unwritten
-            if any(
-                (roles[code.column_of[c]], code.row_of[c]) not in cells
-                for c in cells_of(sources & lost)
-            ):
+            if any(places[c] not in cells for c in cells_of(sources & lost)):
                 return [], False
             content = np.zeros(context.chunk_bytes, dtype=np.uint8)
-            data = [c for c in range(code.data_count) if sources >> c & 1]
-            xor_into(content, [cells[(roles[code.column_of[c]], code.row_of[c])] for c in data])
-            place = (roles[code.column_of[cell]], code.row_of[cell])
-            if place not in cells or not np.array_equal(content, cells[place]):
-                requests.append(self._write_of(stripe, place, content))
+            xor_into(content, [cells[places[c]] for c in cells_of(sources)])
+            known = cells.get(places[cell])
+            if known is None or not np.array_equal(content, known):
+                requests.append(self._write_of(stripe, cell, content))
         return requests, True
 
     def _report(
@@ -327,18 +317,16 @@ class Scrub(Job):
         wrong = np.flatnonzero(np.bitwise_or.reduce(np.stack(syndromes)))
         inside = int(wrong[0])
         places = wrong_cells or sorted({place for chain in violated for place in chain})
-        roles = context.layout.roles(stripe)
-        offsets = []
-        for role, row in places:
-            cell = CellIndex(context.code.index[(row, roles.index(role))])
-            if cell < context.code.data_count:
-                offsets.append(context.layout.logical(stripe, cell) * context.chunk_bytes + inside)
+        cells = map(CellIndex, map(self._places(stripe).index, places))
+        chunks = [
+            context.layout.logical(stripe, cell) for cell in cells if cell < context.code.data_count
+        ]
         self.findings.append(
             {
                 "stripe": stripe,
                 "located": bool(wrong_cells),
                 "members": [self._member(role) for role in sorted({p[0] for p in places})],
-                "image_offsets": offsets,
+                "image_offsets": [chunk * context.chunk_bytes + inside for chunk in chunks],
                 "byte_in_chunk": inside,
                 "bytes": len(wrong),
                 "repaired": repaired,
@@ -430,13 +418,9 @@ class RegularScrub:
 
     def _is_due(self) -> bool:
         late_s = self.since_scrub_s - self.each_s
-        return late_s >= 0 and not self._obstacle() and (late_s >= self.each_s or self._is_idle())
-
-    def _is_idle(self) -> bool:
-        member_set = self._context.member_set
-        queues = (queue for queue in member_set.queues if queue is not None)
-        is_quiet = self._context.traffic.idle_s() >= IDLE_S
-        return is_quiet and not any(queue.queue_length() for queue in queues)
+        if late_s < 0 or self._obstacle():
+            return False
+        return late_s >= self.each_s or is_idle(self._context, IDLE_S)
 
     def _obstacle(self) -> bool:
         """Return whether a scrub now would report what is known, or slow down what matters more."""

@@ -20,30 +20,27 @@ from raidx_fuse.store.member_set import MemberSet
 
 
 class MembershipServices(Protocol):
-    """The membership of the array, for operations that change it."""
+    """The membership of the array, for operations that change it.
+
+    *waiting*: whether a member is about to take a role, so that no spare may; *attaching* is held
+    while a member takes a role or gives one up.
+    """
+
+    attaching: trio.Lock
 
     @property
-    def waiting(self) -> bool:
-        """Whether a member is about to take a role, so that no spare may."""
-        ...
+    def waiting(self) -> bool: ...
 
     def hold_spares(self) -> None:
         """Let no spare take a role until `release_spares`."""
 
-    def release_spares(self) -> None:
-        """Let spares take roles again."""
-
-    @property
-    def attaching(self) -> trio.Lock:
-        """Held while a member takes a role or gives one up."""
-        ...
+    def release_spares(self) -> None: ...
 
     async def take_back(self, role: Role, member: Member) -> None:
         """Attach *member*, which has held *role* before, to be caught up."""
 
     def path_of(self, record: MemberRecord) -> str:
         """Return the path of a member, or its last known path."""
-        ...
 
     def check_joining(self, member: Member, role: Role | None = None) -> None:
         """Raise UsageError unless *member* can hold the data of *role* (None: of any role)."""
@@ -53,68 +50,38 @@ class MembershipServices(Protocol):
 
     def spare_for(self) -> tuple[Role, str] | None:
         """Return (vacant role, UUID of a spare that is large enough for it), or None."""
-        ...
 
 
 class GrowthHooks(Protocol):
-    """Hooks: called when the image has grown, and when a member was released."""
+    """Hooks: awaited when the image has grown, called with each member that was released."""
 
-    @property
-    def on_size(self) -> list[Callable[[], Awaitable[None]]]:
-        """Awaited when the image has grown."""
-        ...
-
-    @property
-    def on_release(self) -> list[Callable[[Member], None]]:
-        """Called with each member that no longer belongs to the array."""
-        ...
+    on_size: list[Callable[[], Awaitable[None]]]
+    on_release: list[Callable[[Member], None]]
 
 
 class ArrayServices(Protocol):
     """The running array as operations see it."""
 
-    @property
-    def context(self) -> ArrayContext:
-        """The context that the engine and the jobs of this array share."""
-        ...
+    context: ArrayContext
+    member_set: MemberSet
+    jobs: Jobs
+    discarder: Discarder
 
     @property
-    def member_set(self) -> MemberSet:
-        """The members by role."""
-        ...
+    def membership(self) -> MembershipServices: ...
 
     @property
-    def jobs(self) -> Jobs:
-        """The jobs of the array."""
-        ...
-
-    @property
-    def membership(self) -> MembershipServices:
-        """The membership of the array."""
-        ...
-
-    @property
-    def grow_operation(self) -> GrowthHooks:
-        """The hooks that are called on growth."""
-        ...
+    def grow_operation(self) -> GrowthHooks: ...
 
     @property
     def size_bytes(self) -> int:
-        """The size of the image in bytes."""
-        ...
-
-    @property
-    def discarder(self) -> Discarder:
-        """The discarder of ranges of the image."""
-        ...
+        """The size of the image."""
 
     def require_writable(self) -> None:
         """Raise ReadOnlyError if the array was started read-only."""
 
     def start_rebuild(self, roles: tuple[Role, ...], failures: int = 0) -> int:
         """Start to rebuild *roles*, whose members are attached and marked rebuilding."""
-        ...
 
     async def start_scrub(self, repair: bool) -> int:
         """Start a scrub and return its job id. Raises BusyError if one runs."""
-        ...

@@ -79,7 +79,7 @@ async def with_advice(
     await create_array(members, layout, chunk_bytes=CHUNK, name="it", now_s=0)
     async with open_array(members) as array:
         if array.tuner is not None:
-            array.tuner.configure(enabled=False)
+            array.tuner.enabled = False
         for at in range(0, min(array.size_bytes, 24 * MIB), MIB):
             await array.write(at, bytes(MIB))
         await array.flush()

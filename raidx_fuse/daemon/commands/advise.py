@@ -114,7 +114,7 @@ class Advice:
         access = self._counter()
         planned, judged = (heat, heat) if access is None else access.halves()
         model = Model(loads, judged, context.chunk_bytes)
-        present = traffic_of(context.layout, model)
+        present = traffic_of(context.layout, model, model.heat.region_chunks)
         present_ms = model.access_ms(present)
         document["present_ms"] = present_ms
         if context.code.is_copies:

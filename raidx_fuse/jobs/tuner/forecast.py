@@ -126,41 +126,21 @@ def _with(demands: Demands, role: int, rates: Rates, cost: Costs) -> Demands:
     return Demands(busy_s, latency_s, demands.others)
 
 
-def traffic_of(layout: Layout, model: Model) -> Traffic:
-    """Return the traffic of the members of *layout*, which the array has."""
+def traffic_of(layout: Layout, model: Model, region_chunks: int) -> Traffic:
+    """Return the traffic of the members of *layout*; a region of the heat is *region_chunks*."""
     heat, code, traffic = model.heat, layout.code, Traffic()
     for region in np.flatnonzero(heat.total).tolist():
-        first = region * heat.region_chunks
-        last = min(first + heat.region_chunks, layout.chunks)
+        first = region * region_chunks
+        last = min(first + region_chunks, layout.chunks)
         chunks = range(first, last, max(1, (last - first) // SAMPLES))
         reads, writes = model.rates_of(region)
         for chunk in chunks:
             stripe, cell = layout.locate(chunk)
-            role = int(layout.place(stripe, cell)[0])
-            others = [
-                int(layout.place(stripe, CellIndex(code.data_count + parity))[0])
-                for parity, support in enumerate(code.support)
-                if support >> cell & 1
-            ]
-            has_it = tuple(sorted({role, *others})) if code.is_copies else (role,)
+            cells = (cell, *map(CellIndex, code.affects[cell]))
+            roles = tuple(layout.place(stripe, each)[0] for each in cells)
+            has_it = tuple(sorted(roles)) if code.is_copies else roles[:1]
             traffic.read(has_it, reads / len(chunks))
-            traffic.write((role, *others), writes / len(chunks))
-    return traffic
-
-
-def _traffic_of_bundles(layout: BundleLayout, model: Model) -> Traffic:
-    """Return the traffic of a table whose chunks are the regions."""
-    traffic, count, length = Traffic(), layout.code.data_count, layout.length
-    for region in np.flatnonzero(model.heat.total).tolist():
-        bundle, column = divmod(region, count)
-        roles = layout.disk[bundle * length : (bundle + 1) * length].tolist()
-        reads, writes = model.rates_of(region)
-        if layout.code.is_copies:
-            traffic.read(tuple(sorted(roles)), reads)
-            traffic.write(roles, writes)
-        else:
-            traffic.read((roles[column],), reads)
-            traffic.write((roles[column], *roles[count:]), writes)
+            traffic.write(roles, writes / len(chunks))
     return traffic
 
 
@@ -203,7 +183,7 @@ async def forecast(
     turns = TURNS if length == 1 else None
     layout = BundleLayout(name, code, model.chunk_bytes, coarse, needed, None, turns)
     access = _access(layout, heat)
-    made_ms = model.access_ms(_traffic_of_bundles(layout, model))
+    made_ms = model.access_ms(traffic_of(layout, model, 1))
     planner, moved = Planner(layout, access), 0
     for _ in range(ROUNDS_MAX):
         plan = planner.plan(model.loads, heat.write_share, STEPS_A_ROUND)
@@ -214,7 +194,7 @@ async def forecast(
             planner.pinned.update(cell for cell, _role, _chunk in step.moves)
         moved += plan.chunks
         await trio.lowlevel.checkpoint()
-    tuned_ms = model.access_ms(_traffic_of_bundles(layout, model))
+    tuned_ms = model.access_ms(traffic_of(layout, model, 1))
     return Forecast(name, length, room_bytes, made_ms, min(made_ms, tuned_ms), moved)
 
 

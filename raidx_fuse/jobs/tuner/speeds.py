@@ -15,7 +15,7 @@ thousand times as long, because the host was busy, says nothing about the member
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from raidx_fuse.layouts.numbers import Role
 
@@ -76,12 +76,12 @@ class Speed:
             self.bytes.add(size_bytes)
 
     def copy(self) -> Speed:
-        """Return the speed as it is now."""
-        return Speed(*(replace(mean) for mean in self._means()))
+        return Speed(*(replace(getattr(self, each.name)) for each in fields(self)))
 
-    def _means(self) -> tuple[Mean, ...]:
-        means = self.latency_s, self.busy_s, self.bytes, self.byte_s, self.run_bytes
-        return *means, self.at_once_s, self.alone_bytes
+    @property
+    def run_mb_s(self) -> float | None:
+        """The speed of sequential operations in 10^6 bytes a second; None if it is not known."""
+        return 1e-6 / self.byte_s.value if self.byte_s.value else None
 
     @property
     def positioning_s(self) -> float:

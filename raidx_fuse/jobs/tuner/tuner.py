@@ -23,7 +23,7 @@ from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import RaidxError, Reason, UsageError
-from raidx_fuse.jobs.job import Job
+from raidx_fuse.jobs.job import Job, is_idle
 from raidx_fuse.jobs.scrub import RegularScrub
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.tuner.measure import Measurements
@@ -184,15 +184,7 @@ class Tuner:
         self._basis_at: object = None  # arrivals and members when the basis was taken
         self._planned_at = -1  # arrivals when the last plan found nothing to do
 
-    # -- measurements --------------------------------------------------------------------------
-
-    def configure(
-        self,
-        *,
-        enabled: bool | None = None,
-        idle_s: float | None = None,
-    ) -> None:
-        """Replace the settings that are given."""
+    def configure(self, *, enabled: bool | None = None, idle_s: float | None = None) -> None:
         if enabled is not None:
             self.enabled = enabled
         if idle_s is not None:
@@ -234,82 +226,62 @@ class Tuner:
     async def run(self) -> None:
         """Background task: tune in idle time, for ever."""
         while True:
-            if left_s := self._until_idle_s():
-                await trio.sleep(left_s)
+            left_s = self.idle_s - self.context.traffic.idle_s()
+            if left_s > 0:
+                await trio.sleep(left_s + ROUNDING_S)
             else:
                 await rest(REST_S)
             try:
-                await self._round()
+                if outcome := await self._round():
+                    self.state, self.why = outcome
             except (RaidxError, MemberLostError) as error:
                 log.warning("the tuner stops for now: %s", error)
                 self.state, self.why = "waiting", str(error)
                 await rest(REST_S)
 
-    def _until_idle_s(self) -> float:
-        passed = self.context.traffic.idle_s()
-        left_s = self.idle_s - passed
-        return left_s + ROUNDING_S if left_s > 0 else 0.0
-
-    def _is_idle(self) -> bool:
-        """Return whether no request has come for `idle_s` and none is under way."""
-        passed = self.context.traffic.idle_s()
-        return passed >= self.idle_s and not self._is_busy()
-
-    def _is_busy(self) -> bool:
-        return any(
-            queue is not None and queue.queue_length() for queue in self.context.member_set.queues
-        )
-
     def _is_wanted(self) -> bool:
         """Return whether a request has come since this slice of work began, or waits."""
-        return self.context.traffic.last_s > self._began_s or self._is_busy()
+        return self.context.traffic.last_s > self._began_s or not is_idle(self.context, 0.0)
 
-    async def _round(self) -> None:
+    async def _round(self) -> tuple[str, str] | None:
+        """Tune until a request comes; return the state then and its reason, None if unchanged."""
         if not self.enabled:
-            self.state, self.why = "off", "tuner.enabled is off"
-            return
-        if not self._is_idle():
-            self.state, self.why = "waiting", "requests come"
-            return
+            return "off", "tuner.enabled is off"
+        if not is_idle(self.context, self.idle_s):
+            return "waiting", "requests come"
         self._began_s = self.context.member_set.clock()
         if any(queue is not None and queue.unflushed for queue in self.context.member_set.queues):
             self.state, self.why = "flushing", "recent writes are still in the members' caches"
             await self.context.member_set.flush()
         obstacle = self.obstacle()
         if obstacle is not None:
-            self.state, self.why = "waiting", obstacle
-            return
+            return "waiting", obstacle
         if any(job.kind == "scrub" for job in self.array.jobs.running()):
-            self.state, self.why = "scrubbing", "a scrub runs"
-            return
+            return "scrubbing", "a scrub runs"
         if self.access.arrivals == self._planned_at:
-            self.state, self.why = "balanced", "no move would gain anything"
-            return
+            return "balanced", "no move would gain anything"
         self.state, self.why = "measuring", "reads a little of members whose speed is unknown"
         await self.measure()
         if self._is_wanted():
-            self.state, self.why = "waiting", "a request came"
-            return
+            return "waiting", "a request came"
         if self._plan is not None and self._plan_for == self._shape():
-            await self._carry_out(self._plan)
-            return
+            return await self._carry_out(self._plan)
         if not self._undo:
             self._undo = self.verdicts.judge()
             if self._undo:
                 self.planner.be_careful()
         if self._undo:
             await self._undo_steps()
-            return
+            return None
         self.rounds += 1
         arrivals = self.access.arrivals
         plan = self.plan()
         if plan.steps:
-            await self._carry_out(plan)
-            return
+            return await self._carry_out(plan)
         self._planned_at = arrivals
-        self.state, self.why = "balanced", "no move would gain anything"
+        return "balanced", "no move would gain anything"
 
-    async def _carry_out(self, plan: Plan) -> None:
+    async def _carry_out(self, plan: Plan) -> tuple[str, str] | None:
         """Do the steps of *plan* until a request comes; the next round continues."""
         clock = self.context.member_set.clock
         gain = f"{plan.mean_s * 1e3:.3g} to {plan.after_s * 1e3:.3g} ms per request"
@@ -323,9 +295,9 @@ class Tuner:
                 slice_end_s = clock() + SLICE_S
         self.work_s += clock() - self._began_s
         if plan.steps:
-            self.state, self.why = "waiting", "a request came"
-        else:
-            self._plan = None
+            return "waiting", "a request came"
+        self._plan = None
+        return None
 
     def _shape(self) -> object:
         layout = self.layout
@@ -379,8 +351,8 @@ class Tuner:
                     "role": load.role,
                     "read_ms": load.read.latency_s.value * 1e3,
                     "write_ms": (load.write.latency_s.value or load.read.latency_s.value) * 1e3,
-                    "mb_s": _mb_s(load.read.byte_s.value),
-                    "write_mb_s": _mb_s(load.write.byte_s.value),
+                    "mb_s": load.read.run_mb_s,
+                    "write_mb_s": load.write.run_mb_s,
                     "queue_on_arrival": load.queue,
                     "cost_ms": costs_of(load, use).latency_s * (1 + load.queue / load.depth) * 1e3,
                 }
@@ -428,14 +400,8 @@ class Tuner:
 
     def require(self) -> None:
         """Raise UsageError if nothing can be moved now."""
-        obstacle = self.obstacle()
-        if obstacle is not None:
+        if obstacle := self.obstacle():
             raise UsageError(f"no chunk can be moved now: {obstacle}", reason=Reason.BUSY)
-
-
-def _mb_s(byte_s: float) -> float | None:
-    """Return *byte_s*, seconds a byte, as 10^6 bytes a second; None if it is not known."""
-    return 1e-6 / byte_s if byte_s else None
 
 
 class TuneJob(Job):
@@ -452,7 +418,6 @@ class TuneJob(Job):
         self._tried = 0
 
     def detail(self) -> JobDetail:
-        """Return how many chunks moved."""
         return {"chunks_moved": self.moved}
 
     async def prepare(self) -> None:
@@ -467,7 +432,6 @@ class TuneJob(Job):
         self._tried = self.moved
 
     def next_window(self) -> list[Stripe] | None:
-        """Return the bundles of the next step."""
         if not self._steps and self._rounds < ROUNDS_MAX and self.moved > self._tried:
             self._plan()
         if not self._steps:
