@@ -97,7 +97,7 @@ def _info_of(name: str) -> LayoutInfo:
         1,
         partial(_build, plugin),
         width_max=PLUGIN_WIDTH_MAX,
-        allows_width=partial(_has_width, plugin),
+        allows_width=lambda width: _call(plugin, width) is not None,
         params=dict(_PARAMS),
         package=plugin.origin,
         tolerance=lambda width: near(width).tolerance,
@@ -122,17 +122,13 @@ def _call(plugin: plugins.Plugin, width: int) -> object:
         ) from error
 
 
-def _has_width(plugin: plugins.Plugin, width: int) -> bool:
-    return _call(plugin, width) is not None
-
-
 def _nearest(plugin: plugins.Plugin, width: int) -> Code:
     """Return the code for *width* members, or for the next width that exists. Raises LayoutError.
 
     Tolerance and efficiency are also asked of a layout as such: does it have parity at all?
     """
     widths = (*range(width, PLUGIN_WIDTH_MAX + 1), *range(width - 1, 0, -1))
-    return _build(plugin, next((w for w in widths if _has_width(plugin, w)), width))
+    return _build(plugin, next((w for w in widths if _call(plugin, w) is not None), width))
 
 
 @lru_cache(maxsize=256)  # codes compare by identity
@@ -174,7 +170,7 @@ def require_origin(layouts: Layouts, name: str, width: int, params: Mapping[str,
     made = params.get(MADE_BY)
     if made is None:
         return
-    wanted = _origin_text(made)
+    wanted, code = _origin(made)
     info = layouts.get(name)
     if info is None:
         raise LayoutError(
@@ -185,16 +181,16 @@ def require_origin(layouts: Layouts, name: str, width: int, params: Mapping[str,
             f"layout {name!r} is of package {wanted}, and this raidx has another one of that "
             "name itself; use the raidx that made the array"
         )
-    if origin_params(layouts, name, width)[MADE_BY]["code"] != dict(made)["code"]:  # type: ignore[call-overload]
+    if origin_params(layouts, name, width)[MADE_BY]["code"] != code:
         raise LayoutError(
             f"layout {name!r} of package {info.package} has other chains than that of {wanted}, "
             "which made the array; install that version"
         )
 
 
-def _origin_text(made: object) -> str:
-    """Return the package of an origin, for messages. Raises LayoutError if it is none."""
+def _origin(made: object) -> tuple[str, str]:
+    """Return the package, for messages, and the fingerprint of the code. Raises LayoutError."""
     match made:
-        case {"package": str(package), "version": str(version), "code": str()}:
-            return " ".join(f"{package[:80]} {version[:40]}".split())
+        case {"package": str(package), "version": str(version), "code": str(code)}:
+            return " ".join(f"{package[:80]} {version[:40]}".split()), code
     raise LayoutError("the package that made the layout is not named as it should be")
