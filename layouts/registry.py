@@ -91,10 +91,6 @@ def _bundled(
     )
 
 
-def _one(_width: int) -> float:
-    return 1.0
-
-
 ORDER_PARAM = {"order": "after a restripe of a grown array: the order of its chunks"}
 
 LAYOUTS = Layouts(
@@ -108,7 +104,7 @@ LAYOUTS = Layouts(
             striping,
             params=ELASTIC_PARAMS,
             tolerance=lambda _width: 0,
-            efficiency=_one,
+            efficiency=lambda _width: 1.0,
         ),
         LayoutInfo(
             "raid1",
@@ -165,7 +161,7 @@ LAYOUTS = Layouts(
         LayoutInfo(
             "mcpod", "raid4 under the elastic mapping, grown or to be grown", "3 to 255", "mcpod", 3
         ),
-        _bundled("raidx-zero", "bundles without redundancy on unlike members", 1, 0, _one),
+        _bundled("raidx-zero", "bundles without redundancy on unlike members", 1, 0, lambda _: 1.0),
         _bundled("raidx-copy", "bundles of copies (length 2 or more)", 2, 1, lambda _: 1 / 2),
         _bundled(
             "raidx-parity", "bundles with parity (length 3 or more)", 3, 1, lambda _width: 2 / 3

@@ -86,15 +86,6 @@ def upc(width: int) -> Code:
     return _pair_code("upc", p, cells)
 
 
-def pairs(code: Code) -> dict[Cell, Pair]:
-    """Return the pair {x, y} of each data cell of a `pcode` or `upc`, for drawing and tests."""
-    chains_of: dict[Cell, list[int]] = {cell: [] for cell in code.data}
-    for number, chain in enumerate(code.chains, start=1):
-        for cell in chain[1:]:
-            chains_of[cell].append(number)
-    return {cell: (x, y) for cell, (x, y) in chains_of.items()}
-
-
 def _pair_code(name: str, p: int, cells: dict[Pair, Cell]) -> Code:
     """Return the code whose parity (i), row 0 of column i - 1, protects the pairs containing i."""
     assert p >= 5, "the registry lets only primes from 5 through"

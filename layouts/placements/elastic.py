@@ -164,7 +164,6 @@ class ElasticLayout(Layout):
         self._ends = [generation.end for generation in self.generations]
         self._first_end = self.generations[0].end
         self.chunks = self.generations[-1].end
-        self.parity_stays = parity_stays
         self.surrogate = history[-1] if surrogate else None
         self._data_columns = code.data_count // rows
         self._rows = rows

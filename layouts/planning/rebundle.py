@@ -46,7 +46,7 @@ class Moves:
     """The planned moves: *cells* move to the roles *targets*; *written* of them hold data.
 
     *lacking* is the number of chunks for new bundles that could not be freed. *stuck* is the number
-    of cells that find no place outside the leaving members, *stuck_written* of them written.
+    of cells that find no place outside the leaving members.
     """
 
     cells: Cells
@@ -54,7 +54,6 @@ class Moves:
     written: int
     lacking: int = 0
     stuck: int = 0
-    stuck_written: int = 0
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -291,21 +290,16 @@ class _Flow:
 
     # -- the result ----------------------------------------------------------------------------
 
-    def empty(self, leaving: Collection[int]) -> tuple[int, int]:
-        """Move as many chunks as possible off the *leaving* roles.
-
-        Returns the number of chunks that could not move, and how many of these are written.
-        """
-        stuck = stuck_written = 0
+    def empty(self, leaving: Collection[int]) -> int:
+        """Move as many chunks as possible off the *leaving* roles; return how many could not."""
+        stuck = 0
         for role in leaving:
             here = int(self.used[role])
             first = self.push(role, int(self.live[self.disk == role].sum()), written_only=True)
             stuck += here - first - self.push(role, here - first)
-            written = self.holds[:, role] & (self.worth[:, role] == 2)
-            stuck_written += int(self.counts[written].sum())
-        return stuck, stuck_written
+        return stuck
 
-    def moves(self, lacking: int, stuck: tuple[int, int]) -> Moves:
+    def moves(self, lacking: int, stuck: int) -> Moves:
         """Return the moves that the flow implies; *lacking*, *stuck*: the numbers of failures."""
         length = self.disk.shape[1]
         parts: list[Cells] = [np.zeros(0, np.int64)]
@@ -321,4 +315,4 @@ class _Flow:
                 targets.append(np.full(len(ids), target, np.uint8))
         cells = np.concatenate(parts)
         written = int(self.live.reshape(-1)[cells].sum())
-        return Moves(cells, np.concatenate(targets), written, lacking, *stuck)
+        return Moves(cells, np.concatenate(targets), written, lacking, stuck)

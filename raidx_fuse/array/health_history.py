@@ -72,9 +72,9 @@ class Health:
         """Remember what a scrub that has ended found, and what each member was repaired."""
         if not isinstance(job, Scrub) or job.kind != Scrub.kind:
             return  # what a resync corrects was torn by a crash: no member is to blame
-        for row in job.by_member():
-            self._of(Role(row["role"]))[1] += row["repaired"]
         found = job.detail()
+        for row in found["members"]:
+            self._of(Role(row["role"]))[1] += row["repaired"]
         left = [each for each in found["findings"] if not each["repaired"]]
         self.scrub = KeptScrub(
             state=job.state,

@@ -532,9 +532,5 @@ class Membership:
                 action="cancel that job: `raidx job ARRAY cancel`",
             )
         self.member_set.spares.pop(record.member_uuid, None)
-        await self.member_set.update(
-            lambda c: replace(
-                c, members=tuple(r for r in c.members if r.member_uuid != record.member_uuid)
-            )
-        )
+        await self.member_set.update(lambda config: config.without_members(record.member_uuid))
         return {"path": record.path_hint, "member_uuid": record.member_uuid}

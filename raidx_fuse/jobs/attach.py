@@ -68,25 +68,16 @@ def forget_spare(member_set: MemberSet, record: MemberRecord) -> None:
     """Remove the spare of *record*, which could not be added, in memory; superblocks follow."""
     member_set.spares.pop(record.member_uuid, None)
     if member_set.config.find(record.member_uuid) is not None:
-        member_set.change(
-            lambda config: replace(
-                config,
-                members=tuple(r for r in config.members if r.member_uuid != record.member_uuid),
-            )
-        )
+        member_set.change(lambda config: config.without_members(record.member_uuid))
         member_set.publish_soon()
 
 
 async def leave(member_set: MemberSet, records: Sequence[MemberRecord]) -> None:
     """Remove members that got no role from the configuration."""
-    gone = {record.member_uuid for record in records}
+    gone = [record.member_uuid for record in records]
     for uuid in gone:
         member_set.spares.pop(uuid, None)
-    await member_set.update(
-        lambda config: replace(
-            config, members=tuple(r for r in config.members if r.member_uuid not in gone)
-        )
-    )
+    await member_set.update(lambda config: config.without_members(*gone))
 
 
 def require_joined(member_set: MemberSet, records: Sequence[MemberRecord]) -> None:

@@ -443,11 +443,7 @@ class Replacement:
         if not broken:
             return
         member_set.spares.pop(uuid, None)
-        member_set.change(
-            lambda config: replace(
-                config, members=tuple(r for r in config.members if r.member_uuid != uuid)
-            )
-        )
+        member_set.change(lambda config: config.without_members(uuid))
         log.error("%s is no member of the array any more", twin.successor.path)
         for hook in self.on_failed:
             hook(twin.successor)

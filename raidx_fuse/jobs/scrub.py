@@ -34,7 +34,7 @@ from raidx_fuse.store.io_tuples import MemberIO, MemberLostError
 from raidx_fuse.store.xor import xor_into
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import JobDetail, Mismatch, ScrubbedMember, SuspectMember
+    from raidx_fuse.documents import JobDetail, Mismatch, SuspectMember
 
 FINDINGS_KEPT = 1000
 
@@ -99,16 +99,12 @@ class Scrub(Job):
             "assumed": self.assumed,
             "uncorrected": self.mismatches - self.repaired if self.repair else self.mismatches,
             "unchecked_stripes": self.unchecked,
-            "members": self.by_member(),
+            "members": [  # chunks, where it is known on which member they were wrong
+                {"role": int(role), "wrong": self._wrong[role], "repaired": self._mended[role]}
+                for role in sorted(self._wrong)
+            ],
             "findings": self.findings,
         }
-
-    def by_member(self) -> list[ScrubbedMember]:
-        """Return how many chunks of each role were *wrong* and *repaired*, where that is known."""
-        return [
-            {"role": int(role), "wrong": self._wrong[role], "repaired": self._mended[role]}
-            for role in sorted(self._wrong)
-        ]
 
     async def prepare(self) -> None:
         """Count the written stripes on all members."""

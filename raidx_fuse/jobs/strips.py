@@ -135,10 +135,7 @@ class Strips:
             if view is not None:
                 self._strips[role] = np.frombuffer(view, dtype=np.uint8)
                 continue
-            arena = context.arenas.get(size)
-            self._arenas.append(arena)
-            buffer, array = arena.take(0, size)
-            self._strips[role] = array
+            buffer = self._buffer(role, size)
             if len(rows) == self.rows:
                 requests.append((role, offset, [buffer], size))
                 continue
@@ -176,10 +173,12 @@ class Strips:
             if view is not None:
                 self._strips[role] = np.frombuffer(view, dtype=np.uint8)
                 return None
+        return self._buffer(role, size)
+
+    def _buffer(self, role: Role, size: int) -> memoryview:
         arena = self.context.arenas.get(size)
         self._arenas.append(arena)
-        buffer, array = arena.take(0, size)
-        self._strips[role] = array
+        buffer, self._strips[role] = arena.take(0, size)
         return buffer
 
     def release(self) -> None:

@@ -9,10 +9,10 @@ from math import ceil
 import pytest
 
 from raidx_fuse.layouts.codes import recovery as recover_module
-from raidx_fuse.layouts.codes.code import Code, Unrecoverable, bits
+from raidx_fuse.layouts.codes.code import Cell, Code, Unrecoverable, bits
 from raidx_fuse.layouts.codes.horizontal import evenodd, rdp
 from raidx_fuse.layouts.codes.recovery import EXACT_CELLS
-from raidx_fuse.layouts.codes.vertical import pairs, pcode, upc, xcode
+from raidx_fuse.layouts.codes.vertical import pcode, upc, xcode
 from raidx_fuse.layouts.registry import allowed_widths, make_code
 
 NAMES = ("rdp", "evenodd", "xcode", "pcode", "upc")
@@ -37,6 +37,14 @@ def rank(rows: list[int]) -> int:
         rows = [row ^ pivot if row >> bit & 1 else row for row in rows]
         done += 1
     return done
+
+
+def pairs(code: Code) -> dict[Cell, tuple[int, ...]]:
+    """Return the pair of P-code chains, from 1, that each data cell of *code* is in."""
+    return {
+        cell: tuple(n for n, chain in enumerate(code.chains, 1) if cell in chain[1:])
+        for cell in code.data
+    }
 
 
 def reads_of(code: Code, column: int) -> int:

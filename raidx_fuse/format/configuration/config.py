@@ -247,6 +247,9 @@ class ArrayConfig:
             return self
         return replace(self, jobs={k: v for k, v in self.jobs.items() if k != key})
 
+    def without_members(self, *uuids: str) -> ArrayConfig:
+        return replace(self, members=tuple(r for r in self.members if r.member_uuid not in uuids))
+
     def with_record(self, record: MemberRecord) -> ArrayConfig:
         """Return this configuration with *record* in its role, or added as a spare.
 

@@ -118,10 +118,6 @@ class Planner:
         self._random = random.Random(seed)
         self._own_s: dict[Role, float] = {}  # of a random access, not of the group
 
-    def be_careful(self) -> None:
-        """Demand more of a move from now on, because some were undone."""
-        self.margin = min(2 * self.margin, MARGIN_MAX)
-
     def plan(self, loads: Sequence[MemberLoad], write_share: float, limit: int) -> Plan:
         """Return a plan of up to *limit* steps that pay now; a run is planned as a whole."""
         layout, access = self.layout, self.access

@@ -27,7 +27,7 @@ from raidx_fuse.jobs.job import Job, is_idle
 from raidx_fuse.jobs.scrub import RegularScrub
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.tuner.measure import Measurements
-from raidx_fuse.jobs.tuner.plan import Plan, Planner, Step
+from raidx_fuse.jobs.tuner.plan import MARGIN_MAX, Plan, Planner, Step
 from raidx_fuse.jobs.tuner.speeds import MemberLoad, costs_of, use_of
 from raidx_fuse.layouts.numbers import Stripe, stripe_and_cell
 from raidx_fuse.layouts.placements.bundled import BundleLayout
@@ -269,7 +269,7 @@ class Tuner:
         if not self._undo:
             self._undo = self.verdicts.judge()
             if self._undo:
-                self.planner.be_careful()
+                self.planner.margin = min(2 * self.planner.margin, MARGIN_MAX)
         if self._undo:
             await self._undo_steps()
             return None
