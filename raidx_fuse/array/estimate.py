@@ -1,4 +1,7 @@
-"""Estimates of what a change costs, before it is made: the numbers of ``--dry-run``."""
+"""Estimates of what a change costs, before it is made: the numbers of `--dry-run`.
+
+The command line prints them by `dry_run_text` (cli/status_text.py).
+"""
 
 from __future__ import annotations
 

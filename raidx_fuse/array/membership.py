@@ -1,6 +1,7 @@
 """Membership: failing, replacing, adding and removing members while the array runs (hot spares).
 
-A returning member is rebuilt only where stripes changed in its absence, if that is safe.
+A returning member is rebuilt only where stripes changed in its absence, if that is safe: which
+ones is known by engine/changed_regions.py. When a member has failed, array.py asks for a spare.
 
 A member that was missing at a start is taken back automatically when it is given again. A failed
 one is taken back only if the user asks for it: `raidx replace-disk ARRAY ROLE MEMBER` with the

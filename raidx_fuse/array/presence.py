@@ -4,6 +4,7 @@ I/O and flushes notice a member that has become shorter or is gone (`MemberSet.c
 idle array would not: a member's file may be cut off or deleted for weeks. A member that has become
 shorter, or a device that is gone, is failed. A path that does not lead to the member any more, or a
 deleted file, is only reported: the open file has its content still, and renames are legitimate.
+A member that returns is taken back by membership.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The status of a running array: the dict of `raidx status --json`."""
+"""The status of a running array: what `raidx status --json` shows of it.
+
+The commands of the daemon add its volumes and the next step (daemon/commands/commands.py), the
+other arrays of the mount and the pool (daemon/commands/dispatch.py). All keys: documents.py.
+"""
 
 from __future__ import annotations
 

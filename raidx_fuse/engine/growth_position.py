@@ -4,6 +4,7 @@
              [ checkpointed | copied only | as before     ]
              0 ......... migrated ........ saved ........ end        going back: migrated falls
 
+Which of the two places of a block counts: `ElasticLayout.place` (layouts/placements/elastic.py).
 A block is copied to a place that is unwritten by the last durable checkpoint, so both copies are
 valid until one is written. A crash between *saved* and *migrated* returns to the old shape with its
 parity, because the parity of a stripe is the same in both shapes. Laws:

@@ -1,7 +1,8 @@
 """Reading cells: those of lost members are solved by their chains (degraded read).
 
 Every reader of single stripes uses this: foreground reads, moves of chunks, growth, restripe and
-scrub. A rebuild solves long runs of stripes at once instead (jobs/rebuild.py).
+scrub. A rebuild solves long runs of stripes at once instead (jobs/rebuild.py). What a read that
+fails with EIO does to its member is in `MemberSet.read` (store/member_set.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What users ask of an array: counters, latencies, when they asked last, and for which chunks."""
+"""What users ask of an array: counters, latencies, when they asked last, and for which chunks.
+
+Jobs are slow while users ask (`Job._pay` in jobs/job.py).
+"""
 
 from __future__ import annotations
 

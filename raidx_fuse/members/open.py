@@ -1,4 +1,8 @@
-"""Open or create a member from its specification (spec.py)."""
+"""Open or create a member from its specification (spec.py).
+
+A new kind of member is a subclass of `Member` (base.py), a form of specification in spec.py, and a
+branch here.
+"""
 
 from __future__ import annotations
 

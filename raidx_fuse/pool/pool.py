@@ -1,5 +1,7 @@
 """The arrays of one mount with their volumes, and those that are on their way between two of them.
 
+How a volume is created, resized, renamed and deleted: array_volumes.py; how it moves: move.py.
+
 When arrays are opened, what their tables say of moves is settled (transfer.py, law 1):
 
     source's table  target's table           what it means

@@ -11,8 +11,8 @@ be woken twice for each, which costs as much as all the rest. Workers do what su
 begin, and second tries.
 
 Laws:
- 1. An operation ends exactly once: by its worker, by the watchdog's timeout, or because its member
-    is failed.
+ 1. An operation ends exactly once: by its worker, by the timeout of the watchdog (`MemberSet.watch`
+    in member_set.py), or because its member is failed.
  2. A latch cannot be cancelled, because a member may still write into the buffers. After a timeout
     the buffers belong to the hanging operation (`Operation.abandoned`) and are never reused.
  3. A write that timed out may still reach the member later. Until it has, every operation that

@@ -1,7 +1,7 @@
 """Check the saved progress of unfinished jobs in the superblocks before a job continues.
 
 A job, or a field of one, that is not known here is refused: a program that ignores it may undo what
-it stands for.
+it stands for. What an unmount and the next mount do with each kind of job: jobs/job.py.
 
 The job of a change of the UUID (array/new_identity.py) says what the array was made from. It is
 dropped by the last step of the change, so an array that is mounted has it only if that step was

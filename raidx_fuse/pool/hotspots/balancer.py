@@ -3,6 +3,8 @@
     every interval:  sample the counters -> keep the histories -> hotspot and balance.auto: plan
     a plan:          its actions one after the other, each a job of the mover; then a new window
 
+What a hotspot is: pool/monitor.py; what is proposed against it: proposal.py.
+
 A plan is carried out only if it is complete (paper, 3.2.1). If an action fails or is cancelled, the
 rest is dropped: volumes lie where the actions so far have brought them, which is a valid state. An
 unmount or a crash drops it as well: the next mount resumes the moves that had begun, and what is
