@@ -16,6 +16,7 @@ import trio
 from hypothesis import settings
 
 from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.closing import closing
 from tests.support.machine import why_no_loops, why_no_mounts
 from tests.support.rigs import MakeRig, T
 
@@ -46,6 +47,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run an asynchronous test in virtual time, or real time if marked so; say that this is done.
 
+    The schedule of virtual time has the test's *seed*, if any.
     An argument that is an asynchronous context manager is a rig: the test gets what it yields.
     """
     test = pyfuncitem.obj
@@ -62,7 +64,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
                 arguments[name] = value
             await test(**arguments)
 
-    (trio.run if pyfuncitem.get_closest_marker("real_time") else run)(main)
+    if pyfuncitem.get_closest_marker("real_time"):
+        trio.run(closing, main)
+    else:
+        seed = pyfuncitem.funcargs["seed"] if "seed" in inspect.signature(test).parameters else 0
+        run(closing, main, seed=seed)
     return True
 
 

@@ -13,23 +13,16 @@ from raidx_fuse.errors import ArrayFailedError, FormatError, RaidxError, Reason,
 from raidx_fuse.format.configuration import config as config_module
 from raidx_fuse.format.configuration.config import ArrayConfig, encode_config
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES
-from raidx_fuse.format.create import create_array
 from raidx_fuse.format.superblock import BODY_BYTES_MAX
-from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
+from tests.support.arrays import ram_array
 from tests.support.reasons import because
 
 MIB = 1 << 20
 
 
-async def made(width: int, layout: str = "raid5", size: int = MIB) -> list[Member]:
-    members: list[Member] = [RamMember(size, name=f"d{n}") for n in range(width)]
-    await create_array(members, layout, name="disk", now_s=0, chunk_bytes=4096)
-    return members
-
-
 async def test_a_speed_of_5000_digits_is_refused() -> None:
-    async with open_array(await made(3)) as array:
+    async with open_array(await ram_array("raid5", 3)) as array:
         for text in ("9" * 5000, "9" * 40, "9999999999TiB"):
             with pytest.raises(UsageError):
                 await array.set("speed_max", text)
@@ -44,7 +37,7 @@ async def test_a_speed_of_5000_digits_is_refused() -> None:
 
 
 async def test_21_spares_with_long_paths_are_members() -> None:
-    members = await made(3)
+    members = await ram_array("raid5", 3)
     spares = [RamMember(MIB, name="/" + "long/" * 700 + str(n)) for n in range(21)]
     async with open_array(members) as array:
         for spare in spares:
@@ -54,7 +47,7 @@ async def test_21_spares_with_long_paths_are_members() -> None:
 
 
 async def test_one_spare_too_many_is_refused_and_no_harm_is_done() -> None:
-    members = await made(3)
+    members = await ram_array("raid5", 3)
     async with open_array(members) as array:
         await array.write(0, b"kept")
         room = BODY_BYTES_MAX - len(encode_config(array.member_set.config))
@@ -73,7 +66,7 @@ async def test_one_spare_too_many_is_refused_and_no_harm_is_done() -> None:
 
 
 async def test_220_members_that_lose_24000_chunks_go_on_and_remember_all() -> None:
-    members = await made(220, size=4 * MIB)
+    members = await ram_array("raid5", 220, 4 * MIB)
     async with open_array(members) as array:
         chunks = array.context.layout.chunks
         lost = random.Random(7).sample(range(chunks), 24_000)
@@ -92,7 +85,7 @@ async def test_220_members_that_lose_24000_chunks_go_on_and_remember_all() -> No
 
 
 async def test_without_any_room_writes_are_refused_and_the_array_still_closes() -> None:
-    members = await made(3)
+    members = await ram_array("raid5", 3)
     async with open_array(members) as array:
         await array.write(0, b"before")
         await array.flush()
@@ -119,7 +112,7 @@ async def test_a_configuration_is_checked_once_however_often_it_is_written(
         checked += 1
         return check(config)
 
-    members = await made(3)
+    members = await ram_array("raid5", 3)
     monkeypatch.setattr(config_module, "_text_of", counted)
     async with open_array(members):
         assert checked == 1

@@ -34,7 +34,6 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.format.superblock import BODY_BYTES_MAX
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import restarted, spying
 
 MIB = 1 << 20
@@ -149,7 +148,7 @@ async def test_errors_of_a_member_are_remembered_also_when_it_was_excluded() -> 
 
 async def test_a_resync_after_a_crash_blames_no_member() -> None:
     async with spying("rdp", 6, chunk_bytes=CHUNK) as rig:
-        await rig.running.set("journal", "none")
+        await rig.array.set("journal", "none")
         await rig.put(0, random.Random(1).randbytes(40 * CHUNK))
         role, at = 2, rig.data.offset + 100
         images = [bytearray(image) for image in rig.images()]
@@ -204,13 +203,9 @@ async def test_what_cannot_be_read_counts_as_none(value: object) -> None:
     assert (await at_rest(members))["last_scrub"]["state"] == "done"
 
 
-def test_it_is_bounded_and_gives_way_first(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_is_bounded_and_gives_way_first(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[ArrayConfig] = []
-
-    async def main() -> None:
-        found.append((await assemble(await made("raid5", 4))).config)
-
-    run(main)
+    found.append((await assemble(await made("raid5", 4))).config)
     scrubbed = KeptScrub(
         *("cancelled", True, BEGAN_S, 10**6, 10**9, 0, 10**9, 10**9),
         members=tuple(ScrubbedMember(role, 10**9, 10**9) for role in range(255)),

@@ -23,14 +23,14 @@ CHUNK = 4096
 @pytest.mark.parametrize("journal", ["none", "partial", "full"])
 async def test_an_old_copy_of_a_member_does_not_join(journal: str) -> None:
     async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-        await rig.running.set("journal", journal)
+        await rig.array.set("journal", journal)
         await rig.put(0, noise(len(rig.model), 1))
         await rig.in_place()
         await trio.sleep(30)
         copy = bytes(rig.rams[1].memory)
         for seed in range(3):
             await rig.put(seed * 3 * CHUNK, noise(5 * CHUNK, seed))
-            await rig.running.flush()
+            await rig.array.flush()
             await trio.sleep(30)
         images, old = rig.images(), bytes(rig.model)
     mixed = [image if role != 1 else copy for role, image in enumerate(images)]
@@ -84,9 +84,8 @@ async def test_a_member_that_a_cut_left_behind_joins_also_after_a_cut_of_the_sta
     journal: str,
 ) -> None:
     """It lacks the last page that was saved; the start evens that out, and is cut in its turn."""
-
     async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
-        await rig.running.set("journal", journal)
+        await rig.array.set("journal", journal)
         await rig.put(0, noise(2 * CHUNK, 1))
         await rig.in_place()
         await trio.sleep(30)
@@ -96,8 +95,8 @@ async def test_a_member_that_a_cut_left_behind_joins_also_after_a_cut_of_the_sta
         rig.log.hook = lambda _touch: pictures.append(behind(rig.images(), last))
         for seed in range(3):
             await rig.put((5 + seed) * CHUNK, noise(CHUNK, seed))
-            await rig.running.context.journal.place()
-        await rig.running.flush()
+            await rig.array.context.journal.place()
+        await rig.array.flush()
         rig.log.hook = None
     assert any(picture[0] != picture[1] for picture in pictures)
     for images in pictures[:: len(pictures) // 12]:

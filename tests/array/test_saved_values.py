@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,16 +19,10 @@ from raidx_fuse.format.regions import Region, Regions
 from raidx_fuse.format.superblock import encode_superblock, read_superblock
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.settings import KEPT_AS, OF_ARRAY, RETIRED
+from tests.support.arrays import ram_array
 
 MIB = 1 << 20
-
-
-async def made(layout: str = "raid5") -> list[RamMember]:
-    members = [RamMember(MIB, name=f"d{n}") for n in range(4)]
-    await create_array(members, layout, name="disk", now_s=0, chunk_bytes=4096)
-    return members
 
 
 async def change(members: list[RamMember], how: Callable[[ArrayConfig], ArrayConfig]) -> None:
@@ -41,13 +35,6 @@ async def change(members: list[RamMember], how: Callable[[ArrayConfig], ArrayCon
             content = encode_superblock(new)
             at = (sequence % 2) << 16
             member.memory[at : at + len(content)] = content
-
-
-def with_members(main: Callable[[list[RamMember]], Awaitable[None]], layout: str = "raid5") -> None:
-    async def body() -> None:
-        await main(await made(layout))
-
-    run(body)
 
 
 TEXTS = {
@@ -110,25 +97,23 @@ def test_no_other_value_is(name: str) -> None:
         assert len(warnings[0]) < 200
 
 
-def test_an_array_with_impossible_settings_starts_with_the_defaults() -> None:
-    async def main(members: list[RamMember]) -> None:
-        wrong = {
-            "speed_max": -1,
-            "journal": 7,
-            "tuner.scrub": "often",
-            "io.timeout_s": "NaN",
-            "parity.policy": {},
-        }
-        await change(members, lambda c: replace(c, settings=wrong))
-        async with open_array(members) as array:
-            assert len([w for w in array.warnings if "setting" in w]) == len(wrong)
-            assert array.settings()["speed_max"] == 0
-            assert array.context.journal.mode == "partial"
-            await array.write(0, b"a")
-        async with open_array(members) as array:
-            assert not array.warnings
-
-    with_members(main)
+async def test_an_array_with_impossible_settings_starts_with_the_defaults() -> None:
+    members = await ram_array("raid5", 4)
+    wrong = {
+        "speed_max": -1,
+        "journal": 7,
+        "tuner.scrub": "often",
+        "io.timeout_s": "NaN",
+        "parity.policy": {},
+    }
+    await change(members, lambda c: replace(c, settings=wrong))
+    async with open_array(members) as array:
+        assert len([w for w in array.warnings if "setting" in w]) == len(wrong)
+        assert array.settings()["speed_max"] == 0
+        assert array.context.journal.mode == "partial"
+        await array.write(0, b"a")
+    async with open_array(members) as array:
+        assert not array.warnings
 
 
 NEWER: list[dict[str, Any]] = [
@@ -144,18 +129,16 @@ NEWER: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("changes", NEWER)
 @pytest.mark.parametrize("read_only", [False, True])
-def test_what_a_newer_raidx_keeps_is_refused_by_name_and_nothing_written(
+async def test_what_a_newer_raidx_keeps_is_refused_by_name_and_nothing_written(
     changes: dict[str, Any], read_only: bool
 ) -> None:
-    async def main(members: list[RamMember]) -> None:
-        await change(members, lambda c: replace(c, **changes))
-        before = [bytes(member.memory) for member in members]
-        with pytest.raises(FormatError, match=r"later\.one|polish"):
-            async with open_array(members, read_only=read_only):
-                raise AssertionError("it starts")
-        assert [bytes(member.memory) for member in members] == before
-
-    with_members(main)
+    members = await ram_array("raid5", 4)
+    await change(members, lambda c: replace(c, **changes))
+    before = [bytes(member.memory) for member in members]
+    with pytest.raises(FormatError, match=r"later\.one|polish"):
+        async with open_array(members, read_only=read_only):
+            raise AssertionError("it starts")
+    assert [bytes(member.memory) for member in members] == before
 
 
 RETIRED_VALUES = {
@@ -168,38 +151,33 @@ RETIRED_VALUES = {
 
 
 @pytest.mark.parametrize(("name", "value"), RETIRED_VALUES.items())
-def test_a_retired_setting_is_ignored_where_it_was_saved_and_refused_in_one_line(
+async def test_a_retired_setting_is_ignored_where_it_was_saved_and_refused_in_one_line(
     name: str, value: Any
 ) -> None:
     assert RETIRED_VALUES.keys() == RETIRED.keys()
-
-    async def main(members: list[RamMember]) -> None:
-        saved = {name: value, "speed_max": 7}
-        await change(members, lambda c: replace(c, settings=saved))
-        async with open_array(members) as array:
-            assert not array.warnings
-            assert array.member_set.config.settings == {"speed_max": 7}
-            words = f"no setting {re.escape(name)} any more: .{{20}}"
-            with pytest.raises(UsageError, match=words):
-                await array.set(name, "7")
-            await array.write(0, b"a")
-        async with open_array(members) as array:
-            assert not array.warnings
-
-    with_members(main)
+    members = await ram_array("raid5", 4)
+    saved = {name: value, "speed_max": 7}
+    await change(members, lambda c: replace(c, settings=saved))
+    async with open_array(members) as array:
+        assert not array.warnings
+        assert array.member_set.config.settings == {"speed_max": 7}
+        words = f"no setting {re.escape(name)} any more: .{{20}}"
+        with pytest.raises(UsageError, match=words):
+            await array.set(name, "7")
+        await array.write(0, b"a")
+    async with open_array(members) as array:
+        assert not array.warnings
 
 
-def test_a_saved_service_time_of_each_member_is_dropped_with_a_warning() -> None:
-    async def main(members: list[RamMember]) -> None:
-        await change(members, lambda c: replace(c, settings={"bpu.a_read": "0.001,0.004,auto"}))
-        async with open_array(members) as array:
-            (warning,) = array.warnings
-            assert "not a value of bpu.a_read" in warning
-            assert array.get("bpu.a_read") == "auto"
-        async with open_array(members) as array:
-            assert not array.warnings
-
-    with_members(main)
+async def test_a_saved_service_time_of_each_member_is_dropped_with_a_warning() -> None:
+    members = await ram_array("raid5", 4)
+    await change(members, lambda c: replace(c, settings={"bpu.a_read": "0.001,0.004,auto"}))
+    async with open_array(members) as array:
+        (warning,) = array.warnings
+        assert "not a value of bpu.a_read" in warning
+        assert array.get("bpu.a_read") == "auto"
+    async with open_array(members) as array:
+        assert not array.warnings
 
 
 JOBS = [
@@ -219,19 +197,17 @@ JOBS = [
 ]
 
 
-def test_a_change_of_chunk_counts_is_no_job_of_a_layout_without_them() -> None:
-    async def main(members: list[RamMember]) -> None:
-        await change(members, lambda c: replace(c, jobs={"reshape": {"kind": "grow"}}))
-        with pytest.raises(FormatError, match="its unfinished 'reshape' is impossible"):
-            async with open_array(members):
-                raise AssertionError("it starts")
-
-    with_members(main)
+async def test_a_change_of_chunk_counts_is_no_job_of_a_layout_without_them() -> None:
+    members = await ram_array("raid5", 4)
+    await change(members, lambda c: replace(c, jobs={"reshape": {"kind": "grow"}}))
+    with pytest.raises(FormatError, match="its unfinished 'reshape' is impossible"):
+        async with open_array(members):
+            raise AssertionError("it starts")
 
 
 @pytest.mark.parametrize("jobs", JOBS)
 @pytest.mark.parametrize("layout", ["raid5", "raidx-parity"])
-def test_impossible_work_is_refused_in_one_line_and_nothing_written(
+async def test_impossible_work_is_refused_in_one_line_and_nothing_written(
     jobs: dict[str, Any], layout: str
 ) -> None:
     def unfinished(config: ArrayConfig) -> ArrayConfig:
@@ -239,16 +215,14 @@ def test_impossible_work_is_refused_in_one_line_and_nothing_written(
         state = "rebuilding" if rebuilt else "active"
         return replace(config.with_record(replace(config.record(Role(1)), state=state)), jobs=jobs)
 
-    async def main(members: list[RamMember]) -> None:
-        await change(members, unfinished)
-        before = [bytes(member.memory) for member in members]
-        with pytest.raises(FormatError) as caught:
-            async with open_array(members):
-                pass
-        assert "\n" not in str(caught.value)
-        assert [bytes(member.memory) for member in members] == before
-
-    with_members(main, layout)
+    members = await ram_array(layout, 4)
+    await change(members, unfinished)
+    before = [bytes(member.memory) for member in members]
+    with pytest.raises(FormatError) as caught:
+        async with open_array(members):
+            pass
+    assert "\n" not in str(caught.value)
+    assert [bytes(member.memory) for member in members] == before
 
 
 PARAMS: list[tuple[str, dict[str, Any]]] = [
@@ -284,43 +258,39 @@ PARAMS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("layout", "params"), PARAMS)
-def test_impossible_parameters_of_a_layout_are_refused_in_one_line(
+async def test_impossible_parameters_of_a_layout_are_refused_in_one_line(
     layout: str, params: dict[str, Any]
 ) -> None:
-    async def main(members: list[RamMember]) -> None:
-        kept: dict[str, Any] | None = {} if "restripe" in params else None
+    members = await ram_array(layout, 4)
+    kept: dict[str, Any] | None = {} if "restripe" in params else None
 
-        def changed(config: ArrayConfig) -> ArrayConfig:
-            return replace(config, params={**(config.params if kept is None else kept), **params})
+    def changed(config: ArrayConfig) -> ArrayConfig:
+        return replace(config, params={**(config.params if kept is None else kept), **params})
 
-        await change(members, changed)
-        before = [bytes(member.memory) for member in members]
-        with pytest.raises(RaidxError) as caught:
-            async with open_array(members):
-                pass
-        assert "\n" not in str(caught.value)
-        assert [bytes(member.memory) for member in members] == before
-
-    with_members(main, layout)
+    await change(members, changed)
+    before = [bytes(member.memory) for member in members]
+    with pytest.raises(RaidxError) as caught:
+        async with open_array(members):
+            pass
+    assert "\n" not in str(caught.value)
+    assert [bytes(member.memory) for member in members] == before
 
 
-def test_a_map_too_small_for_the_array_is_refused() -> None:
-    async def main(members: list[RamMember]) -> None:
-        def shrunk(config: ArrayConfig) -> ArrayConfig:
-            data = config.regions.data._replace(length=1 << 41)
-            return replace(config, regions=replace(config.regions, data=data))
+async def test_a_map_too_small_for_the_array_is_refused() -> None:
+    members = await ram_array("raid5", 4)
 
-        await change(members, shrunk)
-        with pytest.raises(RaidxError, match="truncated"):
-            async with open_array(members):
-                pass
+    def shrunk(config: ArrayConfig) -> ArrayConfig:
+        data = config.regions.data._replace(length=1 << 41)
+        return replace(config, regions=replace(config.regions, data=data))
 
-    with_members(main)
+    await change(members, shrunk)
+    with pytest.raises(RaidxError, match="truncated"):
+        async with open_array(members):
+            pass
 
 
 async def test_the_table_of_a_new_array_has_a_limit() -> None:
     """Three members of 8 TiB in chunks of 64 KiB took 22 s and 3.9 GiB to open."""
-
     members = [RamMember(8 << 40, name=f"d{n}") for n in range(3)]
     with pytest.raises(UsageError, match="take larger ones"):
         await create_array(members, "raidx-parity", name="disk", now_s=0)
@@ -330,34 +300,32 @@ async def test_the_table_of_a_new_array_has_a_limit() -> None:
 
 
 @pytest.mark.parametrize("region", ["bitmap", "written", "log", "data"])
-def test_regions_beyond_the_member_are_not_looked_for(region: str) -> None:
+async def test_regions_beyond_the_member_are_not_looked_for(region: str) -> None:
     """A written map of 1 TiB on a file of 1 MiB was memory and minutes."""
+    members = await ram_array("raid5", 4)
 
-    async def main(members: list[RamMember]) -> None:
-        def larger(config: ArrayConfig) -> ArrayConfig:
-            shift = 0
-            regions = {}
-            for name, old in config.regions.named().items():
-                length = 1 << 40 if name == region else old.length
-                regions[name] = Region(old.offset + shift, length)
-                shift += length - old.length
-            return replace(config, regions=Regions(**regions))
+    def larger(config: ArrayConfig) -> ArrayConfig:
+        shift = 0
+        regions = {}
+        for name, old in config.regions.named().items():
+            length = 1 << 40 if name == region else old.length
+            regions[name] = Region(old.offset + shift, length)
+            shift += length - old.length
+        return replace(config, regions=Regions(**regions))
 
-        await change(members, larger)
-        document = await examine(members[0])
-        assert "truncated" in document["problem"]
-        beyond = [page["kind"] for page in document["pages"] if page["problem"]]
-        assert (
-            beyond
-            == {
-                "bitmap": ["bitmap", "written", "journal"],
-                "written": ["written", "journal"],
-                "log": [],
-                "data": [],
-            }[region]
-        )
-        with pytest.raises(RaidxError, match="truncated"):
-            async with open_array(members):
-                pass
-
-    with_members(main)
+    await change(members, larger)
+    document = await examine(members[0])
+    assert "truncated" in document["problem"]
+    beyond = [page["kind"] for page in document["pages"] if page["problem"]]
+    assert (
+        beyond
+        == {
+            "bitmap": ["bitmap", "written", "journal"],
+            "written": ["written", "journal"],
+            "log": [],
+            "data": [],
+        }[region]
+    )
+    with pytest.raises(RaidxError, match="truncated"):
+        async with open_array(members):
+            pass

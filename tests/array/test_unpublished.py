@@ -18,7 +18,7 @@ from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import ALL, WRITE, FaultMember, Operation
 from raidx_fuse.members.simulated.virtual_time import sleep
 from raidx_fuse.pool.array_volumes import open_volumes
-from tests.support.spy import SpyRig, fill, noise, restarted, spying
+from tests.support.spy import SpyRig, filled, noise, restarted, spied
 
 MIB = 1 << 20
 CHUNK = 4096
@@ -111,84 +111,82 @@ async def test_a_member_that_lacks_several_superblocks_is_no_old_copy(
 async def test_what_relies_on_a_growth_position_waits_until_all_superblocks_have_it(
     both: bool,
 ) -> None:
-    async with spying("raid0", 2, chunk_bytes=CHUNK, stripes=3000) as rig:
-        await fill(rig)
-        more = rig.new_member()
-        await rig.running.grow([more])
-        (job,) = rig.running.jobs.running()
-        job.limit(0, MIB)
-        await sleep(3)
-        growth = rig.running.context.growth
-        assert growth is not None
-        deafen(*([*rig.members, more] if both else [more]))
-        await sleep(1)
-        assert growth.saved < growth.layout.migrated
-        at = 0
+    rig = await filled("raid0", 2, chunk_bytes=CHUNK, stripes=3000)
+    more = rig.new_member()
+    await rig.array.grow([more])
+    (job,) = rig.array.jobs.running()
+    job.limit(0, MIB)
+    await sleep(3)
+    growth = rig.array.context.growth
+    assert growth is not None
+    deafen(*([*rig.members, more] if both else [more]))
+    await sleep(1)
+    assert growth.saved < growth.layout.migrated
+    at = 0
 
-        async def overwrite() -> None:
-            nonlocal at
-            while True:
-                await rig.put(at, noise(MIB, at))
-                at += MIB
+    async def overwrite() -> None:
+        nonlocal at
+        while True:
+            await rig.put(at, noise(MIB, at))
+            at += MIB
 
-        with pytest.raises(ArrayFailedError):
-            await overwrite()
-        with pytest.raises(ArrayFailedError):
-            await rig.running.flush()
-        async with restarted(rig.images()) as array:
-            got = bytes(await array.read(0, len(rig.model)))
-        assert got[:at] == rig.model[:at]
-        assert got[at + MIB :] == rig.model[at + MIB :]
-        for member in (*rig.members, more):
-            member.clear()
+    with pytest.raises(ArrayFailedError):
+        await overwrite()
+    with pytest.raises(ArrayFailedError):
+        await rig.array.flush()
+    async with restarted(rig.images()) as array:
+        got = bytes(await array.read(0, len(rig.model)))
+    assert got[:at] == rig.model[:at]
+    assert got[at + MIB :] == rig.model[at + MIB :]
+    for member in (*rig.members, more):
+        member.clear()
 
 
 async def settings(rig: SpyRig) -> None:
     """Change a setting."""
-    await rig.running.set("speed_max", "8MiB")
+    await rig.array.set("speed_max", "8MiB")
 
 
 async def mode(rig: SpyRig) -> None:
     """Change the mode of the journal."""
-    await rig.running.set("journal", "none")
+    await rig.array.set("journal", "none")
 
 
 async def spare(rig: SpyRig) -> None:
     """Add a spare."""
-    await rig.running.add_spare(rig.new_member())
+    await rig.array.add_spare(rig.new_member())
 
 
 @pytest.mark.parametrize("change", [settings, mode, spare])
 async def test_a_degraded_array_acknowledges_nothing_that_a_superblock_lacks(
     change: Callable[[SpyRig], Awaitable[None]],
 ) -> None:
-    async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
-        await fill(rig)
-        await rig.running.fail_disk(0)
-        deafen(rig.members[1])
-        with pytest.raises(ArrayFailedError):
-            await change(rig)
-        assert not rig.running.member_set.spares
-        with pytest.raises(ArrayFailedError):
-            await rig.put(0, noise(CHUNK))
-        rig.members[1].clear()
+    rig = await filled("raid5", 3, chunk_bytes=CHUNK)
+    await rig.array.fail_disk(0)
+    deafen(rig.members[1])
+    with pytest.raises(ArrayFailedError):
+        await change(rig)
+    assert not rig.array.member_set.spares
+    with pytest.raises(ArrayFailedError):
         await rig.put(0, noise(CHUNK))
-        await rig.running.flush()
-        await rig.compare()
+    rig.members[1].clear()
+    await rig.put(0, noise(CHUNK))
+    await rig.array.flush()
+    await rig.compare()
 
 
 async def test_an_error_that_has_passed_by_the_second_try_fails_nothing() -> None:
-    async with spying("raid0", 2, chunk_bytes=CHUNK) as rig:
-        rig.members[1].error(WRITE, offset_bytes=0, length_bytes=SUPERBLOCKS, count=1)
-        await settings(rig)
-        await rig.put(0, noise(CHUNK))
+    rig = await spied("raid0", 2, chunk_bytes=CHUNK)
+    rig.members[1].error(WRITE, offset_bytes=0, length_bytes=SUPERBLOCKS, count=1)
+    await settings(rig)
+    await rig.put(0, noise(CHUNK))
 
 
 async def test_an_array_whose_start_a_superblock_lacks_does_not_start() -> None:
-    async with spying("raid0", 2, chunk_bytes=CHUNK) as rig:
-        await rig.close()
-        deafen(rig.members[0])
-        with pytest.raises(ArrayFailedError, match="--read-only"):
-            await rig.open()
-        rig.members[0].clear()
+    rig = await spied("raid0", 2, chunk_bytes=CHUNK)
+    await rig.close()
+    deafen(rig.members[0])
+    with pytest.raises(ArrayFailedError, match="--read-only"):
         await rig.open()
+    rig.members[0].clear()
+    await rig.open()

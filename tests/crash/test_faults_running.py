@@ -22,8 +22,8 @@ TIMEOUT_S = 2.0
 
 async def prepare(rig: SpyRig, mode: str = "partial") -> None:
     """Set the journal, fill the image, bring all of it to its place."""
-    await rig.running.set("journal", mode)
-    await rig.running.set("io.timeout_s", str(TIMEOUT_S))
+    await rig.array.set("journal", mode)
+    await rig.array.set("io.timeout_s", str(TIMEOUT_S))
     await rig.put(0, noise(len(rig.model), 99))
     await rig.in_place()
     await trio.sleep(40)  # the watchdog has noticed the new time-out
@@ -31,7 +31,7 @@ async def prepare(rig: SpyRig, mode: str = "partial") -> None:
 
 def states(rig: SpyRig) -> list[str]:
     """Return the states of all roles."""
-    config = rig.running.member_set.config
+    config = rig.array.member_set.config
     return [config.record(role).state for role in range(config.width)]
 
 
@@ -51,7 +51,7 @@ async def work(rig: SpyRig, steps: int, seed: int, between_s: float = 0.0) -> No
                 nursery.start_soon(rig.put, offset, data)
         await rig.put(*writes[-1])
         if rng.random() < 0.3:
-            await rig.running.flush()
+            await rig.array.flush()
         where = rng.randrange(0, len(rig.model) - 2 * CHUNK)
         assert await rig.get(where, 2 * CHUNK) == rig.model[where : where + 2 * CHUNK]
         await trio.sleep(between_s)
@@ -68,7 +68,7 @@ async def test_a_slow_a_hanging_and_a_failing_member_within_two_losses(layout: s
         await work(rig, 4, 10)
         rig.members[2].error(("write",))
         await work(rig, 4, 11)
-        await rig.running.flush()
+        await rig.array.flush()
         assert states(rig)[:3] == ["active", "failed", "failed"]
         await rig.compare()
 
@@ -84,7 +84,7 @@ def test_a_storm_of_faults_within_the_tolerance_never_shows_a_wrong_byte(
         rng = random.Random(seed)
         async with spying(layout, width, chunk_bytes=CHUNK, rows=4, slow=True) as rig:
             await prepare(rig, mode)
-            tolerance = rig.running.context.code.tolerance
+            tolerance = rig.array.context.code.tolerance
             sick = rng.sample(range(width), tolerance)
             for role in range(width):
                 if role in sick:
@@ -95,7 +95,7 @@ def test_a_storm_of_faults_within_the_tolerance_never_shows_a_wrong_byte(
                 else:
                     rig.members[role].slow(0.001)
             await work(rig, 12, seed, between_s=rng.uniform(0, 2))
-            await rig.running.flush()
+            await rig.array.flush()
             for member in rig.members:
                 member.clear()
             await rig.compare()
@@ -122,7 +122,7 @@ def test_more_faults_than_the_tolerance_are_errors_never_wrong_bytes(mode: str) 
                 at = rng.randrange(0, len(rig.model) // 512 - 16)
                 data = noise(512 * rng.randint(1, 16), 100 * seed + number)
                 try:
-                    await rig.running.write(at * 512, data)
+                    await rig.array.write(at * 512, data)
                     whole = True
                 except RaidxError as error:
                     errors.append(error)

@@ -26,6 +26,7 @@ from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.arrays import jobs_ended
 
 LOST, STRIPE, SEED = 0, 1, 3
 PARITY_LOST = 2  # a stripe whose parity is on the member that is lost
@@ -96,8 +97,7 @@ async def _wrong(
 
     async with open_array(disks, start_degraded=True) as array:
         await look("mounted")
-        for job in array.jobs.running():
-            await job.finished.wait()
+        await jobs_ended(array)
         if array.member_set.lost:
             new = absent or RamMember(disks[0].size_bytes, name="new")
             answer = await array.replace_disk(LOST, new)

@@ -20,7 +20,7 @@ from raidx_fuse.pool.move import start_move
 from raidx_fuse.store.member_set import MemberSet
 from tests.crash.test_given_up import PARITY_LOST, given_up
 from tests.support.spy import fill, noise, spying
-from tests.support.two_arrays import Arrays, ended, make, play, slow_move
+from tests.support.two_arrays import created, ended, make, mounted, slow_move
 
 
 def test_a_home_write_to_a_stripe_that_is_not_noted_ends_the_run(
@@ -47,16 +47,16 @@ async def test_in_use_the_request_fails_and_an_event_can_say_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with spying("raid5", 3, chunk_bytes=4096, stripes=600) as rig:
-        await rig.running.set("journal", "none")
+        await rig.array.set("journal", "none")
         await fill(rig)
         await rig.in_place()
-        await rig.running.context.dirty_bitmap.clean_quiet(all_regions=True)
-        await rig.running.fail_disk(1)
+        await rig.array.context.dirty_bitmap.clean_quiet(all_regions=True)
+        await rig.array.fail_disk(1)
         monkeypatch.setattr(ChangedRegions, "note", lambda _self, _stripes: None)
         with pytest.raises(LawError) as refused:
-            await rig.running.write(0, noise(8192 * 100))
+            await rig.array.write(0, noise(8192 * 100))
         assert refused.value.law is Law.NOTED
-        assert rig.running.member_set.laws.said
+        assert rig.array.member_set.laws.said
         monkeypatch.undo()
         await rig.put(0, noise(8192 * 100))
 
@@ -78,46 +78,39 @@ def test_an_acknowledgement_that_does_not_wait_for_superblocks_ends_the_run(
     assert any("request on an unpublished configuration" in what for what in whats), whats
 
 
-def test_a_flush_of_a_volume_on_its_way_answers_for_both_arrays() -> None:
-    async def scene(arrays: Arrays) -> None:
-        async with arrays.mounted() as pool:
-            volume = await make(pool)
-            await slow_move(pool)
-            source, target = (volumes.array for volumes in pool.arrays)
-            assert arrays_of(pool, volume) == [source, target]
-            assert not writer_of(pool, volume), "either may have the bytes"
-            source.member_set.publish_soon()
-            with (
-                pytest.raises(AssertionError, match="array fast acknowledges"),
-                acknowledged(arrays_of(pool, volume)),
-            ):
-                await target.flush()
-            with acknowledged(arrays_of(pool, volume)):
-                await volume.flush()
-            await ended(pool)
-
-    play(scene)
+async def test_a_flush_of_a_volume_on_its_way_answers_for_both_arrays() -> None:
+    pool = await mounted(await created())
+    volume = await make(pool)
+    await slow_move(pool)
+    source, target = (volumes.array for volumes in pool.arrays)
+    assert arrays_of(pool, volume) == [source, target]
+    assert not writer_of(pool, volume), "either may have the bytes"
+    source.member_set.publish_soon()
+    with (
+        pytest.raises(AssertionError, match="array fast acknowledges"),
+        acknowledged(arrays_of(pool, volume)),
+    ):
+        await target.flush()
+    with acknowledged(arrays_of(pool, volume)):
+        await volume.flush()
+    await ended(pool)
 
 
-def test_the_array_that_a_volume_has_left_answers_for_it_no_longer() -> None:
+async def test_the_array_that_a_volume_has_left_answers_for_it_no_longer() -> None:
     """What its table still has to say concerns the next mount alone."""
-
-    async def scene(arrays: Arrays) -> None:
-        async with arrays.mounted() as pool:
-            volume = await make(pool)
-            await start_move(pool, "mail", "slow")
-            source, target = (volumes.array for volumes in pool.arrays)
-            transfer = pool.transfers[volume.uuid]
-            while not transfer.arrived:
-                await trio.lowlevel.checkpoint()
-            async with source.member_set._config_lock:  # no round of superblocks of it ends
-                while not (transfer.is_over and source.member_set.unpublished):
-                    await trio.lowlevel.checkpoint()
-                assert pool.transfers, "the table of the source still has the volume"
-                assert arrays_of(pool, volume) == writer_of(pool, volume) == [target]
-                with acknowledged(arrays_of(pool, volume)):
-                    await volume.flush()
-                assert source.member_set.unpublished
-            await ended(pool)
-
-    play(scene)
+    pool = await mounted(await created())
+    volume = await make(pool)
+    await start_move(pool, "mail", "slow")
+    source, target = (volumes.array for volumes in pool.arrays)
+    transfer = pool.transfers[volume.uuid]
+    while not transfer.arrived:
+        await trio.lowlevel.checkpoint()
+    async with source.member_set._config_lock:  # no round of superblocks of it ends
+        while not (transfer.is_over and source.member_set.unpublished):
+            await trio.lowlevel.checkpoint()
+        assert pool.transfers, "the table of the source still has the volume"
+        assert arrays_of(pool, volume) == writer_of(pool, volume) == [target]
+        with acknowledged(arrays_of(pool, volume)):
+            await volume.flush()
+        assert source.member_set.unpublished
+    await ended(pool)

@@ -110,21 +110,21 @@ async def test_rot_a_crash_a_stall_and_a_degraded_start_are_told() -> None:
         await rig.put(0, bytes(range(256)) * 16 * 30)
         await rig.in_place()
         watch = Watch(told.append, "/mnt", lambda: 0)
-        watch.begin(rig.running)
-        rig.running.nursery.start_soon(watch.run)
+        watch.begin(rig.array)
+        rig.array.nursery.start_soon(watch.run)
         assert kinds() == ["NewArray"]
         await rig.members[1].rot(rig.data.offset + 100, 2)
-        await rig.running.jobs.wait(await rig.running.start_scrub(repair=False))
+        await rig.array.jobs.wait(await rig.array.start_scrub(repair=False))
         found = told[-1]
         assert kinds() == ["ScrubStarted", "ScrubFinished", "MismatchFound"]
         assert "mismatches found by the scrub: 1, left: 1" in found.message
         assert "raidx scrub /mnt --repair" in (found.action or "")
-        rig.running.context.bad_chunks.add(5)
+        rig.array.context.bad_chunks.add(5)
         await trio.sleep(2.5 * LOOK_S)
         assert kinds() == ["LostChunks"], "once"
-        rig.running.context.bad_chunks.discard(5)
+        rig.array.context.bad_chunks.discard(5)
         await trio.sleep(2)  # the superblocks have it
-        await rig.running.fail_disk(0)
+        await rig.array.fail_disk(0)
         await rig.put(0, b"logged")
         images = rig.images()
     told.clear()
@@ -315,38 +315,38 @@ async def test_what_is_found_at_a_look_is_told_once() -> None:
         await rig.put(0, bytes(range(256)) * 16 * 30)
         await rig.in_place()
         watch = Watch(told.append, "/mnt", lambda: 0)
-        watch.begin(rig.running)
-        rig.running.nursery.start_soon(watch.run)
-        layout = rig.running.context.layout
-        role, place = rig.running.context.position(*layout.locate(0))
+        watch.begin(rig.array)
+        rig.array.nursery.start_soon(watch.run)
+        layout = rig.array.context.layout
+        role, place = rig.array.context.position(*layout.locate(0))
         rig.members[role].lose_sectors(place)
         await rig.get(0, CHUNK)
         assert await next_look() == ["NewArray", "ReadErrorMended"]
-        assert rig.running.status()["members"][role]["repairs_ever"] == 1
+        assert rig.array.status()["members"][role]["repairs_ever"] == 1
         rig.members[role].lose_sectors(place)
-        await rig.running.fail_disk(layout.place(*layout.locate(1))[0])
+        await rig.array.fail_disk(layout.place(*layout.locate(1))[0])
         with pytest.raises(RaidxError):
             await rig.get(0, CHUNK)
         assert await next_look() == ["Fail", "DegradedArray", "UnreadablePages"]
-        assert "1 page cannot be read" in (rig.running.status()["action"] or "")
+        assert "1 page cannot be read" in (rig.array.status()["action"] or "")
         assert await next_look() == [], "once"
         with pytest.raises(LawError):
-            rig.running.context.end_growth()
+            rig.array.context.end_growth()
         assert await next_look() == ["LawBroken"]
         assert await next_look() == []
         for _ in range(2):
-            rig.running.context.journal.waits_for_room += 7
+            rig.array.context.journal.waits_for_room += 7
             await trio.sleep(LOOK_S / 2)
-            rig.running.context.journal.waits_for_room += 1
+            rig.array.context.journal.waits_for_room += 1
             assert await next_look() == ["LogFull"], "once for each time that it fills up"
             assert await next_look() == []
         for _ in range(2):
             member = rig.members[0]
             refused = MemberError(member.path, "reserve", 0, errno.EDQUOT)
-            rig.running.member_set.hosts.note_refused(refused, CHUNK)
+            rig.array.member_set.hosts.note_refused(refused, CHUNK)
             assert await next_look() == ["HostFull"]
             assert await next_look() == []
-            assert rig.running.status()["host_full"]
-            rig.running.member_set.hosts.note_taken(member.path)
+            assert rig.array.status()["host_full"]
+            rig.array.member_set.hosts.note_taken(member.path)
             assert await next_look() == ["HostHasSpace"]
-            assert not rig.running.status()["host_full"]
+            assert not rig.array.status()["host_full"]

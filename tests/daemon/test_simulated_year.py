@@ -44,7 +44,7 @@ class Year:
         self.least = 2  # what the last dry run said of the redundancy
 
     def member(self, role: int) -> FaultMember:
-        queue = self.rig.running.member_set.queues[role]
+        queue = self.rig.array.member_set.queues[role]
         assert queue is not None
         return next(m for m in self.rig.members if m.path == queue.member.path)
 
@@ -95,8 +95,8 @@ class Year:
     async def jobs_end(self) -> None:
         """Wait until no job runs, and check the redundancy meanwhile."""
         with trio.fail_after(86400):
-            while jobs := self.rig.running.jobs.running():
-                assert self.rig.running.status()["redundancy_left"] >= self.least - 1
+            while jobs := self.rig.array.jobs.running():
+                assert self.rig.array.status()["redundancy_left"] >= self.least - 1
                 await jobs[0].finished.wait()
                 await trio.sleep(1)
 
@@ -106,12 +106,12 @@ class Year:
             length = self.draw.choice((512, 3000, CHUNK, 5 * CHUNK))
             at = self.draw.randrange(len(self.rig.model) - length)
             await self.rig.put(at, self.draw.randbytes(length))
-        await self.rig.running.flush()
+        await self.rig.array.flush()
         await self.rig.compare()
 
     async def lose_sector(self, *, by_scrub: bool) -> None:
         """Make a sector unreadable; a scrub finds it, or somebody reads everything."""
-        array, rig = self.rig.running, self.rig
+        array, rig = self.rig.array, self.rig
         await rig.in_place()
         code = array.context.code
         cells = [c for c in range(len(code.cells)) if by_scrub or c < code.data_count]
@@ -134,9 +134,9 @@ class Year:
 
     async def told_before(self, role: int, path: str) -> dict[str, Any]:
         """Return what a dry run says of giving *role* to *path*."""
-        record = self.rig.running.member_set.config.record(role)
+        record = self.rig.array.member_set.config.record(role)
         dry = await cost_of_replacing(
-            self.rig.running,
+            self.rig.array,
             _Newcomers(),
             record,
             path,
@@ -147,7 +147,7 @@ class Year:
 
     async def fail(self, by: str) -> None:
         """Let a member fail; a new one, or a hot spare, takes its role."""
-        array, rig = self.rig.running, self.rig
+        array, rig = self.rig.array, self.rig
         role = self.draw.randrange(WIDTH)
         old, new = self.member(role), rig.new_member()
         if by == "spare":
@@ -167,7 +167,7 @@ class Year:
 
     async def replace(self) -> None:
         """Replace a member that still works, while the array is used."""
-        array, rig = self.rig.running, self.rig
+        array, rig = self.rig.array, self.rig
         role, new = self.draw.randrange(WIDTH), rig.new_member()
         old = self.member(role)
         dry = await self.told_before(role, new.path)

@@ -31,7 +31,7 @@ from raidx_fuse.members.ram import RamMember
 from raidx_fuse.pool.array_volumes import ArrayVolumes, open_volumes
 from raidx_fuse.pool.pool import Pool, by_array, check_names
 from tests.daemon.conftest import MOUNTPOINT, Shelf, mount_report
-from tests.support.arrays import Rig
+from tests.support.arrays import Rig, jobs_ended
 from tests.support.reasons import because
 from tests.support.two_arrays import volume_of
 
@@ -104,8 +104,7 @@ async def test_without_a_size_a_volume_gets_all_there_is_also_of_larger_members(
     size = array.membership.find(0).size_bytes + 5 * PAGE
     for role in range(4):
         await array.replace_disk(role, RamMember(size, name=f"larger{role}"))
-        for job in array.jobs.running():
-            await job.finished.wait()
+        await jobs_ended(array)
     (about,) = (await desk.ask("array-list"))["arrays"]
     assert about["unused_bytes"] == 5 * PAGE
     after = before + 3 * 5 * PAGE

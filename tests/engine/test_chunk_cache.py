@@ -16,7 +16,8 @@ from raidx_fuse.errors import UsageError
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.store.io_tuples import PAGE_BYTES
 from tests.support.arrays import Rig
-from tests.support.spy import READ, spying
+from tests.support.load import opened
+from tests.support.spy import READ, spied
 
 CHUNK = 16384
 
@@ -80,92 +81,90 @@ def test_what_was_read_before_a_write_is_not_kept_after_it(
 
 
 async def test_a_hit_touches_no_member_and_is_counted() -> None:
-    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-        await rig.put(0, random.Random(1).randbytes(8 * CHUNK))
-        await rig.in_place()
-        await rig.running.set("cache.size", "1MiB")
-        first = await rig.get(5000, 20000)
-        rig.log.clear()
-        assert await rig.get(8192, 12288) == first[3192 : 3192 + 12288]
-        assert await rig.get(8192, 100) == first[3192:3292]
-        assert not rig.log.of(READ)
-        cache = rig.running.stats()["array"]["cache"]
-        assert (cache["hits"], cache["misses"]) == (2, 1)
-        assert cache["used"] == 4 * PAGE_BYTES, "whole pages only"
-        assert cache["size"] == 1 << 20
-        rig.running.member_set.fail(0, "for the test")
-        assert await rig.get(8192, 12288) == first[3192 : 3192 + 12288]
-        assert rig.running.context.traffic.degraded_reads == 0
+    rig = await spied("raid5", 4, chunk_bytes=CHUNK)
+    await rig.put(0, random.Random(1).randbytes(8 * CHUNK))
+    await rig.in_place()
+    await rig.array.set("cache.size", "1MiB")
+    first = await rig.get(5000, 20000)
+    rig.log.clear()
+    assert await rig.get(8192, 12288) == first[3192 : 3192 + 12288]
+    assert await rig.get(8192, 100) == first[3192:3292]
+    assert not rig.log.of(READ)
+    cache = rig.array.stats()["array"]["cache"]
+    assert (cache["hits"], cache["misses"]) == (2, 1)
+    assert cache["used"] == 4 * PAGE_BYTES, "whole pages only"
+    assert cache["size"] == 1 << 20
+    rig.array.member_set.fail(0, "for the test")
+    assert await rig.get(8192, 12288) == first[3192 : 3192 + 12288]
+    assert rig.array.context.traffic.degraded_reads == 0
 
 
 async def test_what_is_cached_is_not_read_before_a_write() -> None:
     """Seven members: one chunk is written read-modify-write, until the cache has the others."""
+    rig = await spied("raid5", 7, chunk_bytes=4096)
+    await rig.put(0, random.Random(1).randbytes(6 * 4096))
+    await rig.in_place()
+    array = rig.array
+    await array.set("cache.size", "1MiB")
 
-    async with spying("raid5", 7, chunk_bytes=4096) as rig:
-        await rig.put(0, random.Random(1).randbytes(6 * 4096))
-        await rig.in_place()
-        array = rig.running
-        await array.set("cache.size", "1MiB")
+    def planned() -> tuple[str, int, list[bool]]:
+        plan = array.explain(0, 4096, True)
+        (band,) = plan["stripes"][0]["bands"]
+        return band["kind"], plan["reads"], [place["cached"] for place in band["reads"]]
 
-        def planned() -> tuple[str, int, list[bool]]:
-            plan = array.explain(0, 4096, True)
-            (band,) = plan["stripes"][0]["bands"]
-            return band["kind"], plan["reads"], [place["cached"] for place in band["reads"]]
-
-        assert planned() == ("rmw", 2, [False, False])
-        await rig.get(4096, 4 * 4096)
-        kind, reads, cached = planned()
-        assert (kind, reads) == ("rcw", 1)
-        assert cached.count(True) == 4
-        assert "cache" in array.explain(0, 4096, True)["stripes"][0]["bands"][0]["why"]
-        before = array.context.traffic.pre_reads
-        rig.log.clear()
-        await rig.put(0, bytes(4096))
-        assert len(rig.log.of(READ, rig.data)) == 1
-        assert array.context.traffic.pre_reads == before + 1
-        assert array.stats()["array"]["cache"]["pre_reads_spared"] == 4
-        # Now data and parity are known: the next write of the page reads nothing at all.
-        assert planned()[1] == 0
-        rig.log.clear()
-        await rig.put(0, b"\1" * 4096)
-        assert not rig.log.of(READ, rig.data)
-        await rig.compare()
-        await array.set("cache.size", "0")
-        await rig.compare()
+    assert planned() == ("rmw", 2, [False, False])
+    await rig.get(4096, 4 * 4096)
+    kind, reads, cached = planned()
+    assert (kind, reads) == ("rcw", 1)
+    assert cached.count(True) == 4
+    assert "cache" in array.explain(0, 4096, True)["stripes"][0]["bands"][0]["why"]
+    before = array.context.traffic.pre_reads
+    rig.log.clear()
+    await rig.put(0, bytes(4096))
+    assert len(rig.log.of(READ, rig.data)) == 1
+    assert array.context.traffic.pre_reads == before + 1
+    assert array.stats()["array"]["cache"]["pre_reads_spared"] == 4
+    # Now data and parity are known: the next write of the page reads nothing at all.
+    assert planned()[1] == 0
+    rig.log.clear()
+    await rig.put(0, b"\1" * 4096)
+    assert not rig.log.of(READ, rig.data)
+    await rig.compare()
+    await array.set("cache.size", "0")
+    await rig.compare()
 
 
 async def test_bpu_weighs_only_what_must_be_read() -> None:
     """Where one plan finds all in memory there is nothing to weigh."""
-
-    async with spying("raid5", 4, chunk_bytes=4096) as rig:
-        await rig.put(0, random.Random(1).randbytes(3 * 4096))
-        array = rig.running
-        await array.set("parity.policy", "bpu")
-        await array.set("cache.size", "1MiB")
-        band = array.explain(0, 4096, True)["stripes"][0]["bands"][0]
-        assert band["candidates"] == {"rmw": 2, "rcw": 2}
-        assert band["decision"] is not None
-        await rig.get(4096, 4096)
-        band = array.explain(0, 4096, True)["stripes"][0]["bands"][0]
-        assert band["candidates"] == {"rmw": 2, "rcw": 1}
-        assert (band["kind"], band["decision"]["chosen"]) == ("rcw", "rcw")
-        await rig.get(8192, 4096)
-        band = array.explain(0, 4096, True)["stripes"][0]["bands"][0]
-        assert band["candidates"] == {"rmw": 2, "rcw": 0}
-        assert (band["kind"], band["decision"]) == ("rcw", None)
+    rig = await spied("raid5", 4, chunk_bytes=4096)
+    await rig.put(0, random.Random(1).randbytes(3 * 4096))
+    array = rig.array
+    await array.set("parity.policy", "bpu")
+    await array.set("cache.size", "1MiB")
+    band = array.explain(0, 4096, True)["stripes"][0]["bands"][0]
+    assert band["candidates"] == {"rmw": 2, "rcw": 2}
+    assert band["decision"] is not None
+    await rig.get(4096, 4096)
+    band = array.explain(0, 4096, True)["stripes"][0]["bands"][0]
+    assert band["candidates"] == {"rmw": 2, "rcw": 1}
+    assert (band["kind"], band["decision"]["chosen"]) == ("rcw", "rcw")
+    await rig.get(8192, 4096)
+    band = array.explain(0, 4096, True)["stripes"][0]["bands"][0]
+    assert band["candidates"] == {"rmw": 2, "rcw": 0}
+    assert (band["kind"], band["decision"]) == ("rcw", None)
 
 
 async def test_a_repair_is_read_not_what_was_cached_before() -> None:
-    async with spying("raid1", 3, chunk_bytes=4096) as rig:
-        await rig.put(0, b"\7" * 4096)
-        await rig.in_place()
-        rig.rams[0].memory[rig.data.offset] = 8  # rot
-        await rig.running.set("cache.size", "64KiB")
-        got = {bytes(await rig.running.read(0, 1)) for _ in range(3)}
-        assert got == {b"\x08"}
-        result = await rig.running.jobs.wait(await rig.running.start_scrub(repair=True))
-        assert (result["mismatches"], result["repaired"]) == (1, 1)
-        assert bytes(await rig.running.read(0, 1)) == b"\7"
+    rig = await spied("raid1", 3, chunk_bytes=4096)
+    await rig.put(0, b"\7" * 4096)
+    await rig.in_place()
+    rig.rams[0].memory[rig.data.offset] = 8  # rot
+    await rig.array.set("cache.size", "64KiB")
+    got = {bytes(await rig.array.read(0, 1)) for _ in range(3)}
+    assert got == {b"\x08"}
+    result = await rig.array.jobs.wait(await rig.array.start_scrub(repair=True))
+    assert (result["mismatches"], result["repaired"]) == (1, 1)
+    assert bytes(await rig.array.read(0, 1)) == b"\7"
 
 
 def test_the_least_recently_used_page_goes_first() -> None:
@@ -189,30 +188,29 @@ def test_the_least_recently_used_page_goes_first() -> None:
 
 
 async def test_the_setting_is_kept_and_refuses_what_makes_no_sense() -> None:
-    async with spying("raid0", 2, chunk_bytes=4096) as rig:
-        array = rig.running
-        assert array.get("cache.size") == 0
-        assert array.context.cache is None
-        for text in ("1000", "2TiB"):
-            with pytest.raises(UsageError, match="outside"):
-                await array.set("cache.size", text)
-        await array.set("cache.size", "1MiB")
-        await rig.close()
-        array = await rig.open()
-        assert array.context.cache is not None
-        assert array.context.cache.size_bytes == 1 << 20
-        await array.set("cache.size", "0")
-        assert array.context.cache is None
-        assert array.stats()["array"]["cache"]["size"] == 0
+    rig = await spied("raid0", 2, chunk_bytes=4096)
+    array = rig.array
+    assert array.get("cache.size") == 0
+    assert array.context.cache is None
+    for text in ("1000", "2TiB"):
+        with pytest.raises(UsageError, match="outside"):
+            await array.set("cache.size", text)
+    await array.set("cache.size", "1MiB")
+    array = await rig.reopen()
+    assert array.context.cache is not None
+    assert array.context.cache.size_bytes == 1 << 20
+    await array.set("cache.size", "0")
+    assert array.context.cache is None
+    assert array.stats()["array"]["cache"]["size"] == 0
 
 
 @pytest.mark.parametrize("layout", ["raid0", "raid4"])
 async def test_an_array_that_grows_is_read_right(layout: str) -> None:
     """Chunks change stripes under the cache; parities are kept again only when all is done."""
-
     rig = Rig(layout, 4, chunk_bytes=4096, slow=True)
     rig.member_bytes = 640 << 10
-    array = await rig.create()
+    await opened(rig)
+    array = rig.array
     await rig._step_write(0.0, 1.0, 1)
     await rig._step_cache(256 << 10)
     added = [rig.new_member(), rig.new_member()]
@@ -227,9 +225,7 @@ async def test_an_array_that_grows_is_read_right(layout: str) -> None:
     assert array.context.cache is not None
     for chunk in [*range(0, 60, 3)] * 2:  # parity goes with the data beside what is cached
         data = rng.randbytes(4096)
-        await array.write(chunk * 4096, data)
-        rig.model[chunk * 4096 : (chunk + 1) * 4096] = data
+        await rig.put(chunk * 4096, data)
     if layout == "raid4":
         assert any(address < 0 for address, _ in array.context.cache.items())
     await rig.compare()
-    await rig.close()

@@ -13,6 +13,8 @@ from raidx_fuse.errors import MemberError, NoSpaceError, RaidxError
 from raidx_fuse.members.base import HostSpace, Member, WrapperMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.store.host_space import LOOK_S
+from tests.support.arrays import parity_holds
+from tests.support.load import opened
 from tests.support.spy import SpyRig, noise
 
 CHUNK = 4096
@@ -87,9 +89,7 @@ class HostedRig(SpyRig):
 
 async def scrub_is_clean(rig: HostedRig) -> None:
     """Assert that parity and data agree."""
-    job = await rig.running.start_scrub(repair=False)
-    result = await rig.running.jobs.wait(job)
-    assert (result["state"], result["mismatches"]) == ("done", 0), result
+    await parity_holds(rig.array)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
@@ -98,40 +98,36 @@ async def test_a_full_host_refuses_the_write_whole_and_keeps_every_member(
     layout: str, width: int, number: int
 ) -> None:
     """Full, or beyond a quota or a limit on the size of files."""
-
     rig = HostedRig(layout, width)
     rig.host.number = number
-    await rig.create()
-    try:
-        await rig.put(0, noise(6 * CHUNK, 1))
-        await rig.running.flush()
-        rig.host.free_bytes = CHUNK  # one chunk and no more: never enough for chunk and parity
-        with pytest.raises(NoSpaceError) as caught:
-            await rig.put(6 * CHUNK, noise(6 * CHUNK, 2))
-        assert caught.value.errno == errno.ENOSPC
-        assert ("ulimit -f" if number == errno.EFBIG else "free space") in str(caught.value)
-        found = rig.running.status()
-        assert found["state"] == "clean", "a full host breaks no disk"
-        assert found["host_full"]
-        assert exit_status(found) == 1
-        assert "is full" in (action(found | {"mountpoint": None}) or "")
-        await rig.compare()  # all of it as before, zeros where the refused write was to go
-        await rig.put(CHUNK + 5, noise(CHUNK, 3))  # rewriting needs no room
-        await rig.running.flush()
-        await scrub_is_clean(rig)
-        rig.host.free_bytes = None  # someone made room
-        await trio.sleep(1.01 * LOOK_S)
-        assert rig.running.status()["host_full"] == (number != errno.ENOSPC), "a quota is not seen"
-        await rig.put(6 * CHUNK, noise(6 * CHUNK, 4))
-        await rig.put(9 * CHUNK + 17, noise(100, 5))
-        assert not rig.running.status()["host_full"]
+    await opened(rig)
+    await rig.put(0, noise(6 * CHUNK, 1))
+    await rig.array.flush()
+    rig.host.free_bytes = CHUNK  # one chunk and no more: never enough for chunk and parity
+    with pytest.raises(NoSpaceError) as caught:
+        await rig.put(6 * CHUNK, noise(6 * CHUNK, 2))
+    assert caught.value.errno == errno.ENOSPC
+    assert ("ulimit -f" if number == errno.EFBIG else "free space") in str(caught.value)
+    found = rig.array.status()
+    assert found["state"] == "clean", "a full host breaks no disk"
+    assert found["host_full"]
+    assert exit_status(found) == 1
+    assert "is full" in (action(found | {"mountpoint": None}) or "")
+    await rig.compare()  # all of it as before, zeros where the refused write was to go
+    await rig.put(CHUNK + 5, noise(CHUNK, 3))  # rewriting needs no room
+    await rig.array.flush()
+    await scrub_is_clean(rig)
+    rig.host.free_bytes = None  # someone made room
+    await trio.sleep(1.01 * LOOK_S)
+    assert rig.array.status()["host_full"] == (number != errno.ENOSPC), "a quota is not seen"
+    await rig.put(6 * CHUNK, noise(6 * CHUNK, 4))
+    await rig.put(9 * CHUNK + 17, noise(100, 5))
+    assert not rig.array.status()["host_full"]
+    await rig.compare()
+    await scrub_is_clean(rig)
+    if layout != "raid0":
+        await rig.array.fail_disk(0)
         await rig.compare()
-        await scrub_is_clean(rig)
-        if layout != "raid0":
-            await rig.running.fail_disk(0)
-            await rig.compare()
-    finally:
-        await rig.close()
 
 
 @pytest.mark.parametrize("free_chunks", [0, 1, 2, 3])
@@ -139,79 +135,59 @@ async def test_a_full_host_refuses_the_write_whole_and_keeps_every_member(
 async def test_where_room_cannot_be_reserved_nothing_is_lost_either(
     layout: str, width: int, free_chunks: int
 ) -> None:
-    rig = HostedRig(layout, width, can_reserve=False)
-    await rig.create()
+    rig = await opened(HostedRig(layout, width, can_reserve=False))
+    await rig.put(0, noise(6 * CHUNK, 1))
+    await rig.array.flush()
+    rig.host.free_bytes = free_chunks * CHUNK
+    error: RaidxError | None = None
+    data = noise(3 * CHUNK, 2)
     try:
-        await rig.put(0, noise(6 * CHUNK, 1))
-        await rig.running.flush()
-        rig.host.free_bytes = free_chunks * CHUNK
-        error: RaidxError | None = None
-        data = noise(3 * CHUNK, 2)
-        try:
-            await rig.running.write(6 * CHUNK, data)
-        except RaidxError as caught:
-            error = caught
-        rig.host.free_bytes = None
-        got = await rig.get(6 * CHUNK, 3 * CHUNK)
-        if error is None:  # acknowledged: by members that are left, all of it must be there
-            assert got == data
-        else:
-            assert error.errno in (errno.ENOSPC, errno.EIO)
-            for at in range(0, len(got), 512):
-                assert got[at : at + 512] in (data[at : at + 512], bytes(512)), "a third value"
-        assert await rig.get(0, 6 * CHUNK) == rig.model[: 6 * CHUNK]
-        await rig.put(6 * CHUNK, noise(3 * CHUNK, 3))
-        await rig.running.flush()
-        await rig.close()
-        await rig.open()
-        await rig.compare()
-    finally:
-        await rig.close()
+        await rig.array.write(6 * CHUNK, data)
+    except RaidxError as caught:
+        error = caught
+    rig.host.free_bytes = None
+    got = await rig.get(6 * CHUNK, 3 * CHUNK)
+    if error is None:  # acknowledged: by members that are left, all of it must be there
+        assert got == data
+    else:
+        assert error.errno in (errno.ENOSPC, errno.EIO)
+        for at in range(0, len(got), 512):
+            assert got[at : at + 512] in (data[at : at + 512], bytes(512)), "a third value"
+    assert await rig.get(0, 6 * CHUNK) == rig.model[: 6 * CHUNK]
+    await rig.put(6 * CHUNK, noise(3 * CHUNK, 3))
+    await rig.array.flush()
+    await rig.reopen()
+    await rig.compare()
 
 
 async def test_full_on_one_host_fails_that_member_alone() -> None:
     """Members on different hosts: the code can do without the one whose host is full."""
-
-    rig = HostedRig("raid5", 3, can_reserve=False)
-    await rig.create()
-    try:
-        await rig.put(0, noise(6 * CHUNK, 1))
-        sparse = rig.members[1].inner
-        assert isinstance(sparse, SparseMember)
-        sparse._host = Host()
-        sparse._host.free_bytes = 0
-        await rig.put(0, noise(20 * CHUNK, 2))
-        status = rig.running.status()
-        assert status["state"] == "degraded"
-        assert [member["state"] for member in status["members"]] == [
-            "active",
-            "failed",
-            "active",
-        ]
-        await rig.compare()
-    finally:
-        await rig.close()
+    rig = await opened(HostedRig("raid5", 3, can_reserve=False))
+    await rig.put(0, noise(6 * CHUNK, 1))
+    sparse = rig.members[1].inner
+    assert isinstance(sparse, SparseMember)
+    sparse._host = Host()
+    sparse._host.free_bytes = 0
+    await rig.put(0, noise(20 * CHUNK, 2))
+    status = rig.array.status()
+    assert status["state"] == "degraded"
+    assert [member["state"] for member in status["members"]] == ["active", "failed", "active"]
+    await rig.compare()
 
 
 async def test_full_for_the_maps_as_well_and_background_tasks_continue() -> None:
     """Not a byte of room, also for the first page of a map: refused, and the array goes on."""
-
-    rig = HostedRig("raid5", 3, can_reserve=False)
-    await rig.create()
-    try:
-        rig.host.free_bytes = 0
-        with pytest.raises(RaidxError) as caught:
-            await rig.running.write(0, noise(CHUNK))
-        assert caught.value.errno == errno.ENOSPC
-        await trio.sleep(60)
-        assert await rig.get(0, CHUNK) == bytes(CHUNK)
-        rig.host.free_bytes = None
-        await rig.put(0, noise(5 * CHUNK))
-        await rig.running.flush()
-        await trio.sleep(60)
-        await rig.compare()
-        await rig.close()
-        await rig.open()
-        await rig.compare()
-    finally:
-        await rig.close()
+    rig = await opened(HostedRig("raid5", 3, can_reserve=False))
+    rig.host.free_bytes = 0
+    with pytest.raises(RaidxError) as caught:
+        await rig.array.write(0, noise(CHUNK))
+    assert caught.value.errno == errno.ENOSPC
+    await trio.sleep(60)
+    assert await rig.get(0, CHUNK) == bytes(CHUNK)
+    rig.host.free_bytes = None
+    await rig.put(0, noise(5 * CHUNK))
+    await rig.array.flush()
+    await trio.sleep(60)
+    await rig.compare()
+    await rig.reopen()
+    await rig.compare()

@@ -10,24 +10,18 @@ from raidx_fuse.engine.write.full_stripe import FullStripeWrite
 from raidx_fuse.engine.write.pending import PendingWrite
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.store.latency import TIMED_ALL
-from tests.support.arrays import Rig
-from tests.support.load import scrubbed
+from tests.support.arrays import Rig, parity_holds
+from tests.support.load import opened, scrubbed
 
 CHUNK = 4096
 LAYOUTS = [("raid0", 4, 1), ("raid1", 2, 1), ("raid5", 4, 1), ("rdp", 6, 4), ("xcode", 5, 5)]
-
-
-async def put(rig: Rig, offset: int, data: bytes) -> None:
-    """Write to array and model."""
-    await rig.array.write(offset, data)
-    rig.model[offset : offset + len(data)] = data
 
 
 async def filled(layout: str, width: int, rows: int, mode: str, *, slow: bool = False) -> Rig:
     """Return an array that was written in full and flushed, its journal empty."""
     rig = Rig(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows, slow=slow)
     array = await rig.create()
-    await put(rig, 0, random.Random(1).randbytes(len(rig.model)))
+    await rig.put(0, random.Random(1).randbytes(len(rig.model)))
     await array.set("journal", mode)
     await array.context.journal.drain()
     return rig
@@ -60,17 +54,15 @@ async def test_large_writes_of_every_alignment(
     taken.clear()
     rng = random.Random(f"{layout}{mode}")
     stripe = rig.array.context.code.data_count * CHUNK
-    await put(rig, 3 * stripe, rng.randbytes(2 * stripe))
+    await rig.put(3 * stripe, rng.randbytes(2 * stripe))
     assert taken == ([] if mode == "full" else [(3 * stripe, 5 * stripe)])
     for _ in range(30):
         size = rng.randrange(1, 4 * stripe)
-        await put(rig, rng.randrange(len(rig.model) - size), rng.randbytes(size))
+        await rig.put(rng.randrange(len(rig.model) - size), rng.randbytes(size))
     await rig.compare()
     assert len(taken) > 1 or mode == "full"
-    job = await rig.array.start_scrub(repair=False)
-    assert (await rig.array.jobs.wait(job))["mismatches"] == 0
-    await rig.close()
-    await rig.open()
+    await parity_holds(rig.array)
+    await rig.reopen()
     await rig.compare()
     await rig.close()
 
@@ -81,7 +73,7 @@ async def test_a_member_that_fails_in_the_middle_is_failed_and_the_write_is_whol
 ) -> None:
     rig = await filled("raid5", 4, 1, "none")
     rig.members[role].vanish()
-    await put(rig, 1000, random.Random(2).randbytes(30 * CHUNK))
+    await rig.put(1000, random.Random(2).randbytes(30 * CHUNK))
     assert rig.array.member_set.lost == frozenset({role})
     await rig.compare()
     await rig.close()
@@ -89,7 +81,7 @@ async def test_a_member_that_fails_in_the_middle_is_failed_and_the_write_is_whol
 
 async def test_members_that_never_answer_at_once_are_written_the_general_way() -> None:
     rig = await filled("raid5", 4, 1, "none", slow=True)
-    await put(rig, 0, random.Random(3).randbytes(20 * CHUNK))
+    await rig.put(0, random.Random(3).randbytes(20 * CHUNK))
     await rig.compare()
     await rig.close()
 
@@ -113,42 +105,40 @@ async def test_inline_operations_are_counted_one_by_one_though_few_are_timed() -
 async def test_large_writes_to_a_grown_array(
     layout: str, history: list[int], mode: str, taken: list[tuple[int, int]]
 ) -> None:
-    rig = Rig(layout, history[-1], chunk_bytes=CHUNK, stripes=12, params={"history": history})
-    array = await rig.create()
+    rig = await opened(
+        Rig(layout, history[-1], chunk_bytes=CHUNK, stripes=12, params={"history": history})
+    )
+    array = rig.array
     assert isinstance(array.context.layout, ElasticLayout)
     generations = array.context.layout.generations
     stripes, count = array.context.layout.stripes, generations[0].columns
     rng = random.Random(f"{layout}{mode}")
     old = generations[1].start * CHUNK
-    await put(rig, 0, rng.randbytes(old))  # as after a growth: the new end was never written
+    await rig.put(0, rng.randbytes(old))  # as after a growth: the new end was never written
     await array.set("journal", mode)
     await array.context.journal.drain()
     taken.clear()
     row = count * CHUNK
-    await put(rig, 3 * row - 7, rng.randbytes(2 * row + 14))
+    await rig.put(3 * row - 7, rng.randbytes(2 * row + 14))
     assert taken == ([] if mode == "full" else [(3 * row, 5 * row)])
     for _ in range(25):
         size = rng.randrange(1, 4 * row)
-        await put(rig, rng.randrange(old - size), rng.randbytes(size))
-    await rig.compare()
+        await rig.put(rng.randrange(old - size), rng.randbytes(size))
     await scrubbed(rig)
     # Where younger blocks live, parity depends on them too.
     start, younger = generations[-1].start, generations[-1].columns
-    await put(rig, start * CHUNK, rng.randbytes(stripes // 2 * younger * CHUNK))
+    await rig.put(start * CHUNK, rng.randbytes(stripes // 2 * younger * CHUNK))
     await array.context.journal.drain()
     taken.clear()
     for _ in range(10):
-        await put(rig, 0, rng.randbytes(stripes // 2 * row))
-    await put(rig, (stripes // 2 + 1) * row, rng.randbytes(2 * row))
+        await rig.put(0, rng.randbytes(stripes // 2 * row))
+    await rig.put((stripes // 2 + 1) * row, rng.randbytes(2 * row))
     wholly = [(0, stripes // 2 * row)] * 10 if layout == "raid0" else []
     last = [((stripes // 2 + 1) * row, (stripes // 2 + 3) * row)]
     assert taken == ([] if mode == "full" else wholly + last)
     for _ in range(25):
         size = rng.randrange(1, 4 * row)
-        await put(rig, rng.randrange(len(rig.model) - size), rng.randbytes(size))
-    await rig.compare()
+        await rig.put(rng.randrange(len(rig.model) - size), rng.randbytes(size))
     await scrubbed(rig)
-    await rig.close()
-    await rig.open()
+    await rig.reopen()
     await rig.compare()
-    await rig.close()

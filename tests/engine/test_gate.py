@@ -13,7 +13,7 @@ from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.laws import LawError
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import spying
+from tests.support.spy import spied
 
 PAGE = 4096
 LIMIT_S = 30.0
@@ -117,7 +117,6 @@ async def test_a_change_that_cannot_wait_any_more_lets_the_others_go_on() -> Non
 
 async def test_a_change_waits_for_all_who_came_before_it_however_many_looked_before() -> None:
     """Each look begins a new generation; somebody of the first one stays longest."""
-
     gate = Gate("the rig")
     left: list[str] = []
 
@@ -158,16 +157,16 @@ async def test_who_passes_by_a_gate_is_refused() -> None:
         assert volume.inside == 1
         nursery.cancel_scope.cancel()
     assert not volume.inside
-    async with spying("raid5", 4, chunk_bytes=PAGE) as rig:
-        context = rig.running.context
-        with pytest.raises(LawError, match="a change of the layout while requests may come"):
+    rig = await spied("raid5", 4, chunk_bytes=PAGE)
+    context = rig.array.context
+    with pytest.raises(LawError, match="a change of the layout while requests may come"):
+        context.take_layout(context.layout)
+    async with context.closed():
+        context.take_layout(context.layout)
+        await context.locks.acquire(Stripe(0))
+        with pytest.raises(LawError):
             context.take_layout(context.layout)
-        async with context.closed():
-            context.take_layout(context.layout)
-            await context.locks.acquire(Stripe(0))
-            with pytest.raises(LawError):
-                context.take_layout(context.layout)
-            context.locks.release(Stripe(0))
+        context.locks.release(Stripe(0))
 
 
 async def test_what_a_request_waits_for_goes_on_while_the_gate_is_closed() -> None:
@@ -175,28 +174,27 @@ async def test_what_a_request_waits_for_goes_on_while_the_gate_is_closed() -> No
 
     A request in front of it has no lock, so that none of them can wait for it.
     """
+    rig = await spied("raid5", 4, chunk_bytes=PAGE, slow=True)
+    array, context = rig.array, rig.array.context
+    await rig.put(0, bytes(range(256)) * 300)
+    await rig.put(100, b"logged")
+    assert context.journal.ring.open
+    async with trio.open_nursery() as nursery, context.closed(drained=False):
+        nursery.start_soon(array.write, 0, b"later" * 100)
+        nursery.start_soon(array.read, 0, 12 * PAGE)
+        nursery.start_soon(array.discard, 0, 3 * PAGE)
+        await trio.sleep(1)
+        assert not context.locks.held
+        await context.journal.drain()
+        assert not context.journal.ring.open
+        await array.flush()
+        await array.member_set.update(lambda config: config)
+        assert not context.gate.inside
+    after = bytes(await array.read(0, PAGE))
+    assert after in (bytes(PAGE), b"later" * 100 + bytes(PAGE - 500))
 
-    async with spying("raid5", 4, chunk_bytes=PAGE, slow=True) as rig:
-        array, context = rig.running, rig.running.context
-        await rig.put(0, bytes(range(256)) * 300)
-        await rig.put(100, b"logged")
-        assert context.journal.ring.open
-        async with trio.open_nursery() as nursery, context.closed(drained=False):
-            nursery.start_soon(array.write, 0, b"later" * 100)
-            nursery.start_soon(array.read, 0, 12 * PAGE)
-            nursery.start_soon(array.discard, 0, 3 * PAGE)
-            await trio.sleep(1)
-            assert not context.locks.held
-            await context.journal.drain()
-            assert not context.journal.ring.open
-            await array.flush()
-            await array.member_set.update(lambda config: config)
-            assert not context.gate.inside
-        after = bytes(await array.read(0, PAGE))
-        assert after in (bytes(PAGE), b"later" * 100 + bytes(PAGE - 500))
 
-
-def test_no_window_of_a_job_and_no_fast_write_is_under_way_while_the_gate_is_closed(
+async def test_no_window_of_a_job_and_no_fast_write_is_under_way_while_the_gate_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     work, windows, writes = Scrub.work, [0], [0]
@@ -208,61 +206,58 @@ def test_no_window_of_a_job_and_no_fast_write_is_under_way_while_the_gate_is_clo
         windows.append(0)
         return progress
 
-    async def play() -> None:
-        async with spying("raid5", 4, chunk_bytes=PAGE) as rig:
-            array, context = rig.running, rig.running.context
-            await rig.put(0, bytes(range(256)) * 16 * 60)
-            await rig.in_place()
-            number = await array.start_scrub(repair=False)
-            (job,) = array.jobs.running()
-            job._window = 1  # type: ignore[attr-defined]
-
-            async def write() -> None:
-                while not job.finished.is_set():
-                    await array.write(PAGE, b"small, which does not suspend")
-                    writes[0] += 1
-                    await trio.sleep(0.5)
-
-            closed = 0
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(write)
-                await trio.sleep(1)
-                while not job.finished.is_set():
-                    async with context.closed(drained=False):
-                        before = len(windows), writes[0]
-                        assert windows[-1] == 0
-                        await trio.sleep(5)
-                        assert (len(windows), writes[0]) == before
-                        closed += 1
-                    await trio.sleep(0.7)
-            assert (await array.jobs.wait(number))["state"] == "done"
-            assert closed > 3
-            assert len(windows) > 9
-
     monkeypatch.setattr(Scrub, "work", slow_work)
-    run(play)
+    rig = await spied("raid5", 4, chunk_bytes=PAGE)
+    array, context = rig.array, rig.array.context
+    await rig.put(0, bytes(range(256)) * 16 * 60)
+    await rig.in_place()
+    number = await array.start_scrub(repair=False)
+    (job,) = array.jobs.running()
+    job._window = 1  # type: ignore[attr-defined]
+
+    async def write() -> None:
+        while not job.finished.is_set():
+            await array.write(PAGE, b"small, which does not suspend")
+            writes[0] += 1
+            await trio.sleep(0.5)
+
+    closed = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(write)
+        await trio.sleep(1)
+        while not job.finished.is_set():
+            async with context.closed(drained=False):
+                before = len(windows), writes[0]
+                assert windows[-1] == 0
+                await trio.sleep(5)
+                assert (len(windows), writes[0]) == before
+                closed += 1
+            await trio.sleep(0.7)
+    assert (await array.jobs.wait(number))["state"] == "done"
+    assert closed > 3
+    assert len(windows) > 9
 
 
 @pytest.mark.parametrize("mode", ["none", "full"])
 async def test_a_lock_that_is_kept_lets_no_change_begin_and_holds_requests_up_for_a_while(
     mode: str,
 ) -> None:
-    async with spying("raid5", 4, chunk_bytes=PAGE) as rig:
-        array, context = rig.running, rig.running.context
-        await rig.put(0, bytes(PAGE))
-        await context.locks.acquire(Stripe(0))  # a mend, say
+    rig = await spied("raid5", 4, chunk_bytes=PAGE)
+    array, context = rig.array, rig.array.context
+    await rig.put(0, bytes(PAGE))
+    await context.locks.acquire(Stripe(0))  # a mend, say
 
-        async def change() -> None:
-            with pytest.raises(BusyError, match="requests of the array did not end within 30"):
-                await array.set("journal", mode)
+    async def change() -> None:
+        with pytest.raises(BusyError, match="requests of the array did not end within 30"):
+            await array.set("journal", mode)
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(change)
-            await trio.sleep(1)
-            start_s = trio.current_time()
-            await array.write(9 * PAGE, b"another stripe")  # waits in front of the gate
-            assert 28 < trio.current_time() - start_s < 31
-        context.locks.release(Stripe(0))
-        assert context.journal.mode == "partial"
-        await array.set("journal", mode)
-        assert context.journal.mode == mode
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(change)
+        await trio.sleep(1)
+        start_s = trio.current_time()
+        await array.write(9 * PAGE, b"another stripe")  # waits in front of the gate
+        assert 28 < trio.current_time() - start_s < 31
+    context.locks.release(Stripe(0))
+    assert context.journal.mode == "partial"
+    await array.set("journal", mode)
+    assert context.journal.mode == mode

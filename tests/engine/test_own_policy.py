@@ -12,9 +12,8 @@ import pytest
 from raidx_fuse.array.array import Array
 from raidx_fuse.engine.parity_policies import OwnPolicy
 from raidx_fuse.errors import UsageError
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.arrays import Rig
-from tests.support.load import scrubbed
+from tests.support.load import opened, scrubbed
 from tests.support.packages import installed, write_package
 
 BODY = """
@@ -75,28 +74,22 @@ async def test_it_chooses_the_plan(policy: str, reads: int) -> None:
     array = await filled(rig, policy)
     assert await reads_of_small_writes(rig, array) == 8 * reads
     assert array.get("parity.policy") == policy
-    await rig.compare()
     await scrubbed(rig)
-    await rig.close()
-    array = await rig.open()
+    array = await rig.reopen()
     assert isinstance(array.context.policies.current, OwnPolicy), "it is kept over a remount"
     await rig.close()
 
 
 @pytest.mark.parametrize("policy", ["raising", "babbling", "exiting"])
-def test_a_policy_that_fails_is_not_asked_again(
+async def test_a_policy_that_fails_is_not_asked_again(
     policy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def body() -> None:
-        rig = Rig("raid5", WIDTH)
-        array = await filled(rig, policy)
-        with caplog.at_level(logging.ERROR):
-            assert await reads_of_small_writes(rig, array) == 8 * 2, "as traditional"
-        await rig.compare()
-        await scrubbed(rig)
-        await rig.close()
-
-    run(body)
+    rig = Rig("raid5", WIDTH)
+    array = await filled(rig, policy)
+    with caplog.at_level(logging.ERROR):
+        assert await reads_of_small_writes(rig, array) == 8 * 2, "as traditional"
+    await scrubbed(rig)
+    await rig.close()
     lines = [line for line in caplog.messages if f"parity policy '{policy}'" in line]
     assert len(lines) == 1
     assert "of package my-policies 1.0 fails: " in lines[0]
@@ -104,8 +97,8 @@ def test_a_policy_that_fails_is_not_asked_again(
 
 
 async def test_names_are_refused_in_one_line() -> None:
-    rig = Rig("raid5", 4)
-    array = await rig.create()
+    rig = await opened(Rig("raid5", 4))
+    array = rig.array
     with pytest.raises(UsageError, match=r"choose one of traditional, .*bpu, .*likes-rcw"):
         await array.set("parity.policy", "nix")
     with pytest.raises(UsageError, match=r"'missing' of package my-policies 1\.0 cannot be im"):
@@ -114,7 +107,6 @@ async def test_names_are_refused_in_one_line() -> None:
     policies = array.context.policies
     assert policies.current is policies.bpu, "the built-in one has the name"
     assert array.get("parity.policy") == "bpu"
-    await rig.close()
 
 
 async def test_an_array_starts_without_its_policy_and_has_it_again_with_the_package(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,27 +11,17 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.engine import peek as peek_module
 from raidx_fuse.engine.peek import Peek
 from raidx_fuse.errors import UsageError
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.arrays import Rig
+from tests.support.load import opened
 
 CHUNK = 4096
 
 
-def play(
-    scene: Callable[[Rig, Array], Awaitable[None]], layout: str = "raid5", width: int = 4
-) -> None:
-    async def whole() -> None:
-        rig = Rig(layout, width)
-        array = await rig.create()
-        try:
-            half = array.size_bytes // 2
-            await array.write(0, random.Random(7).randbytes(half))
-            await array.context.journal.place()
-            await scene(rig, array)
-        finally:
-            await rig.close()
-
-    run(whole)
+async def half_written(layout: str = "raid5", width: int = 4) -> tuple[Rig, Array]:
+    rig = await opened(Rig(layout, width))
+    await rig.array.write(0, random.Random(7).randbytes(rig.array.size_bytes // 2))
+    await rig.array.context.journal.place()
+    return rig, rig.array
 
 
 def on_member(rig: Rig, cell: dict[str, Any], begin: int, length: int) -> str:
@@ -47,97 +36,78 @@ def on_member(rig: Rig, cell: dict[str, Any], begin: int, length: int) -> str:
     ("layout", "width"),
     [("raid5", 4), ("rdp", 6), ("evenodd", 5), ("upc", 6), ("raid1", 3), ("raid0", 3)],
 )
-def test_the_cells_are_the_bytes_of_the_members_and_the_image(layout: str, width: int) -> None:
-    async def scene(rig: Rig, array: Array) -> None:
-        for stripe in range(3):
-            told = await Peek(array.context).peek(stripe, begin=100, length=64)
-            assert len(told["cells"]) == len(array.context.code.cells)
-            for cell in told["cells"]:
-                assert cell["newest"] == "home"
-                assert cell["content"] == cell["home"] == on_member(rig, cell, 100, 64)
-                if cell["image_offset"] is not None:
-                    image = await array.read(cell["image_offset"] + 100, 64)
-                    assert cell["content"] == bytes(image).hex()
-            assert len(told["chains"]) == array.context.code.parity_count
-            assert all(c["newest"] == c["home"] == "holds" for c in told["chains"])
-
-    play(scene, layout, width)
-
-
-def test_newer_bytes_in_the_log_are_told_from_those_at_home() -> None:
-    async def scene(rig: Rig, array: Array) -> None:
-        await array.write(10, b"newer")
-        told = await Peek(array.context).peek(0, begin=8, length=8)
-        data = told["cells"][0]
-        assert (data["newest"], data["logged_bytes"]) == ("log", 5)
-        assert bytes.fromhex(data["content"])[2:7] == b"newer"
-        assert data["home"] == on_member(rig, data, 8, 8) != data["content"]
-        assert [cell["newest"] for cell in told["cells"]] == ["log", "home", "home", "home"]
-        (chain,) = told["chains"]
-        follows = "the parity follows at the checkpoint"
-        assert (chain["newest"], chain["home"]) == (follows, "holds")
-        await array.context.journal.place()
-        told = await Peek(array.context).peek(0, begin=8, length=8)
-        assert {cell["newest"] for cell in told["cells"]} == {"home"}
-
-    play(scene)
+async def test_the_cells_are_the_bytes_of_the_members_and_the_image(
+    layout: str, width: int
+) -> None:
+    rig, array = await half_written(layout, width)
+    for stripe in range(3):
+        told = await Peek(array.context).peek(stripe, begin=100, length=64)
+        assert len(told["cells"]) == len(array.context.code.cells)
+        for cell in told["cells"]:
+            assert cell["newest"] == "home"
+            assert cell["content"] == cell["home"] == on_member(rig, cell, 100, 64)
+            if cell["image_offset"] is not None:
+                image = await array.read(cell["image_offset"] + 100, 64)
+                assert cell["content"] == bytes(image).hex()
+        assert len(told["chains"]) == array.context.code.parity_count
+        assert all(c["newest"] == c["home"] == "holds" for c in told["chains"])
 
 
-def test_data_in_the_log_without_its_parity_is_no_broken_chain() -> None:
-    async def scene(rig: Rig, array: Array) -> None:
-        await array.write(10, b"newer")
-        told = await Peek(array.context).peek(0)
-        assert told["chains"][0]["newest"] == "the parity follows at the checkpoint"
-        assert told["chains"][0]["home"] == "holds"
-        assert "parity deferred" in told["state"]
-
-    play(scene)
+async def test_newer_bytes_in_the_log_are_told_from_those_at_home() -> None:
+    rig, array = await half_written()
+    await array.write(10, b"newer")
+    told = await Peek(array.context).peek(0, begin=8, length=8)
+    data = told["cells"][0]
+    assert (data["newest"], data["logged_bytes"]) == ("log", 5)
+    assert bytes.fromhex(data["content"])[2:7] == b"newer"
+    assert data["home"] == on_member(rig, data, 8, 8) != data["content"]
+    assert [cell["newest"] for cell in told["cells"]] == ["log", "home", "home", "home"]
+    (chain,) = told["chains"]
+    follows = "the parity follows at the checkpoint"
+    assert (chain["newest"], chain["home"]) == (follows, "holds"), "no broken chain"
+    assert "parity deferred" in told["state"]
+    await array.context.journal.place()
+    told = await Peek(array.context).peek(0, begin=8, length=8)
+    assert {cell["newest"] for cell in told["cells"]} == {"home"}
 
 
 @pytest.mark.parametrize("step_bytes", [64 << 10, 512])
-def test_a_broken_chain_says_where(step_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broken_chain_says_where(step_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peek_module, "STEP_BYTES", step_bytes)
-
-    async def scene(rig: Rig, array: Array) -> None:
-        role, position = array.context.position(*array.context.layout.locate(0))
-        await rig.members[role].rot(position + 3000)
-        await rig.members[role].rot(position + 4000)
-        told = await Peek(array.context).peek(0)
-        (chain,) = told["chains"]
-        assert (chain["newest"], chain["newest_differs_at"]) == ("broken", 3000)
-        assert (chain["home"], chain["home_differs_at"]) == ("broken", 3000)
-
-    play(scene)
+    rig, array = await half_written()
+    role, position = array.context.position(*array.context.layout.locate(0))
+    await rig.members[role].rot(position + 3000)
+    await rig.members[role].rot(position + 4000)
+    told = await Peek(array.context).peek(0)
+    (chain,) = told["chains"]
+    assert (chain["newest"], chain["newest_differs_at"]) == ("broken", 3000)
+    assert (chain["home"], chain["home_differs_at"]) == ("broken", 3000)
 
 
-def test_a_lost_cell_is_what_the_chains_give_back() -> None:
-    async def scene(rig: Rig, array: Array) -> None:
-        before = await Peek(array.context).peek(0)
-        await array.fail_disk(0)
-        told = await Peek(array.context).peek(0)
-        (lost,) = [cell for cell in told["cells"] if cell["lost"]]
-        assert (lost["newest"], lost["home"]) == ("chains", None)
-        assert [c["content"] for c in told["cells"]] == [c["content"] for c in before["cells"]]
-        assert told["chains"][0]["newest"].startswith("not checked")
-
-    play(scene)
+async def test_a_lost_cell_is_what_the_chains_give_back() -> None:
+    _, array = await half_written()
+    before = await Peek(array.context).peek(0)
+    await array.fail_disk(0)
+    told = await Peek(array.context).peek(0)
+    (lost,) = [cell for cell in told["cells"] if cell["lost"]]
+    assert (lost["newest"], lost["home"]) == ("chains", None)
+    assert [c["content"] for c in told["cells"]] == [c["content"] for c in before["cells"]]
+    assert told["chains"][0]["newest"].startswith("not checked")
 
 
-def test_unwritten_cells_are_marked_and_count_as_zero() -> None:
-    async def scene(rig: Rig, array: Array) -> None:
-        last = array.context.layout.stripes - 1
-        told = await Peek(array.context).peek(last)
-        assert {cell["newest"] for cell in told["cells"]} == {"unwritten"}
-        assert told["chains"][0]["newest"] == "holds: nothing is written"
-        offset = told["cells"][1]["image_offset"]
-        await array.write(offset, b"first")
-        await array.context.journal.place()
-        told = await Peek(array.context).peek(last)
-        kinds = [cell["newest"] for cell in told["cells"]]
-        assert kinds == ["unwritten", "home", "unwritten", "home"]
-        assert told["chains"][0]["newest"] == "holds"
-
-    play(scene)
+async def test_unwritten_cells_are_marked_and_count_as_zero() -> None:
+    _, array = await half_written()
+    last = array.context.layout.stripes - 1
+    told = await Peek(array.context).peek(last)
+    assert {cell["newest"] for cell in told["cells"]} == {"unwritten"}
+    assert told["chains"][0]["newest"] == "holds: nothing is written"
+    offset = told["cells"][1]["image_offset"]
+    await array.write(offset, b"first")
+    await array.context.journal.place()
+    told = await Peek(array.context).peek(last)
+    kinds = [cell["newest"] for cell in told["cells"]]
+    assert kinds == ["unwritten", "home", "unwritten", "home"]
+    assert told["chains"][0]["newest"] == "holds"
 
 
 @pytest.mark.parametrize(
@@ -151,10 +121,8 @@ def test_unwritten_cells_are_marked_and_count_as_zero() -> None:
         ((0, -1, 16), "outside a chunk"),
     ],
 )
-def test_what_is_not_there_is_one_line(arguments: tuple[int, ...], words: str) -> None:
-    async def scene(rig: Rig, array: Array) -> None:
-        with pytest.raises(UsageError, match=words):
-            await Peek(array.context).peek(*arguments)
-        assert not array.context.locks.held
-
-    play(scene)
+async def test_what_is_not_there_is_one_line(arguments: tuple[int, ...], words: str) -> None:
+    _, array = await half_written()
+    with pytest.raises(UsageError, match=words):
+        await Peek(array.context).peek(*arguments)
+    assert not array.context.locks.held

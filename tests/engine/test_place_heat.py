@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raidx_fuse.array.array import Array
 from raidx_fuse.engine.access_stats import BLOCK, FADING_S, NOTED_MAX, REGIONS_MAX, PlaceHeat
 from raidx_fuse.engine.chunk_map import heat_of
 from tests.support.arrays import Rig
+from tests.support.load import opened
 
 CHUNK = 4096
 
@@ -31,8 +31,8 @@ class Clock:
     ],
 )
 async def test_every_layout_knows_where_its_load_goes(layout: str, width: int) -> None:
-    rig = Rig(layout, width)
-    array: Array = await rig.create()
+    rig = await opened(Rig(layout, width))
+    array = rig.array
     for chunk in range(40):
         await array.write(chunk * CHUNK, bytes(CHUNK))
     for _ in range(300):
@@ -40,7 +40,6 @@ async def test_every_layout_knows_where_its_load_goes(layout: str, width: int) -
     heat = heat_of(array.context)
     assert (heat.region_chunks, int(np.argmax(heat.total))) == (1, 7)
     assert heat.reads[7] / heat.total.sum() > 0.6
-    await rig.close()
 
 
 def test_reads_writes_and_runs_are_told_apart_and_fade() -> None:

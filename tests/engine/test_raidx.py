@@ -16,11 +16,11 @@ from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.format.create import create_array
 from raidx_fuse.layouts.numbers import MemberChunk, Role
 from raidx_fuse.layouts.placements.bundled import BundleLayout
-from raidx_fuse.layouts.planning.allocate import maximum
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.model import model_member
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.arrays import Rig
+from tests.support.load import opened
 from tests.support.unlike import bundles_of
 
 KINDS = [
@@ -121,27 +121,10 @@ def test_the_image_equals_the_model_whatever_moves_or_fails(number: int, seed: i
     run(rig.play, script(seed, 40), seed=seed)
 
 
-async def test_moves_survive_a_remount_and_a_table_is_15_bytes_a_chunk() -> None:
-    rig = BundleRig(("raidx-parity", 3, (44, 30, 36, 12, 21)))
-    await rig.create()
-    counts = [count - 1 for count in rig.bundles.counts]
-    assert rig.bundles.stripes == maximum(counts, 3)
-    await rig._step_write(0.0, 1.0, 1)
-    await rig._step_moves(40, 7)
-    table = rig.bundles.disk.copy(), rig.bundles.offset.copy()
-    await rig.close()
-    await rig.open()
-    assert (rig.bundles.disk == table[0]).all()
-    assert (rig.bundles.offset == table[1]).all()
-    await rig.compare()
-    await rig.close()
-
-
 async def test_a_read_that_waits_while_its_chunk_moves_looks_again() -> None:
     """What it reads belongs to another chunk by then."""
-
-    rig = BundleRig(("raidx-zero", 1, (20, 20)), slow=True)
-    array = await rig.create()
+    rig = await opened(BundleRig(("raidx-zero", 1, (20, 20)), slow=True))
+    array = rig.array
     await rig._step_write(0.0, 1.0, 3)
     one, other = (int(rig.bundles.cells_of(role)[0]) for role in (0, 1))
     mover = ChunkMover(array.context, rig.bundles)
@@ -159,14 +142,12 @@ async def test_a_read_that_waits_while_its_chunk_moves_looks_again() -> None:
     start = one * rig.chunk_bytes
     assert await array.read(start, 4096) == rig.model[start : start + 4096]
     assert moved
-    await rig.close()
 
 
 async def test_of_two_movers_to_one_free_place_one_does_not_move() -> None:
     """A free place is under no lock, and free until the record of the first move is written."""
-
-    rig = BundleRig(("raidx-zero", 1, (20, 20, 30)), slow=True)
-    array = await rig.create()
+    rig = await opened(BundleRig(("raidx-zero", 1, (20, 20, 30)), slow=True))
+    array = rig.array
     await rig._step_write(0.0, 1.0, 3)
     place = (2, int(rig.bundles.free_chunks(2)[0]))
     cells = [int(rig.bundles.cells_of(role)[0]) for role in (0, 1)]
@@ -183,7 +164,6 @@ async def test_of_two_movers_to_one_free_place_one_does_not_move() -> None:
     assert not rig.bundles.promised
     assert rig.bundles.problem(range(rig.bundles.cells)) is None
     await rig.compare()
-    await rig.close()
 
 
 @pytest.mark.parametrize("layout", ["raidx-copy", "raid1"])

@@ -18,6 +18,7 @@ from raidx_fuse.engine.write.route import (
     whole_state_of,
 )
 from tests.support.arrays import Rig
+from tests.support.load import opened
 
 CHUNK = 4096
 IN_PLACE, LOG, BYPASS = Route.IN_PLACE, Route.LOG, Route.BYPASS
@@ -108,8 +109,8 @@ def test_a_mark_is_needed_where_a_crash_leaves_work_for_a_resync() -> None:
 
 
 async def test_a_snapshot_names_the_states_that_hold() -> None:
-    rig = Rig("raid5", 4, chunk_bytes=CHUNK)
-    array = await rig.create()
+    rig = await opened(Rig("raid5", 4, chunk_bytes=CHUNK))
+    array = rig.array
     context = array.context
     data = context.code.data_mask
 
@@ -136,4 +137,3 @@ async def test_a_snapshot_names_the_states_that_hold() -> None:
     context.journal.overlay.frozen = {}
     await array.fail_disk(0)
     assert "degraded" in names(0)
-    await rig.close()

@@ -20,7 +20,7 @@ from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.arrays import Rig
 from tests.support.load import scrubbed
-from tests.support.spy import members_from, noise, restarted, spying
+from tests.support.spy import members_from, noise, placed, restarted, spied, spying
 
 CHUNK = 4096
 STRIPE = 2  # that is filled
@@ -28,12 +28,6 @@ LAYOUTS = pytest.mark.parametrize(
     ("layout", "width", "rows"),
     [("raid5", 5, 1), ("raid4", 6, 1), ("rdp", 4, 2), ("evenodd", 5, 2), ("upc", 4, 2)],
 )
-
-
-async def put(rig: Rig, offset: int, data: bytes) -> None:
-    """Write to array and model."""
-    await rig.array.write(offset, data)
-    rig.model[offset : offset + len(data)] = data
 
 
 @asynccontextmanager
@@ -44,11 +38,11 @@ async def begun(
     rig = Rig(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows)
     array = await rig.create()
     try:
-        await put(rig, 0, random.Random(1).randbytes(len(rig.model)))
+        await rig.put(0, random.Random(1).randbytes(len(rig.model)))
         await array.set("parity.policy", policy)
         await array.context.journal.drain()
         size = array.context.code.data_count * CHUNK
-        await put(rig, STRIPE * size, random.Random(2).randbytes(size - lacking * CHUNK))
+        await rig.put(STRIPE * size, random.Random(2).randbytes(size - lacking * CHUNK))
         assert STRIPE in array.context.journal.unsettled.whole_cells.cells, (
             "the stripe is not being filled"
         )
@@ -59,20 +53,16 @@ async def begun(
 
 @pytest.mark.parametrize("lacking", [1, 2])
 @LAYOUTS
-def test_a_member_that_writes_late(layout: str, width: int, rows: int, lacking: int) -> None:
-    async def main(late: int) -> None:
+async def test_a_member_that_writes_late(layout: str, width: int, rows: int, lacking: int) -> None:
+    for late in {1, width // 2, width - 1}:
         async with begun(layout, width, rows, "rmw", lacking) as (rig, array, at):
             begin = array.member_set.data_offset
             rig.members[late].error(["write"], offset_bytes=begin, count=1)
-            await put(rig, at, random.Random(3).randbytes(lacking * CHUNK))
+            await rig.put(at, random.Random(3).randbytes(lacking * CHUNK))
             assert not array.member_set.lost, "it was written when tried once more"
-            await rig.compare()
             await scrubbed(rig)
             await array.context.journal.drain()
             await scrubbed(rig)
-
-    for late in {1, width // 2, width - 1}:
-        run(main, late)
 
 
 @LAYOUTS
@@ -102,7 +92,7 @@ def test_another_member_that_fails_then(
             monkeypatch.setattr(StripeEnd, "write", failing)
             offset = array.context.member_set.data_offset
             rig.members[last].error(["write"], offset_bytes=offset, count=1)
-            await put(rig, at, random.Random(3).randbytes(lacking * CHUNK))
+            await rig.put(at, random.Random(3).randbytes(lacking * CHUNK))
             await rig.compare()
             await array.context.journal.drain()
             await rig.compare()
@@ -114,17 +104,16 @@ def test_another_member_that_fails_then(
 
 @pytest.mark.parametrize("more", [1, 3])
 @LAYOUTS
-def test_the_rest_of_a_request_is_written_without_a_member_that_failed_then(
+async def test_the_rest_of_a_request_is_written_without_a_member_that_failed_then(
     layout: str, width: int, rows: int, more: int
 ) -> None:
     """The request ends a stripe and goes on for *more* stripes, which bypass the log."""
-
-    async def main(gone: int) -> None:
+    for gone in range(width):
         async with begun(layout, width, rows, "traditional", 2) as (rig, array, at):
             offset = array.context.member_set.data_offset
             rig.members[gone].error(["write"], offset_bytes=offset)
             size = (2 + more * array.context.code.data_count) * CHUNK
-            await put(rig, at, noise(size, 3))
+            await rig.put(at, noise(size, 3))
             assert array.member_set.lost == {gone}
             await rig.compare()
             await array.context.journal.drain()
@@ -132,9 +121,6 @@ def test_the_rest_of_a_request_is_written_without_a_member_that_failed_then(
             await rig._step_replace()
             await rig._step_settle()
             await scrubbed(rig)
-
-    for gone in range(width):
-        run(main, gone)
 
 
 @pytest.mark.parametrize(("layout", "rows", "stripes"), [("raid5", 1, 11), ("rdp", 2, 5)])
@@ -150,7 +136,7 @@ async def test_a_recovery_that_is_cut_after_many_were_closed(
         await rig.put(0, random.Random(1).randbytes(len(rig.model)))
         await rig.in_place()
         await rig.put(len(rig.model) - CHUNK, random.Random(2).randbytes(CHUNK))
-        context = rig.running.context
+        context = rig.array.context
         size = context.code.data_count * CHUNK
         for stripe in range(stripes):
             data = random.Random(stripe).randbytes(size)
@@ -174,35 +160,29 @@ async def test_a_recovery_that_is_cut_after_many_were_closed(
 
 async def test_a_stripe_is_not_closed_over_another_record_between_two_streams() -> None:
     """The record is older than what closes the stripe; a replay would lay it on top."""
-
-    async with spying("raid5", 5, chunk_bytes=CHUNK, stripes=24) as rig:
-        await rig.put(0, bytes(len(rig.model)))
-        await rig.in_place()
-        await rig.put(0, b"m" * 4 * CHUNK)  # past the log: its region is marked
-        await rig.put(0, b"a" * 2 * CHUNK)
-        await rig.put(5 * CHUNK // 2, b"b" * CHUNK)  # of two chunks: by the general way
-        await rig.put(0, b"c" * 2 * CHUNK)
-        await rig.put(2 * CHUNK, b"d" * 2 * CHUNK)
-        images, model = rig.images(), bytes(rig.model)
-    async with restarted(images) as array:
-        assert bytes(await array.read(0, len(model))) == model
+    rig = await spied("raid5", 5, chunk_bytes=CHUNK, stripes=24)
+    await rig.put(0, bytes(len(rig.model)))
+    await rig.in_place()
+    await rig.put(0, b"m" * 4 * CHUNK)  # past the log: its region is marked
+    await rig.put(0, b"a" * 2 * CHUNK)
+    await rig.put(5 * CHUNK // 2, b"b" * CHUNK)  # of two chunks: by the general way
+    await rig.put(0, b"c" * 2 * CHUNK)
+    await rig.put(2 * CHUNK, b"d" * 2 * CHUNK)
+    await rig.survives()
 
 
 async def test_a_stripe_is_not_closed_over_more_than_the_stream_brought() -> None:
     """The stream before came further before it was closed: its records hold cells of the rest."""
-
-    async with spying("raid5", 6, chunk_bytes=CHUNK, stripes=24) as rig:
-        await rig.put(0, bytes(len(rig.model)))
-        await rig.in_place()
-        await rig.put(0, b"m" * 5 * CHUNK)  # past the log: its region is marked
-        await rig.put(0, b"a" * 2 * CHUNK)
-        await rig.put(2 * CHUNK, b"b" * 2 * CHUNK)
-        await rig.put(4 * CHUNK, b"c" * CHUNK)
-        await rig.put(0, b"d" * 2 * CHUNK)
-        await rig.put(2 * CHUNK, b"e" * 3 * CHUNK)
-        images, model = rig.images(), bytes(rig.model)
-    async with restarted(images) as array:
-        assert bytes(await array.read(0, len(model))) == model
+    rig = await spied("raid5", 6, chunk_bytes=CHUNK, stripes=24)
+    await rig.put(0, bytes(len(rig.model)))
+    await rig.in_place()
+    await rig.put(0, b"m" * 5 * CHUNK)  # past the log: its region is marked
+    await rig.put(0, b"a" * 2 * CHUNK)
+    await rig.put(2 * CHUNK, b"b" * 2 * CHUNK)
+    await rig.put(4 * CHUNK, b"c" * CHUNK)
+    await rig.put(0, b"d" * 2 * CHUNK)
+    await rig.put(2 * CHUNK, b"e" * 3 * CHUNK)
+    await rig.survives()
 
 
 @LAYOUTS
@@ -210,13 +190,12 @@ async def test_a_stream_in_parts_of_stripes_marks_its_region(
     layout: str, width: int, rows: int
 ) -> None:
     """No full stripe does it: without a mark, everything would go through the log."""
-
     async with begun(layout, width, rows, "rmw", 2) as (rig, array, at):
         context = array.context
         await context.dirty_bitmap.clean_quiet(all_regions=True)
         assert not context.dirty_bitmap.is_marked(STRIPE)
         logged = context.journal.ring.position
-        await put(rig, at, random.Random(3).randbytes(2 * CHUNK))
+        await rig.put(at, random.Random(3).randbytes(2 * CHUNK))
         assert context.journal.ring.position == logged
         assert STRIPE in context.journal.unsettled.closed
         assert context.dirty_bitmap.is_marked(STRIPE)
@@ -228,22 +207,18 @@ async def test_a_stream_in_parts_of_stripes_marks_its_region(
 
 async def test_members_that_never_take_it_at_once_get_no_second_mark() -> None:
     """It costs a round of flushes, and the stripe goes through the log nevertheless."""
-
-    async with spying("raid5", 5, chunk_bytes=CHUNK, stripes=24, slow=True) as rig:
-        await rig.put(0, noise(len(rig.model)))
-        await rig.in_place()
-        context = rig.running.context
-        size = context.code.data_count * CHUNK
-        marked = []
-        for stripe in range(3):
-            await context.dirty_bitmap.clean_quiet(all_regions=True)
-            await rig.put(stripe * size, noise(2 * CHUNK, stripe))
-            await rig.put(stripe * size + 2 * CHUNK, noise(2 * CHUNK, stripe + 9))
-            marked.append(context.dirty_bitmap.is_marked(Stripe(stripe)))
-            assert stripe not in context.journal.unsettled.closed
-        assert marked == [True, False, False]
-        await rig.compare()
-        await scrubbed(rig)
+    rig = await placed("raid5", 5, chunk_bytes=CHUNK, stripes=24, slow=True)
+    context = rig.array.context
+    size = context.code.data_count * CHUNK
+    marked = []
+    for stripe in range(3):
+        await context.dirty_bitmap.clean_quiet(all_regions=True)
+        await rig.put(stripe * size, noise(2 * CHUNK, stripe))
+        await rig.put(stripe * size + 2 * CHUNK, noise(2 * CHUNK, stripe + 9))
+        marked.append(context.dirty_bitmap.is_marked(Stripe(stripe)))
+        assert stripe not in context.journal.unsettled.closed
+    assert marked == [True, False, False]
+    await scrubbed(rig)
 
 
 @LAYOUTS
@@ -260,7 +235,7 @@ def test_a_member_that_fails_while_the_region_is_marked(layout: str, width: int,
 
             with pytest.MonkeyPatch.context() as patched:
                 patched.setattr(dirty_bitmap, "enter", failing)
-                await put(rig, at, random.Random(3).randbytes(2 * CHUNK))
+                await rig.put(at, random.Random(3).randbytes(2 * CHUNK))
             assert gone in array.member_set.lost
             assert STRIPE not in array.context.journal.unsettled.closed
             await rig.compare()

@@ -8,8 +8,7 @@ from raidx_fuse.answers import ExplainedStep
 from raidx_fuse.array.array import Array
 from raidx_fuse.engine import steps as words
 from raidx_fuse.engine.steps import steps_of
-from tests.engine.test_peek import CHUNK, play
-from tests.support.arrays import Rig
+from tests.engine.test_peek import CHUNK, half_written
 
 
 def planned(array: Array, offset: int, length: int, *, write: bool) -> list[ExplainedStep]:
@@ -31,56 +30,46 @@ def kinds(steps: list[ExplainedStep]) -> list[str]:
     return [step["does"] for step in steps]
 
 
-def test_a_small_write_goes_through_the_log_and_its_parity_follows() -> None:
-    async def scene(rig: Rig, array: Array) -> None:
-        steps = planned(array, 0, 512, write=True)
-        answered = ["lock", "log", "acknowledge", "flush"]
-        assert kinds(steps) == [
-            *(*answered, "read", "read", "xor", "log"),
-            *("write", "write", "flush"),
-        ]
-        assert steps[0]["power"] == words.UNCHANGED
-        assert steps[1]["power"] == words.TORN_LOG
-        assert {step["power"] for step in steps[3:10]} == {words.REDONE}
-
-    play(scene)
+async def test_a_small_write_goes_through_the_log_and_its_parity_follows() -> None:
+    _, array = await half_written()
+    steps = planned(array, 0, 512, write=True)
+    answered = ["lock", "log", "acknowledge", "flush"]
+    assert kinds(steps) == [
+        *(*answered, "read", "read", "xor", "log"),
+        *("write", "write", "flush"),
+    ]
+    assert steps[0]["power"] == words.UNCHANGED
+    assert steps[1]["power"] == words.TORN_LOG
+    assert {step["power"] for step in steps[3:10]} == {words.REDONE}
 
 
-def test_without_a_log_the_write_hole_is_named() -> None:
-    async def scene(rig: Rig, array: Array) -> None:
-        await array.set("journal", "none")
-        steps = planned(array, 0, 512, write=True)
-        assert kinds(steps)[-5:] == ["mark", "write", "write", "acknowledge", "flush"]
-        assert all(step["power"] == words.HOLE for step in steps if step["does"] == "write")
-
-    play(scene)
+async def test_without_a_log_the_write_hole_is_named() -> None:
+    _, array = await half_written()
+    await array.set("journal", "none")
+    steps = planned(array, 0, 512, write=True)
+    assert kinds(steps)[-5:] == ["mark", "write", "write", "acknowledge", "flush"]
+    assert all(step["power"] == words.HOLE for step in steps if step["does"] == "write")
 
 
-def test_a_full_stripe_bypasses_the_log() -> None:
-    async def scene(rig: Rig, array: Array) -> None:
-        steps = planned(array, 0, 3 * CHUNK, write=True)
-        assert "log" not in kinds(steps)
-        assert "read" not in kinds(steps)
-        assert all(step["power"] == words.WHOLE for step in steps if step["does"] == "write")
-
-    play(scene)
+async def test_a_full_stripe_bypasses_the_log() -> None:
+    _, array = await half_written()
+    steps = planned(array, 0, 3 * CHUNK, write=True)
+    assert "log" not in kinds(steps)
+    assert "read" not in kinds(steps)
+    assert all(step["power"] == words.WHOLE for step in steps if step["does"] == "write")
 
 
 @pytest.mark.parametrize(("layout", "width"), [("raid5", 4), ("rdp", 6)])
-def test_a_degraded_read_locks_reads_and_xors(layout: str, width: int) -> None:
-    async def scene(rig: Rig, array: Array) -> None:
-        assert kinds(planned(array, 0, 512, write=False)) == ["read", "acknowledge"]
-        await array.fail_disk(0)
-        found = kinds(planned(array, 0, 512, write=False))
-        assert (found[0], found[-2:]) == ("lock", ["xor", "acknowledge"])
-        assert set(found[1:-2]) == {"read"}
-
-    play(scene, layout, width)
+async def test_a_degraded_read_locks_reads_and_xors(layout: str, width: int) -> None:
+    _, array = await half_written(layout, width)
+    assert kinds(planned(array, 0, 512, write=False)) == ["read", "acknowledge"]
+    await array.fail_disk(0)
+    found = kinds(planned(array, 0, 512, write=False))
+    assert (found[0], found[-2:]) == ("lock", ["xor", "acknowledge"])
+    assert set(found[1:-2]) == {"read"}
 
 
-def test_a_chunk_that_was_never_written_is_not_read() -> None:
-    async def scene(rig: Rig, array: Array) -> None:
-        (first, _) = planned(array, array.size_bytes - 512, 512, write=False)
-        assert "zeros" in first["what"]
-
-    play(scene)
+async def test_a_chunk_that_was_never_written_is_not_read() -> None:
+    _, array = await half_written()
+    (first, _) = planned(array, array.size_bytes - 512, 512, write=False)
+    assert "zeros" in first["what"]

@@ -10,7 +10,8 @@ import trio
 from raidx_fuse.array.array import Array
 from raidx_fuse.errors import ArrayFailedError, RaidxError
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Stripe
-from tests.support.spy import SpyRig, fill, noise, restarted, spying
+from tests.support.arrays import jobs_ended
+from tests.support.spy import SpyRig, fill, noise, restarted, spied, spying
 
 CHUNK = 4096
 
@@ -20,11 +21,11 @@ async def tear(rig: SpyRig) -> Stripe:
 
     It cannot be spared, so it stays. Returns the stripe.
     """
-    await rig.running.set("journal", "none")
+    await rig.array.set("journal", "none")
     await fill(rig)
     await rig.in_place()
-    await rig.running.fail_disk(0)
-    context = rig.running.context
+    await rig.array.fail_disk(0)
+    context = rig.array.context
     for stripe in map(Stripe, range(context.layout.stripes)):
         cells = range(len(context.code.cells))
         places = [context.position(stripe, CellIndex(cell)) for cell in cells]
@@ -50,7 +51,7 @@ async def crash(rig: SpyRig) -> list[bytes]:
 
 
 async def end_cleanly(rig: SpyRig) -> list[bytes]:
-    await rig.running.close()
+    await rig.array.close()
     return rig.images()[1:]
 
 
@@ -60,61 +61,56 @@ async def test_the_resync_of_the_next_start_finds_the_torn_stripe(
 ) -> None:
     async with spying("raidx-copy", 4, chunk_bytes=CHUNK) as rig:
         stripe = await tear(rig)
-        assert stripe in await inconsistent(rig.running)
+        assert stripe in await inconsistent(rig.array)
         images = await end(rig)
     async with restarted(images, start_degraded=True) as array:
-        for job in array.jobs.running():
-            await job.finished.wait()
+        await jobs_ended(array)
         assert await inconsistent(array) == []
 
 
 async def test_a_repair_of_the_whole_array_ends_the_dirty_region() -> None:
-    async with spying("raidx-copy", 4, chunk_bytes=CHUNK) as rig:
-        stripe = await tear(rig)
-        bitmap = rig.running.context.dirty_bitmap
-        assert bitmap.torn == {stripe}
-        await inconsistent(rig.running, repair=True)
-        assert bitmap.torn == {stripe}, "with a lost member a scrub does not check all"
-        await rig.running.replace_disk(0, rig.new_member(0))
-        for job in rig.running.jobs.running():
-            await job.finished.wait()
-        await inconsistent(rig.running, repair=True)
-        assert not bitmap.torn
-        await trio.sleep(60)
-        assert not bitmap.is_marked(stripe)
+    rig = await spied("raidx-copy", 4, chunk_bytes=CHUNK)
+    stripe = await tear(rig)
+    bitmap = rig.array.context.dirty_bitmap
+    assert bitmap.torn == {stripe}
+    await inconsistent(rig.array, repair=True)
+    assert bitmap.torn == {stripe}, "with a lost member a scrub does not check all"
+    await rig.array.replace_disk(0, rig.new_member(0))
+    await jobs_ended(rig.array)
+    await inconsistent(rig.array, repair=True)
+    assert not bitmap.torn
+    await trio.sleep(60)
+    assert not bitmap.is_marked(stripe)
 
 
 async def test_a_member_that_a_torn_stripe_needs_is_not_taken_out_silently() -> None:
     """Its flushed chunk there could only come from a parity that does not fit."""
-
-    async with spying("raidx-parity", 5, chunk_bytes=CHUNK, params={"length": 3}) as rig:
-        stripe = await tear(rig)
-        await rig.running.replace_disk(0, rig.new_member(0))
-        for job in rig.running.jobs.running():
-            await job.finished.wait()
-        context = rig.running.context
-        neighbour = CellIndex(1)
-        role, _ = context.position(stripe, neighbour)
-        with pytest.raises(ArrayFailedError, match="lose"):
-            await rig.running.fail_disk(role)
-        await rig.running.fail_disk(role, lose_data=True)
-        lost = context.layout.logical(stripe, neighbour)
-        assert context.bad_chunks == {lost}
-        with pytest.raises(RaidxError):
-            await rig.get(lost * CHUNK, CHUNK)
+    rig = await spied("raidx-parity", 5, chunk_bytes=CHUNK, params={"length": 3})
+    stripe = await tear(rig)
+    await rig.array.replace_disk(0, rig.new_member(0))
+    await jobs_ended(rig.array)
+    context = rig.array.context
+    neighbour = CellIndex(1)
+    role, _ = context.position(stripe, neighbour)
+    with pytest.raises(ArrayFailedError, match="lose"):
+        await rig.array.fail_disk(role)
+    await rig.array.fail_disk(role, lose_data=True)
+    lost = context.layout.logical(stripe, neighbour)
+    assert context.bad_chunks == {lost}
+    with pytest.raises(RaidxError):
+        await rig.get(lost * CHUNK, CHUNK)
 
 
 async def test_a_first_write_does_not_rely_on_a_place_where_one_has_failed() -> None:
     """What that one left in an unwritten place would show, or be missing in a parity."""
-
-    async with spying("raid0", 3, chunk_bytes=CHUNK) as rig:
-        context = rig.running.context
-        role, offset = context.position(*context.layout.locate(Chunk(5)))
-        fault = rig.members[role].error(("write",), offset_bytes=offset, length_bytes=CHUNK)
-        with pytest.raises(RaidxError):
-            await rig.running.write(4 * CHUNK, noise(2 * CHUNK, 7))
-        fault.lift()
-        await rig.compare()
-        for chunk in (4, 5):
-            await rig.put(chunk * CHUNK + 512, b"new")
-        await rig.compare()
+    rig = await spied("raid0", 3, chunk_bytes=CHUNK)
+    context = rig.array.context
+    role, offset = context.position(*context.layout.locate(Chunk(5)))
+    fault = rig.members[role].error(("write",), offset_bytes=offset, length_bytes=CHUNK)
+    with pytest.raises(RaidxError):
+        await rig.array.write(4 * CHUNK, noise(2 * CHUNK, 7))
+    fault.lift()
+    await rig.compare()
+    for chunk in (4, 5):
+        await rig.put(chunk * CHUNK + 512, b"new")
+    await rig.compare()

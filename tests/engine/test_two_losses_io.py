@@ -30,7 +30,7 @@ from raidx_fuse.layouts.registry import allowed_widths
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
-from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.arrays import job_ended
 from tests.support.slow_codes import Cell, SlowCode, slow_code
 
 CHUNK = 4096
@@ -118,8 +118,7 @@ class Subject:
             self.members[role] = new
         (job,) = self.array.jobs.running()
         assert job.detail()["roles"] == list(lost)
-        await job.finished.wait()
-        assert job.state == "done", job.status()
+        await job_ended(job)
 
     async def scrub(self) -> None:
         """Scrub; everything must hold, nothing may be left out."""
@@ -184,52 +183,43 @@ def quiet_superblocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quiet_superblocks")
 @pytest.mark.parametrize(("name", "width", "rotate"), SETUPS + ROTATED)
-def test_every_single_and_double_loss(name: str, width: int, rotate: bool) -> None:
-    async def main() -> None:
-        async with subject(name, width, rotate) as made:
-            await made.check_members()
-            for lost in [*combinations(range(width), 1), *pairs_of(range(width))]:
-                for role in lost:
-                    await made.array.fail_disk(role)
-                await made.check_slowly(lost)
-                await made.compare()
-                await degraded_writes(made)
-                await made.compare()
-                await made.rebuild(lost)
-                await made.check_members()
-            await made.scrub()
+async def test_every_single_and_double_loss(name: str, width: int, rotate: bool) -> None:
+    async with subject(name, width, rotate) as made:
+        await made.check_members()
+        for lost in [*combinations(range(width), 1), *pairs_of(range(width))]:
+            for role in lost:
+                await made.array.fail_disk(role)
+            await made.check_slowly(lost)
             await made.compare()
-
-    run(main)
+            await degraded_writes(made)
+            await made.compare()
+            await made.rebuild(lost)
+            await made.check_members()
+        await made.scrub()
+        await made.compare()
 
 
 @pytest.mark.usefixtures("quiet_superblocks")
 @pytest.mark.parametrize(("name", "width", "rotate"), SETUPS)
-def test_every_triple_loss_is_refused(name: str, width: int, rotate: bool) -> None:
+async def test_every_triple_loss_is_refused(name: str, width: int, rotate: bool) -> None:
     """Three missing: no start. Two missing: the third is not let go, and its death is EIO."""
-
-    async def main() -> None:
-        async with subject(name, width, rotate) as made:
-            await made.array.flush()
-        members: list[Member] = list(made.members)
-        # A start counts members and knows no cells: of wide arrays some triples tell enough.
-        for missing in list(combinations(range(width), 3))[
-            :: 1 if width < 8 or SCALE >= 10 else 13
-        ]:
-            present = [member for role, member in enumerate(members) if role not in missing]
-            with pytest.raises(AssemblyError, match="has failed") as refusal:
-                await assemble(present)
-            for role in missing:
-                assert f"role {role} (ram{role}, " in refusal.value.message
-        for lost in pairs_of(range(width - 1)):
-            async with open_array(members) as array:
-                for role in lost:
-                    assert array.member_set.fail(role, "test")
-                for third in range(lost[1] + 1, width):
-                    await refuse_third(made, array, third)
-                assert bytes(await array.read(0, len(made.model))) == made.model
-
-    run(main)
+    async with subject(name, width, rotate) as made:
+        await made.array.flush()
+    members: list[Member] = list(made.members)
+    # A start counts members and knows no cells: of wide arrays some triples tell enough.
+    for missing in list(combinations(range(width), 3))[:: 1 if width < 8 or SCALE >= 10 else 13]:
+        present = [member for role, member in enumerate(members) if role not in missing]
+        with pytest.raises(AssemblyError, match="has failed") as refusal:
+            await assemble(present)
+        for role in missing:
+            assert f"role {role} (ram{role}, " in refusal.value.message
+    for lost in pairs_of(range(width - 1)):
+        async with open_array(members) as array:
+            for role in lost:
+                assert array.member_set.fail(role, "test")
+            for third in range(lost[1] + 1, width):
+                await refuse_third(made, array, third)
+            assert bytes(await array.read(0, len(made.model))) == made.model
 
 
 async def refuse_third(made: Subject, array: Array, third: int) -> None:

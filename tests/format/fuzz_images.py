@@ -15,6 +15,7 @@ from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.arrays import jobs_ended
 
 KIB = 1 << 10
 CHUNK = 4096
@@ -94,8 +95,7 @@ async def _grow(array: Array, members: list[RamMember]) -> None:
 async def _grown(array: Array, members: list[RamMember]) -> None:
     members.append(RamMember(members[0].size_bytes, name="fresh"))
     await array.grow(members[-1:])
-    for job in array.jobs.running():
-        await job.finished.wait()
+    await jobs_ended(array)
     await _written(array, 6)
 
 

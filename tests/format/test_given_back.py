@@ -23,6 +23,7 @@ from raidx_fuse.journal.announce import announce, retract
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.pool.pool import Pool
 from tests.format.shelf import shelf
+from tests.support.arrays import jobs_ended
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(shelf.__file__)
@@ -175,8 +176,7 @@ def test_arrays_of_members_that_were_replaced_by_larger_ones_mount_there(
         width, before = len(case.members["one"]), case.array.size_bytes
         for role in range(width):
             await case.array.replace_disk(role, case.member("one", 2 * shelf.MEMBER_BYTES))
-            for job in case.array.jobs.running():
-                await job.finished.wait()
+            await jobs_ended(case.array)
         del case.members["one"][:width]
         if case.record is None:
             assert case.pool is not None
@@ -221,8 +221,7 @@ def test_arrays_with_a_member_smaller_than_the_one_that_it_replaced_mount_there(
         await array.add_spare(case.member("one", array.rebundle.needed_bytes(Role(2))))
         await array.fail_disk(2)
         await trio.sleep(1)
-        for job in array.jobs.running():
-            await job.finished.wait()
+        await jobs_ended(array)
         assert not array.member_set.lost
         assert array.rebundle.layout.counts[2] < before
         del case.members["one"][2]

@@ -217,7 +217,6 @@ def test_what_is_not_known_is_refused_and_does_not_give_way_to_the_slot_before(
 
 async def test_an_array_is_not_started_as_if_a_member_of_a_newer_raidx_were_absent() -> None:
     """Without it, a member would count that the newer raidx had excluded: acknowledged bytes."""
-
     members = [ram(name=f"m{n}") for n in range(2)]
     await create_array(members, "raid1", name="disk", now_s=0, chunk_bytes=4096)
     slots = [await read_slots(member) for member in members]

@@ -14,9 +14,19 @@ from raidx_fuse.errors import ArrayFailedError, JobRunningError, RaidxError, Rea
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe, cell_range
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
+from tests.support.arrays import jobs_ended
 from tests.support.reasons import because
 from tests.support.resyncing import LAYOUTS, TWO_PARITIES, filled, sectors
-from tests.support.spy import FLUSH, WRITE, SpyRig, Touch, members_from, noise, restarted, spying
+from tests.support.spy import (
+    FLUSH,
+    WRITE,
+    SpyRig,
+    Touch,
+    members_from,
+    noise,
+    restarted,
+    spied,
+)
 
 CHUNK = 4096
 TORN = Stripe(30)
@@ -28,13 +38,12 @@ async def test_flushed_data_survives_a_member_that_fails_during_the_resync(
     name: str, replace: bool
 ) -> None:
     """Filled, flushed, ten blocks written again with the same bytes, killed; all members mount."""
-
     async with filled(name) as rig:
         for number in range(10):
             at = number * (len(rig.model) // 10 // 4096) * 4096
             await rig.put(at, bytes(rig.model[at : at + 4096]))
         old, picture = bytes(rig.model), rig.images()
-        tolerance = rig.running.context.code.tolerance
+        tolerance = rig.array.context.code.tolerance
     async with restarted(picture) as array:
         status = array.status()
         assert (status["state"], status["redundancy_left"]) == ("resyncing", tolerance)
@@ -48,8 +57,7 @@ async def test_flushed_data_survives_a_member_that_fails_during_the_resync(
         assert array.status()["lost_chunks"] == 0
         assert await sectors(array, old) == (0, 0)
         await array.set("speed_max", "0")
-        for job in array.jobs.running():
-            await job.finished.wait()
+        await jobs_ended(array)
         assert await sectors(array, old) == (0, 0)
 
 
@@ -72,7 +80,6 @@ async def test_flushed_data_survives_two_members_that_fail_during_the_resync(nam
 @pytest.mark.parametrize("name", ["raid5", "raid4", "raidx-parity"])
 async def test_without_a_journal_what_one_parity_cannot_tell_is_asked_for_first(name: str) -> None:
     """Any stripe in flight may be torn: EIO, never a guess, and only with the user's word."""
-
     async with filled(name, "none", stripes=400) as rig:
         old, picture = bytes(rig.model), rig.images()
     async with restarted(picture) as array:
@@ -113,7 +120,7 @@ async def torn(rig: SpyRig, role: Role) -> tuple[list[bytes], Chunk, list[Chunk]
 
     Returns what the members hold then, the chunk that has changed, and those on *role*.
     """
-    context = rig.running.context
+    context = rig.array.context
     images = [bytearray(image) for image in rig.images()]
     places = {cell: context.position(TORN, cell) for cell in cell_range(0, context.code.data_count)}
     cell = next(cell for cell, (other, _) in places.items() if other != role)
@@ -127,17 +134,15 @@ async def torn(rig: SpyRig, role: Role) -> tuple[list[bytes], Chunk, list[Chunk]
 @pytest.mark.parametrize("name", TWO_PARITIES)
 async def test_without_a_journal_the_second_parity_tells_a_torn_stripe(name: str) -> None:
     """One stripe is torn, and only that one is given up; with a third loss nobody could tell."""
-
     async with filled(name, "none") as rig:
         old = bytes(rig.model)
         images, flipped, gone = await torn(rig, Role(1))
-        role = rig.running.context.layout.place(*rig.running.context.layout.locate(flipped))[0]
+        role = rig.array.context.layout.place(*rig.array.context.layout.locate(flipped))[0]
     async with restarted(images) as array:
         await array.fail_disk(1, lose_data=True)
         assert array.status()["lost_chunks"] == 0, "nobody has looked yet"
         await array.set("speed_max", "0")
-        for job in array.jobs.running():
-            await job.finished.wait()
+        await jobs_ended(array)
         assert sorted(array.context.bad_chunks) == sorted(gone)
         wrong, refused = await sectors(array, old)
         assert (wrong, refused) == (1, len(gone))
@@ -153,7 +158,6 @@ async def test_without_a_journal_the_second_parity_tells_a_torn_stripe(name: str
 @pytest.mark.parametrize("name", TWO_PARITIES)
 async def test_a_rebuild_that_overtakes_the_resync_gives_torn_stripes_up(name: str) -> None:
     """What one parity gives for the lost cell is no content that it ever had: EIO, not a guess."""
-
     async with filled(name, "none") as rig:
         old = bytes(rig.model)
         images, _, gone = await torn(rig, Role(1))
@@ -176,12 +180,11 @@ async def test_a_page_of_a_torn_stripe_that_cannot_be_read_is_given_up(
     name: str, first: str
 ) -> None:
     """Whoever finds it: what one parity gives for it is no content that it ever had."""
-
     async with filled(name, "none") as rig:
-        layout, old = rig.running.context.layout, bytes(rig.model)
+        layout, old = rig.array.context.layout, bytes(rig.model)
         lost = layout.place(TORN, CellIndex(0))[0]
         images, _, (chunk, *_) = await torn(rig, lost)
-        place = rig.running.context.position(*layout.locate(chunk))[1]
+        place = rig.array.context.position(*layout.locate(chunk))[1]
     members = [FaultMember(member) for member in members_from(images)]
     members[lost].lose_sectors(place)
     async with open_array(members) as array:
@@ -203,7 +206,6 @@ async def test_a_page_of_a_torn_stripe_that_cannot_be_read_is_given_up(
 
 async def test_the_resync_forgets_its_regions_only_when_what_was_lost_is_saved() -> None:
     """A second crash right after it must not bring back what nobody could tell."""
-
     async with filled("raid5", "none") as rig:
         old, picture = bytes(rig.model), rig.images()
     members = members_from(picture)
@@ -221,7 +223,6 @@ async def test_the_resync_forgets_its_regions_only_when_what_was_lost_is_saved()
 
 async def test_the_journal_comes_back_only_after_the_resync() -> None:
     """The superblocks would say that no stripe can be torn by a small write."""
-
     async with filled("raid5", "none") as rig:
         picture = rig.images()
     async with restarted(picture) as array:
@@ -238,44 +239,44 @@ async def test_the_journal_comes_back_only_after_the_resync() -> None:
 async def test_superblocks_say_that_there_is_no_journal_as_long_as_a_write_relies_on_it(
     mode: str,
 ) -> None:
-    async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
-        context = rig.running.context
-        await rig.put(0, noise(len(rig.model), 1))
-        await rig.running.set("journal", mode)
-        said: list[str] = []
+    rig = await spied("raid5", 3, chunk_bytes=CHUNK)
+    context = rig.array.context
+    await rig.put(0, noise(len(rig.model), 1))
+    await rig.array.set("journal", mode)
+    said: list[str] = []
 
-        def look(touch: Touch) -> None:
-            if touch.kind == WRITE and touch.offset_bytes < 128 << 10:  # a superblock
-                said.append(context.journal.mode)
+    def look(touch: Touch) -> None:
+        if touch.kind == WRITE and touch.offset_bytes < 128 << 10:  # a superblock
+            said.append(context.journal.mode)
 
-        rig.log.hook = look
-        await rig.running.set("journal", "none")
-        assert said
-        assert set(said) == {mode}, "a write could have passed the log before they said so"
-        await rig.put(100, b"torn")
-        await rig.put(CHUNK + 100, b"torn")
-        rig.log.hook = None
-        rig.log.touches.clear()
-        await rig.running.set("journal", mode)
-        superblock = next(
-            at
-            for at, touch in enumerate(rig.log.touches)
-            if touch.kind == WRITE and touch.offset_bytes < 128 << 10
-        )
-        flushed = {t.member for t in rig.log.touches[:superblock] if t.kind == FLUSH}
-        assert flushed == {"ram0", "ram1", "ram2"}
+    rig.log.hook = look
+    await rig.array.set("journal", "none")
+    assert said
+    assert set(said) == {mode}, "a write could have passed the log before they said so"
+    await rig.put(100, b"torn")
+    await rig.put(CHUNK + 100, b"torn")
+    rig.log.hook = None
+    rig.log.touches.clear()
+    await rig.array.set("journal", mode)
+    superblock = next(
+        at
+        for at, touch in enumerate(rig.log.touches)
+        if touch.kind == WRITE and touch.offset_bytes < 128 << 10
+    )
+    flushed = {t.member for t in rig.log.touches[:superblock] if t.kind == FLUSH}
+    assert flushed == {"ram0", "ram1", "ram2"}
 
 
 @pytest.mark.parametrize("mode", ["partial", "full"])
 async def test_superblocks_say_that_there_is_a_journal_when_who_began_without_has_ended(
     mode: str,
 ) -> None:
-    async with spying("raid5", 3, chunk_bytes=CHUNK, slow=True) as rig:
-        await rig.running.set("journal", "none")
-        await rig.put(0, noise(len(rig.model), 1))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(rig.put, 100, b"torn")
-            await trio.testing.wait_all_tasks_blocked()
-            assert rig.running.context.locks.held
-            await rig.running.set("journal", mode)
-            assert not rig.running.context.locks.held
+    rig = await spied("raid5", 3, chunk_bytes=CHUNK, slow=True)
+    await rig.array.set("journal", "none")
+    await rig.put(0, noise(len(rig.model), 1))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.put, 100, b"torn")
+        await trio.testing.wait_all_tasks_blocked()
+        assert rig.array.context.locks.held
+        await rig.array.set("journal", mode)
+        assert not rig.array.context.locks.held

@@ -17,9 +17,9 @@ from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.simulated.model import ModelMember
 from raidx_fuse.members.simulated.service import make_model
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.arrays import Rig
+from tests.support.arrays import job_ended
 from tests.support.growing import SmallRig, grow
-from tests.support.load import eventually, fill, play
+from tests.support.load import eventually, opened
 
 CHUNK_BYTES = 64 << 10
 MEMBER_BYTES = 112 << 20
@@ -42,8 +42,7 @@ async def bandwidth_share(layout: str, added: int) -> float:
         start_s = trio.current_time()
         await array.grow([disk(4 + number) for number in range(added)])
         (job,) = (job for job in array.jobs.running() if isinstance(job, Grow))
-        await job.finished.wait()
-        assert job.state == "done", job.error
+        await job_ended(job)
         moved = job.done_bytes / added
         return moved / (model.write_mb_s * 1e6) / (trio.current_time() - start_s)
 
@@ -74,25 +73,21 @@ async def test_a_granule_is_long_on_rotating_disks_and_short_on_others(
         assert layout.mapping.rules[-1][0] == rows
 
 
-def test_a_window_that_began_in_an_idle_time_ends_when_users_ask() -> None:
+async def test_a_window_that_began_in_an_idle_time_ends_when_users_ask() -> None:
     """A read waits for no lock, so it would compete with all batches of the window."""
-
-    async def body(rig: Rig) -> None:
-        await fill(rig)
-        await trio.sleep(10)  # idle
-        job = await grow(rig, 2)
-        job.set_window(4)
-        await eventually(lambda: job.layout.migrated > 0)
-        await rig.array.read(0, 100)
-        at = job.layout.migrated
-        held = rig.array.context.locks.held
-        await eventually(lambda: not held)
-        assert job.layout.stripes >= 100
-        assert job.layout.migrated - at < 20, "the batches in flight, and no more"
-        await job.finished.wait()
-        await rig.compare()
-
-    play(SmallRig("raid5", 4, slow=True), body)
+    rig = await opened(SmallRig("raid5", 4, slow=True), 1.0)
+    await trio.sleep(10)  # idle
+    job = await grow(rig, 2)
+    job.set_window(4)
+    await eventually(lambda: job.layout.migrated > 0)
+    await rig.array.read(0, 100)
+    at = job.layout.migrated
+    held = rig.array.context.locks.held
+    await eventually(lambda: not held)
+    assert job.layout.stripes >= 100
+    assert job.layout.migrated - at < 20, "the batches in flight, and no more"
+    await job.finished.wait()
+    await rig.compare()
 
 
 @pytest.mark.parametrize(("layout", "added"), [("raid4", 2), ("raid5", 2), ("raid5", 1)])
@@ -102,45 +97,41 @@ def test_all_new_disks_write_all_the_time(layout: str, added: int) -> None:
 
 
 @pytest.mark.parametrize("back", [False, True])
-def test_the_position_passes_no_batch_before_it_and_all_earlier_ones_are_written(
+async def test_the_position_passes_no_batch_before_it_and_all_earlier_ones_are_written(
     back: bool,
 ) -> None:
-    async def body(rig: Rig) -> None:
-        await fill(rig)
-        chance = random.Random(2)
-        written: set[tuple[bool, int]] = set()
-        half = trio.Event()
-        under_way: list[Load] = []
-        overtaken = 0
-        job = await grow(rig, 2, windows=2)
-        layout = job.layout
-        write, migrate_to = Copier.write, ArrayContext.migrate_to
+    rig = await opened(SmallRig(), 1.0)
+    chance = random.Random(2)
+    written: set[tuple[bool, int]] = set()
+    half = trio.Event()
+    under_way: list[Load] = []
+    overtaken = 0
+    job = await grow(rig, 2, windows=2)
+    layout = job.layout
+    write, migrate_to = Copier.write, ArrayContext.migrate_to
 
-        async def slow_write(copier: Copier, load: Load) -> None:
-            nonlocal overtaken
-            under_way.append(load)
-            await trio.sleep(chance.random())
-            await write(copier, load)
-            written.update((copier.back, stripe) for stripe in load.stripes)
-            overtaken += under_way[0] is not load
-            under_way.remove(load)
+    async def slow_write(copier: Copier, load: Load) -> None:
+        nonlocal overtaken
+        under_way.append(load)
+        await trio.sleep(chance.random())
+        await write(copier, load)
+        written.update((copier.back, stripe) for stripe in load.stripes)
+        overtaken += under_way[0] is not load
+        under_way.remove(load)
 
-        def checked(context: ArrayContext, stripe: Stripe) -> None:
-            passed, _ = job._live(*sorted((stripe, layout.migrated)))
-            assert {(job.back, stripe) for stripe in passed} <= written
-            migrate_to(context, stripe)
-            if stripe > layout.stripes // 2:
-                half.set()
+    def checked(context: ArrayContext, stripe: Stripe) -> None:
+        passed, _ = job._live(*sorted((stripe, layout.migrated)))
+        assert {(job.back, stripe) for stripe in passed} <= written
+        migrate_to(context, stripe)
+        if stripe > layout.stripes // 2:
+            half.set()
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Copier, "write", slow_write)
-            patch.setattr(ArrayContext, "migrate_to", checked)
-            if back:
-                await half.wait()
-                job.cancel()
-            await job.finished.wait()
-        assert job.state == ("cancelled" if back else "done"), job.error
-        assert overtaken
-        await rig.compare()
-
-    play(SmallRig(), body)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Copier, "write", slow_write)
+        patch.setattr(ArrayContext, "migrate_to", checked)
+        if back:
+            await half.wait()
+            job.cancel()
+        await job_ended(job, "cancelled" if back else "done")
+    assert overtaken
+    await rig.compare()

@@ -11,11 +11,10 @@ import trio
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import UsageError
-from raidx_fuse.format.create import create_array
 from raidx_fuse.layouts.registry import LAYOUTS
-from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.tuning import CHUNK, MIB, with_array
+from tests.support.arrays import ram_array
+from tests.support.tuning import CHUNK, MIB, made
 
 WIDTHS = {"raid1": 2, "raidx-zero": 3, "raidx-copy": 3, "xcode": 5, "pcode": 4, "upc": 4}
 
@@ -23,8 +22,7 @@ WIDTHS = {"raid1": 2, "raidx-zero": 3, "raidx-copy": 3, "xcode": 5, "pcode": 4, 
 @pytest.mark.parametrize("layout", sorted(set(LAYOUTS) - {"raid0", "raidx-zero", "mcpod"}))
 async def test_a_scrub_runs_when_the_last_one_is_long_ago_over_several_mounts(layout: str) -> None:
     width = WIDTHS.get(layout, 5)
-    members = [RamMember(16 * MIB, name=f"ram{number}") for number in range(width)]
-    await create_array(members, layout, chunk_bytes=CHUNK, name="scrubbed", now_s=0)
+    members = await ram_array(layout, width, 16 * MIB, chunk_bytes=CHUNK)
 
     def scrubs(array: Array) -> list[Mapping[str, Any]]:
         return [job for job in array.jobs.list() if job["kind"] == "scrub"]
@@ -58,8 +56,7 @@ async def test_a_scrub_runs_when_the_last_one_is_long_ago_over_several_mounts(la
 
 
 async def test_a_crash_costs_an_eighth_of_the_interval_at_most() -> None:
-    members = [RamMember(16 * MIB, name=f"ram{number}") for number in range(3)]
-    await create_array(members, "raid5", chunk_bytes=CHUNK, name="crashing", now_s=0)
+    members = await ram_array("raid5", 3, 16 * MIB, chunk_bytes=CHUNK)
     for _ in range(3):
         async with open_array(members) as array:
             await array.set("scrub_each_s", "1000s")
@@ -71,8 +68,7 @@ async def test_a_crash_costs_an_eighth_of_the_interval_at_most() -> None:
 
 def test_a_setting_without_effect_is_not_accepted() -> None:
     async def scenario(layout: str, refused: dict[str, str]) -> None:
-        members = [RamMember(16 * MIB, name=f"ram{number}") for number in range(3)]
-        await create_array(members, layout, chunk_bytes=CHUNK, name="fixed", now_s=0)
+        members = await ram_array(layout, 3, 16 * MIB, chunk_bytes=CHUNK)
         async with open_array(members) as array:
             for name, text in refused.items():
                 with pytest.raises(UsageError, match=layout):
@@ -90,8 +86,7 @@ def test_a_setting_without_effect_is_not_accepted() -> None:
 
 def test_no_scrub_begins_while_requests_come_or_where_nothing_can_be_compared() -> None:
     async def scenario(layout: str) -> None:
-        members = [RamMember(16 * MIB, name=f"ram{number}") for number in range(3)]
-        await create_array(members, layout, chunk_bytes=CHUNK, name="busy", now_s=0)
+        members = await ram_array(layout, 3, 16 * MIB, chunk_bytes=CHUNK)
         async with open_array(members) as array:
             if layout == "raidx-copy":
                 await array.set("scrub_each_s", "60s")
@@ -111,16 +106,13 @@ def test_no_scrub_begins_while_requests_come_or_where_nothing_can_be_compared() 
     run(scenario, "raidx-zero")
 
 
-def test_what_members_hold_in_caches_is_flushed_in_idle_time() -> None:
+async def test_what_members_hold_in_caches_is_flushed_in_idle_time() -> None:
     """Overwriting where nothing protects it goes straight to the member; nobody else flushes."""
-
-    async def scenario(array: Array, model: bytearray) -> None:
-        await trio.sleep(30)
-        queues = [queue for queue in array.member_set.queues if queue is not None]
-        for enabled, rest_s, flushed in (("off", 60, False), ("on", 0.5, False), ("on", 3, True)):
-            await array.set("tuner.enabled", enabled)
-            await array.write(0, bytes(model[:4096]))
-            await trio.sleep(rest_s)
-            assert (not any(queue.unflushed for queue in queues)) == flushed
-
-    run(with_array, [("hdd", 40), ("ssd", 16)], scenario)
+    array, model = await made([("hdd", 40), ("ssd", 16)])
+    await trio.sleep(30)
+    queues = [queue for queue in array.member_set.queues if queue is not None]
+    for enabled, rest_s, flushed in (("off", 60, False), ("on", 0.5, False), ("on", 3, True)):
+        await array.set("tuner.enabled", enabled)
+        await array.write(0, bytes(model[:4096]))
+        await trio.sleep(rest_s)
+        assert (not any(queue.unflushed for queue in queues)) == flushed

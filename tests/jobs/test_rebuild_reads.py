@@ -9,8 +9,9 @@ import pytest
 
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.layouts.codes.code import bits
-from tests.support.arrays import Rig
-from tests.support.spy import READ, WRITE, SpyRig, spying
+from tests.support.arrays import Rig, job_ended
+from tests.support.load import opened
+from tests.support.spy import READ, WRITE, SpyRig, spied
 
 CHUNK = 4096
 STRIPES = 3
@@ -18,7 +19,7 @@ STRIPES = 3
 
 async def rebuild(rig: SpyRig, *roles: int) -> Rebuild:
     """Lose *roles* and rebuild them onto spares, at once; return the job. The log has only that."""
-    array = rig.running
+    array = rig.array
     for _ in roles:
         await array.add_spare(rig.new_member())
     await array.context.journal.drain()
@@ -31,8 +32,7 @@ async def rebuild(rig: SpyRig, *roles: int) -> Rebuild:
             pass
     (job,) = array.jobs.running()
     assert isinstance(job, Rebuild)
-    await job.finished.wait()
-    assert job.state == "done", job.status()
+    await job_ended(job)
     return job
 
 
@@ -55,30 +55,30 @@ async def rebuild(rig: SpyRig, *roles: int) -> Rebuild:
 async def test_rebuilding_one_member_reads_the_fewest_chunks(
     name: str, width: int, rows: int, chunks: int
 ) -> None:
-    async with spying(name, width, chunk_bytes=CHUNK, rows=rows, stripes=STRIPES) as rig:
-        await rig.put(0, random.Random(1).randbytes(len(rig.model)))
-        role = width // 3
-        stripes = rig.running.context.layout.stripes
-        await rebuild(rig, role)
-        assert rig.log.bytes_of(READ, rig.data) == chunks * stripes * CHUNK
-        assert rig.log.bytes_of(WRITE, rig.data) == rows * stripes * CHUNK
-        # Exactly the cells of the plan, and rows that are neighbours in one operation.
-        code = rig.running.context.code
-        planned: Counter[str] = Counter()
-        runs = 0
-        needed = 0
-        for _, mask in code.recover(role):
-            needed |= mask
-        for column in range(width):
-            mine = sorted(code.row_of[c] for c in bits(needed & code.column_masks[column]))
-            planned[f"ram{column}"] = len(mine) * stripes * CHUNK
-            runs += sum(1 for i, row in enumerate(mine) if i == 0 or row != mine[i - 1] + 1)
-        read: Counter[str] = Counter()
-        for touch in rig.log.of(READ, rig.data):
-            read[touch.member] += touch.size_bytes
-        assert read == +planned
-        assert len(rig.log.of(READ, rig.data)) <= runs * stripes
-        await rig.compare()
+    rig = await spied(name, width, chunk_bytes=CHUNK, rows=rows, stripes=STRIPES)
+    await rig.put(0, random.Random(1).randbytes(len(rig.model)))
+    role = width // 3
+    stripes = rig.array.context.layout.stripes
+    await rebuild(rig, role)
+    assert rig.log.bytes_of(READ, rig.data) == chunks * stripes * CHUNK
+    assert rig.log.bytes_of(WRITE, rig.data) == rows * stripes * CHUNK
+    # Exactly the cells of the plan, and rows that are neighbours in one operation.
+    code = rig.array.context.code
+    planned: Counter[str] = Counter()
+    runs = 0
+    needed = 0
+    for _, mask in code.recover(role):
+        needed |= mask
+    for column in range(width):
+        mine = sorted(code.row_of[c] for c in bits(needed & code.column_masks[column]))
+        planned[f"ram{column}"] = len(mine) * stripes * CHUNK
+        runs += sum(1 for i, row in enumerate(mine) if i == 0 or row != mine[i - 1] + 1)
+    read: Counter[str] = Counter()
+    for touch in rig.log.of(READ, rig.data):
+        read[touch.member] += touch.size_bytes
+    assert read == +planned
+    assert len(rig.log.of(READ, rig.data)) <= runs * stripes
+    await rig.compare()
 
 
 @pytest.mark.parametrize(("name", "width", "rows"), [("evenodd", 9, 6), ("rdp", 8, 6)])
@@ -86,36 +86,34 @@ async def test_parity_columns_need_no_more_than_their_chains(
     name: str, width: int, rows: int
 ) -> None:
     """EVENODD p = 7: 33 chunks for data, 41 and 42 for parity; RDP: 27, diagonals 36."""
-
-    async with spying(name, width, chunk_bytes=CHUNK, rows=rows, stripes=1) as rig:
-        await rig.put(0, random.Random(1).randbytes(len(rig.model)))
-        stripes = rig.running.context.layout.stripes
-        found = []
-        for role in range(width):
-            await rebuild(rig, role)
-            found.append(rig.log.bytes_of(READ, rig.data) // CHUNK // stripes)
-        data = {"rdp": 27, "evenodd": 33}[name]
-        assert found[: width - 2] == [data] * (width - 2)
-        assert found[width - 2 :] == {"rdp": [27, 36], "evenodd": [41, 42]}[name]
-        await rig.compare()
+    rig = await spied(name, width, chunk_bytes=CHUNK, rows=rows, stripes=1)
+    await rig.put(0, random.Random(1).randbytes(len(rig.model)))
+    stripes = rig.array.context.layout.stripes
+    found = []
+    for role in range(width):
+        await rebuild(rig, role)
+        found.append(rig.log.bytes_of(READ, rig.data) // CHUNK // stripes)
+    data = {"rdp": 27, "evenodd": 33}[name]
+    assert found[: width - 2] == [data] * (width - 2)
+    assert found[width - 2 :] == {"rdp": [27, 36], "evenodd": [41, 42]}[name]
+    await rig.compare()
 
 
 async def test_two_members_at_once_read_every_survivor_once() -> None:
-    async with spying("upc", 10, chunk_bytes=CHUNK, rows=5, stripes=STRIPES) as rig:
-        await rig.put(0, random.Random(1).randbytes(len(rig.model)))
-        stripes = rig.running.context.layout.stripes
-        job = await rebuild(rig, 2, 7)
-        assert job.roles == (2, 7)
-        assert rig.log.bytes_of(READ, rig.data) == 8 * 5 * stripes * CHUNK
-        assert rig.log.bytes_of(WRITE, rig.data) == 2 * 5 * stripes * CHUNK
-        await rig.compare()
+    rig = await spied("upc", 10, chunk_bytes=CHUNK, rows=5, stripes=STRIPES)
+    await rig.put(0, random.Random(1).randbytes(len(rig.model)))
+    stripes = rig.array.context.layout.stripes
+    job = await rebuild(rig, 2, 7)
+    assert job.roles == (2, 7)
+    assert rig.log.bytes_of(READ, rig.data) == 8 * 5 * stripes * CHUNK
+    assert rig.log.bytes_of(WRITE, rig.data) == 2 * 5 * stripes * CHUNK
+    await rig.compare()
 
 
 async def test_ram_members_count_what_was_used_of_what_they_lend() -> None:
     """Without spies RAM members lend their memory; the counters say what was needed of it."""
-
-    rig = Rig("rdp", 8, chunk_bytes=CHUNK, rows=6, stripes=STRIPES)
-    array = await rig.create()
+    rig = await opened(Rig("rdp", 8, chunk_bytes=CHUNK, rows=6, stripes=STRIPES))
+    array = rig.array
     await array.write(0, random.Random(1).randbytes(array.size_bytes))
     await array.context.journal.drain()
     await array.fail_disk(0)
@@ -125,4 +123,3 @@ async def test_ram_members_count_what_was_used_of_what_they_lend() -> None:
     after = [queue.read_bytes for queue in array.member_set.queues if queue]
     read = sum(a - b for a, b in zip(after[1:], before, strict=True))
     assert read == 27 * array.context.layout.stripes * CHUNK
-    await rig.close()

@@ -16,7 +16,7 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
-from tests.support.spy import noise, restarted, spying
+from tests.support.spy import lift, noise, restarted, spying
 
 CHUNK = 4096
 ROLE = 1  # the one that is lost and rebuilt
@@ -27,7 +27,7 @@ WINDOW = 8  # stripes
 @pytest.mark.parametrize("mode", ["partial", "full"])
 async def test_flushed_content_beside_a_first_write_survives_a_cut_and_a_loss(mode: str) -> None:
     async with spying("rdp", 6, chunk_bytes=CHUNK, stripes=64) as rig:
-        array = rig.running
+        array = rig.array
         context = array.context
         await array.set("journal", mode)
         stripe_bytes = context.code.data_count * CHUNK
@@ -60,10 +60,8 @@ async def test_flushed_content_beside_a_first_write_survives_a_cut_and_a_loss(mo
             job.resume()
             await trio.sleep(1)
             errors = [member.error(("write",), **where) for member in others]  # a second record
-            for hang in hangs:
-                hang.lift()
-        for error in errors:
-            error.lift()
+            lift(hangs)
+        lift(errors)
         await array.write(beside, noise(CHUNK, 2))
         await array.flush()
         images = rig.images()

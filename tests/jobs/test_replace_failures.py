@@ -17,8 +17,9 @@ from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.faulty import FaultMember
 from tests.jobs.test_replace import CHUNK, begin, consistent, finish
-from tests.support.hanging import prepare, refused, running
-from tests.support.spy import SpyRig, fill, noise, spying, state_of
+from tests.support.arrays import job_ended
+from tests.support.hanging import hanging, refused
+from tests.support.spy import SpyRig, filled, noise, spied, state_of
 
 Next = Callable[[SpyRig], Awaitable[None]]
 
@@ -33,27 +34,26 @@ async def break_new(rig: SpyRig, role: int, fault: str) -> FaultMember:
     else:
         new.hang(("write",))
     await rig.put(0, noise(9 * CHUNK, 1))
-    await job.finished.wait()
-    assert job.state == "failed"
+    await job_ended(job, "failed")
     assert "the new member failed" in (job.error or "")
     return new
 
 
 def nothing_left(rig: SpyRig) -> None:
     """Check that neither memory nor superblocks know of a replacement."""
-    member_set = rig.running.member_set
-    assert rig.running.replacement.twin is None
+    member_set = rig.array.member_set
+    assert rig.array.replacement.twin is None
     assert not [key for key in member_set.config.jobs if key.startswith(REPLACE)]
     assert not [q for q in member_set.queues if q is not None and isinstance(q.member, Twin)]
 
 
 async def fails_another(rig: SpyRig) -> None:
-    await rig.running.fail_disk(0)
+    await rig.array.fail_disk(0)
     await rig.put(CHUNK, noise(5 * CHUNK, 3))
 
 
 async def fails_the_same(rig: SpyRig) -> None:
-    await rig.running.fail_disk(2)
+    await rig.array.fail_disk(2)
     await rig.put(CHUNK, noise(5 * CHUNK, 3))
 
 
@@ -64,21 +64,21 @@ async def replaces_another(rig: SpyRig) -> None:
 
 async def replaces_the_same(rig: SpyRig) -> None:
     assert (await finish(rig, await begin(rig, 2)))["state"] == "done"
-    assert rig.running.status()["members"][2]["path"] == rig.members[-1].path
+    assert rig.array.status()["members"][2]["path"] == rig.members[-1].path
 
 
 async def removes_one(rig: SpyRig) -> None:
     """The last role, the one of the replacement, is another member's or nobody's afterwards."""
-    left = await rig.running.remove_disk(0)
+    left = await rig.array.remove_disk(0)
     if "job" in left:
-        await rig.running.jobs.wait(left["job"])
-    assert rig.running.context.layout.width == 2
+        await rig.array.jobs.wait(left["job"])
+    assert rig.array.context.layout.width == 2
 
 
 async def restripes(rig: SpyRig) -> None:
     rig.members.append(rig.new_member())
-    begun = await rig.running.restripe([rig.members[-1]], "raid5", {})
-    assert (await rig.running.jobs.wait(begun["job"]))["state"] == "done"
+    begun = await rig.array.restripe([rig.members[-1]], "raid5", {})
+    assert (await rig.array.jobs.wait(begun["job"]))["state"] == "done"
 
 
 async def nothing(rig: SpyRig) -> None:
@@ -103,173 +103,158 @@ STRIPED = (replaces_another, replaces_the_same, restripes, nothing)
 async def test_what_follows_a_failed_one_knows_nothing_of_it(
     layout: str, fault: str, follows: Next
 ) -> None:
-    async with spying(layout, 3, chunk_bytes=CHUNK) as rig:
-        await rig.put(0, noise(len(rig.model) // 3, 99))
-        rig.running.grow_operation.on_release.append(rig.members.remove)
-        await break_new(rig, 2, fault)
-        nothing_left(rig)
-        assert [record.role for record in rig.running.member_set.config.members] == [0, 1, 2]
-        await follows(rig)
-        await consistent(rig)
-        await rig.close()
-        await rig.open()
-        nothing_left(rig)
-        await consistent(rig)
+    rig = await spied(layout, 3, chunk_bytes=CHUNK)
+    await rig.put(0, noise(len(rig.model) // 3, 99))
+    rig.array.grow_operation.on_release.append(rig.members.remove)
+    await break_new(rig, 2, fault)
+    nothing_left(rig)
+    assert [record.role for record in rig.array.member_set.config.members] == [0, 1, 2]
+    await follows(rig)
+    await consistent(rig)
+    await rig.reopen()
+    nothing_left(rig)
+    await consistent(rig)
 
 
 @pytest.mark.parametrize("fault", ["vanish", "hang"])
 async def test_only_the_new_member_is_let_go_and_it_can_come_again(fault: str) -> None:
-    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-        await fill(rig)
-        gone: list[Member] = []
-        rig.running.replacement.on_failed.append(gone.append)
-        new = await break_new(rig, 1, fault)
-        assert gone == [new]
-        assert [state_of(rig, role) for role in range(4)] == ["active"] * 4
-        await consistent(rig)
-        assert new not in rig.running.member_set.present().values()
-        new.clear()
-        new.come_back()
-        await trio.sleep(60)
-        assert (await finish(rig, await begin(rig, 1, new)))["state"] == "done"
-        await consistent(rig)
+    rig = await filled("raid5", 4, chunk_bytes=CHUNK)
+    gone: list[Member] = []
+    rig.array.replacement.on_failed.append(gone.append)
+    new = await break_new(rig, 1, fault)
+    assert gone == [new]
+    assert [state_of(rig, role) for role in range(4)] == ["active"] * 4
+    await consistent(rig)
+    assert new not in rig.array.member_set.present().values()
+    new.clear()
+    new.come_back()
+    await trio.sleep(60)
+    assert (await finish(rig, await begin(rig, 1, new)))["state"] == "done"
+    await consistent(rig)
 
 
 @pytest.mark.parametrize("operation", ["write", "flush"])
 async def test_one_that_fails_before_it_begins_leaves_nothing(operation: Any) -> None:
-    async with spying("raidx-parity", 5, chunk_bytes=CHUNK) as rig:
-        await fill(rig)
-        new = rig.new_member()
-        fault = None
+    rig = await filled("raidx-parity", 5, chunk_bytes=CHUNK)
+    new = rig.new_member()
+    fault = None
 
-        def after_joining(_touch: object) -> None:
-            nonlocal fault
-            if new in rig.running.member_set.spares.values() and fault is None:
-                noted = [k for k in rig.running.member_set.config.jobs if k.startswith(REPLACE)]
-                if noted:
-                    fault = new.error((operation,), offset_bytes=1 << 17)
+    def after_joining(_touch: object) -> None:
+        nonlocal fault
+        if new in rig.array.member_set.spares.values() and fault is None:
+            noted = [k for k in rig.array.member_set.config.jobs if k.startswith(REPLACE)]
+            if noted:
+                fault = new.error((operation,), offset_bytes=1 << 17)
 
-        rig.log.hook = after_joining
-        with pytest.raises(RaidxError):
-            await rig.running.replace_disk(1, new)
-        assert fault is not None
-        rig.log.hook = None
-        nothing_left(rig)
-        await consistent(rig)
-        await rig.close()
-        await rig.open()
-        assert not rig.running.jobs.running()
+    rig.log.hook = after_joining
+    with pytest.raises(RaidxError):
+        await rig.array.replace_disk(1, new)
+    assert fault is not None
+    rig.log.hook = None
+    nothing_left(rig)
+    await consistent(rig)
+    await rig.reopen()
+    assert not rig.array.jobs.running()
 
 
 async def test_the_member_may_fail_while_its_replacement_begins() -> None:
-    async with spying("raidx-parity", 5, chunk_bytes=CHUNK) as rig:
-        await fill(rig)
-        new = rig.new_member()
-        rig.members.append(new)
-        failed = False
+    rig = await filled("raidx-parity", 5, chunk_bytes=CHUNK)
+    new = rig.new_member()
+    rig.members.append(new)
+    failed = False
 
-        def noted(_touch: object) -> None:
-            nonlocal failed
-            jobs = rig.running.member_set.config.jobs
-            if not failed and any(key.startswith(REPLACE) for key in jobs):
-                failed = True
-                assert rig.running.member_set.fail(1, "the test")
+    def noted(_touch: object) -> None:
+        nonlocal failed
+        jobs = rig.array.member_set.config.jobs
+        if not failed and any(key.startswith(REPLACE) for key in jobs):
+            failed = True
+            assert rig.array.member_set.fail(1, "the test")
 
-        rig.log.hook = noted
-        with pytest.raises(RaidxError, match="failed meanwhile"):
-            await rig.running.replace_disk(1, new)
-        assert failed
-        rig.log.hook = None
-        assert new not in rig.running.member_set.present().values()
-        nothing_left(rig)
-        rebuilt = await rig.running.replace_disk(1, new)
-        assert rebuilt["does"] == "rebuilt"
-        assert (await rig.running.jobs.wait(rebuilt["job"]))["state"] == "done"
-        await consistent(rig)
+    rig.log.hook = noted
+    with pytest.raises(RaidxError, match="failed meanwhile"):
+        await rig.array.replace_disk(1, new)
+    assert failed
+    rig.log.hook = None
+    assert new not in rig.array.member_set.present().values()
+    nothing_left(rig)
+    rebuilt = await rig.array.replace_disk(1, new)
+    assert rebuilt["does"] == "rebuilt"
+    assert (await rig.array.jobs.wait(rebuilt["job"]))["state"] == "done"
+    await consistent(rig)
 
 
 async def test_a_new_member_whose_superblock_cannot_be_written_gets_no_role() -> None:
-    async with spying("raid0", 3, chunk_bytes=CHUNK) as rig:
-        await fill(rig)
-        job = await begin(rig, 1)
-        new = rig.members.pop()
-        new.error(("write",), length_bytes=1 << 17)  # its superblocks, and nothing else
-        assert (await finish(rig, job))["state"] == "failed"
-        nothing_left(rig)
-        await rig.compare()
-        await rig.close()
-        await rig.open()
-        await rig.compare()
+    rig = await filled("raid0", 3, chunk_bytes=CHUNK)
+    job = await begin(rig, 1)
+    new = rig.members.pop()
+    new.error(("write",), length_bytes=1 << 17)  # its superblocks, and nothing else
+    assert (await finish(rig, job))["state"] == "failed"
+    nothing_left(rig)
+    await rig.compare()
+    await rig.reopen()
+    await rig.compare()
 
 
 async def test_what_an_older_version_left_behind_does_not_keep_the_array_from_its_start() -> None:
-    async with spying("raid1", 3, chunk_bytes=CHUNK) as rig:
-        await fill(rig)
-        stale = {"member_uuid": "00" * 16, "next_stripe": 1, "starts": 1}
-        jobs = {f"{REPLACE}2": stale, f"{REPLACE}3": stale, f"{REPLACE}4": stale}
-        await rig.running.member_set.update(lambda config: replace(config, jobs=jobs))
-        await rig.close()
-        await rig.open()
-        nothing_left(rig)
-        await consistent(rig)
+    rig = await filled("raid1", 3, chunk_bytes=CHUNK)
+    stale = {"member_uuid": "00" * 16, "next_stripe": 1, "starts": 1}
+    jobs = {f"{REPLACE}2": stale, f"{REPLACE}3": stale, f"{REPLACE}4": stale}
+    await rig.array.member_set.update(lambda config: replace(config, jobs=jobs))
+    await rig.reopen()
+    nothing_left(rig)
+    await consistent(rig)
 
 
 async def test_a_write_that_the_replaced_member_answers_too_late_ends_nothing() -> None:
     """The role has failed, and its queue is that of the member alone, when the answer comes."""
-
-    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-        await fill(rig)
-        job = await begin(rig, 1)
-        old = rig.members[1]
-        hang = old.hang(("write",), offset_bytes=1 << 17)
-        await rig.put(0, noise(5 * CHUNK, 3))
-        await job.finished.wait()
-        assert old.overdue, "no other write to its bytes may start"
-        await trio.sleep(60)
-        assert state_of(rig, 1) == "active"  # the new member was rebuilt
-        await rig.put(0, noise(7 * CHUNK, 4))
-        await rig.in_place()
-        hang.lift()
-        await trio.sleep(60)
-        assert not old.overdue
-        await consistent(rig)  # what came late is nowhere
+    rig = await filled("raid5", 4, chunk_bytes=CHUNK)
+    job = await begin(rig, 1)
+    old = rig.members[1]
+    hang = old.hang(("write",), offset_bytes=1 << 17)
+    await rig.put(0, noise(5 * CHUNK, 3))
+    await job.finished.wait()
+    assert old.overdue, "no other write to its bytes may start"
+    await trio.sleep(60)
+    assert state_of(rig, 1) == "active"  # the new member was rebuilt
+    await rig.put(0, noise(7 * CHUNK, 4))
+    await rig.in_place()
+    hang.lift()
+    await trio.sleep(60)
+    assert not old.overdue
+    await consistent(rig)  # what came late is nowhere
 
 
 async def test_a_write_that_comes_late_reaches_no_new_member_that_has_the_role() -> None:
     """A RAID-0 keeps its member in use, so the replacement completes before the write ends."""
-
-    async with running("raid0", 4) as rig:
-        await prepare(rig, "none")
-        job = await begin(rig, 1)
-        old = rig.members[1]
-        at = rig.running.context.position(Stripe(2), CellIndex(1))
-        assert at[0] == 1
-        await trio.sleep(30)
-        assert 2 < job.next_stripe < rig.running.context.layout.stripes
-        hang = old.hang(("write",), offset_bytes=at[1], length_bytes=CHUNK)
-        await refused(lambda: rig.put(9 * CHUNK, noise(CHUNK, 3)))
-        assert (await finish(rig, job))["state"] == "done"
-        assert old.overdue
-        await rig.put(0, noise(14 * CHUNK, 4))
-        hang.lift()
-        await trio.sleep(60)
-        assert not old.overdue
-        await consistent(rig)
+    rig = await hanging("raid0", 4, mode="none")
+    job = await begin(rig, 1)
+    old = rig.members[1]
+    at = rig.array.context.position(Stripe(2), CellIndex(1))
+    assert at[0] == 1
+    await trio.sleep(30)
+    assert 2 < job.next_stripe < rig.array.context.layout.stripes
+    hang = old.hang(("write",), offset_bytes=at[1], length_bytes=CHUNK)
+    await refused(lambda: rig.put(9 * CHUNK, noise(CHUNK, 3)))
+    assert (await finish(rig, job))["state"] == "done"
+    assert old.overdue
+    await rig.put(0, noise(14 * CHUNK, 4))
+    hang.lift()
+    await trio.sleep(60)
+    assert not old.overdue
+    await consistent(rig)
 
 
 async def test_a_new_member_is_rebuilt_though_another_one_does_not_take_its_superblock() -> None:
-    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-        await fill(rig)
-        await rig.running.fail_disk(1)
-        late, slots = rig.members[2], (0, SLOTS_BYTES)
-        late.note_overdue(*slots)
-        rig.members[1] = rig.new_member()
-        begun = await rig.running.replace_disk(1, rig.members[1])
-        assert begun["does"] == "rebuilt"
-        await trio.sleep(1)
-        late.end_overdue(*slots)
-        await trio.sleep(60)  # a rebuild that cannot save its end begins again
-        assert state_of(rig, 1) == "active"
-        await rig.close()
-        await rig.open()
-        await consistent(rig)
+    rig = await filled("raid5", 4, chunk_bytes=CHUNK)
+    await rig.array.fail_disk(1)
+    late, slots = rig.members[2], (0, SLOTS_BYTES)
+    late.note_overdue(*slots)
+    rig.members[1] = rig.new_member()
+    begun = await rig.array.replace_disk(1, rig.members[1])
+    assert begun["does"] == "rebuilt"
+    await trio.sleep(1)
+    late.end_overdue(*slots)
+    await trio.sleep(60)  # a rebuild that cannot save its end begins again
+    assert state_of(rig, 1) == "active"
+    await rig.reopen()
+    await consistent(rig)

@@ -6,6 +6,7 @@ import itertools
 import random
 
 from raidx_fuse.errors import AssemblyError
+from tests.support.arrays import job_ended
 from tests.support.spy import Touch, fill, restarted, spying
 
 PAGE = 4096
@@ -16,7 +17,7 @@ async def test_records_have_the_copies_of_the_new_code_when_the_superblocks_have
     seeds = itertools.count()
     async with spying("raid5", 4, chunk_bytes=PAGE) as rig:
         await fill(rig)
-        array = rig.running
+        array = rig.array
         context, drain = array.context, array.context.journal.drain
 
         async def write_behind(*then: object) -> None:
@@ -34,8 +35,7 @@ async def test_records_have_the_copies_of_the_new_code_when_the_superblocks_have
         rig.log.hook = note
         await array.restripe([rig.new_member() for _ in range(2)], "rdp", {})
         (job,) = array.jobs.running()
-        await job.finished.wait()
-        assert job.state == "done"
+        await job_ended(job)
         rig.log.hook = None
     checked = 0
     for (images, model), gone in itertools.product(moments, itertools.combinations(range(6), 2)):

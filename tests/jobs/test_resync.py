@@ -11,6 +11,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.members.base import Member, WrapperMember
+from tests.support.arrays import job_ended, parity_holds
 from tests.support.spy import (
     FLUSH,
     READ,
@@ -22,6 +23,7 @@ from tests.support.spy import (
     members_from,
     noise,
     restarted,
+    spied,
     spying,
 )
 
@@ -58,8 +60,7 @@ async def content(array: Array) -> bytes:
 async def settle(array: Array) -> None:
     """Wait until every job has ended well."""
     for job in array.jobs.running():
-        await job.finished.wait()
-        assert job.state == "done", job.status()
+        await job_ended(job)
 
 
 def old_or_new(got: bytes, old: bytes, new: bytes) -> None:
@@ -73,11 +74,11 @@ def old_or_new(got: bytes, old: bytes, new: bytes) -> None:
 
 async def test_a_resync_visits_the_dirty_regions_only() -> None:
     async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=STRIPES) as rig:
-        await rig.running.set("journal", "none")
+        await rig.array.set("journal", "none")
         await rig.put(0, noise(len(rig.model), 1))
         await rig.in_place()
         await trio.sleep(30)  # all quiet: the regions are clean again
-        per_region = rig.running.context.dirty_bitmap.per_region
+        per_region = rig.array.context.dirty_bitmap.per_region
         assert per_region * 10 < STRIPES
         crash = Crash(rig)
         at = (per_region * 5 + 3) * 3 * CHUNK
@@ -99,14 +100,13 @@ async def test_a_resync_visits_the_dirty_regions_only() -> None:
         assert log.bytes_of(READ, data) <= 4 * per_region * CHUNK
         assert log.bytes_of(WRITE, data) <= 2 * CHUNK, "only what differs is written"
         assert array.status()["state"] == "clean"
-        job_id = await array.start_scrub(repair=False)
-        assert (await array.jobs.wait(job_id))["mismatches"] == 0
+        await parity_holds(array)
 
 
 @pytest.mark.parametrize("end", ["unmount", "power cut"])
 async def test_what_is_resynced_is_not_resynced_again_at_the_next_mount(end: str) -> None:
     async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=STRIPES) as rig:
-        await rig.running.set("journal", "none")
+        await rig.array.set("journal", "none")
         await rig.put(0, noise(len(rig.model), 1))
         pictures = rig.images()
     members: list[Member] = list(members_from(pictures))
@@ -131,20 +131,18 @@ async def test_what_is_resynced_is_not_resynced_again_at_the_next_mount(end: str
 
 
 async def test_a_clean_unmount_leaves_nothing_to_resync() -> None:
-    async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
-        await rig.put(0, noise(9 * CHUNK))
-        await rig.close()
-        await rig.open()
-        assert not rig.running.jobs.running()
-        assert rig.running.context.dirty_bitmap.pending_regions() == 0
+    rig = await spied("raid5", 3, chunk_bytes=CHUNK)
+    await rig.put(0, noise(9 * CHUNK))
+    await rig.reopen()
+    assert not rig.array.jobs.running()
+    assert rig.array.context.dirty_bitmap.pending_regions() == 0
 
 
 @pytest.mark.parametrize("mode", ["none", "partial"])
 async def test_a_crash_and_a_lost_member_at_once(mode: str) -> None:
     """The journal closes the write hole; without it such a start is refused by default."""
-
     async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-        await rig.running.set("journal", mode)
+        await rig.array.set("journal", mode)
         await rig.put(0, noise(len(rig.model), 1))
         await rig.in_place()
         await trio.sleep(30)
@@ -173,11 +171,10 @@ async def test_a_crash_and_a_lost_member_at_once(mode: str) -> None:
 
 async def test_what_is_zeroed_is_durable_before_the_regions_are_forgotten() -> None:
     """A cut would leave it where zeros are relied on, and parity does not know of it."""
-
     async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=64) as rig:
         await rig.put(0, noise(9 * CHUNK, 1))
-        await rig.running.flush()
-        bitmap = rig.running.member_set.config.regions.bitmap
+        await rig.array.flush()
+        bitmap = rig.array.member_set.config.regions.bitmap
         data, picture = rig.data, rig.images()
     log = Log()
     members: list[Member] = [SpyMember(m, log) for m in members_from(picture)]
@@ -211,10 +208,9 @@ class Punchless(WrapperMember):
 @pytest.mark.parametrize("hangs", [True, False])
 async def test_a_member_that_cannot_punch_a_hole_does_not_stop_the_resync(hangs: bool) -> None:
     """What hangs is failed, as it must not come through later; an error is written over."""
-
     async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=64) as rig:
         await rig.put(0, noise(9 * CHUNK, 1))
-        await rig.running.flush()
+        await rig.array.flush()
         old, picture = bytes(rig.model), rig.images()
     members: list[Member] = [*members_from(picture)]
     members[1] = Punchless(members[1], hangs)

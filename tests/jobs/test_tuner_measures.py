@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import trio
 
-from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.access_stats import RUN_HALF, AccessStats
 from raidx_fuse.format.create import create_array
@@ -17,68 +16,59 @@ from raidx_fuse.jobs.tuner.speeds import MemberLoad, Speed, use_of
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.model import model_member
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.jobs.test_tuner import layout_of, load
-from tests.support.tuning import CHUNK, MIB, with_array
+from tests.support.tuning import CHUNK, MIB, made
 
 
-def test_streams_and_random_uses_are_told_apart() -> None:
-    async def scenario(array: Array, model: bytearray) -> None:
-        access = array.context.traffic.heat
-        assert isinstance(access, AccessStats)
-        chunks = len(model) // CHUNK
-        rng = random.Random(3)
-        for _ in range(2):
-            for at in range(0, len(model) // 2, 4096 * 4):
-                await array.read(at, 4096 * 4)
-        for _ in range(chunks * 4):  # a small set: most chunks have a neighbour that was just used
-            await array.read(rng.randrange(chunks // 2, chunks // 2 + 24) * CHUNK, 4096)
-        access.digest()
-        assert (access.runs[1 : chunks // 2] >= RUN_HALF).all()
-        # The last one of the set has nothing behind it, so it may look like the end of a stream.
-        assert (access.runs[chunks // 2 : chunks // 2 + 23] < RUN_HALF).all()
-
-    run(with_array, [("ssd", 16), ("ssd", 16)], scenario)
+async def test_streams_and_random_uses_are_told_apart() -> None:
+    array, model = await made([("ssd", 16), ("ssd", 16)])
+    access = array.context.traffic.heat
+    assert isinstance(access, AccessStats)
+    chunks = len(model) // CHUNK
+    rng = random.Random(3)
+    for _ in range(2):
+        for at in range(0, len(model) // 2, 4096 * 4):
+            await array.read(at, 4096 * 4)
+    for _ in range(chunks * 4):  # a small set: most chunks have a neighbour that was just used
+        await array.read(rng.randrange(chunks // 2, chunks // 2 + 24) * CHUNK, 4096)
+    access.digest()
+    assert (access.runs[1 : chunks // 2] >= RUN_HALF).all()
+    # The last one of the set has nothing behind it, so it may look like the end of a stream.
+    assert (access.runs[chunks // 2 : chunks // 2 + 23] < RUN_HALF).all()
 
 
-def test_hot_chunks_beside_each_other_are_no_stream() -> None:
+async def test_hot_chunks_beside_each_other_are_no_stream() -> None:
     """They stayed on the disk: a neighbour had been used among the last 32 requests."""
-
-    async def scenario(array: Array, model: bytearray) -> None:
-        access = array.context.traffic.heat
-        assert isinstance(access, AccessStats)
-        rng = random.Random(3)
-        hot = [chunk + beside for chunk in range(0, 160, 10) for beside in (0, 1)]
-        for _ in range(500):
-            await array.read(rng.choice(hot) * CHUNK, 4096)
-        access.digest()
-        assert (access.runs[hot] < RUN_HALF).all()
-
-    run(with_array, [("ssd", 16), ("ssd", 16)], scenario)
+    array, _ = await made([("ssd", 16), ("ssd", 16)])
+    access = array.context.traffic.heat
+    assert isinstance(access, AccessStats)
+    rng = random.Random(3)
+    hot = [chunk + beside for chunk in range(0, 160, 10) for beside in (0, 1)]
+    for _ in range(500):
+        await array.read(rng.choice(hot) * CHUNK, 4096)
+    access.digest()
+    assert (access.runs[hot] < RUN_HALF).all()
 
 
-def test_the_end_of_a_request_that_a_member_has_alone_is_no_run() -> None:
+async def test_the_end_of_a_request_that_a_member_has_alone_is_no_run() -> None:
     """It is used in order in the image. On its disk, nothing beside it is: heads must find it."""
-
-    async def scenario(array: Array, model: bytearray) -> None:
-        assert array.tuner is not None
-        planner, chunks = array.tuner.planner, len(model) // CHUNK
-        apart, stream = range(0, chunks // 2 - 10, 10), range(chunks // 2, chunks // 2 + 32)
-        for _ in range(2):
-            for chunk in apart:
-                await array.read(chunk * CHUNK + CHUNK // 2, CHUNK)
-            for chunk in stream:
-                await array.read(chunk * CHUNK, CHUNK)
-        planner.access.digest()
-        ends = np.array([chunk + 1 for chunk in apart])
-        in_order = np.array(stream[1:])
-        assert (planner.access.runs[np.append(ends, in_order)] >= RUN_HALF).all()
-        used = np.array(sorted([*apart, *ends.tolist(), *stream]))
-        in_runs = planner.in_runs(used)
-        assert not in_runs[used < stream[0]].any()
-        assert in_runs[np.isin(used, in_order)].all()
-
-    run(with_array, [("ssd", 16)] * 3, scenario)
+    array, model = await made([("ssd", 16)] * 3)
+    assert array.tuner is not None
+    planner, chunks = array.tuner.planner, len(model) // CHUNK
+    apart, stream = range(0, chunks // 2 - 10, 10), range(chunks // 2, chunks // 2 + 32)
+    for _ in range(2):
+        for chunk in apart:
+            await array.read(chunk * CHUNK + CHUNK // 2, CHUNK)
+        for chunk in stream:
+            await array.read(chunk * CHUNK, CHUNK)
+    planner.access.digest()
+    ends = np.array([chunk + 1 for chunk in apart])
+    in_order = np.array(stream[1:])
+    assert (planner.access.runs[np.append(ends, in_order)] >= RUN_HALF).all()
+    used = np.array(sorted([*apart, *ends.tolist(), *stream]))
+    in_runs = planner.in_runs(used)
+    assert not in_runs[used < stream[0]].any()
+    assert in_runs[np.isin(used, in_order)].all()
 
 
 async def test_access_times_survive_in_the_table() -> None:
@@ -106,25 +96,22 @@ async def test_access_times_survive_in_the_table() -> None:
         assert array.context.traffic.heat.ticks() > last, "time goes on from there"
 
 
-def test_a_copy_that_once_answered_late_is_asked_again() -> None:
+async def test_a_copy_that_once_answered_late_is_asked_again() -> None:
     """Its moving average said so for ever: nobody read it, so nothing else was measured."""
-
-    async def scenario(array: Array, model: bytearray) -> None:
-        await load(array, model, 1)
-        await trio.sleep(100)
-        late, other = array.member_set.queues[:2]
-        assert late is not None
-        assert other is not None
-        late.read_service_s = 0.002
-        before = late.reads
-        await load(array, model, 2, 50, writes=0.0)
-        assert late.reads == before, "copies are read where the answer comes first"
-        await trio.sleep(100)
-        await load(array, model, 3, 50, writes=0.0)
-        await trio.sleep(100)
-        assert late.read_service_s < 2 * other.read_service_s
-
-    run(with_array, [("ssd", 16), ("ssd", 16)], scenario, "raidx-copy", 8 * MIB)
+    array, model = await made([("ssd", 16), ("ssd", 16)], "raidx-copy", 8 * MIB)
+    await load(array, model, 1)
+    await trio.sleep(100)
+    late, other = array.member_set.queues[:2]
+    assert late is not None
+    assert other is not None
+    late.read_service_s = 0.002
+    before = late.reads
+    await load(array, model, 2, 50, writes=0.0)
+    assert late.reads == before, "copies are read where the answer comes first"
+    await trio.sleep(100)
+    await load(array, model, 3, 50, writes=0.0)
+    await trio.sleep(100)
+    assert late.read_service_s < 2 * other.read_service_s
 
 
 def _load(role: int, latency_s: float, busy_s: float, depth: int = 8) -> MemberLoad:
@@ -149,10 +136,8 @@ def test_members_of_like_speed_are_a_group_with_one_cost() -> None:
     assert costs[Role(3)].latency_s == pytest.approx(6e-3)
 
 
-def test_a_dry_run_shows_the_groups() -> None:
-    async def scenario(array: Array, model: bytearray) -> None:
-        await load(array, model, 1, writes=0.0)
-        assert array.tuner is not None
-        assert [sorted(group) for group in (await array.tuner.dry_run())["groups"]] == [[1, 2], [0]]
-
-    run(with_array, [("hdd", 24), ("ssd", 24), ("ssd", 24)], scenario)
+async def test_a_dry_run_shows_the_groups() -> None:
+    array, model = await made([("hdd", 24), ("ssd", 24), ("ssd", 24)])
+    await load(array, model, 1, writes=0.0)
+    assert array.tuner is not None
+    assert [sorted(group) for group in (await array.tuner.dry_run())["groups"]] == [[1, 2], [0]]

@@ -17,13 +17,13 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import FormatError, OtherVersionError, RaidxError
 from raidx_fuse.format.configuration.config import config_to_dict, decode_config, encode_config
 from raidx_fuse.format.configuration.features import FEATURES
-from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
 from raidx_fuse.format.superblock import read_slots
 from raidx_fuse.journal.announce import announce, retract
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
+from tests.support.arrays import ram_array
 from tests.support.superblocks import config
 
 MIB = 1 << 20
@@ -35,12 +35,6 @@ def tried() -> Iterator[None]:
     FEATURES[TRIED] = "nothing"
     yield
     del FEATURES[TRIED]
-
-
-async def made(layout: str, width: int) -> list[RamMember]:
-    members = [RamMember(2 * MIB, name=f"d{n}") for n in range(width)]
-    await create_array(members, layout, name="disk", now_s=0, chunk_bytes=4096, log_bytes=512 << 10)
-    return members
 
 
 async def needs(members: Sequence[RamMember]) -> set[tuple[str, ...]]:
@@ -90,7 +84,7 @@ def test_a_feature_that_is_not_known_is_refused_by_name() -> None:
 async def test_it_is_durable_when_it_returns_and_outlives_every_change_of_the_layout(
     layout: str,
 ) -> None:
-    members = await made(layout, 4)
+    members = await ram_array(layout, 4, 2 * MIB, log_bytes=512 << 10)
     async with open_array(members) as array:
         await array.write(0, b"x" * 50_000)
         await announce(array.member_set, TRIED)
@@ -131,7 +125,7 @@ class Watched(FaultMember):
 async def test_without_its_superblocks_it_is_not_announced_and_it_goes_with_an_empty_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rams = await made("raid0", 2)
+    rams = await ram_array("raid0", 2, 2 * MIB, log_bytes=512 << 10)
     members = [Watched(ram) for ram in rams]
     async with open_array(members) as array:
         members[1].error(("write",))

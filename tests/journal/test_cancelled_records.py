@@ -21,7 +21,6 @@ OTHER, TAKEN = 0, 40  # stripes: of the record that is slow, and of the one that
 @pytest.mark.parametrize("first_write", [True, False])
 async def test_a_later_record_of_the_stripe_knows_the_cancelled_one(first_write: bool) -> None:
     """A power cut and any lost member leave what was acknowledged and flushed."""
-
     at = TAKEN * STRIPE
     async with gated("raid5", 3, "partial") as (array, members):
         if not first_write:  # its parity follows

@@ -14,7 +14,6 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
 from raidx_fuse.journal.ring import HEAD_BYTES
 from raidx_fuse.members.base import ReadBuffer
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.gated import Gate, gated
 
 CHUNK = 4096
@@ -22,7 +21,6 @@ CHUNK = 4096
 
 async def test_an_epoch_begins_when_its_head_page_is_durable() -> None:
     """Its records overwrite those of the epoch before, which count as long as that page does."""
-
     members = [Gate(f"gate{number}") for number in range(3)]
     config = await create_array(members, "raid5", chunk_bytes=CHUNK, name="g", now_s=0)
     log = config.regions.log
@@ -42,7 +40,6 @@ async def test_an_epoch_begins_when_its_head_page_is_durable() -> None:
 @pytest.mark.parametrize("late", [False, True])
 async def test_the_tail_is_durable_when_a_flush_covers_its_page(early: bool, late: bool) -> None:
     """Not if the page is written again meanwhile, from *early* before or until *late* after it."""
-
     async with gated("raid5", 3, "partial") as (array, members):
         ring = array.context.journal.ring
         await array.write(0, b"t" * 512)
@@ -78,7 +75,6 @@ async def test_the_tail_is_durable_when_a_flush_covers_its_page(early: bool, lat
 
 async def test_a_page_that_is_being_written_when_a_flush_begins_is_not_durable_by_it() -> None:
     """The next save goes to the same slot and leaves the durable one; after a flush they change."""
-
     async with gated("raid0", 2, "none") as (array, members):
         pages = array.context.written.pages
         written = trio.Event()
@@ -140,29 +136,25 @@ async def test_space_and_stripes_are_free_when_the_tail_behind_them_is_durable()
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_pages_reach_every_member_in_the_order_of_their_generations(seed: int) -> None:
+async def test_pages_reach_every_member_in_the_order_of_their_generations(seed: int) -> None:
     """Chunks that are first written side by side save one page of the written map repeatedly."""
+    async with gated("raid0", 2, "none") as (array, members):
+        generator = random.Random(seed)
+        region = array.member_set.config.regions.written
+        newest = [0] * len(members)
 
-    async def main() -> None:
-        async with gated("raid0", 2, "none") as (array, members):
-            generator = random.Random(seed)
-            region = array.member_set.config.regions.written
-            newest = [0] * len(members)
+        async def late(number: int, offset: int, buffers: Sequence[ReadBuffer]) -> None:
+            await trio.sleep(generator.random())
+            if region.offset <= offset < region.end:
+                generation = int.from_bytes(b"".join(buffers)[8:16], "little")
+                assert generation > newest[number]
+                newest[number] = generation
+            await members[number].inner.writev(offset, buffers)
 
-            async def late(number: int, offset: int, buffers: Sequence[ReadBuffer]) -> None:
-                await trio.sleep(generator.random())
-                if region.offset <= offset < region.end:
-                    generation = int.from_bytes(b"".join(buffers)[8:16], "little")
-                    assert generation > newest[number]
-                    newest[number] = generation
-                await members[number].inner.writev(offset, buffers)
-
-            for number, member in enumerate(members):
-                monkey = functools.partial(late, number)
-                member.writev = monkey  # type: ignore[method-assign]
-            async with trio.open_nursery() as nursery:
-                for chunk in range(64, 76):
-                    nursery.start_soon(array.write, chunk * CHUNK, b"w" * CHUNK)
-            assert min(newest) > 1
-
-    run(main, seed=seed)
+        for number, member in enumerate(members):
+            monkey = functools.partial(late, number)
+            member.writev = monkey  # type: ignore[method-assign]
+        async with trio.open_nursery() as nursery:
+            for chunk in range(64, 76):
+                nursery.start_soon(array.write, chunk * CHUNK, b"w" * CHUNK)
+        assert min(newest) > 1

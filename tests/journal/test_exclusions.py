@@ -13,7 +13,8 @@ import trio
 
 from raidx_fuse.errors import ArrayFailedError
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
-from tests.support.spy import SpyRig, fill, noise, restarted, spying
+from tests.support.arrays import parity_holds
+from tests.support.spy import SpyRig, filled, noise, restarted
 
 CHUNK = 4096
 SUPERBLOCKS_BYTES = 128 << 10
@@ -31,7 +32,7 @@ async def cut_while_unpublished(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(begin)
         await trio.sleep(1)
-        assert rig.running.member_set.unpublished
+        assert rig.array.member_set.unpublished
         images = rig.images()
     return images
 
@@ -42,42 +43,35 @@ async def check_old_content(
     """Start from *images*: the parity is right, and the *untouched* cell comes back by it."""
     async with restarted(images) as array:
         assert array.member_set.queues[role] is not None
-        job = await array.jobs.wait(await array.start_scrub(repair=False))
-        assert job["mismatches"] == 0, job["findings"]
+        await parity_holds(array)
         await array.fail_disk(array.context.position(STRIPE, untouched)[0])
         at = array.context.layout.logical(STRIPE, untouched) * CHUNK
         assert bytes(await array.read(at, CHUNK)) == expected[at : at + CHUNK]
 
 
 async def test_a_record_that_was_planned_without_a_member() -> None:
-    async with spying("raid5", 6, chunk_bytes=CHUNK, stripes=600) as rig:
-        await rig.running.set("journal", "full")
-        await fill(rig)
-        await trio.sleep(30)
-        await rig.in_place()
-        context, expected = rig.running.context, bytes(rig.model)
-        role = context.position(STRIPE, CellIndex(1))[0]
-        at = context.layout.logical(STRIPE, CellIndex(1)) * CHUNK
-        images = await cut_while_unpublished(
-            rig, role, lambda: rig.put(at, noise(2 * CHUNK + 512, 1))
-        )
-        await check_old_content(rig, images, expected, role, CellIndex(0))
+    rig = await filled("raid5", 6, chunk_bytes=CHUNK, stripes=600, journal="full")
+    await trio.sleep(30)
+    await rig.in_place()
+    context, expected = rig.array.context, bytes(rig.model)
+    role = context.position(STRIPE, CellIndex(1))[0]
+    at = context.layout.logical(STRIPE, CellIndex(1)) * CHUNK
+    images = await cut_while_unpublished(rig, role, lambda: rig.put(at, noise(2 * CHUNK + 512, 1)))
+    await check_old_content(rig, images, expected, role, CellIndex(0))
 
 
 @pytest.mark.parametrize("journal", ["partial", "full"])
 async def test_a_parity_that_was_computed_without_its_member(journal: str) -> None:
-    async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=600) as rig:
-        await rig.running.set("journal", journal)
-        await fill(rig)
-        await trio.sleep(30)
-        await rig.in_place()
-        context, expected = rig.running.context, bytes(rig.model)
-        at = context.layout.logical(STRIPE, CellIndex(1)) * CHUNK
-        await rig.put(at, noise(512, 1))
-        assert STRIPE in context.journal.unsettled
-        role = context.position(STRIPE, CellIndex(context.code.data_count))[0]
-        images = await cut_while_unpublished(rig, role, context.journal.place)
-        await check_old_content(rig, images, expected, role, CellIndex(0))
+    rig = await filled("raid5", 4, chunk_bytes=CHUNK, stripes=600, journal=journal)
+    await trio.sleep(30)
+    await rig.in_place()
+    context, expected = rig.array.context, bytes(rig.model)
+    at = context.layout.logical(STRIPE, CellIndex(1)) * CHUNK
+    await rig.put(at, noise(512, 1))
+    assert STRIPE in context.journal.unsettled
+    role = context.position(STRIPE, CellIndex(context.code.data_count))[0]
+    images = await cut_while_unpublished(rig, role, context.journal.place)
+    await check_old_content(rig, images, expected, role, CellIndex(0))
 
 
 @pytest.mark.parametrize("journal", ["none", "partial"])
@@ -85,16 +79,13 @@ async def test_no_small_write_is_acknowledged_while_a_superblock_lacks_the_confi
     journal: str,
 ) -> None:
     """No member is lost: this one cannot be spared."""
-
-    async with spying("raid0", 2, chunk_bytes=CHUNK, stripes=64) as rig:
-        await rig.running.set("journal", journal)
-        await fill(rig)
-        deaf = rig.members[0].error(("write",), length_bytes=SUPERBLOCKS_BYTES)
-        with pytest.raises(ArrayFailedError):
-            await rig.running.member_set.update(lambda config: config)
-        assert not rig.running.member_set.lost
-        with pytest.raises(ArrayFailedError):
-            await rig.running.write(0, noise(512, 1))
-        deaf.lift()
-        await rig.put(0, noise(512, 1))
-        await rig.compare()
+    rig = await filled("raid0", 2, chunk_bytes=CHUNK, stripes=64, journal=journal)
+    deaf = rig.members[0].error(("write",), length_bytes=SUPERBLOCKS_BYTES)
+    with pytest.raises(ArrayFailedError):
+        await rig.array.member_set.update(lambda config: config)
+    assert not rig.array.member_set.lost
+    with pytest.raises(ArrayFailedError):
+        await rig.array.write(0, noise(512, 1))
+    deaf.lift()
+    await rig.put(0, noise(512, 1))
+    await rig.compare()

@@ -14,7 +14,6 @@ FLUSHES_MAX = 100
 
 async def test_a_commit_waits_for_the_record_in_flight_that_keeps_the_tail() -> None:
     """No member takes a record for a second, and all flush at once: the ring fills up."""
-
     async with gated("raid0", 2, "full") as (array, members):
         ring, size = array.context.journal.ring, 8 * CHUNK
         many = ring.capacity // size + 2
@@ -44,7 +43,6 @@ async def test_a_commit_waits_for_the_record_in_flight_that_keeps_the_tail() -> 
 
 async def test_writers_that_wait_for_one_checkpoint_do_not_run_one_each() -> None:
     """Many writers find the ring full at once; the checkpoint of the first has room for all."""
-
     rig = Rig("raid5", 4, stripes=400, slow=True)
     array = await rig.create()
     journal, size = array.context.journal, CHUNK

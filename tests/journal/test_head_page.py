@@ -14,9 +14,9 @@ import trio
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.superblock import read_superblock
-from raidx_fuse.jobs.job import Job
 from raidx_fuse.members.simulated.faulty import Fault
-from tests.support.spy import SpyRig, noise, restarted, spying
+from tests.support.arrays import job_ended
+from tests.support.spy import SpyRig, lift, noise, spying
 
 CHUNK = 4096
 SOON_S = 30.0
@@ -26,7 +26,7 @@ NUMBERS = pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.E
 
 def break_head(rig: SpyRig, number: int) -> list[Fault]:
     """Let no member take the head page of the log any more."""
-    head = rig.running.member_set.config.regions.log
+    head = rig.array.member_set.config.regions.log
     return [
         member.error(("write",), number=number, offset_bytes=head.offset, length_bytes=2 * 4096)
         for member in rig.members
@@ -38,16 +38,9 @@ async def filled(layout: str = "raid0", width: int = 2) -> AsyncIterator[SpyRig]
     """Make an array that logs everything, and fill it."""
     async with spying(layout, width, chunk_bytes=CHUNK) as rig:
         await rig.put(0, noise(len(rig.model), 99))
-        await rig.running.set("journal", "full")
+        await rig.array.set("journal", "full")
         await rig.in_place()
         yield rig
-
-
-async def until_done(job: Job) -> None:
-    """Return when *job* has ended, and ended well."""
-    with trio.fail_after(600):
-        await job.finished.wait()
-    assert job.state == "done", job.status()
 
 
 @NUMBERS
@@ -75,17 +68,14 @@ async def test_writes_are_refused_in_time_and_go_on_when_the_fault_is_gone(numbe
                 error = caught
         assert error is not None
         assert error.errno == (errno.EIO if number == errno.EIO else errno.ENOSPC)
-        assert rig.running.status()["state"] == "clean"
+        assert rig.array.status()["state"] == "clean"
         with trio.fail_after(SOON_S):
-            await rig.running.flush()
+            await rig.array.flush()
             with pytest.raises(RaidxError):
-                await rig.running.context.journal.drain()
+                await rig.array.context.journal.drain()
         await rig.compare()
-        images, model = rig.images(), bytes(rig.model)
-        async with restarted(images) as array:  # the power went
-            assert bytes(await array.read(0, len(model))) == model
-        for fault in faults:
-            fault.lift()
+        await rig.survives()  # the power went
+        lift(faults)
         with trio.fail_after(SOON_S):
             for at in range(0, len(rig.model), CHUNK):
                 await rig.put(at, noise(CHUNK, at + 1))
@@ -103,13 +93,12 @@ async def test_writes_are_refused_in_time_and_go_on_when_the_fault_is_gone(numbe
 async def test_a_close_that_cannot_write_it_ends_and_loses_nothing(layout: str, width: int) -> None:
     async with filled(layout, width) as rig:
         await rig.put(5, noise(3 * CHUNK, 1))
-        await rig.running.flush()
+        await rig.array.flush()
         faults = break_head(rig, errno.ENOSPC)
         began_s = trio.current_time()
         await rig.close()
         assert trio.current_time() - began_s < SOON_S
-        for fault in faults:
-            fault.lift()
+        lift(faults)
         superblock = await read_superblock(rig.members[-1])
         assert superblock is not None
         assert not superblock.config.clean
@@ -122,27 +111,25 @@ async def test_a_setting_is_in_force_although_the_log_cannot_be_emptied() -> Non
         await rig.put(0, noise(CHUNK, 1))
         faults = break_head(rig, errno.EDQUOT)
         with trio.fail_after(SOON_S):
-            assert await rig.running.set("journal", "none") == "none"
-        assert rig.running.context.journal.mode == "none"
+            assert await rig.array.set("journal", "none") == "none"
+        assert rig.array.context.journal.mode == "none"
         await rig.put(0, noise(CHUNK, 2))
-        for fault in faults:
-            fault.lift()
+        lift(faults)
         await trio.sleep(5)
         await rig.compare()
-        await rig.close()
-        await rig.open()
+        await rig.reopen()
         await rig.compare()
 
 
 async def test_a_rebuild_ends_and_the_log_is_formed_again_later() -> None:
     async with filled("raid5", 4) as rig:
-        await rig.running.fail_disk(0)
+        await rig.array.fail_disk(0)
         await rig.put(0, noise(9 * CHUNK, 1))
-        await rig.running.replace_disk(0, rig.new_member())
-        job = next(job for job in rig.running.jobs.running() if job.kind == "rebuild")
+        await rig.array.replace_disk(0, rig.new_member())
+        job = next(job for job in rig.array.jobs.running() if job.kind == "rebuild")
         # The rebuild itself needs no head page: it is refused while the job concludes.
-        members = [queue.member for queue in rig.running.member_set.queues if queue is not None]
-        head = rig.running.member_set.config.regions.log
+        members = [queue.member for queue in rig.array.member_set.queues if queue is not None]
+        head = rig.array.member_set.config.regions.log
         faults = [
             member.error(  # type: ignore[attr-defined]
                 ("write",), number=errno.ENOSPC, offset_bytes=head.offset, length_bytes=8192
@@ -150,13 +137,10 @@ async def test_a_rebuild_ends_and_the_log_is_formed_again_later() -> None:
             for member in members
         ]
         await rig.put(0, noise(100, 2))
-        with trio.fail_after(600):
-            await job.finished.wait()
-        assert job.state == "done", job.status()
-        journal = rig.running.context.journal
+        await job_ended(job)
+        journal = rig.array.context.journal
         assert journal.to_form, "the head page was not missed"
-        for fault in faults:
-            fault.lift()
+        lift(faults)
         await trio.sleep(5)
         assert not journal.to_form
         await rig.put(7, noise(5 * CHUNK, 3))
@@ -168,32 +152,29 @@ async def test_growth_and_restripe_wait_and_go_on(kind: str) -> None:
     async with filled("raid0" if kind == "grow" else "raid5", 3) as rig:
         newcomers = [rig.new_member()]
         if kind == "grow":
-            await rig.running.grow(newcomers)
+            await rig.array.grow(newcomers)
         else:
-            await rig.running.restripe(newcomers, None, {})
+            await rig.array.restripe(newcomers, None, {})
         rig.members += newcomers
-        job = next(job for job in rig.running.jobs.running() if job.kind == kind)
+        job = next(job for job in rig.array.jobs.running() if job.kind == kind)
         faults = break_head(rig, errno.ENOSPC)
         await trio.sleep(60)
         assert not job.finished.is_set() or kind == "grow"
-        for fault in faults:
-            fault.lift()
-        await until_done(job)
+        lift(faults)
+        await job_ended(job)
         await trio.sleep(5)
-        assert bytes(await rig.running.read(0, len(rig.model))) == rig.model
-        rig.model.extend(bytes(rig.running.size_bytes - len(rig.model)))
+        assert bytes(await rig.array.read(0, len(rig.model))) == rig.model
+        rig.model.extend(bytes(rig.array.size_bytes - len(rig.model)))
         await rig.put(3, noise(len(rig.model) - 3, 5))
         await rig.compare()
-        await rig.close()
-        await rig.open()
+        await rig.reopen()
         await rig.compare()
 
 
 async def test_a_page_whose_save_failed_goes_to_the_same_slot_again() -> None:
     """The other slot has the last copy that a cut would leave."""
-
     async with filled() as rig:
-        pages = next(p for p in rig.running.member_set.page_stores if p.kind == "journal")  # type: ignore[attr-defined]
+        pages = next(p for p in rig.array.member_set.page_stores if p.kind == "journal")  # type: ignore[attr-defined]
         slots = [pages._slots[0]]  # type: ignore[attr-defined]
         faults = break_head(rig, errno.EIO)
         for _ in range(3):
@@ -201,7 +182,6 @@ async def test_a_page_whose_save_failed_goes_to_the_same_slot_again() -> None:
                 await pages.save([0])  # type: ignore[attr-defined]
             slots.append(pages._slots[0])  # type: ignore[attr-defined]
             await rig.put(0, noise(CHUNK))
-            await rig.running.flush()
-        for fault in faults:
-            fault.lift()
+            await rig.array.flush()
+        lift(faults)
         assert slots[1:] == [1 - slots[0]] * 3

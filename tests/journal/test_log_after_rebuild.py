@@ -21,7 +21,7 @@ async def test_what_was_logged_during_a_rebuild_survives_another_loss_right_afte
     async with spying("raid5", 4, chunk_bytes=PAGE) as rig:
         await fill(rig)
         await rig.in_place()
-        array, journal = rig.running, rig.running.context.journal
+        array, journal = rig.array, rig.array.context.journal
         await array.fail_disk(lost)
         while lost not in journal.log_members.at(journal.ring.next_place(PAGE)[1]):
             await rig.put(0, bytes(TURN_BYTES // 4))

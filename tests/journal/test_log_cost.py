@@ -16,7 +16,7 @@ from raidx_fuse.format.log_record import (
 )
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.store.overlay import Overlay
-from tests.support.spy import FLUSH, WRITE, SpyRig, noise, spying
+from tests.support.spy import FLUSH, WRITE, SpyRig, noise, placed, spied
 
 CHUNK = 16384
 PAGE = 4096
@@ -24,14 +24,6 @@ LAYOUTS = pytest.mark.parametrize(
     ("layout", "width"), [("raid5", 4), ("raid4", 3), ("raid1", 2), ("rdp", 4), ("upc", 4)]
 )
 LOGGING_MODES = pytest.mark.parametrize("mode", ["partial", "full"])
-
-
-async def prepare(rig: SpyRig, mode: str) -> None:
-    """Write the whole image, all of it in its place; count from here on."""
-    await rig.running.set("journal", mode)
-    await rig.put(0, noise(len(rig.model), 99))
-    await rig.in_place()
-    rig.log.clear()
 
 
 def flushes(rig: SpyRig) -> Counter[str]:
@@ -45,18 +37,17 @@ def flushes(rig: SpyRig) -> Counter[str]:
 async def test_fsync_after_a_small_write_is_one_flush_of_the_log_members(
     layout: str, width: int, mode: str, slow: bool
 ) -> None:
-    async with spying(layout, width, chunk_bytes=CHUNK, rows=4, slow=slow) as rig:
-        await prepare(rig, mode)
-        array = rig.running
-        regions = array.member_set.config.regions
-        await rig.put(5 * PAGE, noise(PAGE, 1))
-        written = [touch for touch in rig.log.touches if touch.kind == WRITE]
-        logged = [t for t in written if regions.log.offset <= t.offset_bytes < regions.log.end]
-        assert len(logged) == array.context.code.tolerance + 1, "a record on each log member"
-        assert written == logged, "nothing else before the flush"
-        await array.flush()
-        assert set(flushes(rig).values()) == {1}
-        assert len(flushes(rig)) == array.context.code.tolerance + 1
+    rig = await placed(layout, width, chunk_bytes=CHUNK, rows=4, slow=slow, journal=mode)
+    array = rig.array
+    regions = array.member_set.config.regions
+    await rig.put(5 * PAGE, noise(PAGE, 1))
+    written = [touch for touch in rig.log.touches if touch.kind == WRITE]
+    logged = [t for t in written if regions.log.offset <= t.offset_bytes < regions.log.end]
+    assert len(logged) == array.context.code.tolerance + 1, "a record on each log member"
+    assert written == logged, "nothing else before the flush"
+    await array.flush()
+    assert set(flushes(rig).values()) == {1}
+    assert len(flushes(rig)) == array.context.code.tolerance + 1
 
 
 @LAYOUTS
@@ -65,20 +56,18 @@ async def test_fsync_after_each_small_write_is_at_most_two_flush_rounds_all_told
     layout: str, width: int, mode: str
 ) -> None:
     """With everything that goes on behind: places, maps, heads, the end of the ring."""
-
-    async with spying(layout, width, chunk_bytes=CHUNK, rows=4, slow=True) as rig:
-        await prepare(rig, mode)
-        rng = random.Random(7)
-        pages = len(rig.model) // PAGE
-        count = 400
-        placed = rig.running.context.journal.placements
-        for number in range(count):
-            await rig.put(rng.randrange(pages) * PAGE, noise(PAGE, number))
-            await rig.running.flush()
-            await trio.sleep(0.01)
-        assert rig.running.context.journal.placements > placed, "places were written meanwhile"
-        assert max(flushes(rig).values()) <= 2 * count
-        await rig.compare()
+    rig = await placed(layout, width, chunk_bytes=CHUNK, rows=4, slow=True, journal=mode)
+    rng = random.Random(7)
+    pages = len(rig.model) // PAGE
+    count = 400
+    placements = rig.array.context.journal.placements
+    for number in range(count):
+        await rig.put(rng.randrange(pages) * PAGE, noise(PAGE, number))
+        await rig.array.flush()
+        await trio.sleep(0.01)
+    assert rig.array.context.journal.placements > placements, "places were written meanwhile"
+    assert max(flushes(rig).values()) <= 2 * count
+    await rig.compare()
 
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["waits", "is shown at once"])
@@ -89,30 +78,28 @@ async def test_what_is_not_logged_yet_is_not_placed(
 
     If readers see it already, the placement waits for its record.
     """
-
-    async with spying("raid1", 2, chunk_bytes=CHUNK, slow=True) as rig:
-        await prepare(rig, "partial")
-        journal = rig.running.context.journal
-        await rig.put(0, noise(512, 1))
-        rig.log.clear()
-        if not at_once:
-            monkeypatch.setattr(journal, "commit_now", lambda *_: None)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(rig.put, 3 * CHUNK, noise(512, 2))
-            await trio.lowlevel.checkpoint()
-            await journal.place()
-        written = [touch.offset_bytes for touch in rig.log.touches if touch.kind == WRITE]
-        assert rig.data.offset in written
-        assert (rig.data.offset + 3 * CHUNK in written) == at_once
-        in_log = [index for index, at in enumerate(written) if at < rig.data.offset]
-        in_place = [index for index, at in enumerate(written) if at >= rig.data.offset]
-        assert not at_once or max(in_log[:2]) < min(in_place)
-        await rig.compare()
+    rig = await placed("raid1", 2, chunk_bytes=CHUNK, slow=True, journal="partial")
+    journal = rig.array.context.journal
+    await rig.put(0, noise(512, 1))
+    rig.log.clear()
+    if not at_once:
+        monkeypatch.setattr(journal, "commit_now", lambda *_: None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.put, 3 * CHUNK, noise(512, 2))
+        await trio.lowlevel.checkpoint()
+        await journal.place()
+    written = [touch.offset_bytes for touch in rig.log.touches if touch.kind == WRITE]
+    assert rig.data.offset in written
+    assert (rig.data.offset + 3 * CHUNK in written) == at_once
+    in_log = [index for index, at in enumerate(written) if at < rig.data.offset]
+    in_place = [index for index, at in enumerate(written) if at >= rig.data.offset]
+    assert not at_once or max(in_log[:2]) < min(in_place)
+    await rig.compare()
 
 
 def logged_bytes(rig: SpyRig) -> int:
     """Return how much went to the log of all members."""
-    log = rig.running.member_set.config.regions.log
+    log = rig.array.member_set.config.regions.log
     return sum(
         touch.size_bytes
         for touch in rig.log.touches
@@ -122,17 +109,16 @@ def logged_bytes(rig: SpyRig) -> int:
 
 async def test_a_checkpoint_writes_to_all_members_at_once() -> None:
     """Each did its share after the one before had ended: one of five disks was busy."""
-
-    async with spying("raid0", 4, stripes=40, chunk_bytes=PAGE, slow=True) as rig:
-        await rig.running.set("journal", "full")
-        for chunk in range(0, 4 * 40):
-            await rig.put(chunk * PAGE, noise(512, chunk))
-        rig.log.clear()
-        await rig.in_place()
-        places = rig.log.of(WRITE, rig.running.member_set.config.regions.data)
-        order = [touch.member for touch in places]
-        assert len(set(order)) == 4 <= min(Counter(order).values())
-        assert max(map(order.index, order)) < len(order) // 2, "the last one to begin"
+    rig = await spied("raid0", 4, stripes=40, chunk_bytes=PAGE, slow=True)
+    await rig.array.set("journal", "full")
+    for chunk in range(0, 4 * 40):
+        await rig.put(chunk * PAGE, noise(512, chunk))
+    rig.log.clear()
+    await rig.in_place()
+    places = rig.log.of(WRITE, rig.array.member_set.config.regions.data)
+    order = [touch.member for touch in places]
+    assert len(set(order)) == 4 <= min(Counter(order).values())
+    assert max(map(order.index, order)) < len(order) // 2, "the last one to begin"
 
 
 def test_places_come_in_rounds_with_a_portion_of_each_role() -> None:
@@ -155,44 +141,39 @@ def test_places_come_in_rounds_with_a_portion_of_each_role() -> None:
 
 async def test_of_requests_that_end_inside_stripes_only_the_ends_are_logged() -> None:
     """Requests of 4 chunks on stripes of 3: of 12 chunks, the log has the 1 and 2 before an end."""
-
-    async with spying("raid5", 4, chunk_bytes=PAGE, stripes=1500) as rig:
-        await prepare(rig, "partial")
-        for number in range(3):
-            await rig.put(number * 4 * PAGE, noise(4 * PAGE, number))
-        copies = 2
-        assert 0 <= logged_bytes(rig) - 3 * PAGE * copies < 2 * PAGE
-        assert not rig.running.context.journal.overlay, "whole stripes are in their places"
-        await rig.compare()
+    rig = await placed("raid5", 4, chunk_bytes=PAGE, stripes=1500, journal="partial")
+    for number in range(3):
+        await rig.put(number * 4 * PAGE, noise(4 * PAGE, number))
+    copies = 2
+    assert 0 <= logged_bytes(rig) - 3 * PAGE * copies < 2 * PAGE
+    assert not rig.array.context.journal.overlay, "whole stripes are in their places"
+    await rig.compare()
 
 
 async def test_the_log_gives_up_what_keeps_stripes_from_being_closed() -> None:
-    async with spying("raid5", 4, chunk_bytes=PAGE, stripes=1500) as rig:
-        await prepare(rig, "partial")
-        await rig.put(5 * PAGE, noise(512, 5))  # in the last chunk of the second stripe
-        journal, logged = rig.running.context.journal, []
-        for turn in range(3):
-            before = journal.ring.position
-            for number in range(2):
-                await rig.put(number * 4 * PAGE, noise(4 * PAGE, 2 * turn + number))
-            logged.append((journal.ring.position - before) // PAGE)
-            await trio.sleep(0.1)
-        # First also what ends the second stripe.
-        assert logged == [5, 3, 3]
-        await rig.compare()
+    rig = await placed("raid5", 4, chunk_bytes=PAGE, stripes=1500, journal="partial")
+    await rig.put(5 * PAGE, noise(512, 5))  # in the last chunk of the second stripe
+    journal, logged = rig.array.context.journal, []
+    for turn in range(3):
+        before = journal.ring.position
+        for number in range(2):
+            await rig.put(number * 4 * PAGE, noise(4 * PAGE, 2 * turn + number))
+        logged.append((journal.ring.position - before) // PAGE)
+        await trio.sleep(0.1)
+    # First also what ends the second stripe.
+    assert logged == [5, 3, 3]
+    await rig.compare()
 
 
 async def test_without_the_log_nothing_is_logged_from_the_first_write_on() -> None:
     """Not even into stripes of which the log had something when it was switched off."""
-
-    async with spying("raid5", 4, chunk_bytes=CHUNK, rows=4) as rig:
-        await prepare(rig, "partial")
-        await rig.put(0, noise(PAGE, 1))
-        await rig.running.set("journal", "none")
-        rig.log.clear()
-        await rig.put(PAGE, noise(PAGE, 2))
-        assert logged_bytes(rig) == 0
-        await rig.compare()
+    rig = await placed("raid5", 4, chunk_bytes=CHUNK, rows=4, journal="partial")
+    await rig.put(0, noise(PAGE, 1))
+    await rig.array.set("journal", "none")
+    rig.log.clear()
+    await rig.put(PAGE, noise(PAGE, 2))
+    assert logged_bytes(rig) == 0
+    await rig.compare()
 
 
 def test_packed_entries_are_the_record_that_fields_are() -> None:

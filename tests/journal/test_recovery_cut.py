@@ -19,16 +19,16 @@ async def _cut_log() -> tuple[list[bytes], bytes]:
     async with spying("raid5", WIDTH, chunk_bytes=PAGE) as rig:
         await rig.put(0, bytes(range(1, 256)) * (len(rig.model) // 255))
         await rig.in_place()
-        journal = rig.running.context.journal
+        journal = rig.array.context.journal
         await rig.put(0, SECTOR)
-        await rig.running.flush()
+        await rig.array.flush()
         model = bytes(rig.model)
         before = rig.images()
         low = journal.ring.next_place(512)[1]
         await rig.put(0, bytes([3]) * 512)
         high = journal.ring.next_place(512)[1]
         assert Stripe(0) in journal.unsettled
-        with locked(rig.running.context, 0):
+        with locked(rig.array.context, 0):
             await journal.settle([Stripe(0)])
         images = [
             new[:low] + old[low:high] + new[high:]

@@ -14,7 +14,6 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.array.check import check_members
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import AssemblyError, MemberError, OtherVersionError
-from raidx_fuse.format.create import create_array
 from raidx_fuse.format.log_record import (
     DATA,
     HEAD,
@@ -30,6 +29,7 @@ from raidx_fuse.format.log_record import (
 from raidx_fuse.format.pages import encode_page, load_pages
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.ram import RamMember
+from tests.support.arrays import jobs_ended, parity_holds, ram_array
 
 MIB = 1 << 20
 CHUNK = 4096
@@ -52,8 +52,7 @@ class Crashed:
 
     async def make(self, stranger: int | None = None) -> Crashed:
         """Make them; *stranger* is the role of a member that has no part of the log."""
-        members = [RamMember(MIB, name=f"d{n}") for n in range(self.width)]
-        await create_array(members, self.layout, name="disk", now_s=0, chunk_bytes=CHUNK)
+        members = await ram_array(self.layout, self.width)
         async with open_array(members) as array:
             if stranger is not None:
                 journal = array.context.journal
@@ -99,7 +98,6 @@ SUPERBLOCKS = [(DATA, role, CHUNK, slot << 16) for role in range(3) for slot in 
 @pytest.mark.parametrize("layout", ["raid5", "raid4", "rdp", "raid0", "raidx-parity"])
 async def test_only_members_of_the_log_are_believed(layout: str) -> None:
     """One record behind the last, on a member that has no log: not even looked at."""
-
     stranger = 4
     crashed = await Crashed(layout, 5).make(stranger)
     place = crashed.data_offset + 3 * CHUNK
@@ -114,7 +112,6 @@ async def test_only_members_of_the_log_are_believed(layout: str) -> None:
 
 async def test_the_same_record_on_a_member_of_the_log_is_redone() -> None:
     """Else the test above shows nothing."""
-
     crashed = await Crashed("raid5", 5).make()
     place = crashed.data_offset + 9 * CHUNK
     crashed.plant(crashed.roles[1], [(DATA, 0, CHUNK, place)], CHUNK)
@@ -170,7 +167,6 @@ async def test_a_chunk_that_the_image_does_not_have_yet_is_unwritten_when_it_get
     source: str,
 ) -> None:
     """Its place has old bytes: with a bit in the written map they would be read."""
-
     crashed = await Crashed("raidx-copy", 5).make()
     async with open_array([copy_of(member) for member in crashed.members]) as array:
         before = array.context.layout.chunks
@@ -185,15 +181,13 @@ async def test_a_chunk_that_the_image_does_not_have_yet_is_unwritten_when_it_get
     new.reads_zero = False
     async with open_array(crashed.members) as array:
         await array.grow([new])
-        for job in array.jobs.running():
-            await job.finished.wait()
+        await jobs_ended(array)
         more = (array.context.layout.chunks - before) * CHUNK
         assert more > 0
         assert not any(bytes(await array.read(before * CHUNK, more)))
     async with open_array([*crashed.members, new]) as array:
         assert not any(bytes(await array.read(before * CHUNK, more)))
-        result = await array.jobs.wait(await array.start_scrub(repair=False))
-        assert not result["findings"]
+        await parity_holds(array)
 
 
 async def test_an_impossible_record_beside_a_good_one_is_passed_over() -> None:
@@ -229,7 +223,6 @@ async def _refused(members: Sequence[RamMember], words: str) -> None:
 @pytest.mark.parametrize("unknown", ["entry", "header", "before"])
 async def test_a_record_that_is_not_known_is_no_end_of_the_log(unknown: str) -> None:
     """What was flushed behind it would be gone. Torn, or of another array, it is the end."""
-
     crashed = await Crashed("raid5", 5).make()
     data = (DATA, 0, 512, MIB // 2)
     kind = PARITY_BEFORE if unknown == "before" else 9
@@ -301,15 +294,12 @@ async def test_a_head_of_before_79fb2b4_without_log_members_is_refused() -> None
 
 async def test_who_holds_the_log_next_is_named_before_it_has_records() -> None:
     """A rebuilt member takes its part of the log over; a cut right then finds every record."""
-
-    members = [RamMember(MIB, name=f"d{n}") for n in range(4)]
-    await create_array(members, "raid5", name="disk", now_s=0, chunk_bytes=CHUNK)
+    members = await ram_array("raid5", 4)
     async with open_array(members[1:]) as array:
         assert array.context.journal.log_members.roles == (1, 2, 3)
         fresh = RamMember(MIB, name="fresh")
         await array.replace_disk(0, fresh)
-        for job in array.jobs.running():
-            await job.finished.wait()
+        await jobs_ended(array)
         assert len(array.context.journal.log_members.roles) == 4
         await array.write(0, b"on the new one")
         await array.flush()
@@ -322,9 +312,7 @@ async def test_who_held_the_log_is_believed_when_the_log_could_not_move(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The head page names the next holders already, and the records go on to those of before."""
-
-    members = [RamMember(MIB, name=f"d{n}") for n in range(4)]
-    await create_array(members, "raid5", name="disk", now_s=0, chunk_bytes=CHUNK)
+    members = await ram_array("raid5", 4)
     async with open_array(members) as array:
         journal = array.context.journal
         believe_also = journal.ring.believe_also

@@ -22,14 +22,14 @@ PAGE = 4096
 async def _logged(layout: str, width: int, records: int = 4) -> tuple[list[bytes], Region, bytes]:
     """Return the members of an array that lost power, its log, and the content, flushed to it."""
     async with spying(layout, width, chunk_bytes=PAGE) as rig:
-        await rig.running.set("journal", "full")
+        await rig.array.set("journal", "full")
         await rig.put(0, noise(len(rig.model), 1))
         await rig.in_place()
         for number in range(records):
             await rig.put(number * PAGE, noise(600, number))
-        await rig.running.flush()
-        assert rig.running.context.journal.ring.open, "nothing is in the log alone"
-        log = rig.running.member_set.config.regions.log
+        await rig.array.flush()
+        assert rig.array.context.journal.ring.open, "nothing is in the log alone"
+        log = rig.array.member_set.config.regions.log
         return rig.images(), log, bytes(rig.model)
 
 
@@ -96,7 +96,7 @@ async def test_as_many_logs_as_members_may_be_lost_can_be_unreadable(
 async def test_a_log_that_nothing_was_written_to_since_a_clean_end_may_be_unreadable() -> None:
     async with spying("raid0", 2, chunk_bytes=PAGE) as rig:
         await rig.put(0, noise(len(rig.model), 1))
-        log, content = rig.running.member_set.config.regions.log, bytes(rig.model)
+        log, content = rig.array.member_set.config.regions.log, bytes(rig.model)
         await rig.close()
         images = rig.images()
     async with _started(images, log, [0, 1]) as array:
@@ -132,9 +132,9 @@ async def _cut_log() -> tuple[list[bytes], Region, bytes, int]:
     async with spying("raid5", 4, chunk_bytes=PAGE) as rig:
         await rig.put(0, noise(len(rig.model), 1))
         await rig.in_place()
-        journal = rig.running.context.journal
+        journal = rig.array.context.journal
         await rig.put(0, noise(512, 2))
-        await rig.running.flush()
+        await rig.array.flush()
         content, before = bytes(rig.model), rig.images()
         low = journal.ring.next_place(512)[1]
         await rig.put(8 * PAGE, noise(512, 3))
@@ -144,7 +144,7 @@ async def _cut_log() -> tuple[list[bytes], Region, bytes, int]:
         record = rig.images()[holders[0]][low:high]
         image = before[holder]
         before[holder] = image[:low] + record + image[high:]
-        log = rig.running.member_set.config.regions.log
+        log = rig.array.member_set.config.regions.log
     return before, log, content, holder
 
 

@@ -22,8 +22,9 @@ from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.arrays import Rig
 from tests.support.command import checked, raidx
 from tests.support.growing import ram_of
+from tests.support.load import ended
 from tests.support.packages import installed, write_package
-from tests.support.restriping import SmallRig, ended, restripe
+from tests.support.restriping import SmallRig, restripe
 
 BODY = '''
 from raidx_fuse.layouts.codes.code import Code, LayoutError
@@ -265,8 +266,7 @@ async def test_a_restripe_keeps_the_origin_of_both_layouts() -> None:
         await ended(rig, job)
         params = rig.array.member_set.config.params
         assert params[MADE_BY]["code"] == fingerprint(make_code("twins", 6))
-        await rig.close()
-        await rig.open()
+        await rig.reopen()
         job = await restripe(rig, "raid0", 6)
         await ended(rig, job)
         assert MADE_BY not in rig.array.member_set.config.params

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
 
 from raidx_fuse.errors import JobRunningError, RaidxError, Reason, UsageError
-from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.hotspots.balancer import Balancer, JobMover, watched
 from raidx_fuse.pool.monitor import Monitor
 from raidx_fuse.pool.pool import Pool
+from tests.support.closing import entered
+from tests.support.load import eventually
 from tests.support.pool_rig import CHUNK, MIB, PoolRig, read_for_ever
 from tests.support.reasons import because
 
@@ -51,23 +52,14 @@ async def watching(
         yield pool, balancer
 
 
-def play(
-    scene: Callable[[Pool, Balancer], Awaitable[None]],
+async def balanced(
     mover: JobMover | None = None,
     settings: dict[str, str] | None = None,
     arrays: dict[str, dict[str, int]] | None = None,
-) -> None:
-    async def whole() -> None:
-        rig = PoolRig(arrays or TWO)
-        await rig.create()
-        async with watching(rig, mover or Notes(), settings) as (pool, balancer):
-            with trio.CancelScope() as scope:
-                async with trio.open_nursery() as nursery:
-                    await scene(pool, balancer)
-                    nursery.cancel_scope.cancel()
-            assert not scope.cancelled_caught
-
-    run(whole)
+) -> tuple[Pool, Balancer]:
+    rig = PoolRig(arrays or TWO)
+    await rig.create()
+    return await entered(watching(rig, mover or Notes(), settings))
 
 
 @asynccontextmanager
@@ -81,50 +73,43 @@ async def loaded(pool: Pool, **clients: int) -> AsyncIterator[None]:
         nursery.cancel_scope.cancel()
 
 
-def test_the_estimate_by_eq_5_agrees_with_the_busy_time() -> None:
-    async def scene(pool: Pool, balancer: Balancer) -> None:
-        async with loaded(pool, mail=8, www=4, old=2):
-            await trio.sleep(8.5)
-        fast, slow = (balancer.monitor.arrays[part.array.uuid].newest(4) for part in pool.arrays)
-        for rows in (fast, slow):
-            assert rows[:, 1].mean() == pytest.approx(rows[:, 2].mean(), rel=0.1)
-        assert fast[:, 1].mean() > 4 * slow[:, 1].mean() > 0.3
-        assert (fast[:, 3] > slow[:, 3]).all()  # requests wait for each other there
-        mail = balancer.monitor.mean_load(pool.find("mail")[1].uuid, 4)
-        assert mail.reads_s == pytest.approx(8 / 0.029, rel=0.2)
-        assert (mail.read_bytes, mail.writes_s) == (16384, 0)
-
-    play(scene)
+async def test_the_estimate_by_eq_5_agrees_with_the_busy_time() -> None:
+    pool, balancer = await balanced()
+    async with loaded(pool, mail=8, www=4, old=2):
+        await trio.sleep(8.5)
+    fast, slow = (balancer.monitor.arrays[part.array.uuid].newest(4) for part in pool.arrays)
+    for rows in (fast, slow):
+        assert rows[:, 1].mean() == pytest.approx(rows[:, 2].mean(), rel=0.1)
+    assert fast[:, 1].mean() > 4 * slow[:, 1].mean() > 0.3
+    assert (fast[:, 3] > slow[:, 3]).all()  # requests wait for each other there
+    mail = balancer.monitor.mean_load(pool.find("mail")[1].uuid, 4)
+    assert mail.reads_s == pytest.approx(8 / 0.029, rel=0.2)
+    assert (mail.read_bytes, mail.writes_s) == (16384, 0)
 
 
-def test_reads_that_were_noted_are_counted_every_second() -> None:
-    async def scene(pool: Pool, _balancer: Balancer) -> None:
-        _, mail = pool.find("mail")
-        mail.noted.extend([4096, 512])  # as FUSE does
-        assert (mail.reads, mail.read_bytes) == (2, 4608)
-        await trio.sleep(1.1)
-        assert (mail.reads, mail.read_bytes, mail.noted) == (2, 4608, [])
-
-    play(scene)
+async def test_reads_that_were_noted_are_counted_every_second() -> None:
+    pool, _ = await balanced()
+    _, mail = pool.find("mail")
+    mail.noted.extend([4096, 512])  # as FUSE does
+    assert (mail.reads, mail.read_bytes) == (2, 4608)
+    await trio.sleep(1.1)
+    assert (mail.reads, mail.read_bytes, mail.noted) == (2, 4608, [])
 
 
-def test_a_hotspot_is_found_planned_for_and_carried_out_by_itself() -> None:
+async def test_a_hotspot_is_found_planned_for_and_carried_out_by_itself() -> None:
     mover = Notes()
-
-    async def scene(pool: Pool, balancer: Balancer) -> None:
-        async with loaded(pool, mail=8, www=6, old=1):
-            await trio.sleep(3.5)
-            assert balancer.planning.hotspots() == []  # the window is not full
-            await trio.sleep(1)
-            assert balancer.running
-            await trio.sleep(1)
-        assert mover.asked == [("mail", "slow")]
-        status = balancer.status()
-        assert (status["state"], status["steps_done"]) == ("done", 1)
-        assert status["steps"] == ["move mail from fast to slow"]
-        assert balancer.planning.hotspots() == []  # what was seen before the move counts no more
-
-    play(scene, mover, {"balance.auto": "on"})
+    pool, balancer = await balanced(mover, {"balance.auto": "on"})
+    async with loaded(pool, mail=8, www=6, old=1):
+        await trio.sleep(3.5)
+        assert balancer.planning.hotspots() == []  # the window is not full
+        await trio.sleep(1)
+        assert balancer.running
+        await trio.sleep(1)
+    assert mover.asked == [("mail", "slow")]
+    status = balancer.status()
+    assert (status["state"], status["steps_done"]) == ("done", 1)
+    assert status["steps"] == ["move mail from fast to slow"]
+    assert balancer.planning.hotspots() == []  # what was seen before the move counts no more
 
 
 async def test_the_moves_of_a_running_pool_dissolve_a_hotspot_and_keep_every_byte() -> None:
@@ -181,8 +166,7 @@ async def test_a_plan_ends_with_a_move_that_the_user_cancels() -> None:
     async with rig.mounted() as pool, watched(pool.arrays, JobMover(pool)) as balancer:
         balancer.start(await balancer.planning.evacuation("slow"), solved=False)
         array = pool.array("slow").array
-        while not array.jobs.running():  # noqa: ASYNC110  # no event tells of a new job
-            await trio.sleep(0.001)
+        await eventually(lambda: array.jobs.running(), 3600, 0.001)
         with pytest.raises(JobRunningError):
             await balancer.planning.evacuation("slow")
         array.jobs.cancel(array.jobs.running()[0].job_id)
@@ -192,114 +176,97 @@ async def test_a_plan_ends_with_a_move_that_the_user_cancels() -> None:
         assert pool.find("old")[0].array is array
 
 
-def test_nothing_moves_by_itself_unless_it_is_switched_on() -> None:
+async def test_nothing_moves_by_itself_unless_it_is_switched_on() -> None:
     mover = Notes()
-
-    async def scene(pool: Pool, balancer: Balancer) -> None:
-        async with loaded(pool, mail=8, www=6, old=1):
-            await trio.sleep(6)
-        assert balancer.planning.hotspots() == ["fast"]
-        proposal = await balancer.planning.balance()
-        assert proposal.plan.solved
-        assert proposal.lines() == ["move mail from fast to slow"]
-        document = proposal.as_dict()
-        assert document["bytes_moved"] == document["bytes_read"] == MIB
-        assert document["hotspots"] == ["fast"]
-        before, after = document["utilisation"]
-        assert before["now"] > 0.5 > before["expected"]
-        assert after["now"] < after["expected"] < 0.9
-        assert any("mail: fast -> slow, displace" in line for line in document["explanation"])
-
-    play(scene, mover, {"hot.tau": "0.55"})
+    pool, balancer = await balanced(mover, {"hot.tau": "0.55"})
+    async with loaded(pool, mail=8, www=6, old=1):
+        await trio.sleep(6)
+    assert balancer.planning.hotspots() == ["fast"]
+    proposal = await balancer.planning.balance()
+    assert proposal.plan.solved
+    assert proposal.lines() == ["move mail from fast to slow"]
+    document = proposal.as_dict()
+    assert document["bytes_moved"] == document["bytes_read"] == MIB
+    assert document["hotspots"] == ["fast"]
+    before, after = document["utilisation"]
+    assert before["now"] > 0.5 > before["expected"]
+    assert after["now"] < after["expected"] < 0.9
+    assert any("mail: fast -> slow, displace" in line for line in document["explanation"])
     assert not mover.asked
 
 
-def test_an_action_that_fails_ends_the_plan_and_is_reported() -> None:
-    async def scene(pool: Pool, balancer: Balancer) -> None:
-        async with loaded(pool, mail=8, www=6, old=1):
-            await trio.sleep(4.5)
-            balancer.start(await balancer.planning.balance())
-            with pytest.raises(JobRunningError):
-                balancer.start(await balancer.planning.balance())
-            await balancer.finished.wait()
-        assert balancer.status()["state"] == "failed"
-        assert "cancelled" in str(balancer.status()["error"])
-
-    play(scene, Notes(fails=True))
-
-
-def test_pins_and_rules_are_kept() -> None:
-    async def scene(pool: Pool, balancer: Balancer) -> None:
-        uuid = pool.find("mail")[1].uuid
-        async with loaded(pool, mail=9, www=6, old=1):
-            await trio.sleep(4.5)
-        assert [m.volume for m in (await balancer.planning.balance()).plan.moves] == [0]
-        await balancer.settings.set("balance.stay", uuid)
-        moved = (await balancer.planning.balance()).lines()
-        assert moved
-        assert not any("mail" in line for line in moved)
-        await balancer.settings.set("balance.stay", "none")
-        other = pool.find("old")[1].uuid
-        await balancer.settings.set("balance.apart", f"{uuid}+{other}")
-        assert not any(
-            line.startswith("move mail") for line in (await balancer.planning.balance()).lines()
-        )
-        await balancer.settings.set("balance.apart", "none")
-        await balancer.settings.set("balance.repaid_within", "1ms")
-        assert not (await balancer.planning.balance()).plan.solved
-        with pytest.raises(UsageError, match="found no plan that removes the hotspot"):
-            balancer.start(await balancer.planning.balance())
-
-    play(scene)
-
-
-def test_an_array_is_evacuated_or_the_reason_is_named() -> None:
-    mover = Notes()
-
-    async def scene(pool: Pool, balancer: Balancer) -> None:
-        proposal = await balancer.planning.evacuation("slow")
-        assert proposal.lines() == ["move old from slow to fast"]
-        balancer.start(proposal, solved=False)
-        await balancer.finished.wait()
-        assert mover.asked == [("old", "fast")]
-        await balancer.settings.set("balance.stay", pool.find("logs")[1].uuid)
-        with pytest.raises(UsageError, check=because(Reason.ARRAY_FULL)):
-            await balancer.planning.evacuation("fast")
-
-    play(scene, mover)
-
-
-def test_refusals_name_what_is_in_the_way() -> None:
-    async def scene(pool: Pool, balancer: Balancer) -> None:
-        with pytest.raises(UsageError, match="nothing was observed yet; wait 2 s"):
-            await balancer.planning.balance()
-        await trio.sleep(2.5)
-        with pytest.raises(UsageError, match="no planner best; there are: dswap"):
-            await balancer.planning.balance("best")
-        array = pool.arrays[0].array
-        await array.fail_disk(1)
-        await array.replace_disk(1, PoolRig({"new": {}}).members["new"][0])
+async def test_an_action_that_fails_ends_the_plan_and_is_reported() -> None:
+    pool, balancer = await balanced(Notes(fails=True))
+    async with loaded(pool, mail=8, www=6, old=1):
+        await trio.sleep(4.5)
+        balancer.start(await balancer.planning.balance())
         with pytest.raises(JobRunningError):
-            await balancer.planning.balance()
-
-    play(scene)
-
-    async def alone(pool: Pool, balancer: Balancer) -> None:
-        await trio.sleep(2.5)
-        with pytest.raises(UsageError, match="this mount has one array"):
-            await balancer.planning.balance()
-
-    play(alone, arrays={"one": {"disk": MIB}})
+            balancer.start(await balancer.planning.balance())
+        await balancer.finished.wait()
+    assert balancer.status()["state"] == "failed"
+    assert "cancelled" in str(balancer.status()["error"])
 
 
-def test_a_degraded_array_takes_no_volume() -> None:
-    async def scene(pool: Pool, balancer: Balancer) -> None:
-        async with loaded(pool, mail=8, www=6, old=1):
-            await trio.sleep(4.5)
-            await pool.arrays[1].array.fail_disk(0)
-            assert not (await balancer.planning.balance()).plan.solved
+async def test_pins_and_rules_are_kept() -> None:
+    pool, balancer = await balanced()
+    uuid = pool.find("mail")[1].uuid
+    async with loaded(pool, mail=9, www=6, old=1):
+        await trio.sleep(4.5)
+    assert [m.volume for m in (await balancer.planning.balance()).plan.moves] == [0]
+    await balancer.settings.set("balance.stay", uuid)
+    moved = (await balancer.planning.balance()).lines()
+    assert moved
+    assert not any("mail" in line for line in moved)
+    await balancer.settings.set("balance.stay", "none")
+    other = pool.find("old")[1].uuid
+    await balancer.settings.set("balance.apart", f"{uuid}+{other}")
+    assert not any(
+        line.startswith("move mail") for line in (await balancer.planning.balance()).lines()
+    )
+    await balancer.settings.set("balance.apart", "none")
+    await balancer.settings.set("balance.repaid_within", "1ms")
+    assert not (await balancer.planning.balance()).plan.solved
+    with pytest.raises(UsageError, match="found no plan that removes the hotspot"):
+        balancer.start(await balancer.planning.balance())
 
-    play(scene)
+
+async def test_an_array_is_evacuated_or_the_reason_is_named() -> None:
+    mover = Notes()
+    pool, balancer = await balanced(mover)
+    proposal = await balancer.planning.evacuation("slow")
+    assert proposal.lines() == ["move old from slow to fast"]
+    balancer.start(proposal, solved=False)
+    await balancer.finished.wait()
+    assert mover.asked == [("old", "fast")]
+    await balancer.settings.set("balance.stay", pool.find("logs")[1].uuid)
+    with pytest.raises(UsageError, check=because(Reason.ARRAY_FULL)):
+        await balancer.planning.evacuation("fast")
+
+
+async def test_refusals_name_what_is_in_the_way() -> None:
+    pool, balancer = await balanced()
+    with pytest.raises(UsageError, match="nothing was observed yet; wait 2 s"):
+        await balancer.planning.balance()
+    await trio.sleep(2.5)
+    with pytest.raises(UsageError, match="no planner best; there are: dswap"):
+        await balancer.planning.balance("best")
+    array = pool.arrays[0].array
+    await array.fail_disk(1)
+    await array.replace_disk(1, PoolRig({"new": {}}).members["new"][0])
+    with pytest.raises(JobRunningError):
+        await balancer.planning.balance()
+    _, balancer = await balanced(arrays={"one": {"disk": MIB}})
+    await trio.sleep(2.5)
+    with pytest.raises(UsageError, match="this mount has one array"):
+        await balancer.planning.balance()
+
+
+async def test_a_degraded_array_takes_no_volume() -> None:
+    pool, balancer = await balanced()
+    async with loaded(pool, mail=8, www=6, old=1):
+        await trio.sleep(4.5)
+        await pool.arrays[1].array.fail_disk(0)
+        assert not (await balancer.planning.balance()).plan.solved
 
 
 async def test_no_volume_moves_to_less_redundancy_unless_that_is_allowed() -> None:
@@ -319,16 +286,14 @@ async def test_no_volume_moves_to_less_redundancy_unless_that_is_allowed() -> No
         assert (document["solved"], document["redundancy_reduced"]) == (True, True)
 
 
-def test_a_hotspot_by_latency_alone_is_relieved() -> None:
-    async def scene(pool: Pool, balancer: Balancer) -> None:
-        async with loaded(pool, mail=6, www=2, old=1):
-            await trio.sleep(4.5)
-        assert balancer.planning.hotspots() == ["fast"]
-        proposal = await balancer.planning.balance()
-        assert proposal.plan.solved
-        assert proposal.plan.moves
-
-    play(scene, settings={"hot.tau": "1", "hot.latency": "5ms"})
+async def test_a_hotspot_by_latency_alone_is_relieved() -> None:
+    pool, balancer = await balanced(settings={"hot.tau": "1", "hot.latency": "5ms"})
+    async with loaded(pool, mail=6, www=2, old=1):
+        await trio.sleep(4.5)
+    assert balancer.planning.hotspots() == ["fast"]
+    proposal = await balancer.planning.balance()
+    assert proposal.plan.solved
+    assert proposal.plan.moves
 
 
 async def test_a_monitor_goes_on_with_the_histories_it_is_given() -> None:

@@ -32,9 +32,11 @@ from raidx_fuse.pool.transfer import with_record
 from raidx_fuse.store.io_tuples import MemberIO
 from raidx_fuse.store.queue import FLUSH, CountdownLatch, Operation
 from tests.support import two_arrays
+from tests.support.arrays import jobs_ended
 from tests.support.growing import grow
-from tests.support.spy import SpyRig, locked, noise, spying
-from tests.support.two_arrays import Arrays, move_of, slow_move
+from tests.support.load import opened
+from tests.support.spy import SpyRig, locked, noise, spied
+from tests.support.two_arrays import move_of, slow_move
 
 CHUNK = 4096
 
@@ -72,28 +74,25 @@ async def test_who_would_break_a_law_is_refused_and_the_array_goes_on(law: Law) 
     rig = SpyRig(layout, width, chunk_bytes=CHUNK)
     if law is Law.SAVED:
         rig.member_bytes = 640 << 10
-    await rig.create()
-    try:
-        array = rig.running
-        await rig.put(0, noise(len(rig.model) // 2))
-        await rig.in_place()
-        watch = Watch(told.append, "/mnt", lambda: 0)
-        watch.begin(array)
-        array.nursery.start_soon(watch.run)
-        with pytest.MonkeyPatch.context() as patch:
-            await scene(rig, patch)
-        said = array.member_set.laws.said
-        assert said
-        assert all(text.endswith(law.value) for text in said)
-        await trio.sleep(1.01 * LOOK_S)
-        messages = [event.message for event in told if event.event == "LawBroken"]
-        assert len(messages) == len(said)
-        assert said[0] in messages[0]
-        await rig.put(5 * CHUNK, noise(3 * CHUNK, 7))
-        await array.flush()
-        assert await array.read(0, len(rig.model)) == rig.model
-    finally:
-        await rig.close()  # raises if a task of the array has ended
+    await opened(rig)
+    array = rig.array
+    await rig.put(0, noise(len(rig.model) // 2))
+    await rig.in_place()
+    watch = Watch(told.append, "/mnt", lambda: 0)
+    watch.begin(array)
+    array.nursery.start_soon(watch.run)
+    with pytest.MonkeyPatch.context() as patch:
+        await scene(rig, patch)
+    said = array.member_set.laws.said
+    assert said
+    assert all(text.endswith(law.value) for text in said)
+    await trio.sleep(1.01 * LOOK_S)
+    messages = [event.message for event in told if event.event == "LawBroken"]
+    assert len(messages) == len(said)
+    assert said[0] in messages[0]
+    await rig.put(5 * CHUNK, noise(3 * CHUNK, 7))
+    await array.flush()
+    assert await array.read(0, len(rig.model)) == rig.model
 
 
 def test_every_law_is_broken_here() -> None:
@@ -101,76 +100,73 @@ def test_every_law_is_broken_here() -> None:
 
 
 async def test_handlers_that_share_a_record_are_told_that_it_is_refused(monkeypatch: Patch) -> None:
-    async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
-        array = rig.running
-        await rig.put(0, noise(len(rig.model)))
-        await rig.in_place()
-        laws = array.member_set.laws
+    rig = await spied("raid5", 4, chunk_bytes=CHUNK)
+    array = rig.array
+    await rig.put(0, noise(len(rig.model)))
+    await rig.in_place()
+    laws = array.member_set.laws
 
-        def no_room(_ring: Ring, size: int) -> tuple[int, int, int]:
-            raise laws.broken(Law.ROOM, f"{size} bytes")
+    def no_room(_ring: Ring, size: int) -> tuple[int, int, int]:
+        raise laws.broken(Law.ROOM, f"{size} bytes")
 
-        monkeypatch.setattr(Ring, "take", no_room)
-        told: list[int] = []
+    monkeypatch.setattr(Ring, "take", no_room)
+    told: list[int] = []
 
-        async def handle(at: int) -> None:
-            with pytest.raises(LawError):
-                await array.write(at * CHUNK + 512, noise(512, at))
-            told.append(at)
+    async def handle(at: int) -> None:
+        with pytest.raises(LawError):
+            await array.write(at * CHUNK + 512, noise(512, at))
+        told.append(at)
 
-        await through_door([handle(at) for at in range(3)], array.context.journal.deferral)
-        assert sorted(told) == [0, 1, 2]
-        monkeypatch.undo()
-        await rig.put(0, noise(3 * CHUNK, 5))
-        await rig.in_place()
-        assert await array.read(0, len(rig.model)) == rig.model
+    await through_door([handle(at) for at in range(3)], array.context.journal.deferral)
+    assert sorted(told) == [0, 1, 2]
+    monkeypatch.undo()
+    await rig.put(0, noise(3 * CHUNK, 5))
+    await rig.in_place()
+    assert await array.read(0, len(rig.model)) == rig.model
 
 
-def test_a_law_that_a_background_task_would_break_ends_no_array(monkeypatch: Patch) -> None:
-    async def scene(arrays: Arrays) -> None:
-        async with arrays.mounted() as pool:
-            volume = await two_arrays.make(pool)
-            other = await two_arrays.make(pool, "slow", "other")
-            before = await two_arrays.content(other)
-            array = pool.array("fast").array
-            laws, member_set = array.member_set.laws, array.member_set
-            tried: Counter[str] = Counter()
+async def test_a_law_that_a_background_task_would_break_ends_no_array(monkeypatch: Patch) -> None:
+    pool = await two_arrays.mounted(await two_arrays.created())
+    volume = await two_arrays.make(pool)
+    other = await two_arrays.make(pool, "slow", "other")
+    before = await two_arrays.content(other)
+    array = pool.array("fast").array
+    laws, member_set = array.member_set.laws, array.member_set
+    tried: Counter[str] = Counter()
 
-            def breaking(name: str) -> Callable[..., Awaitable[None]]:
-                async def refuse(*_args: Any, **_options: Any) -> None:
-                    tried[name] += 1
-                    raise laws.broken(Law.LOCKED, name)
+    def breaking(name: str) -> Callable[..., Awaitable[None]]:
+        async def refuse(*_args: Any, **_options: Any) -> None:
+            tried[name] += 1
+            raise laws.broken(Law.LOCKED, name)
 
-                return refuse
+        return refuse
 
-            for owner, name in (
-                (array.context.journal, "place"),
-                (array.context.journal, "settle"),
-                (array.context.dirty_bitmap, "clean_quiet"),
-                (array.lost_list, "save"),
-                (array, "discard"),
-                (member_set, "update"),
-            ):
-                monkeypatch.setattr(owner, name, breaking(name))
-            array.context.bad_chunks.add(Chunk(1))
-            array.member_set.unreadable.add(Role(0), array.context.member_set.data_offset // CHUNK)
-            with pytest.raises(LawError):
-                await pool.array("fast").delete(volume, lose_data=True)
-            pool.array("fast").wiper.ask()
-            scrub = await array.start_scrub(repair=False)
-            await trio.sleep(7200)
-            assert tried.keys() >= {"place", "settle", "clean_quiet", "save", "update"}
-            assert array.jobs.list()[-1]["id"] == scrub
-            assert "no stripe changes but under its lock" in str(array.jobs.list()[-1]["error"])
-            monkeypatch.undo()
-            array.context.bad_chunks.discard(Chunk(1))
-            await trio.sleep(60)
-            await volume.write(0, noise(CHUNK, 5))
-            await volume.flush()
-            assert await volume.read(0, CHUNK) == noise(CHUNK, 5)
-            assert await two_arrays.content(other) == before
-
-    two_arrays.play(scene)
+    for owner, name in (
+        (array.context.journal, "place"),
+        (array.context.journal, "settle"),
+        (array.context.dirty_bitmap, "clean_quiet"),
+        (array.lost_list, "save"),
+        (array, "discard"),
+        (member_set, "update"),
+    ):
+        monkeypatch.setattr(owner, name, breaking(name))
+    array.context.bad_chunks.add(Chunk(1))
+    array.member_set.unreadable.add(Role(0), array.context.member_set.data_offset // CHUNK)
+    with pytest.raises(LawError):
+        await pool.array("fast").delete(volume, lose_data=True)
+    pool.array("fast").wiper.ask()
+    scrub = await array.start_scrub(repair=False)
+    await trio.sleep(7200)
+    assert tried.keys() >= {"place", "settle", "clean_quiet", "save", "update"}
+    assert array.jobs.list()[-1]["id"] == scrub
+    assert "no stripe changes but under its lock" in str(array.jobs.list()[-1]["error"])
+    monkeypatch.undo()
+    array.context.bad_chunks.discard(Chunk(1))
+    await trio.sleep(60)
+    await volume.write(0, noise(CHUNK, 5))
+    await volume.flush()
+    assert await volume.read(0, CHUNK) == noise(CHUNK, 5)
+    assert await two_arrays.content(other) == before
 
 
 # -- requests and volumes --------------------------------------------------------------------------
@@ -179,12 +175,12 @@ def test_a_law_that_a_background_task_would_break_ends_no_array(monkeypatch: Pat
 @breaks(Law.GATE)
 async def change_the_shape_while_requests_may_come(rig: SpyRig, _patch: Patch) -> None:
     with pytest.raises(LawError):
-        rig.running.context.end_growth()
+        rig.array.context.end_growth()
 
 
 @breaks(Law.PUBLISHED)
 async def acknowledge_before_the_superblocks_have_it(rig: SpyRig, patch: Patch) -> None:
-    array, member_set = rig.running, rig.running.member_set
+    array, member_set = rig.array, rig.array.member_set
     requests: list[Callable[[], Awaitable[None]]] = [
         lambda: array.write(0, bytes(rig.model[:512])),
         lambda: array.discard(20 * CHUNK, CHUNK),
@@ -201,7 +197,7 @@ async def acknowledge_before_the_superblocks_have_it(rig: SpyRig, patch: Patch) 
 
 @breaks(Law.DISCARD)
 async def discard_what_the_volume_has_lost(rig: SpyRig, _patch: Patch) -> None:
-    volumes = ArrayVolumes(rig.running)
+    volumes = ArrayVolumes(rig.array)
     (volume,) = volumes.volumes
     await volumes.resize(volume, 16 * CHUNK, lose_data=True)
     record = volumes.table().find(volume.uuid)
@@ -213,7 +209,7 @@ async def discard_what_the_volume_has_lost(rig: SpyRig, _patch: Patch) -> None:
 
 @breaks(Law.RANGES)
 async def give_a_place_to_two_volumes(rig: SpyRig, patch: Patch) -> None:
-    volumes = ArrayVolumes(rig.running)
+    volumes = ArrayVolumes(rig.array)
     (volume,) = volumes.volumes
     await volumes.resize(volume, len(rig.model) // CHUNK // 2 * CHUNK, lose_data=True)
     patch.setattr(array_volumes, "allocate", lambda *_: (Extent(0, CHUNK),))
@@ -222,35 +218,32 @@ async def give_a_place_to_two_volumes(rig: SpyRig, patch: Patch) -> None:
 
 
 @pytest.mark.parametrize("law", [Law.WINDOW, Law.WATERMARK])
-def test_a_move_that_would_break_a_law_is_refused(law: Law) -> None:
-    async def scene(arrays: Arrays) -> None:
-        async with arrays.mounted() as pool:
-            volume = await two_arrays.make(pool)
-            before = await two_arrays.content(volume)
-            await slow_move(pool)
-            source, _ = pool.find("mail")
-            job = move_of(source)
-            transfer = pool.transfers[volume.uuid]
-            for _ in range(100):
-                await trio.sleep(0.1)
-                if transfer.position > transfer.saved:
-                    break
-            job.pause()
-            await trio.sleep(1)
-            if law is Law.WINDOW:
-                with pytest.raises(LawError) as caught:
-                    transfer.store(transfer.size - CHUNK, bytes(CHUNK))
-                assert caught.value.law is law
-            else:
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(transfer, "limit", transfer.saved)
-                    await refused(law, transfer.save())
-            assert len(transfer.target.array.member_set.laws.said) == 1
-            job.resume()
-            await two_arrays.ended(pool)
-            assert await two_arrays.content(volume) == before
-
-    two_arrays.play(scene)
+async def test_a_move_that_would_break_a_law_is_refused(law: Law) -> None:
+    pool = await two_arrays.mounted(await two_arrays.created())
+    volume = await two_arrays.make(pool)
+    before = await two_arrays.content(volume)
+    await slow_move(pool)
+    source, _ = pool.find("mail")
+    job = move_of(source)
+    transfer = pool.transfers[volume.uuid]
+    for _ in range(100):
+        await trio.sleep(0.1)
+        if transfer.position > transfer.saved:
+            break
+    job.pause()
+    await trio.sleep(1)
+    if law is Law.WINDOW:
+        with pytest.raises(LawError) as caught:
+            transfer.store(transfer.size - CHUNK, bytes(CHUNK))
+        assert caught.value.law is law
+    else:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(transfer, "limit", transfer.saved)
+            await refused(law, transfer.save())
+    assert len(transfer.target.array.member_set.laws.said) == 1
+    job.resume()
+    await two_arrays.ended(pool)
+    assert await two_arrays.content(volume) == before
 
 
 # -- members ---------------------------------------------------------------------------------------
@@ -258,7 +251,7 @@ def test_a_move_that_would_break_a_law_is_refused(law: Law) -> None:
 
 @breaks(Law.SIZE)
 async def write_beyond_the_end_of_a_member(rig: SpyRig, _patch: Patch) -> None:
-    member_set = rig.running.member_set
+    member_set = rig.array.member_set
     end = rig.members[1].size_bytes
     for request in (
         member_set.write([(Role(1), end - 512, [bytes(1024)], 1024)]),
@@ -270,9 +263,9 @@ async def write_beyond_the_end_of_a_member(rig: SpyRig, _patch: Patch) -> None:
 
 @breaks(Law.READ_ONLY)
 async def write_to_an_array_that_is_read_only(rig: SpyRig, patch: Patch) -> None:
-    await rig.running.set("journal", "none")
-    patch.setattr(rig.running.member_set, "read_only", True)
-    await refused(Law.READ_ONLY, rig.running.write(100, bytes(2 * CHUNK)))
+    await rig.array.set("journal", "none")
+    patch.setattr(rig.array.member_set, "read_only", True)
+    await refused(Law.READ_ONLY, rig.array.write(100, bytes(2 * CHUNK)))
     patch.undo()
 
 
@@ -286,7 +279,7 @@ class Twice(Operation):
 
 @breaks(Law.ONCE)
 async def end_an_operation_twice(rig: SpyRig, _patch: Patch) -> None:
-    queue = rig.running.member_set.queues[0]
+    queue = rig.array.member_set.queues[0]
     assert queue is not None
     latch = CountdownLatch(1)
     queue.submit(Twice(queue, FLUSH, 0, (), 0), latch)
@@ -296,7 +289,7 @@ async def end_an_operation_twice(rig: SpyRig, _patch: Patch) -> None:
 
 @breaks(Law.REACHED)
 async def write_a_superblock_to_a_member_that_is_excluded(rig: SpyRig, _patch: Patch) -> None:
-    member_set = rig.running.member_set
+    member_set = rig.array.member_set
     before = member_set.config
 
     def excluded(config: ArrayConfig) -> ArrayConfig:
@@ -310,7 +303,7 @@ async def write_a_superblock_to_a_member_that_is_excluded(rig: SpyRig, _patch: P
 
 @breaks(Law.EVENTS)
 async def go_back_to_an_older_configuration(rig: SpyRig, _patch: Patch) -> None:
-    member_set = rig.running.member_set
+    member_set = rig.array.member_set
     for _ in range(5):
         await member_set.update(lambda config: config)
     events = member_set.config.events
@@ -325,21 +318,21 @@ async def go_back_to_an_older_configuration(rig: SpyRig, _patch: Patch) -> None:
 
 @breaks(Law.NOTED)
 async def place_what_is_not_noted(rig: SpyRig, patch: Patch) -> None:
-    await rig.running.context.dirty_bitmap.clean_quiet(all_regions=True)
-    await rig.running.fail_disk(1)
+    await rig.array.context.dirty_bitmap.clean_quiet(all_regions=True)
+    await rig.array.fail_disk(1)
     patch.setattr(ChangedRegions, "note", lambda _self, _stripes: None)
     await rig.put(3 * CHUNK, noise(5 * CHUNK, 3))
-    await refused(Law.NOTED, rig.running.context.journal.place())
+    await refused(Law.NOTED, rig.array.context.journal.place())
     patch.undo()
-    context = rig.running.context
+    context = rig.array.context
     context.changes.note(list(context.journal.ring.stripes))
 
 
 @breaks(Law.LOCKED)
 async def change_a_stripe_without_its_lock(rig: SpyRig, _patch: Patch) -> None:
-    journal = rig.running.context.journal
+    journal = rig.array.context.journal
     await rig.put(0, noise(512, 3))
-    with locked(rig.running.context, 1):
+    with locked(rig.array.context, 1):
         for request in (
             journal.commit([Stripe(1), Stripe(2)], [], []),
             journal.commit_data([(Stripe(2), [], [])]),
@@ -347,20 +340,20 @@ async def change_a_stripe_without_its_lock(rig: SpyRig, _patch: Patch) -> None:
         ):
             await refused(Law.LOCKED, request)
         with pytest.raises(LawError):
-            async with rig.running.context.past_the_log([Stripe(2)]):
+            async with rig.array.context.past_the_log([Stripe(2)]):
                 pass
 
 
 @breaks(Law.ORDER)
 async def take_locks_in_falling_order(rig: SpyRig, _patch: Patch) -> None:
-    locks = rig.running.context.locks
+    locks = rig.array.context.locks
     await refused(Law.ORDER, locks.acquire_all([Stripe(5), Stripe(3)]))
     assert not locks.held
 
 
 @breaks(Law.MARKED)
 async def clear_a_mark_under_a_write(rig: SpyRig, patch: Patch) -> None:
-    dirty, member_set = rig.running.context.dirty_bitmap, rig.running.member_set
+    dirty, member_set = rig.array.context.dirty_bitmap, rig.array.member_set
     flush = member_set.flush
     await dirty.enter([Stripe(0)])
     dirty.leave([Stripe(0)])
@@ -376,7 +369,7 @@ async def clear_a_mark_under_a_write(rig: SpyRig, patch: Patch) -> None:
 
 @breaks(Law.UNMARKED)
 async def reshape_a_dirty_bitmap_with_marks(rig: SpyRig, _patch: Patch) -> None:
-    dirty = rig.running.context.dirty_bitmap
+    dirty = rig.array.context.dirty_bitmap
     await dirty.enter([Stripe(0)])
     with pytest.raises(LawError):
         dirty.require_idle()
@@ -390,21 +383,21 @@ async def reshape_a_dirty_bitmap_with_marks(rig: SpyRig, _patch: Patch) -> None:
 async def pass_by_a_record_that_may_be_redone(rig: SpyRig, patch: Patch) -> None:
     await rig.put(100, noise(512, 3))
     patch.setattr("raidx_fuse.engine.write.write.route", lambda *_: Route.IN_PLACE)
-    await refused(Law.BYPASS, rig.running.write(100, bytes(CHUNK)))
+    await refused(Law.BYPASS, rig.array.write(100, bytes(CHUNK)))
 
 
 @breaks(Law.SETTLED)
 async def log_parity_before_that_of_older_data(rig: SpyRig, _patch: Patch) -> None:
-    journal = rig.running.context.journal
+    journal = rig.array.context.journal
     await rig.put(100, noise(512, 3))
     assert Stripe(0) in journal.unsettled
-    with locked(rig.running.context, 0):
+    with locked(rig.array.context, 0):
         await refused(Law.SETTLED, journal.commit([Stripe(0)], [], []))
 
 
 @breaks(Law.ROLES)
 async def take_a_role_under_a_record(rig: SpyRig, patch: Patch) -> None:
-    member_set, journal = rig.running.member_set, rig.running.context.journal
+    member_set, journal = rig.array.member_set, rig.array.context.journal
     write, write_now = member_set.write, journal.write_now
 
     def put_off(offset: int, record: bytes) -> list[MemberIO]:
@@ -417,8 +410,8 @@ async def take_a_role_under_a_record(rig: SpyRig, patch: Patch) -> None:
 
     patch.setattr(journal, "write_now", put_off)
     patch.setattr(member_set, "write", take_meanwhile)
-    role, place = rig.running.context.position(Stripe(0), 0)
-    with locked(rig.running.context, 0):
+    role, place = rig.array.context.position(Stripe(0), 0)
+    with locked(rig.array.context, 0):
         record = journal.commit([Stripe(0)], [(role, place, [bytes(CHUNK)], CHUNK)], [])
         await refused(Law.ROLES, record)
     assert journal.torn
@@ -428,10 +421,10 @@ async def take_a_role_under_a_record(rig: SpyRig, patch: Patch) -> None:
 @breaks(Law.ROOM, "raid1", 2)
 async def fill_the_log_beyond_its_end(rig: SpyRig, patch: Patch) -> None:
     patch.setattr(Ring, "has_room", lambda *_: True)
-    patch.setattr(rig.running.context.journal, "place", nothing)
+    patch.setattr(rig.array.context.journal, "place", nothing)
 
     async def fill() -> None:
-        for number in range(rig.running.context.journal.capacity // 2048 + 1):
+        for number in range(rig.array.context.journal.capacity // 2048 + 1):
             await rig.put(number % 8 * CHUNK + 512, noise(2048, number))
 
     await refused(Law.ROOM, fill())
@@ -439,7 +432,7 @@ async def fill_the_log_beyond_its_end(rig: SpyRig, patch: Patch) -> None:
 
 @breaks(Law.TAIL)
 async def move_the_tail_behind_the_end(rig: SpyRig, _patch: Patch) -> None:
-    ring = rig.running.context.journal.ring
+    ring = rig.array.context.journal.ring
     await rig.put(100, noise(512, 3))
     sequence, position, mark = ring.placed_tail
     for tail in ((sequence + 2, ring.position, mark), (sequence - 1, position, mark)):
@@ -449,7 +442,7 @@ async def move_the_tail_behind_the_end(rig: SpyRig, _patch: Patch) -> None:
 
 @breaks(Law.FROZEN)
 async def begin_two_checkpoints(rig: SpyRig, _patch: Patch) -> None:
-    journal = rig.running.context.journal
+    journal = rig.array.context.journal
     await rig.put(100, noise(512, 3))
     journal.overlay.freeze()
     await rig.put(200, noise(512, 4))
@@ -462,7 +455,7 @@ async def begin_two_checkpoints(rig: SpyRig, _patch: Patch) -> None:
 
 @breaks(Law.PARITY)
 async def place_before_the_parity_is_logged(rig: SpyRig, patch: Patch) -> None:
-    journal = rig.running.context.journal
+    journal = rig.array.context.journal
     await rig.put(100, noise(512, 3))
 
     async def forgotten() -> list[int]:
@@ -475,7 +468,7 @@ async def place_before_the_parity_is_logged(rig: SpyRig, patch: Patch) -> None:
 
 @breaks(Law.KEPT)
 async def give_more_space_back_than_was_kept(rig: SpyRig, _patch: Patch) -> None:
-    journal = rig.running.context.journal
+    journal = rig.array.context.journal
     await rig.put(100, noise(512, 3))
     journal.unsettled.forget(1 << 30)
     await refused(Law.KEPT, journal.place())
@@ -485,7 +478,7 @@ async def give_more_space_back_than_was_kept(rig: SpyRig, _patch: Patch) -> None
 @breaks(Law.EMPTY)
 async def choose_log_members_while_there_are_records(rig: SpyRig, _patch: Patch) -> None:
     await rig.put(100, noise(512, 3))
-    await refused(Law.EMPTY, rig.running.context.journal.move())
+    await refused(Law.EMPTY, rig.array.context.journal.move())
 
 
 # -- jobs ------------------------------------------------------------------------------------------
@@ -493,7 +486,7 @@ async def choose_log_members_while_there_are_records(rig: SpyRig, _patch: Patch)
 
 @breaks(Law.REBUILT)
 async def rebuild_past_a_first_write(rig: SpyRig, patch: Patch) -> None:
-    array = rig.running
+    array = rig.array
     await rig.put(len(rig.model) - CHUNK, noise(CHUNK, 3))
     (between,) = (Stripe(array.context.layout.stripes - 3),)
     assert array.context.is_unwritten(between)
@@ -501,14 +494,13 @@ async def rebuild_past_a_first_write(rig: SpyRig, patch: Patch) -> None:
     patch.setattr(Rebuild, "_held", lambda *_: [])
     with locked(array.context, between):
         await array.replace_disk(1, rig.new_member())
-        for job in array.jobs.running():
-            await job.finished.wait()
+        await jobs_ended(array)
     assert "a rebuild passes no stripe" in str(array.jobs.list()[-1]["error"])
 
 
 @breaks(Law.SAVED, "raid4")
 async def make_an_old_copy_stale(rig: SpyRig, patch: Patch) -> None:
-    context = rig.running.context
+    context = rig.array.context
     patch.setattr(GrowthPosition, "save", nothing)
     job = await grow(rig, 2)
     job.limit(None, 100 * CHUNK)
@@ -519,19 +511,19 @@ async def make_an_old_copy_stale(rig: SpyRig, patch: Patch) -> None:
     assert growth is not None
     places = ((chunk, *layout.locate(chunk)) for chunk in range(layout.chunks))
     chunk = next(c for c, stripe, cell in places if growth.threatens(stripe, 1 << cell))
-    await refused(Law.SAVED, rig.running.write(chunk * CHUNK + 100, bytes(512)))
+    await refused(Law.SAVED, rig.array.write(chunk * CHUNK + 100, bytes(512)))
     patch.undo()
     job.limit(None, 0)
     job.resume()
     await job.finished.wait()
-    rig.model.extend(bytes(rig.running.size_bytes - len(rig.model)))
+    rig.model.extend(bytes(rig.array.size_bytes - len(rig.model)))
 
 
 @breaks(Law.PLACE, "raidx-copy")
 async def move_a_chunk_over_another_one(rig: SpyRig, patch: Patch) -> None:
-    layout = rig.running.context.layout
+    layout = rig.array.context.layout
     assert isinstance(layout, BundleLayout)
-    mover = ChunkMover(rig.running.context, layout)
+    mover = ChunkMover(rig.array.context, layout)
     both = (mover.exchange(0, cell) for cell in range(1, layout.cells))
     moves = next(moves for moves in both if mover.problem(moves) is None)
     patch.setattr(mover, "problem", lambda _moves: None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,6 @@ import trio
 
 from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.format.configuration.saved_jobs import RETIRED
-from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.hotspots.balancer import Balancer, JobMover, watched
 from raidx_fuse.pool.move import start_move
 from raidx_fuse.pool.pool import Pool
@@ -53,19 +51,6 @@ async def begun(pool: Pool, balancer: Balancer) -> None:
     assert 0 < move_of(fast).done_bytes < PAGES * PAGE
 
 
-def play(scene: Callable[[Arrays, Pool, Balancer], Awaitable[None]]) -> None:
-    """Play *scene* in the middle of a plan."""
-
-    async def whole() -> None:
-        arrays = Arrays(SPECS, slow=True)
-        await arrays.create()
-        async with arrays.mounted() as pool, watched(pool.arrays, SlowMover(pool)) as balancer:
-            await begun(pool, balancer)
-            await scene(arrays, pool, balancer)
-
-    run(whole)
-
-
 def where(pool: Pool) -> dict[str, str]:
     return {v.name: part.array.name for part in pool.arrays for v in part.volumes}
 
@@ -89,8 +74,11 @@ async def test_a_mount_resumes_the_move_that_had_begun_and_the_rest_is_planned_a
             assert await content(pool.find(name)[1]) == noise(PAGES * PAGE, number)
 
 
-def test_a_plan_is_dropped_by_cancel_and_the_present_move_arrives() -> None:
-    async def scene(arrays: Arrays, pool: Pool, balancer: Balancer) -> None:
+async def test_a_plan_is_dropped_by_cancel_and_the_present_move_arrives() -> None:
+    arrays = Arrays(SPECS, slow=True)
+    await arrays.create()
+    async with arrays.mounted() as pool, watched(pool.arrays, SlowMover(pool)) as balancer:
+        await begun(pool, balancer)
         await balancer.cancel()
         assert balancer.status()["state"] == "cancelled"
         await move_of(pool.array("fast")).finished.wait()
@@ -98,8 +86,6 @@ def test_a_plan_is_dropped_by_cancel_and_the_present_move_arrives() -> None:
         assert sorted(where(pool).values()) == ["fast", "slow", "slow"]
         with pytest.raises(UsageError, check=because(Reason.NO_SUCH_JOB)):
             await balancer.cancel()
-
-    play(scene)
 
 
 @pytest.mark.parametrize("kept", [7, {"goal": "balance", "steps": [["a", "b", "c", 0]]}])

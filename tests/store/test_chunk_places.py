@@ -21,7 +21,6 @@ from raidx_fuse.layouts.placements.bundled import (
 from raidx_fuse.layouts.planning.allocate import allocate, in_turn, maximum
 from raidx_fuse.layouts.registry import make_layout
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.store.test_chunk_table import layout_of, memory_of, shuffled
 
 
@@ -93,39 +92,35 @@ def test_sixteen_million_chunks_are_laid_out_in_seconds() -> None:
     assert np.count_nonzero(layout.disk == 0) == (12 << 20) - 1
 
 
-def test_a_place_that_changed_hands_on_a_member_that_is_lost() -> None:
+async def test_a_place_that_changed_hands_on_a_member_that_is_lost() -> None:
     """A chunk moved within the lost member, and another one onto its first place: by the log."""
-
-    async def scenario() -> None:
-        rig = await shuffled("raidx-copy", 2)
-        array, layout = rig.array, layout_of(rig)
-        mover = ChunkMover(array.context, layout)
-        first = int(layout.cells_of(0)[2])
-        assert layout.place(*divmod(first, 2)) == (0, 2)
-        free = int(layout.free_chunks(0)[0])
-        assert await mover.move([(first, 0, free)])
-        await array.context.journal.place()
-        for other in range(layout.cells):
-            moves = [(other, 0, 2)]
-            if layout.disk[other] != 0 and mover.problem(moves) is None:
-                assert await mover.move(moves)
-                break
-        await array.member_set.flush()  # the record is durable, its places are not written
-        survivors = []
-        for role in (1, 2, 3):
-            copy = RamMember(len(memory_of(rig, role)), name=f"copy{role}")
-            copy.memory[:] = memory_of(rig, role)
-            survivors.append(copy)
-        async with open_array(survivors) as recovered:
-            assert recovered.member_set.lost == {0}
-            table = recovered.context.layout
-            assert isinstance(table, BundleLayout)
-            assert table.problem(range(table.cells)) is None
-            content = bytes(await recovered.read(0, len(rig.model)))
-            assert content == rig.model
-        await rig.close()
-
-    run(scenario)
+    rig = await shuffled("raidx-copy", 2)
+    array, layout = rig.array, layout_of(rig)
+    mover = ChunkMover(array.context, layout)
+    first = int(layout.cells_of(0)[2])
+    assert layout.place(*divmod(first, 2)) == (0, 2)
+    free = int(layout.free_chunks(0)[0])
+    assert await mover.move([(first, 0, free)])
+    await array.context.journal.place()
+    for other in range(layout.cells):
+        moves = [(other, 0, 2)]
+        if layout.disk[other] != 0 and mover.problem(moves) is None:
+            assert await mover.move(moves)
+            break
+    await array.member_set.flush()  # the record is durable, its places are not written
+    survivors = []
+    for role in (1, 2, 3):
+        copy = RamMember(len(memory_of(rig, role)), name=f"copy{role}")
+        copy.memory[:] = memory_of(rig, role)
+        survivors.append(copy)
+    async with open_array(survivors) as recovered:
+        assert recovered.member_set.lost == {0}
+        table = recovered.context.layout
+        assert isinstance(table, BundleLayout)
+        assert table.problem(range(table.cells)) is None
+        content = bytes(await recovered.read(0, len(rig.model)))
+        assert content == rig.model
+    await rig.close()
 
 
 def test_who_came_later_hides_who_lay_there_at_first() -> None:

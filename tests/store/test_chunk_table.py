@@ -16,6 +16,7 @@ from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from tests.support.arrays import Rig
+from tests.support.load import opened
 
 CHUNKS = (44, 30, 36, 24)
 KINDS = [("raidx-zero", 1), ("raidx-copy", 2), ("raidx-copy", 3), ("raidx-parity", 3)]
@@ -33,8 +34,7 @@ async def shuffled(name: str, length: int, seed: int = 1) -> Rig:
     array = await rig.create()
     rng = random.Random(seed)
     data = rng.randbytes(len(rig.model) // 2)
-    await array.write(0, data)
-    rig.model[: len(data)] = data
+    await rig.put(0, data)
     layout = layout_of(rig)
     mover = ChunkMover(array.context, layout)
     targets: set[int] = set()
@@ -74,8 +74,7 @@ async def test_one_rotten_slot_loses_nothing_and_is_healed(
     array = await rig.open()
     assert any("table: page 0" in text for s in array.member_set.page_stores for text in s.damaged)
     await rig.compare()
-    await rig.close()
-    array = await rig.open()
+    array = await rig.reopen()
     assert not any(text for s in array.member_set.page_stores for text in s.damaged)
     await rig.compare()
     await rig.close()
@@ -83,9 +82,8 @@ async def test_one_rotten_slot_loses_nothing_and_is_healed(
 
 async def test_a_rotten_slot_is_healed_though_the_page_says_what_it_said_at_first() -> None:
     """A chunk left and came back: no difference tells that the page has to be written again."""
-
-    rig = Rig("raidx-zero", len(CHUNKS), member_chunks=CHUNKS, params={"length": 1})
-    array = await rig.create()
+    rig = await opened(Rig("raidx-zero", len(CHUNKS), member_chunks=CHUNKS, params={"length": 1}))
+    array = rig.array
     layout = layout_of(rig)
     mover = ChunkMover(array.context, layout)
     cell, free = int(layout.cells_of(1)[3]), int(layout.free_chunks(0)[0])
@@ -97,16 +95,13 @@ async def test_a_rotten_slot_is_healed_though_the_page_says_what_it_said_at_firs
     damage(rig, 1, region, (0,))
     array = await rig.open()
     assert any(text for s in array.member_set.page_stores for text in s.damaged)
-    await rig.close()
-    array = await rig.open()
+    array = await rig.reopen()
     assert not any(text for s in array.member_set.page_stores for text in s.damaged)
-    await rig.close()
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 0)])
 async def test_two_pages_that_claim_a_chunk_are_reported(before: int, after: int) -> None:
     """An old page of the member that the chunk has left, on its way from a third one."""
-
     rig = Rig("raidx-zero", len(CHUNKS), member_chunks=CHUNKS, params={"length": 1})
     array = await rig.create()
     cell = int(layout_of(rig).cells_of(2)[3])
@@ -127,7 +122,6 @@ async def test_two_pages_that_claim_a_chunk_are_reported(before: int, after: int
 
 async def test_a_page_that_a_replayed_move_overrules_is_written_again() -> None:
     """A chunk moved twice, and only the first move was placed: then two pages claim it."""
-
     rig = Rig("raidx-zero", len(CHUNKS), member_chunks=CHUNKS, params={"length": 1})
     array = await rig.create()
     data = random.Random(1).randbytes(len(rig.model))
@@ -175,8 +169,7 @@ async def test_a_lost_share_costs_its_member_or_is_reported(name: str, length: i
     assert not array.member_set.lost
     await rig._step_scrub()
     await rig.compare()
-    await rig.close()
-    await rig.open()
+    await rig.reopen()
     await rig.compare()
     await rig.close()
 
@@ -184,7 +177,6 @@ async def test_a_lost_share_costs_its_member_or_is_reported(name: str, length: i
 @pytest.mark.parametrize(("name", "length"), KINDS)
 async def test_a_wiped_share_is_noticed(name: str, length: int) -> None:
     """It looks like one that was never written, but the others tell another story."""
-
     rig = await shuffled(name, length)
     region = share_of(rig, 0)
     await rig.close()
@@ -197,10 +189,8 @@ async def test_a_wiped_share_is_noticed(name: str, length: int) -> None:
 @pytest.mark.parametrize(("name", "length"), KINDS)
 async def test_a_share_of_another_member_or_moment_is_noticed(name: str, length: int) -> None:
     """An old copy of a page, whole and of the right member, put back in both slots."""
-
     rig = await shuffled(name, length)
-    await rig.close()
-    array = await rig.open()
+    array = await rig.reopen()
     region = share_of(rig, 0)
     end = region.offset + region.length
     old = bytes(memory_of(rig, 0)[region.offset : end])
@@ -232,8 +222,7 @@ async def test_what_absent_members_held_is_rebuilt_elsewhere_on_them(lost: tuple
         await rig._step_replace()
         await rig._step_settle()
     await rig._step_scrub()
-    await rig.close()
-    array = await rig.open()
+    array = await rig.reopen()
     assert not array.member_set.lost
     assert layout_of(rig).problem(range(layout_of(rig).cells)) is None
     await rig.compare()
@@ -254,9 +243,8 @@ async def test_a_truncated_large_member_is_left_out() -> None:
 
 async def test_a_member_that_comes_back_as_a_new_one_brings_no_share_along() -> None:
     """Its old share names a chunk that another member has again; nobody would write the page."""
-
-    rig = Rig("raidx-copy", len(CHUNKS), member_chunks=CHUNKS, params={"length": 2})
-    array = await rig.create()
+    rig = await opened(Rig("raidx-copy", len(CHUNKS), member_chunks=CHUNKS, params={"length": 2}))
+    array = rig.array
     rig.model[:] = random.Random(1).randbytes(len(rig.model))
     await array.write(0, bytes(rig.model))
     layout = layout_of(rig)
@@ -271,21 +259,17 @@ async def test_a_member_that_comes_back_as_a_new_one_brings_no_share_along() -> 
     assert isinstance(before.inner, RamMember)
     old.memory[:] = before.inner.memory
     assert await mover.move([(cell, *home)])
-    await rig.close()
-    array = await rig.open()
+    array = await rig.reopen()
     await array.replace_disk(1, old)
     rig.members.append(FaultMember(old))
     await rig._step_settle()
-    await rig.close()
-    array = await rig.open()
+    array = await rig.reopen()
     assert layout_of(rig).place(*divmod(cell, 2)) == home
     await rig.compare()
-    await rig.close()
 
 
 async def test_the_second_slot_is_written_when_the_first_one_is_durable() -> None:
     """A cut may tear all that was written since the last flush: never both slots of a page."""
-
     rig = await shuffled("raidx-parity", 3)
     member_set = rig.array.member_set
     regions = shares_of(member_set.config)

@@ -18,6 +18,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.format.create import create_array, shape
+from raidx_fuse.jobs.job import Job
 from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
@@ -46,6 +47,35 @@ def small_log(
     except LayoutError:
         return wanted  # creation says what is wrong
     return regions.log.length
+
+
+async def ram_array(
+    layout: str, width: int, size_bytes: int = 1 << 20, *, chunk_bytes: int = 4096, **options: Any
+) -> list[RamMember]:
+    """Make an array called disk of RAM members; return them."""
+    members = [RamMember(size_bytes, name=f"d{number}") for number in range(width)]
+    await create_array(members, layout, name="disk", now_s=0, chunk_bytes=chunk_bytes, **options)
+    return members
+
+
+async def jobs_ended(array: Array) -> None:
+    """Wait until each job that runs now has ended."""
+    for job in array.jobs.running():
+        await job.finished.wait()
+
+
+async def job_ended(job: Job, state: str = "done") -> None:
+    """Wait until *job* has ended, and assert that it did so in *state*."""
+    with trio.fail_after(STEP_TIMEOUT_S):
+        await job.finished.wait()
+    assert job.state == state, job.status()
+
+
+async def parity_holds(array: Array) -> None:
+    """Scrub, and assert that nothing wrong was found in what can be checked."""
+    result = await array.jobs.wait(await array.start_scrub(repair=False))
+    assert result["state"] == "done", result
+    assert result["mismatches"] == 0, result["findings"]
 
 
 class Rig:
@@ -125,8 +155,13 @@ class Rig:
         self._stack = AsyncExitStack()
         self._array = None
 
-    async def create(self) -> Array:
-        """Make members and array; the model is as large as the image."""
+    async def reopen(self) -> Array:
+        """Close the array cleanly and start it again."""
+        await self.close()
+        return await self.open()
+
+    async def create(self, filled: float = 0.0) -> Array:
+        """Make members and array, *filled* to a share; the model is as large as the image."""
         self.members = [self.new_member(role) for role in range(self.width)]
         await create_array(
             self.members,
@@ -147,7 +182,27 @@ class Rig:
         )
         array = await self.open()
         self.model = bytearray(array.size_bytes)
+        if filled:
+            await self.fill(filled)
         return array
+
+    async def fill(self, share: float = 1.0, seed: int = 1) -> None:
+        """Write a *share* of the image, chunk by chunk; all of it in one large write."""
+        rng = random.Random(seed)
+        size = len(self.model) if share == 1.0 else self.chunk_bytes
+        for at in range(0, len(self.model), size):
+            if share == 1.0 or rng.random() < share:
+                await self.put(at, rng.randbytes(min(size, len(self.model) - at)))
+
+    async def put(self, offset: int, data: bytes) -> None:
+        """Write to the array and to the model."""
+        await self.array.write(offset, data)
+        self.model[offset : offset + len(data)] = data
+
+    async def discard(self, offset: int, length: int) -> None:
+        """Discard in the array, and write zeros to the model."""
+        await self.array.discard(offset, length)
+        self.model[offset : offset + length] = bytes(length)
 
     async def play(self, script: Sequence[tuple[Any, ...]], *, damage: bool = False) -> None:
         """Run *script*, then compare every byte; *damage* breaks one byte first (it must show)."""
@@ -217,21 +272,15 @@ class Rig:
 
     async def _step_write(self, where: float, size: float, seed: int) -> None:
         start, length = self._range(where, size)
-        data = random.Random(seed).randbytes(length)
-        await self.array.write(start, data)
-        self.model[start : start + length] = data
+        await self.put(start, random.Random(seed).randbytes(length))
 
     async def _step_sectors(self, where: float, size: float, seed: int) -> None:
         start, length = self._range(where, size, 512)
-        data = random.Random(seed).randbytes(length)
-        await self.array.write(start, data)
-        self.model[start : start + length] = data
+        await self.put(start, random.Random(seed).randbytes(length))
 
     async def _step_discard(self, where: float, size: float, unit: int) -> None:
         """Discard a range of whole *unit* bytes."""
-        start, length = self._range(where, size, unit)
-        await self.array.discard(start, length)
-        self.model[start : start + length] = bytes(length)
+        await self.discard(*self._range(where, size, unit))
 
     async def _step_read(self, where: float, size: float) -> None:
         start, length = self._range(where, size)
@@ -315,8 +364,7 @@ class Rig:
         assert result["mismatches"] == 0, result["findings"]
 
     async def _step_remount(self, clean: bool) -> None:
-        await self.close()
-        await self.open()
+        await self.reopen()
 
     async def _step_cache(self, size_bytes: int) -> None:
         await self.array.set("cache.size", str(size_bytes))

@@ -13,7 +13,7 @@ from raidx_fuse.engine.growth_position import LIVE, SURROGATE
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
-from tests.support.arrays import Rig
+from tests.support.arrays import Rig, jobs_ended
 from tests.support.load import CHUNK, under_load
 from tests.support.spy import SpyRig, restarted
 
@@ -45,8 +45,13 @@ def job_of(rig: Rig) -> Grow:
     return job
 
 
-async def grow(rig: Rig, added: int, *, windows: int = 4, parity: str = LIVE) -> Grow:
-    """Begin a growth by *added* members, and perhaps a surrogate, whose windows are small."""
+async def grow(
+    rig: Rig, added: int, *, windows: int = 4, parity: str = LIVE, chunks_a_second: int = 0
+) -> Grow:
+    """Begin a growth by *added* members, and perhaps a surrogate, whose windows are small.
+
+    It goes at *chunks_a_second*, if any, whatever users do.
+    """
     surrogate = rig.new_member() if parity == SURROGATE else None
     members = [rig.new_member() for _ in range(added)]
     if surrogate is not None:
@@ -58,6 +63,8 @@ async def grow(rig: Rig, added: int, *, windows: int = 4, parity: str = LIVE) ->
     rig.width += added
     job = job_of(rig)
     job._batch = windows
+    if chunks_a_second:
+        job.speed_max_bytes = job.speed_min_bytes = chunks_a_second * CHUNK
     return job
 
 
@@ -75,8 +82,7 @@ async def check_after_kill(rig: Rig, lost: Sequence[int]) -> None:
                 assert bytes(await array.read(0, size)) == model, f"lost {missing}"
                 if missing >= 0:
                     continue
-                for job in array.jobs.running():
-                    await job.finished.wait()
+                await jobs_ended(array)
                 assert array.context.growth is None
                 assert bytes(await array.read(0, size)) == model
 
@@ -87,8 +93,7 @@ async def write_about(rig: Rig, rng: random.Random, most: int) -> None:
     for _ in range(rng.randrange(most)):
         start = rng.randrange(size)
         data = rng.randbytes(min(rng.choice((100, CHUNK, 9000)), size - start))
-        await rig.array.write(start, data)
-        rig.model[start : start + len(data)] = data
+        await rig.put(start, data)
         await trio.sleep(rng.choice((0.0, 0.002)))
 
 

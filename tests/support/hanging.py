@@ -11,6 +11,7 @@ import trio
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.members.simulated.faulty import FaultMember
+from tests.support.closing import entered
 from tests.support.spy import SpyRig, noise
 
 CHUNK = 4096
@@ -47,6 +48,13 @@ async def running(
         assert trio.current_time() - began_s < CLOSED_S
 
 
+async def hanging(layout: str, width: int, mode: str = "partial", **options: Any) -> DeepRig:
+    """Return a rig as `prepare` leaves it, which is closed when the test ends."""
+    rig = await entered(running(layout, width, **options))
+    await prepare(rig, mode)
+    return rig
+
+
 async def landed() -> None:
     """Return when writes that were held have landed."""
     await trio.sleep(0.1)
@@ -54,8 +62,8 @@ async def landed() -> None:
 
 async def prepare(rig: SpyRig, mode: str = "partial") -> None:
     """Write the whole image, all of it in its place; hangs are noticed soon."""
-    await rig.running.set("io.timeout_s", str(TIMEOUT_S))
-    await rig.running.set("journal", mode)
+    await rig.array.set("io.timeout_s", str(TIMEOUT_S))
+    await rig.array.set("journal", mode)
     await rig.put(0, noise(len(rig.model), 99))
     await rig.in_place()
 
@@ -83,7 +91,7 @@ async def flush_until_done(rig: SpyRig) -> None:
     with trio.fail_after(60):
         while True:
             try:
-                await rig.running.flush()
+                await rig.array.flush()
                 return
             except RaidxError:
                 await trio.sleep(0.5)

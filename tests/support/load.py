@@ -3,44 +3,32 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import trio
 
-from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.arrays import Rig
+from raidx_fuse.jobs.job import Job
+from tests.support.arrays import Rig, job_ended
+from tests.support.closing import close_at_end
 
 CHUNK = 4096
 
 
-def play(rig: Rig, body: Callable[[Rig], Awaitable[None]], seed: int = 0) -> None:
-    """Run *body* on the rig, made and open."""
+AnyRig = TypeVar("AnyRig", bound=Rig)
 
-    async def whole() -> None:
-        await rig.create()
-        try:
-            await body(rig)
-        finally:
-            await rig.close()
 
-    run(whole, seed=seed)
+async def opened(rig: AnyRig, filled: float = 0.0) -> AnyRig:
+    """Make the array of *rig*, *filled* to a share, and close it when the test ends."""
+    close_at_end(rig.close)
+    await rig.create(filled)
+    return rig
 
 
 def enlarge(rig: Rig) -> None:
     """Extend the model to the size of the image."""
     rig.model.extend(bytes(rig.array.size_bytes - len(rig.model)))
-
-
-async def fill(rig: Rig, share: float = 1.0, seed: int = 1) -> None:
-    """Write a *share* of the image, chunk by chunk; all of it in large writes."""
-    rng = random.Random(seed)
-    size = len(rig.model) if share == 1.0 else CHUNK
-    for at in range(0, len(rig.model), size):
-        if share == 1.0 or rng.random() < share:
-            data = rng.randbytes(min(size, len(rig.model) - at))
-            await rig.array.write(at, data)
-            rig.model[at : at + len(data)] = data
 
 
 async def scribble(rig: Rig, task: int, tasks: int, over: trio.Event, pause_s: float) -> None:
@@ -57,8 +45,7 @@ async def scribble(rig: Rig, task: int, tasks: int, over: trio.Event, pause_s: f
         length = min(length, low + unit - start)
         if rng.random() < 0.6:
             data = rng.randbytes(length)
-            await rig.array.write(start, data)
-            rig.model[start : start + length] = data
+            await rig.put(start, data)
         else:
             got = bytes(await rig.array.read(start, length))
             assert got == rig.model[start : start + length], f"read of {length} at {start}"
@@ -79,17 +66,27 @@ async def under_load(rig: Rig, tasks: int = 3, pause_s: float = 0.003) -> AsyncI
 
 
 async def scrubbed(rig: Rig) -> None:
-    """Scrub, and assert that all parity is right."""
+    """Assert that the image equals the model, and by a scrub that all parity is right."""
+    await rig.compare()
     result = await rig.array.jobs.wait(await rig.array.start_scrub(repair=False))
     assert result["state"] == "done", result
     assert result["mismatches"] == 0, result["findings"]
     assert result["unchecked_stripes"] == 0 or not rig.array.context.code.parity_count
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until *condition* holds, for at most a second of virtual time."""
-    for _ in range(10_000):
-        if condition():
-            return
-        await trio.sleep(0.0001)
-    raise AssertionError("it never comes true")
+async def ended(rig: Rig, job: Job, state: str = "done") -> None:
+    """Wait for the end; everything reads as before, parity holds, a remount changes nothing."""
+    await job_ended(job, state)
+    enlarge(rig)
+    await scrubbed(rig)
+    await rig.reopen()
+    await scrubbed(rig)
+
+
+async def eventually(
+    condition: Callable[[], object], within_s: float = 1.0, each_s: float = 0.0001
+) -> None:
+    """Look each *each_s* until *condition* holds, for at most *within_s* of virtual time."""
+    with trio.fail_after(within_s):
+        while not condition():  # noqa: ASYNC110  # what is waited for has no event
+            await trio.sleep(each_s)

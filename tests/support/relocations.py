@@ -33,10 +33,10 @@ from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume import Volume
 from tests.support.arrays import Rig
 from tests.support.growing import SmallRig, ram_of
-from tests.support.load import CHUNK, enlarge, fill, scrubbed
+from tests.support.load import CHUNK, enlarge, scrubbed
 from tests.support.restriping import SmallRig as RestripeRig
 from tests.support.two_arrays import Arrays, content, is_tidy, make, move_of
-from tests.support.unlike import RIGS, UnlikeRig
+from tests.support.unlike import UnlikeRig
 
 SLOW_BYTES = 60 * CHUNK  # a second: jobs of about 200 chunks last for some seconds
 
@@ -252,8 +252,7 @@ class ArrayScene(Scene):
 
     async def begin(self) -> None:
         """Make the array, fill it in part, and begin."""
-        await self.rig.create()
-        await fill(self.rig, 0.7)
+        await self.rig.create(0.7)
         self.model = self.rig.model
         assert self.relocation.begin is not None
         await self.relocation.begin(self.rig)
@@ -261,8 +260,6 @@ class ArrayScene(Scene):
 
     async def close(self) -> None:
         await self.rig.close()
-        if self.rig in RIGS:
-            RIGS.remove(self.rig)
 
     @property
     def arrays(self) -> Sequence[Array]:

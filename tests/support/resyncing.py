@@ -32,10 +32,10 @@ async def filled(name: str, journal: str = "partial", **options: Any) -> AsyncIt
     """Run an array of *name*, filled and flushed, whose resync will take its time."""
     options = {"chunk_bytes": CHUNK, "stripes": 60, **options}
     async with spying(name, LAYOUTS[name], **options) as rig:
-        await rig.running.set("journal", journal)
-        await rig.running.set("speed_max", "4KiB")
+        await rig.array.set("journal", journal)
+        await rig.array.set("speed_max", "4KiB")
         await rig.put(0, noise(len(rig.model), 1))
-        await rig.running.flush()
+        await rig.array.flush()
         yield rig
 
 

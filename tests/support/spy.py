@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,8 +21,9 @@ from raidx_fuse.format.regions import Region
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.base import Member, ReadBuffer, WrapperMember, WriteBuffer
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.simulated.faulty import FaultMember
+from raidx_fuse.members.simulated.faulty import Fault, FaultMember
 from tests.support.arrays import Rig
+from tests.support.closing import entered
 
 READ, WRITE, FLUSH = "read", "write", "flush"
 
@@ -131,14 +132,9 @@ class SpyRig(Rig):
         return member
 
     @property
-    def running(self) -> Array:
-        """The array, which is open."""
-        return self.array
-
-    @property
     def data(self) -> Region:
         """Where the data of every member lies."""
-        return self.running.member_set.config.regions.data
+        return self.array.member_set.config.regions.data
 
     def images(self) -> list[bytes]:
         """Return what every member holds now: a power cut that loses nothing."""
@@ -146,17 +142,18 @@ class SpyRig(Rig):
 
     async def in_place(self) -> None:
         """Wait until all logged content is at its home place and the log is empty."""
-        await self.running.context.journal.drain()
-        await self.running.flush()
+        await self.array.context.journal.drain()
+        await self.array.flush()
 
-    async def put(self, offset: int, data: bytes) -> None:
-        """Write to the array and to the model."""
-        await self.running.write(offset, data)
-        self.model[offset : offset + len(data)] = data
+    async def survives(self, **options: Any) -> None:
+        """Assert that a start from what the members hold now, as after a cut, has the content."""
+        images, model = self.images(), bytes(self.model)
+        async with restarted(images, **options) as array:
+            assert bytes(await array.read(0, len(model))) == model
 
     async def get(self, offset: int, length: int) -> bytes:
         """Read from the array."""
-        return bytes(await self.running.read(offset, length))
+        return bytes(await self.array.read(offset, length))
 
 
 @asynccontextmanager
@@ -168,6 +165,17 @@ async def spying(layout: str, width: int, **options: Any) -> AsyncIterator[SpyRi
         yield rig
     finally:
         await rig.close()
+
+
+async def spied(layout: str, width: int, **options: Any) -> SpyRig:
+    """Return a rig with an open array, which is closed when the test ends."""
+    return await entered(spying(layout, width, **options))
+
+
+def lift(faults: Iterable[Fault]) -> None:
+    """Let what *faults* were given to work again."""
+    for fault in faults:
+        fault.lift()
 
 
 def members_from(images: Sequence[bytes]) -> list[RamMember]:
@@ -206,9 +214,26 @@ def noise(length: int, seed: int = 0) -> bytes:
 async def fill(rig: SpyRig) -> None:
     """Write the whole image once."""
     await rig.put(0, noise(len(rig.model), 99))
-    await rig.running.flush()
+    await rig.array.flush()
+
+
+async def filled(layout: str, width: int, *, journal: str = "", **options: Any) -> SpyRig:
+    """Return a rig as `spied` does, whose image is written once, in the *journal* mode if any."""
+    rig = await spied(layout, width, **options)
+    if journal:
+        await rig.array.set("journal", journal)
+    await fill(rig)
+    return rig
+
+
+async def placed(layout: str, width: int, **options: Any) -> SpyRig:
+    """Return a rig as `filled` does, all of it in its place; what follows is in its `Log`."""
+    rig = await filled(layout, width, **options)
+    await rig.in_place()
+    rig.log.clear()
+    return rig
 
 
 def state_of(rig: SpyRig, role: int) -> str:
     """Return the state of the member in *role*."""
-    return rig.running.member_set.config.record(role).state
+    return rig.array.member_set.config.record(role).state

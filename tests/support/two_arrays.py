@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
 
@@ -12,13 +12,13 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.model import model_member
-from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.allocate import free_ranges
 from raidx_fuse.pool.array_volumes import ArrayVolumes, open_volumes
 from raidx_fuse.pool.move import MoveVolumes, open_pool, start_move
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume import Volume
 from tests.support.arrays import small_log
+from tests.support.closing import entered
 
 PAGE = 4096
 OVERHEAD_BYTES = 2 << 20
@@ -101,15 +101,16 @@ def move_of(volumes: ArrayVolumes, number: int = 0) -> MoveVolumes:
     return jobs[number]
 
 
-def play(scene: Callable[[Arrays], Awaitable[None]], **options: bool) -> None:
-    """Run *scene* on two arrays in virtual time."""
+async def created(**options: bool) -> Arrays:
+    """Return two arrays, which are not mounted."""
+    arrays = Arrays(**options)
+    await arrays.create()
+    return arrays
 
-    async def whole() -> None:
-        arrays = Arrays(**options)
-        await arrays.create()
-        await scene(arrays)
 
-    run(whole)
+async def mounted(arrays: Arrays) -> Pool:
+    """Mount *arrays* until the test ends."""
+    return await entered(arrays.mounted())
 
 
 async def make(pool: Pool, array: str = "fast", name: str = "mail", pages: int = PAGES) -> Volume:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import trio
@@ -16,28 +15,17 @@ from raidx_fuse.layouts.planning.allocate import maximum
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.model import model_member
-from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.arrays import UNLIKE_OVERHEAD_BYTES, Rig
+from tests.support.closing import close_at_end
 
 CHUNK = 4096
-RIGS: list[UnlikeRig] = []
-
-
-def play(scenario: Callable[[], Awaitable[None]], seed: int = 0) -> None:
-    """Run *scenario* in virtual time; close its rigs however it ends."""
-
-    async def whole() -> None:
-        try:
-            await scenario()
-        finally:
-            while RIGS:
-                await RIGS.pop().close()
-
-    run(whole, seed=seed)
 
 
 class UnlikeRig(Rig):
-    """A rig of unlike members whose image leaves *room*, a share of the chunks, free."""
+    """A rig of unlike members whose image leaves *room*, a share of the chunks, free.
+
+    It is closed when the test ends.
+    """
 
     def __init__(
         self, name: str, length: int, chunks: tuple[int, ...], *, room: float = 0.0, **options: Any
@@ -46,10 +34,10 @@ class UnlikeRig(Rig):
             name, len(chunks), member_chunks=chunks, params={"length": length}, **options
         )
         self.room = room
-        RIGS.append(self)
+        close_at_end(self.close)
 
-    async def create(self) -> Any:
-        """Make members and array."""
+    async def create(self, filled: float = 0.0) -> Any:
+        """Make members and array, *filled* to a share."""
         self.members = [self.new_member(role) for role in range(self.width)]
         sizes = [member.size_bytes for member in self.members]
         _, made = shape(self.layout, sizes, CHUNK, self.params)
@@ -66,6 +54,8 @@ class UnlikeRig(Rig):
         )
         array = await self.open()
         self.model = bytearray(array.size_bytes)
+        if filled:
+            await self.fill(filled)
         return array
 
     async def open(self) -> Any:
@@ -92,15 +82,6 @@ class UnlikeRig(Rig):
         inner = model_member(ram, "ssd", seed=self._made) if self.slow else ram
         self._made += 1
         return FaultMember(inner)
-
-    async def fill(self, share: float, seed: int = 1) -> None:
-        """Write *share* of the image, here and there."""
-        rng = random.Random(seed)
-        for at in range(0, len(self.model), CHUNK):
-            if rng.random() < share:
-                data = rng.randbytes(min(CHUNK, len(self.model) - at))
-                await self.array.write(at, data)
-                self.model[at : at + len(data)] = data
 
     async def settle(self) -> list[Mapping[str, Any]]:
         """Wait for every job; return what they said at the end."""
