@@ -32,37 +32,6 @@ from tests.support.restriping import restripe
 from tests.support.spy import FLUSH, WRITE, restarted
 
 
-@pytest.mark.parametrize("role", range(6))
-async def test_any_member_may_be_lost_on_the_way(role: int) -> None:
-    rig = await opened(SmallRig(slow=role in (2, 3, 4)), 0.8)
-    array = rig.array
-    job = await grow(rig, 2, chunks_a_second=100)
-    async with under_load(rig):
-        await trio.sleep(0.3)
-        assert 0 < job.layout.migrated < job.layout.stripes
-        if role in (0, 3, 5):  # the others vanish: the array finds out by itself
-            await array.fail_disk(role)
-        else:
-            await rig._step_eio(role, True)
-        await trio.sleep(0.4)
-    await rig.compare()
-    if role >= 4:  # a new disk: nothing may move onto it, so the growth waits
-        assert job.status()["waits_for_role"] == role
-        before = job.layout.migrated
-        await trio.sleep(1.0)
-        assert job.layout.migrated == before
-    else:
-        assert job.layout.migrated > 0
-    job.speed_max_bytes = job.speed_min_bytes = 400 * CHUNK
-    async with under_load(rig):
-        if array.member_set.lost:
-            await rig._step_replace()
-        await jobs_ended(array)
-    await ended(rig, job)
-    await rig.array.fail_disk((role + 1) % 6)
-    await rig.compare()
-
-
 async def test_a_killed_process_at_any_point_loses_nothing_even_with_a_member() -> None:
     """Everything acknowledged is there, whichever member is missing, after a kill at any moment."""
     unsaved: list[int] = []

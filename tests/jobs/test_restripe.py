@@ -6,16 +6,12 @@ import random
 from typing import Any
 
 import pytest
-import trio
-import trio.lowlevel
 
-from raidx_fuse.array.check import check_members
 from raidx_fuse.errors import JobRunningError, RaidxError
-from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
 from tests.support.arrays import Rig
 from tests.support.load import CHUNK, ended, opened, scrubbed, under_load
-from tests.support.restriping import PAIRS, SmallRig, job_of, reach, restripe
+from tests.support.restriping import PAIRS, SmallRig, reach, restripe
 
 
 @pytest.mark.parametrize(("old", "before", "new", "after"), PAIRS)
@@ -81,54 +77,6 @@ async def test_a_cancel_moves_everything_back_and_lets_go_of_the_newcomers(
     assert rig.array.size_bytes == size
     config = rig.array.member_set.config
     assert (config.layout, config.width, config.params) == (old, before, {})
-
-
-@pytest.mark.parametrize(("old", "before", "new", "after"), [PAIRS[1], PAIRS[3], PAIRS[10]])
-async def test_it_goes_on_where_it_stopped_after_a_remount(
-    old: str, before: int, new: str, after: int
-) -> None:
-    rig = await opened(SmallRig(old, before, slow=True), 0.9)
-    job = await restripe(rig, new, after)
-    stops = 0
-    while True:
-        await reach(job, 60 * CHUNK)
-        if job.finished.is_set():
-            break
-        await rig.close()
-        if stops == 0:  # in the middle, at rest: sound, and nothing is written
-            report = await check_members(list(rig.members))
-            assert report["ok"], report
-            assert report["state"] == "restriping"
-        stops += 1
-        await rig.open()
-        left = job.total_bytes - job.done_bytes
-        job = job_of(rig)
-        job.window_bytes = 6 * CHUNK
-        await trio.lowlevel.checkpoint()
-        assert job.total_bytes <= left
-        await rig.compare()
-    assert stops > 1
-    await ended(rig, job)
-
-
-async def test_paused_it_stands_and_users_work_on_both_sides() -> None:
-    rig = await opened(SmallRig("raid4", 4), 0.5)
-    job = await restripe(rig, "raid5", 5, window_bytes=CHUNK)
-    rig.array.jobs.limit(job.job_id, None, 100 * CHUNK)
-    await trio.sleep(0.5)
-    rig.array.jobs.pause(job.job_id)
-    await trio.sleep(0.5)
-    layout = rig.array.context.layout
-    assert isinstance(layout, RestripeLayout)
-    mark = layout.watermark
-    assert 0 < mark < layout.image_chunks
-    await rig.fill(0.5, seed=9)
-    await scrubbed(rig)
-    assert layout.watermark == mark
-    assert rig.array.status()["state"] == "restriping"
-    rig.array.jobs.limit(job.job_id, None, 0)
-    rig.array.jobs.resume(job.job_id)
-    await ended(rig, job)
 
 
 async def test_what_cannot_be_is_refused_in_one_line_and_changes_nothing() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import random
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 import trio
 import trio.lowlevel
 
-from raidx_fuse.errors import ArrayFailedError, MemberError
+from raidx_fuse.errors import ArrayFailedError
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from tests.support.arrays import Rig, job_ended, parity_holds
 from tests.support.load import CHUNK, ended, enlarge, eventually, opened, under_load
@@ -62,24 +61,6 @@ async def test_a_layout_without_redundancy_needs_all_members_and_has_them_when_i
     with pytest.raises(ArrayFailedError, match="role 1 cannot be spared"):
         await rig.array.fail_disk(1)
     assert rig.array.status()["redundancy_left"] == 0
-    await ended(rig, job)
-
-
-async def test_a_newcomer_whose_host_is_full_makes_it_wait_and_go_on_by_itself() -> None:
-    rig = await opened(SmallRig("raid5", 4), 1.0)
-    job = await restripe(rig, "raid5", 5)
-    newcomer: Any = rig.members[4]
-
-    def full(*_: Any) -> None:
-        raise MemberError(newcomer.path, "reserve", 0, errno.ENOSPC)
-
-    newcomer.reserve = full
-    await trio.sleep(20)
-    assert job.error is not None
-    assert not job.finished.is_set()
-    assert job.done_bytes == 0
-    await rig.compare()
-    del newcomer.reserve
     await ended(rig, job)
 
 

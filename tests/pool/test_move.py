@@ -23,7 +23,6 @@ from tests.support.two_arrays import (
     ended,
     is_tidy,
     make,
-    mounted,
     move_of,
     noise,
     slow_move,
@@ -135,26 +134,6 @@ async def test_unmounted_in_the_middle_it_goes_on() -> None:
         assert pool.find("mail")[0] is pool.array("slow")
         assert await content(volume) == before
         await is_tidy(pool)
-
-
-async def test_paused_it_holds_nobody_up_and_resumes() -> None:
-    pool = await mounted(await created())
-    volume = await make(pool)
-    await slow_move(pool)
-    await trio.sleep(0.6)
-    job = move_of(pool.array("fast"))
-    job.pause()
-    await trio.sleep(1)
-    here = job.detail()["watermark"]
-    for at in range(PAGES):
-        await volume.write(at * PAGE, noise(PAGE, at))
-    await trio.sleep(5)
-    assert job.status()["state"] == "paused"
-    assert here <= job.detail()["watermark"] < volume.size_bytes
-    job.resume()
-    await ended(pool)
-    for at in range(PAGES):
-        assert await volume.read(at * PAGE, PAGE) == noise(PAGE, at)
 
 
 async def test_a_volume_that_is_the_whole_array_moves_too() -> None:

@@ -79,20 +79,6 @@ async def test_refused_with_one_line() -> None:
 
 
 @pytest.mark.parametrize("name", ["fast", "slow"])
-async def test_a_member_that_fails_in_the_middle_is_its_arrays_own_business(name: str) -> None:
-    arrays = await created()
-    async with arrays.mounted() as pool:
-        volume = await make(pool)
-        before = await content(volume)
-        await slow_move(pool)
-        await trio.sleep(0.6)
-        arrays.shelf[name][1].vanish()
-        await ended(pool)
-        assert await content(volume) == before
-        assert pool.array(name).array.member_set.lost == {1}
-
-
-@pytest.mark.parametrize("name", ["fast", "slow"])
 async def test_an_array_that_fails_in_the_middle_pauses_the_move(name: str) -> None:
     arrays = await created()
     async with arrays.mounted() as pool:
