@@ -347,10 +347,11 @@ class Reader:
         context, chunk_bytes = self.context, self.context.chunk_bytes
         start = offset % chunk_bytes
         end = (offset + length - 1) % chunk_bytes + 1
-        parts = [
-            (cell, start if cell == first else 0, end if cell == last else chunk_bytes)
-            for cell in cell_range(first, last + 1)
-        ]
+        parts = []  # no comprehension: it would be one more function entered
+        for cell in cell_range(first, last + 1):
+            parts.append(
+                (cell, start if cell == first else 0, end if cell == last else chunk_bytes)
+            )
         unwritten = context.unwritten_cells(stripe)
         reader = CellReader(context, background=False)
         for low, high, touched in bands_of(parts):

@@ -29,8 +29,8 @@ PAGE = 4096
 CHUNK = 64 << 10
 PRODUCT = str(Path(raidx_fuse.__file__).parent) + os.sep
 BOUNDS = {
-    "partial": {"read": 13, "write": 52, "first": 168, "checkpoint": 356, "degraded": 75},
-    "none": {"read": 9, "write": 25, "first": 246, "degraded": 71},
+    "partial": {"read": 13, "write": 52, "first": 157, "checkpoint": 347, "degraded": 74},
+    "none": {"read": 9, "write": 25, "first": 241, "degraded": 70},
 }
 
 
