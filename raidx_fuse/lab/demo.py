@@ -85,7 +85,6 @@ class DemoArray:
     actions: Collection[str] = ("fail-disk", "replace-disk", "inject", "add-disk", "tune", "scrub")
 
     def __init__(self, demo: Demo) -> None:
-        """Raises LayoutError."""
         self._demo = demo
         self._rows = code_for(demo.layout, demo.disks, {}).rows
         self._unlike = find_layout(demo.layout).bundled
@@ -124,7 +123,6 @@ class DemoArray:
         create_bytes: int | None,
         own: Own | None = None,
     ) -> Member:
-        """Return a new disk, whatever the *path* is."""
         return self.disk()
 
     async def check(
@@ -136,7 +134,6 @@ class DemoArray:
         own: Own | None = None,
         look: Callable[[Member], Awaitable[None]] | None = None,
     ) -> int | None:
-        """Return None: a new disk fits."""
         return None
 
     async def release(self, member: Member) -> None:

@@ -65,7 +65,6 @@ Draw = Callable[[Layout, random.Random, str], Draft]
 
 
 def place(layout: Layout, generator: random.Random, level: str) -> Draft:
-    """Where does a chunk lie?"""
     chunk = _chunk(layout, generator, level)
     stripe, cell = layout.locate(chunk)
     role, member_chunk = layout.place(stripe, cell)
@@ -79,7 +78,6 @@ def place(layout: Layout, generator: random.Random, level: str) -> Draft:
 
 
 def parity(layout: Layout, generator: random.Random, level: str) -> Draft:
-    """What does a parity chunk hold?"""
     stripe = Stripe(generator.randrange(STRIPES[level]))
     number = generator.randrange(layout.code.parity_count)
     cell = CellIndex(layout.code.data_count + number)
@@ -95,7 +93,6 @@ def parity(layout: Layout, generator: random.Random, level: str) -> Draft:
 
 
 def write(layout: Layout, generator: random.Random, level: str) -> Draft:
-    """Which disks does a write touch?"""
     stripe, touched, facts, words = _request(layout, generator, level)
     plan = next(plan for plan in write_plans(layout.code, touched, 0, 0) if plan is not None)
     cells = [*plan.writes, *(output.cell for output in plan.outputs)]
@@ -109,7 +106,6 @@ def write(layout: Layout, generator: random.Random, level: str) -> Draft:
 
 
 def pre_reads(layout: Layout, generator: random.Random, level: str) -> Draft:
-    """How many chunks does a write read before it?"""
     _, touched, facts, words = _request(layout, generator, level)
     rmw, rcw = write_plans(layout.code, touched, 0, 0)
     plan = traditional(rmw, rcw, Stripe(0), 0)
@@ -125,7 +121,6 @@ def pre_reads(layout: Layout, generator: random.Random, level: str) -> Draft:
 
 
 def lost(layout: Layout, generator: random.Random, level: str) -> Draft:
-    """Which chunks cannot be given back when disks fail?"""
     code = layout.code
     stripe = Stripe(generator.randrange(STRIPES[level]))
     most = code.tolerance + 1
@@ -149,7 +144,6 @@ def lost(layout: Layout, generator: random.Random, level: str) -> Draft:
 
 
 def rebuild(layout: Layout, generator: random.Random, level: str) -> Draft:
-    """How many reads does a rebuild need?"""
     code = layout.code
     horizontal = all(mask & code.parity_mask in (0, mask) for mask in code.column_masks)
     columns = [
@@ -173,7 +167,6 @@ def rebuild(layout: Layout, generator: random.Random, level: str) -> Draft:
 
 
 def degraded(layout: Layout, generator: random.Random, level: str) -> Draft:
-    """How many chunks does a degraded read take?"""
     chunk = _chunk(layout, generator, level)
     stripe, cell = layout.locate(chunk)
     role = layout.place(stripe, cell)[0]
@@ -408,7 +401,6 @@ class Question:
 
 
 def quiz(request: Request) -> list[Question]:
-    """Return the questions of *request*. Raises UsageError or LayoutError if there are none."""
     _check(request)
     return [_question(request, number) for number in range(1, request.count + 1)]
 

@@ -160,7 +160,6 @@ def _over_scheduler(
 
 @contextmanager
 def _client(address: str) -> Iterator[Any]:
-    """Yield a client of the scheduler at *address*, which has workers. Raises UsageError."""
     try:
         distributed = import_module("distributed")  # an extra, and slow to import
     except ImportError:

@@ -78,7 +78,6 @@ class Tally:
             self.violations.append(Violation(str(state), verb, fault, what))
 
     def report(self, most: int = 5) -> str:
-        """Return the first violations as text."""
         return "\n".join(map(str, self.violations[:most]))
 
     def add(self, other: Tally) -> None:
@@ -133,7 +132,6 @@ class _Crasher:
                     budget -= await self._crash_recovery(self._left(cut), state)
 
     async def replay(self, state: State) -> str | None:
-        """Return the promise that *state* breaks, or None."""
         disks = _disks_at(self.recorded.record, state.cut.moment)
         if disks is None:
             return f"the workload has no moment {state.cut.moment}: the code has changed"
@@ -417,7 +415,6 @@ def run_task(task: Task) -> Tally:
 
 
 def run_cells(cells: Sequence[Cell], states: int, seed: int) -> Tally:
-    """Run a whole campaign in this process; return its counts."""
     tally = Tally()
     for task in tasks_of(cells, states, seed):
         tally.add(run_task(task))
@@ -512,7 +509,6 @@ def shown(pair: tuple[int, int]) -> str:
 
 
 def markdown(tally: Tally, command: str, date: str, elapsed_s: float) -> str:
-    """Return the campaign's page in Markdown: the command, the date, and the matrix."""
     lines = [
         "# Crash matrix",
         "",

@@ -274,7 +274,6 @@ class Trigger:
     holder: PairDisk | None = None
 
     def note(self) -> bool:
-        """Count one operation; return whether it is to be held."""
         if not self.armed:
             return False
         self.count += 1
@@ -310,7 +309,6 @@ class PairDisk(SectorDisk):
         self._revived = trio.Event()
 
     def fail(self, fault: str, *, loses_cache: bool = False) -> None:
-        """Fail in the way *fault*; with *loses_cache* a failed flush loses what it should cover."""
         self.fault = fault
         self.loses_cache = loses_cache
 
@@ -383,7 +381,6 @@ class PairDisk(SectorDisk):
         return await effect()
 
     def _check(self, operation: str, offset_bytes: int) -> None:
-        """Raise MemberError if the disk's fault lets *operation* fail."""
         if self._errors and self._failing == (operation, offset_bytes):
             self._errors -= 1
             raise MemberError(self.path, operation, offset_bytes, errno.EIO)

@@ -59,7 +59,6 @@ WIDTHS = {
 
 
 def widths_of(layout: str) -> Sequence[int]:
-    """Return the numbers of members that arrays of *layout* have here."""
     return WIDTHS.get(layout) or allowed_widths(layout)[:2]
 
 
@@ -81,7 +80,6 @@ class Shape:
 
     @staticmethod
     def drawn(cell: Cell, theme: str, rng: random.Random) -> Shape:
-        """Return a random shape that *cell* can have for *theme*."""
         huge = theme == "huge"
         width = rng.choice(widths_of(cell.layout))
         return Shape(
@@ -214,11 +212,10 @@ class Hardware:
                 params=params,
             )
 
-        await _create_smallest(create, least, stripes)
+        await create_smallest(create, least, stripes)
         return disks
 
     async def create_pool(self) -> list[tuple[Layout, Regions, list[Image]]]:
-        """Create two arrays without volumes; return layout, regions and images of each."""
         layouts = [self.cell.layout, self.rng.choice(POOL_OTHERS)]
         if self.rng.random() < 0.5:
             layouts.reverse()
@@ -241,11 +238,11 @@ class Hardware:
                 with_volume=False,
             )
 
-        config = await _create_smallest(create, MEMBER_BYTES_MIN, self.shape.stripes)
+        config = await create_smallest(create, MEMBER_BYTES_MIN, self.shape.stripes)
         return layout_of(config), config.regions, images
 
 
-async def _create_smallest(
+async def create_smallest(
     create: Callable[[int], Awaitable[ArrayConfig]], least: int, stripes: int
 ) -> ArrayConfig:
     """Call *create* with larger and larger members, in bytes, until the array has *stripes*."""
@@ -313,7 +310,6 @@ class Parts:
         ]
 
     def spans(self) -> Iterator[tuple[int, int]]:
-        """Yield (first sector of the workload, sector count) of each part."""
         yield from ((begin, end - begin) for begin, end, _ in self._parts)
 
     def place(self, offset: int, length: int) -> tuple[int, int]:

@@ -292,7 +292,6 @@ class History:
     # -- what the workload notes ---------------------------------------------------------------
 
     def begin_flush(self, verb: str, event: int) -> Span:
-        """Note the beginning of an action that makes every earlier write durable."""
         span = self.timeline.begin(verb, event)
         self.flushes.append(span)
         return span
@@ -385,20 +384,15 @@ class History:
         self._cached = None
 
     def fail_flush(self, span: Span, event: int) -> None:
-        """Note that a flush ended in an error: it promises nothing."""
         self.flushes.remove(span)
         self.end(span, event)
 
     def newest(self, sector: int) -> bytes:
         """Return the newest content of *sector*; meaningless while several writes run."""
-        return self._newest_write(sector).sectors[sector]
-
-    def _newest_write(self, sector: int) -> WriteSpan:
-        writes = self._by_sector[sector]
         ranks = self._later.get(sector, set())
-        for write in reversed(writes):
+        for write in reversed(self._by_sector[sector]):
             if not any(earlier is write for _, earlier in ranks):
-                return write
+                return write.sectors[sector]
         raise AssertionError("the order of writes has no end")
 
     def observe(self, sector: int, content: bytes) -> None:
@@ -434,7 +428,6 @@ class History:
     # -- what a cut may leave ------------------------------------------------------------------
 
     def at(self, moment: int) -> Expectation:
-        """Return what a cut before event *moment* may leave."""
         begun = sum(1 for write in self.writes if write.begun(moment))
         flushed = max((f.begin_order for f in self.flushes if f.ended(moment)), default=-math.inf)
         changed = sum(1 for write in self._sizes if write.ended(moment))

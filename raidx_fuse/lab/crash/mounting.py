@@ -74,7 +74,6 @@ def drawn_moves(
 
 
 def waits(job: JobDetail) -> bool:
-    """Return whether *job*, a growth, waits for a lost member."""
     return job.get("waits_for_role") is not None
 
 
@@ -216,7 +215,6 @@ class DiskLaws:
         self._arrays = list(arrays)
 
     def judge(self, disk: Member, offset_bytes: int, data: bytes) -> None:
-        """Judge a write of *data* to *disk* before it takes effect."""
         assert 0 <= offset_bytes <= disk.size_bytes - len(data), (
             f"{disk.path}: a write of {len(data)} bytes at {offset_bytes} goes beyond its end"
         )
@@ -299,7 +297,6 @@ class VolumePlayer:
 
     @contextmanager
     def _changing(self, history: History, span: WriteSpan) -> Iterator[None]:
-        """Note how the change of a size ends. Raises RaidxError."""
         try:
             yield
         except UNDONE:

@@ -175,7 +175,6 @@ class _Oracle:
         raise NotImplementedError
 
     def _members(self) -> list[list[Member]]:
-        """Return the members of each array."""
         recording = self.recording
         arrays: list[list[Member]] = [[] for _ in recording.arrays]
         lend = (
@@ -218,7 +217,6 @@ class _Oracle:
         return lambda stripe: False
 
     def _check_members(self, arrays: Iterable[Array]) -> None:
-        """Check the roles in use. Raises ViolationError."""
         for number, (array, roles) in enumerate(zip(arrays, self.recording.arrays, strict=True)):
             lost = self.recording.of_array(number, self.left.lost)
             unexpected = roles.unexpected(array.member_set.lost, lost, self.left.moment)
@@ -234,7 +232,6 @@ class _Oracle:
         return [n for n, image in self.left.images.items() if POISON in image]
 
     def _check_sectors(self, found: Sectors, history: History) -> None:
-        """Check what was *found* in a volume. Raises ViolationError."""
         expected = history.at(self.left.moment)
         if found == expected.plainest[: len(found)]:
             return
@@ -249,7 +246,6 @@ class _Oracle:
             raise ViolationError("; ".join(wrong[:3]) + more)
 
     def _check_same(self, before: Found, after: Found, when: str) -> None:
-        """Check that all volumes are as *before*. Raises ViolationError."""
         if before == after:
             return
         if before.keys() != after.keys():
@@ -361,7 +357,6 @@ class _ArrayOracle(_Oracle):
             raise ViolationError("a read-only mount wrote to a member")
 
     async def _check_mounted(self, array: Array) -> Found:
-        """Check the roles in use and every sector; return the sectors."""
         self._check_members([array])
         member_set = array.member_set
         (expected,) = self.left.expected
@@ -481,14 +476,12 @@ class _PoolOracle(_Oracle):
         return self.recording.volumes
 
     def _check_known(self, found: Found) -> None:
-        """Check that each volume found may be there. Raises ViolationError."""
         known = {history.volume: history for history in self._histories()}
         for name in found:
             if name not in known or not any(known[name].at(self.left.moment).sizes):
                 raise ViolationError(f"volume {name} is there, though it should not be")
 
     async def _read_pool(self, pool: Pool) -> Found:
-        """Return the sectors of each volume that is shown. Raises ViolationError."""
         found: Found = {}
         for volume in self._shown(pool):
             if volume.name in found:
@@ -498,7 +491,6 @@ class _PoolOracle(_Oracle):
         return found
 
     async def _check_volumes(self, pool: Pool) -> Found:
-        """Check the roles in use and every volume; return the sectors of each."""
         self._check_members(volumes.array for volumes in pool.arrays)
         found = await self._read_pool(pool)
         for history in self._histories():
@@ -533,7 +525,6 @@ class _PoolOracle(_Oracle):
             await trio.sleep(self.rng.choice((0.0, 0.1, 1.0)))
 
     async def _check_tidy(self, pool: Pool) -> None:
-        """Check that no move is left. Raises ViolationError."""
         await self._check_free(pool)
         for volumes in pool.arrays:
             table = volumes.table()

@@ -6,18 +6,16 @@
 
 The steps that every workload is made of: which ranges are written, and what overlaps in time.
 
-- Places: ranges of all sizes and alignments, mostly small.
-- Writes alone, again and in bursts; flushes, pauses, settings.
+- Ranges of all sizes and alignments, mostly small; written alone, again and in bursts.
 - Staggered requests: writes and flushes that begin while a flush is under way. A flush covers every
   write that ended before it began, even if an earlier flush is still running. Writes that came just
-  too late for the earlier flush are the hard case. So there are many flushes here; on disks with
-  slow flushes (disks.py) they overlap.
+  too late for the earlier flush are the hard case. On disks with slow flushes (disks.py) they
+  overlap.
 - Batches: requests that come together and run as the session loop runs them (`through_door`).
-  Most are small writes, which share log records (group commit). Some go to the same range, some are
-  flushed before they are answered. A few are large writes, flushes or checkpoints.
-- Discards of whole stripes, of chunks, of any range; and what is written there around that time. A
-  place that was discarded counts as zero. So the hard case is a first write to a part of it, which
-  relies on that, and a power cut before or after its old content is gone for good.
+  Most are small writes, which share log records (group commit).
+- Discards, and what is written there around that time. A place that was discarded counts as zero.
+  So the hard case is a first write to a part of it, which relies on that, and a power cut before or
+  after its old content is gone for good.
 - Moves of chunks of bundles (a rebundle), perhaps while a write runs.
 """
 
@@ -600,11 +598,6 @@ class Player(VolumePlayer):
         for first, count in self.parts.spans():
             if first < self.sectors:
                 await self.write(first * SECTOR_BYTES, count * SECTOR_BYTES)
-
-    def image_stripe(self, stripe: int) -> Stripe:
-        """Return the array's number of the *stripe* of the workload."""
-        sectors = self.stripe_bytes // SECTOR_BYTES
-        return Stripe(self.parts.in_image(stripe * sectors) // sectors)
 
     async def new_volume(self, volumes: ArrayVolumes, size: int) -> History:
         """Create a volume of *size* bytes. Raises BusyError, NoSpaceError."""

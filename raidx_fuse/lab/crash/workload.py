@@ -15,29 +15,27 @@ from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, POOL, Shape, in_sectors
 from raidx_fuse.lab.crash.player import Player, Script
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import Cell
-from raidx_fuse.lab.crash.themes.faults import (
-    theme_errors,
-    theme_hangs,
-    theme_latent,
-    theme_refusals,
-)
 from raidx_fuse.lab.crash.themes.members import (
     lose_and_rebuild,
     theme_copies,
     theme_disks,
+    theme_errors,
+    theme_hangs,
+    theme_latent,
+    theme_refusals,
     theme_replaces,
     theme_returns,
 )
 from raidx_fuse.lab.crash.themes.pool import theme_pool
 from raidx_fuse.lab.crash.themes.shapes import (
-    restripes_of,
+    TARGETS,
     theme_growth,
     theme_leave,
     theme_members,
     theme_restripe,
     theme_shrink,
 )
-from raidx_fuse.layouts.numbers import cell_range
+from raidx_fuse.layouts.numbers import Stripe, cell_range
 from raidx_fuse.layouts.registry import find_layout, grows_in_place
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.virtual_time import run
@@ -99,7 +97,7 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         ("shrink", theme_shrink, 0, grows),
         ("leave", theme_leave, 0, grows),
         ("copies", theme_copies, 1, cell.layout == "raid1"),
-        ("restripe", theme_restripe, 1, bool(restripes_of(cell.layout))),
+        ("restripe", theme_restripe, 1, cell.layout in TARGETS),
         ("moves", theme_moves, 4, layout.bundled),
         ("members", theme_members, 4, layout.bundled),
         ("discards", theme_discards, 0, True),  # many workloads of other themes have some, too
@@ -213,7 +211,9 @@ async def _settle_behind_a_rewrite(player: Player) -> range:
     await player.flush()
     await player.write(offset, SECTOR_BYTES)
     locks = player.array.context.locks
-    held = await locks.acquire_all([player.image_stripe(stripe)])
+    per_stripe = player.stripe_bytes // SECTOR_BYTES
+    in_array = Stripe(player.parts.in_image(stripe * per_stripe) // per_stripe)
+    held = await locks.acquire_all([in_array])
     begin = player.event
     await journal.settle(held)
     settled = range(begin + 1, player.event + 2)
@@ -290,7 +290,6 @@ async def theme_moves(player: Player) -> None:
 
 
 async def theme_remounts(player: Player) -> None:
-    """End cleanly and mount again, twice."""
     for _ in range(2):
         await player.steps(1, 3)
         await player.remount()
@@ -315,7 +314,6 @@ async def theme_scrub(player: Player) -> None:
 
 
 async def rot_parity(player: Player) -> None:
-    """Corrupt one parity sector at its home place, durably."""
     context = player.array.context
     await context.journal.drain()  # a scrub does not see a home place under logged content
     live = context.written.written_stripes(context.layout, 0, context.layout.stripes)

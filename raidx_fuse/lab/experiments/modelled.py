@@ -251,7 +251,6 @@ class Event:
     array: str = ""
 
     def check(self) -> None:
-        """Raise UsageError if a field is missing or impossible."""
         if self.do not in DEEDS:
             raise UsageError(f"no event {self.do!r}", action=f"choose {', '.join(DEEDS)}")
         if not 0 <= self.at_s < 1e9:
@@ -416,7 +415,6 @@ class Samples:
             self._look()
 
     def finish(self) -> None:
-        """Take the sample of the last section, which ends with the experiment."""
         if self._section_s > 0 and trio.current_time() > self._last_s:
             self._look()
 
@@ -474,7 +472,6 @@ class ControllerCache:
         self.hits = 0
 
     async def read(self, offset_bytes: int, length_bytes: int) -> memoryview:
-        """Read from the cache or the array. Raises RaidxError."""
         pages = _pages(offset_bytes, length_bytes)
         if all(page in self._clean or page in self._dirty for page in pages):
             self.hits += 1
@@ -485,7 +482,6 @@ class ControllerCache:
         return memoryview(ZEROS)[:0]
 
     async def write(self, offset_bytes: int, data: ReadBuffer) -> None:
-        """Take a write. Raises RaidxError."""
         end = offset_bytes + len(data)
         for page in _pages(offset_bytes, len(data)):
             # Pages that the array does not have yet fill the cache:
@@ -521,7 +517,6 @@ class ControllerCache:
                 await trio.lowlevel.checkpoint()
 
     async def written(self) -> None:
-        """Return when nothing is dirty."""
         while self._dirty or self._under_way:
             await self._changed.wait()
 

@@ -71,7 +71,6 @@ def measures(result: Result) -> Iterator[tuple[str, float, str]]:
 
 
 def comparison(results: Sequence[Result]) -> list[list[str]]:
-    """Return the rows of a table: the name of a measure, then its value in each experiment."""
     columns = [{name: format(value, how) for name, value, how in measures(r)} for r in results]
     names = list(dict.fromkeys(name for column in columns for name in column))
     rows = [[name, *(column.get(name, "") for column in columns)] for name in names]

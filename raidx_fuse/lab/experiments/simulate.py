@@ -438,7 +438,6 @@ class _Run:
         self.balancer.on_sample.append(self.note_hotspots)
 
     def note_hotspots(self) -> None:
-        """Note which arrays have become hotspots, and which are none any more."""
         now_s = digits(trio.current_time() - self.start_s)
         hot = self.balancer.planning.hotspots()
         for one in self.hotspots:
@@ -450,7 +449,6 @@ class _Run:
         ]
 
     async def result(self) -> Figures:
-        """Drive the loads, let the events happen, and return the result."""
         experiment = self.experiment
         arrays = [part.array for part in self.pool.arrays]
         before = [snapshot(array) for array in arrays]
@@ -498,7 +496,6 @@ class _Run:
             self.events.append({"array": array.name, **report})
 
     async def set_pool(self) -> None:
-        """Change settings of the pool when it is time."""
         events = [e for e in self.experiment.events if e.do == "set" and is_of_pool(e.key)]
         for event in sorted(events, key=lambda event: event.at_s):
             await sleep_until(self.start_s + event.at_s)
@@ -524,7 +521,6 @@ class _Run:
         await drive(_Counted(volume), made, recorder, depth=load.depth, content=content)
 
     async def verified(self) -> Figures:
-        """Read everything back; return what was compared, and what was wrong."""
         wrong: list[str] = []
         for name, content in self.contents.items():
             await read_back(self.pool.find(name)[1], content)

@@ -517,7 +517,6 @@ def runs_of(
 
 
 def experiment_of(run: SweepRun) -> Experiment | PoolExperiment:
-    """Return the experiment of *run*. Raises UsageError."""
     return parse_experiment(run.text, run.name, run.folder, run.seed, run.changes)
 
 

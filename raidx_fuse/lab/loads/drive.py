@@ -155,7 +155,6 @@ class Recorder:
 
 
 def spread(response_s: Floats) -> dict[str, float]:
-    """Return mean, percentiles and maximum of response times, in milliseconds."""
     if not len(response_s):
         return dict.fromkeys(("mean", *PERCENTILES, "max"), 0.0)
     values = np.percentile(response_s, list(PERCENTILES.values())) * 1e3
@@ -239,7 +238,6 @@ class Content:
             self._sent[ticket.first : ticket.end] = self._floor[ticket.first : ticket.end] = 0
 
     def read(self, offset_bytes: int, length_bytes: int) -> Ticket:
-        """Begin a read; return its ticket."""
         first, end = offset_bytes // SECTOR_BYTES, (offset_bytes + length_bytes) // SECTOR_BYTES
         return Ticket(first, end, oldest=self._floor[first:end].copy())
 
@@ -411,8 +409,8 @@ class Image:
     in their response time. All methods raise MemberError, the first one BusyError.
     """
 
-    def __init__(self, path: str, *, threads: int = THREADS, read_only: bool = False) -> None:
-        self._file = LocalMember(path, lock=False, read_only=read_only, depth=threads)
+    def __init__(self, path: str, *, threads: int = THREADS) -> None:
+        self._file = LocalMember(path, lock=False, depth=threads)
         self.path = path
         self.size_bytes = self._file.size_bytes
 

@@ -78,7 +78,6 @@ class Workload:
 
 
 def mean_of(sizes: Sizes) -> float:
-    """Return the mean request size, in bytes, of a mix of *sizes*."""
     return sum(size * weight for size, weight in sizes) / sum(weight for _, weight in sizes)
 
 

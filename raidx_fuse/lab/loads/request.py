@@ -53,7 +53,6 @@ class Block:
         return len(self.at_s)
 
     def take(self, which: slice | Bools) -> Block:
-        """Return the requests of an index range or a mask."""
         return Block(
             self.at_s[which],
             self.is_write[which],
@@ -108,17 +107,15 @@ def fold(load: Load, size_bytes: int) -> Iterator[Block]:
         yield replace(block, offset_bytes=offset)
 
 
-def scale(
-    load: Load, size_bytes: int, span_bytes: int, unit_bytes: int = SECTOR_BYTES
-) -> Iterator[Block]:
-    """Yield *load* with addresses multiplied by size / span and rounded down to whole units.
+def scale(load: Load, size_bytes: int, span_bytes: int) -> Iterator[Block]:
+    """Yield *load* with addresses multiplied by size / span and rounded down to whole sectors.
 
     Request sizes do not change. *span_bytes* is the end of the load's own address space.
     """
     size_bytes = size_bytes // SECTOR_BYTES * SECTOR_BYTES
     factor = size_bytes / span_bytes
     for block in load:
-        offset = (block.offset_bytes * factor).astype(np.int64) // unit_bytes * unit_bytes
+        offset = (block.offset_bytes * factor).astype(np.int64) // SECTOR_BYTES * SECTOR_BYTES
         block = _whole_sectors(replace(block, offset_bytes=offset), size_bytes)
         last = size_bytes - block.length_bytes
         yield replace(block, offset_bytes=np.minimum(block.offset_bytes, last))

@@ -302,7 +302,6 @@ def check_asus(text: str) -> str:
 
 
 def _checked(row: Row) -> Row:
-    """Return *row*. Raises ValueError if a number is out of range."""
     time, device, _, offset, length = row
     if not (0 <= offset <= OFFSET_BYTES_MAX and 0 <= length <= OFFSET_BYTES_MAX):
         raise ValueError("an address or a size is out of range")

@@ -162,7 +162,9 @@ class _Generator:
             second = np.diff(which, prepend=-1) == 0
             paired = np.bincount(which) > 1
             is_write = self._directions(len(paired))
-            length = self._lengths(is_write)
+            chance = self._sizes.random(len(is_write))
+            read, written = _draw(work.read_sizes, chance), _draw(work.write_sizes, chance)
+            length = np.where(is_write, written, read)
             logged, fixed = self._kinds_of(is_write, paired)
             length[logged] = work.log_bytes
             places = np.flatnonzero(is_write & ~logged)
@@ -200,7 +202,6 @@ class _Generator:
         return places[source]
 
     def _second_places(self, first: Ints, length: Ints) -> Ints:
-        """Return where the second requests of pairs lie: on the next device."""
         work, device_bytes = self.work, self._device_bytes
         device, at = np.divmod(first, device_bytes)
         at = (at + self._beside[device]) % device_bytes
@@ -253,13 +254,6 @@ class _Generator:
         is_write: Bools = np.where(newest >= 0, drawn[newest], self._last_is_write)
         self._last_is_write = bool(is_write[-1])
         return is_write
-
-    def _lengths(self, is_write: Bools) -> Ints:
-        chance = self._sizes.random(len(is_write))
-        lengths: Ints = np.where(
-            is_write, _draw(self.work.write_sizes, chance), _draw(self.work.read_sizes, chance)
-        )
-        return lengths
 
     def _offsets(self, is_write: Bools, length: Ints, free: Bools) -> Ints:
         work = self.work
@@ -362,7 +356,6 @@ def _draw(sizes: Sizes, chance: Floats) -> Ints:
 
 
 def _popularity(work: Workload) -> Floats | None:
-    """Return the cumulative Zipf distribution over the ranks, or None if *work* has no *zipf*."""
     if not work.zipf:
         return None
     weights = np.arange(1, work.slots + 1, dtype=np.float64) ** -work.zipf

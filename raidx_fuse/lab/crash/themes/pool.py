@@ -16,7 +16,7 @@ from raidx_fuse.lab.crash.history import History, Span
 from raidx_fuse.lab.crash.mounting import moves_of
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.state import ViolationError
-from raidx_fuse.lab.crash.themes.faults import give_fault
+from raidx_fuse.lab.crash.themes.members import give_fault
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.move import MoveVolumes, start_move, start_swap
@@ -178,7 +178,6 @@ class _PoolSteps:
             self._end_filling(history)
 
     async def move(self, history: History) -> None:
-        """Start to move a volume to the other array."""
         pool, uuid = self._player.pool, self._player.uuids[history.volume]
         volumes, _ = pool.find(uuid)
         other = next(one for one in pool.arrays if one is not volumes)
@@ -190,7 +189,7 @@ class _PoolSteps:
         await self._start("swap", start_swap(self._player.pool, *uuids))
 
     async def _start(self, verb: str, starting: Awaitable[int]) -> None:
-        span = self._begin(verb)
+        span = self._player.timeline.begin(verb, self._player.event, is_job=True)
         try:
             await starting
         except (BusyError, NoSpaceError, UsageError):
@@ -200,16 +199,12 @@ class _PoolSteps:
         (job,) = [job for job in moves_of(self._player.pool) if job not in known]
         self._watch(job, span)
 
-    def _begin(self, verb: str) -> Span:
-        return self._player.timeline.begin(verb, self._player.event, is_job=True)
-
     def _watch(self, job: MoveVolumes, span: Span) -> None:
         job.limit(0, self._rng.choice(SLOW_BYTES))
         job.set_window(1)
         self._running.append((job, span))
 
     def _reap(self) -> None:
-        """Note which moves have ended."""
         for job, span in list(self._running):
             if job.finished.is_set():
                 if job.state == "failed":
@@ -231,7 +226,6 @@ class _PoolSteps:
             self._rng.choice(self._running)[0].cancel()
 
     async def pause(self) -> None:
-        """Pause a move, or resume it."""
         if self._running:
             job = self._rng.choice(self._running)[0]
             if job.state == "paused":
@@ -251,7 +245,7 @@ class _PoolSteps:
             await player.open()
             self._running = []
             for job in moves_of(player.pool):
-                self._watch(job, self._begin("move"))
+                self._watch(job, player.timeline.begin("move", player.event, is_job=True))
 
     async def settle(self) -> None:
         """Wait until all moves have ended and all is wiped."""

@@ -28,7 +28,6 @@ from raidx_fuse.engine.growth_position import LIVE, PIGGYBACK, SURROGATE
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.jobs.rebundle.job import RebundleJob
-from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.jobs.restripe.job import Restripe
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
 from raidx_fuse.lab.crash.history import Span
@@ -58,7 +57,6 @@ TARGETS: dict[str, tuple[tuple[str, int], ...]] = {
 
 
 async def theme_growth(player: Player) -> None:
-    """Grow once or twice while writes go on."""
     await player.step()
     for _ in range(player.rng.choice((1, 1, 2))):
         await grow(player)
@@ -142,7 +140,6 @@ async def live_through(player: Player, turns: Sequence[str]) -> None:
 
 
 def change_of(player: Player) -> Grow | Restripe | None:
-    """Return the job of the growth or restripe under way, if there is one."""
     running = player.array.jobs.running()
     return next((job for job in running if isinstance(job, Grow | Restripe)), None)
 
@@ -241,15 +238,9 @@ async def shrink(player: Player) -> None:
         await live_through(player, ("", "remount", "lose"))
 
 
-def restripes_of(layout: str) -> tuple[tuple[str, int], ...]:
-    """Return the targets of *layout* in workloads: (new layout, number of members that join)."""
-    return TARGETS.get(layout, ())
-
-
 async def theme_restripe(player: Player) -> None:
-    """Restripe while writes go on, and write afterwards."""
     await player.step()
-    targets = list(restripes_of(player.cell.layout))
+    targets = list(TARGETS[player.cell.layout])
     player.rng.shuffle(targets)
     if player.at_changes:  # more losses tolerated at the end: what was logged before has few copies
         width = player.array.member_set.config.width
@@ -347,7 +338,6 @@ async def leave(player: Player) -> None:
 
 
 async def theme_members(player: Player) -> None:
-    """Change the members a few times."""
     await player.write(*player.place("many"))
     await player.step()
     for _ in range(player.rng.randint(1, 3)):
@@ -357,12 +347,6 @@ async def theme_members(player: Player) -> None:
         if player.rng.random() < 0.6:
             await player.step()
     await write_beyond(player)
-
-
-def _rebundle(player: Player) -> RebundleOperation:
-    rebundle = player.array.rebundle
-    assert rebundle is not None
-    return rebundle
 
 
 async def _through(player: Player) -> None:
@@ -395,7 +379,8 @@ async def add(player: Player) -> None:
         for _ in range(player.rng.randint(1, 2))
     ]
     sizes = [player.disks[disk].size_bytes for disk in disks]
-    _counts, roles = _rebundle(player).capacity.counts_with(sizes)
+    assert player.array.rebundle is not None
+    _counts, roles = player.array.rebundle.capacity.counts_with(sizes)
     for role, disk in zip(roles, disks, strict=True):
         player.roles.holders.append((player.event, role, disk))
     with player.doing("grow"):
