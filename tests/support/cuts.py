@@ -154,7 +154,7 @@ def _key(left: Left) -> Hashable:
     away = tuple(roles.away(left.lost, left.moment) for roles in left.recording.arrays)
     promises = tuple(
         (one.sizes, one.allowed, one.in_flight, one.full_in_flight, one.loose, one.given_up)
-        for one in left.expected
+        for one in (history.at(left.moment) for history in left.recording.volumes)
     )
     roles = tuple(
         (

@@ -139,10 +139,6 @@ class Left:
     unread: tuple[int, ...] = ()
     exempt: frozenset[int] = frozenset()
 
-    @property
-    def expected(self) -> list[Expectation]:
-        return [history.at(self.moment) for history in self.recording.volumes]
-
     async def judge(self, generator: random.Random, record: CutRecord | None = None) -> None:
         """Check the promises; *generator* draws the additional checks. Raises ViolationError.
 
@@ -359,14 +355,13 @@ class _ArrayOracle(_Oracle):
     async def _check_mounted(self, array: Array) -> Found:
         self._check_members([array])
         member_set = array.member_set
-        (expected,) = self.left.expected
         poisoned = self.recording.roles.of(tuple(self._poisoned()), self.left.moment)
         bad = frozenset(map(Role, poisoned))
         self.exempt |= exempt_sectors(
             self.recording.cell.journal,
             member_set.layout,  # the present layout: chunks of bundles may have moved
             self.parts,
-            expected,
+            self.recording.history.at(self.left.moment),
             lambda stripe: member_set.lost_at(stripe) | bad,
         )
         found = await self._read(array)

@@ -1083,51 +1083,51 @@ class Meeting(NamedTuple):
         return meeting
 
 
-class _Pair:
+class _Pair(Scene):
+    """A scene in which two operations meet."""
+
     def __init__(self, cell: Cell, seed: int) -> None:
-        self.cell = cell
         self.meeting = meeting = Meeting.parse(cell.theme)
         self.first, self.second = OPERATIONS[meeting.first], OPERATIONS[meeting.second]
         # Apart from the place, a pair does not depend on it: all places of a seed are one run.
-        self.base = Cell(cell.layout, cell.journal, cell.broken, str(meeting._replace(at=0)))
-        rng = random.Random(f"{self.base} {seed} fate")
+        base = Cell(cell.layout, cell.journal, cell.broken, str(meeting._replace(at=0)))
+        rng = random.Random(f"{base} {seed} fate")
         self.fate = rng.choice(FATES)
-        self.lose = rng.random() < LOSE_SHARE
-        errs = random.Random(f"{self.base} {seed} errors")  # the other choices stay as they were
+        self.loses = rng.random() < LOSE_SHARE
+        errs = random.Random(f"{base} {seed} errors")  # the other choices stay as they were
         if errs.random() < ERRS_SHARE:
             self.fate = ERRS
-        self.trigger = Trigger(
+        trigger = Trigger(
             meeting.at or None,
             after=self.fate == AFTER,
             breaks=self.fate in (BREAKS, ERRS),
             errors=errs.choice(ERRORS) if self.fate == ERRS else 0,
         )
-        self.scene = Scene(self.base, seed, self.trigger, (self.first, self.second))
-        self.recording = self.scene.recording
+        super().__init__(base, seed, trigger, (self.first, self.second))
         self.recording.cell = cell
 
     async def play(self) -> PairRecording:
         """Run the pair; return what happened. Raises ViolationError."""
-        scene, recording = self.scene, self.recording
+        recording = self.recording
         suits = [operation.suits(self.cell.layout) for operation in (self.first, self.second)]
         lacking = self.first.away + self.second.away
         if not all(suits) or (lacking > 1 and self.first.prepare and self.second.prepare):
             recording.void = True
             return recording
         with ungrouped():
-            async with scene.mounted():
+            async with self.mounted():
                 for operation in (self.first, self.second):
                     if operation.prepare is not None:
                         try:
-                            await operation.prepare(scene)
+                            await operation.prepare(self)
                         except RaidxError as error:
-                            if not isinstance(error, REFUSALS) and not scene.is_weak:
+                            if not isinstance(error, REFUSALS) and not self.is_weak:
                                 raise
                             recording.void = True
                             return recording
-                begin = scene.event
+                begin = self.event
                 await self._meet()
-                recording.met = begin, scene.event
+                recording.met = begin, self.event
                 await self._settle()
         return recording
 
@@ -1154,14 +1154,14 @@ class _Pair:
             if self.fate == DRAGS:
                 with trio.move_on_after(LIMIT_S):
                     await given.wait()
-                for disk in self.scene.disks:
+                for disk in self.disks:
                     if disk.fault == DRAGS:
                         disk.revive()
             self._let_go()
             with trio.move_on_after(FAULT_S):
                 for event in (first, second, given):
                     await event.wait()
-            for disk in self.scene.disks:  # else requests that no member can be spared for wait on
+            for disk in self.disks:  # else requests that no member can be spared for wait on
                 disk.revive()
             with trio.move_on_after(LIMIT_S) as limit:
                 for event in (first, second, given):
@@ -1181,113 +1181,109 @@ class _Pair:
         holder = self.trigger.holder
         if self.fate == DRAGS:
             self.trigger.released.set()
-            for disk, array in zip(self.scene.disks, self.recording.array_of, strict=True):
+            for disk, array in zip(self.disks, self.recording.array_of, strict=True):
                 if array == 0:
                     disk.fail(DRAGS)
         if holder is not None and self.fate in (BREAKS, ERRS, LATE):
-            array = self.recording.array_of[self.scene.disks.index(holder)]
-            self.scene.weaken(array)
-            holder.loses_cache = self.scene.spares(array)
+            array = self.recording.array_of[self.disks.index(holder)]
+            self.weaken(array)
+            holder.loses_cache = self.spares(array)
 
     def _let_go(self) -> None:
         """Let the held operation go on; a flush loses no cache that has the only copy by now."""
         holder = self.trigger.holder
         if holder is not None and holder.loses_cache:
-            array = self.recording.array_of[self.scene.disks.index(holder)]
-            holder.loses_cache = self.scene.spares(array)
+            array = self.recording.array_of[self.disks.index(holder)]
+            holder.loses_cache = self.spares(array)
         self.trigger.released.set()
 
     async def _run(self, operation: Operation, done: trio.Event) -> None:
-        scene = self.scene
-        span = Span(operation.name, scene.event, 0)
+        span = Span(operation.name, self.event, 0)
         self.recording.spans.append(span)
         try:
-            await operation.act(scene)
+            await operation.act(self)
         except RaidxError as error:  # of users' requests Scene is stricter
-            if not isinstance(error, REFUSALS) and not scene.is_weak:
+            if not isinstance(error, REFUSALS) and not self.is_weak:
                 raise
-        span.end(scene.event, 0)
+        span.end(self.event, 0)
         done.set()
 
     async def _give_away(self, second: trio.Event, given: trio.Event) -> None:
         """When the second operation has ended, give what is free to a new volume."""
         await second.wait()
-        scene = self.scene
-        unit = scene.extent_bytes
-        size = min(scene.here.free_bytes(), scene.extents * unit) // unit * unit
+        unit = self.extent_bytes
+        size = min(self.here.free_bytes(), self.extents * unit) // unit * unit
         if size and self.trigger.reached.is_set():
-            await create_volume(scene, f"w{len(scene.volumes)}", size)
+            await create_volume(self, f"w{len(self.volumes)}", size)
         given.set()
 
     # -- afterwards ----------------------------------------------------------------------------
 
     async def _settle(self) -> None:
-        scene, recording = self.scene, self.recording
-        for disk in scene.disks:
+        recording = self.recording
+        for disk in self.disks:
             disk.revive()
         await sleep(1.0)  # what hung reaches the disks
         await self._rest()
-        await scene.compare_volumes("after both")
+        await self.compare_volumes("after both")
         await self._take_back()
         if not recording.burdened:
-            for volumes in scene.pool.arrays:
+            for volumes in self.pool.arrays:
                 await check_parity(volumes.array)
-            if self.lose:
+            if self.loses:
                 await self._lose()
-        for history in scene.volumes:
-            if history.size and history.volume in scene.uuids:
-                await scene.flush(history.volume)
-        await scene.compare_volumes("at the end")
+        for history in self.volumes:
+            if history.size and history.volume in self.uuids:
+                await self.flush(history.volume)
+        await self.compare_volumes("at the end")
 
     async def _rest(self) -> None:
         """Wait until all jobs have ended and nothing is left to wipe."""
         with trio.move_on_after(LIMIT_S) as limit:
-            await wait_for_jobs(self.scene.pool)
+            await wait_for_jobs(self.pool)
         if limit.cancelled_caught:
             raise _stuck("jobs")
 
     async def _take_back(self) -> None:
         """Take the members back that are lost; they are caught up."""
-        scene = self.scene
-        for number, volumes in enumerate(scene.pool.arrays):
+        for number, volumes in enumerate(self.pool.arrays):
             array = volumes.array
-            gone = [scene.disk_of(number, role) for role in sorted(array.member_set.lost)]
+            gone = [self.disk_of(number, role) for role in sorted(array.member_set.lost)]
             for disk in gone:
                 await take_back(array, disk)
         await self._rest()
-        lost = [sorted(v.array.member_set.lost) for v in scene.pool.arrays]
-        if scene.overburdened():
+        lost = [sorted(v.array.member_set.lost) for v in self.pool.arrays]
+        if self.overburdened():
             self.recording.burdened = True
         elif not any(lost):
-            for volumes in scene.pool.arrays:  # else a cut makes mended pages unreadable again
+            for volumes in self.pool.arrays:  # else a cut makes mended pages unreadable again
                 await volumes.array.flush()
             for roles in self.recording.arrays:
                 for weak in roles.weaknesses:
-                    weak.end = min(weak.end, scene.event)
+                    weak.end = min(weak.end, self.event)
         else:
             raise ViolationError(f"roles {lost} are lost after their members are back")
-        await scene.compare_volumes("after the return")
+        await self.compare_volumes("after the return")
 
     async def _lose(self) -> None:
         """Lose as many members as the array tolerates; take them back."""
-        scene = self.scene
-        rng, array = scene.rng, scene.array
+        rng, array = self.rng, self.array
         width = array.member_set.config.width
         roles = rng.sample(range(width), array.context.code.tolerance)
         if not roles:
             return
-        weak = scene.weaken(0, len(roles))
+        weak = self.weaken(0, len(roles))
         for role in roles:
             await array.fail_disk(role)
-        await scene.compare_volumes("without members")
+        await self.compare_volumes("without members")
         if rng.random() < 0.5:
-            await scene.write("u", rng.randrange(8), rng.randint(1, 8))
+            await self.write("u", rng.randrange(8), rng.randint(1, 8))
         for role in roles:
-            await take_back(array, scene.disk_of(0, role))
+            await take_back(array, self.disk_of(0, role))
             await self._rest()
-        weak.end = scene.event
-        await scene.compare_volumes("after the return of members")
-        for volumes in scene.pool.arrays:
+        weak.end = self.event
+        await self.compare_volumes("after the return of members")
+        for volumes in self.pool.arrays:
             await check_parity(volumes.array)
 
 

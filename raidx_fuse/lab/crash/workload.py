@@ -82,7 +82,7 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
     redundant, logged = layout.tolerance(3) > 0, cell.journal != "none"
     is_fixed, grows = layout.build is not None, grows_in_place(cell.layout)
     themes: tuple[tuple[str, Script, int, bool], ...] = (
-        ("writes", theme_writes, 3, True),
+        ("writes", lambda player: player.steps(5, 9), 3, True),
         ("remounts", theme_remounts, 1, True),
         ("hangs", theme_hangs, 1, True),
         ("replaces", theme_replaces, 1, True),
@@ -109,10 +109,6 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         ("rewrites", theme_rewrites, 0, logged and redundant),
     )
     return {name: (script, weight) for name, script, weight, suits in themes if suits}
-
-
-async def theme_writes(player: Player) -> None:
-    await player.steps(5, 9)
 
 
 async def theme_huge(player: Player) -> None:
