@@ -435,16 +435,13 @@ class Coverage:
         self._minimum = minimum
         self._first_seed = seed * SEEDS_OF_CAMPAIGN
         self._number = FIRST_NUMBER
-        self._states: Counter[tuple[Cell, str]] = Counter()  # by cell without theme, and verb
-        self._by_theme: Counter[tuple[Cell, str, str]] = Counter()  # and theme
+        # By cell without theme, and verb, how many states of each theme.
+        self._states: dict[tuple[Cell, str], Counter[str]] = {}
 
     def note(self, tally: Tally) -> None:
         for (name, verb, _fault), count in tally.states.items():
             cell = Cell.parse(name)
-            base = replace(cell, theme="")
-            self._states[base, verb] += count
-            if cell.theme:
-                self._by_theme[base, verb, cell.theme] += count
+            self._states.setdefault((replace(cell, theme=""), verb), Counter())[cell.theme] += count
 
     def rounds(self) -> Iterator[list[Task]]:
         """Yield lists of tasks; `note` what they gave before the next list is asked for."""
@@ -454,10 +451,11 @@ class Coverage:
             for theme in themes_of(cell)
         ]
         for _ in range(ROUNDS_MAX):
-            tasks = [
-                self._task(replace(cell, theme=self._theme(cell, verb)), missing, verb)
-                for (cell, verb), missing in self.missing().items()
-            ]
+            tasks = []
+            for (cell, verb), missing in self.missing().items():
+                met = [(n, theme) for theme, n in self._states[cell, verb].items() if theme]
+                theme = max(met)[1] if met else ""  # where it was met most, else a random one
+                tasks.append(self._task(replace(cell, theme=theme), missing, verb))
             if not tasks:
                 return
             yield tasks
@@ -465,19 +463,10 @@ class Coverage:
     def missing(self) -> dict[tuple[Cell, str], int]:
         """Return how many states each row lacks, those that lack some."""
         return {
-            row: min(self._minimum - count, TASK_STATES)
-            for row, count in sorted(self._states.items(), key=lambda item: str(item[0]))
-            if count < self._minimum and row[1] != RUNNING
+            row: min(self._minimum - counts.total(), TASK_STATES)
+            for row, counts in sorted(self._states.items(), key=lambda item: str(item[0]))
+            if counts.total() < self._minimum and row[1] != RUNNING
         }
-
-    def _theme(self, cell: Cell, verb: str) -> str:
-        """Return the theme in which *verb* was met most; "" if only random themes met it."""
-        met = [
-            (count, theme)
-            for (base, what, theme), count in self._by_theme.items()
-            if (base, what) == (cell, verb)
-        ]
-        return max(met)[1] if met else ""
 
     def _task(self, cell: Cell, states: int, focus: str = "", each: int = WORKLOAD_STATES) -> Task:
         self._number += 1

@@ -16,8 +16,6 @@ chunk counts as written (*prefilled*), as in the papers.
 
 A `PoolExperiment` is what `raidx mount` makes of the members of several arrays: each volume has
 loads of its own, the pool's monitor watches, and with `balance.auto` volumes move by themselves.
-The result has for the whole pool what that of one array has, and by array and volume what belongs
-to them.
 """
 
 from __future__ import annotations

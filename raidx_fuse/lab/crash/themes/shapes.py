@@ -4,16 +4,11 @@
   the three methods.
 - A restripe (md's reshape): another layout, more or fewer members, or both.
 - Members of raidx arrays: disks of other sizes join; a member is evacuated and removed; the chunks
-  of a lost one are restored onto the others (self-heal); a larger disk takes a role, and its
-  additional space becomes usable.
+  of a lost one are restored onto the others (self-heal); a larger disk takes a role.
 
-Meanwhile the array is
-
-- written, flushed and left idle;
-- closed cleanly and mounted again, or
-- degraded by the loss of a member, which is then replaced; or the change is cancelled.
-
-Afterwards the vacated cells are written as well. The checked content must not change.
+Meanwhile the array is written, flushed, left idle, closed cleanly and mounted again, or degraded by
+the loss of a member, which is then replaced; or the change is cancelled. Afterwards the vacated
+cells are written as well. The checked content must not change.
 """
 
 from __future__ import annotations
@@ -216,8 +211,7 @@ async def theme_shrink(player: Player) -> None:
     """Grow once or twice, then undo one growth or both.
 
     The image is smaller than the first members could hold, so that it never needs what a growth
-    adds. While members leave, the array is written, closed cleanly and mounted again, or degraded
-    by the loss of a member that is then replaced. The checked content must not change.
+    adds.
     """
     await player.step()
     for _ in range(player.rng.choice((1, 1, 2))):
@@ -290,9 +284,7 @@ async def theme_leave(player: Player) -> None:
     """Grow perhaps, then let one member or two leave, one after the other.
 
     The image fits on one member less. Sometimes the array has grown before, and an old member
-    leaves; sometimes the member is lost already. Meanwhile the array is written, closed cleanly and
-    mounted again, or degraded by the loss of a member that is then replaced; or the removal is
-    cancelled. The checked content must not change.
+    leaves; sometimes the member is lost already.
     """
     await player.step()
     if player.rng.random() < 0.3:
