@@ -112,6 +112,7 @@ class Hardware:
     "ssd,read_mb_s=445,write_mb_s=135". *size_bytes*: of the image, None: all that fits.
     *log_bytes*: of the log on each member, None: as `raidx create` makes it. *with_volume*: it has
     one volume, the whole image. *seed*: of the first member's rotation; those of the others follow.
+    *settings*: those of `raidx set`.
     """
 
     layout: str
@@ -126,6 +127,7 @@ class Hardware:
     keeps_content: bool = False
     seed: int = 0
     network: NetworkModel | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 class Modelled:

@@ -53,6 +53,7 @@ from raidx_fuse.lab.loads.drive import (
     read_back,
 )
 from raidx_fuse.lab.loads.request import Load
+from raidx_fuse.lab.loads.workloads import Source
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.members.simulated.virtual_time import run, sleep, sleep_until
 from raidx_fuse.pool.array_volumes import open_volumes
@@ -74,7 +75,7 @@ class Experiment(Hardware):
       carried since the array was made, and the seconds for which it was busy.
     - *load*: called with the size of the image in bytes, returns the load.
     - *depth*: send so many requests at a time, as fast as possible, instead of at their times.
-    - *settings*: those of `raidx set`. *prepare* is awaited before the load.
+    - *prepare* is awaited before the load.
     - *section_s*: also summarize every span of so many seconds, with the members' operations and
       queues.
     - *events* happen during the load (modelled.py).
@@ -89,7 +90,6 @@ class Experiment(Hardware):
 
     load: Callable[[int], Load]
     name: str = "experiment"
-    settings: Mapping[str, str] = field(default_factory=dict)
     depth: int | None = None
     outstanding_max: int = OUTSTANDING_MAX
     prefilled: bool = True
@@ -232,14 +232,6 @@ async def _drive(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolArray:
-    """An array of the pool: its *hardware* and *settings*, its own or the pool's for it."""
-
-    hardware: Hardware
-    settings: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolVolume:
     """A volume of *size_bytes* on the array with that name."""
 
@@ -248,25 +240,24 @@ class PoolVolume:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VolumeLoad:
-    """A load of *volume* from *begin_s* on; *load* and *depth* as in `Experiment`."""
+@dataclass(frozen=True, kw_only=True)
+class VolumeLoad(Source):
+    """A load of *volume* from *begin_s* on; *depth* as in `Experiment`, 0: at their times."""
 
     volume: str
-    load: Callable[[int], Load]
     begin_s: float = 0.0
-    depth: int | None = None
+    depth: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolExperiment:
     """Several arrays, their volumes and the loads of these; what has no word here: `Experiment`.
 
-    *settings* are those of the pool. *events* name their array, except those that set a setting of
-    the pool.
+    *settings* are those of the pool; those of an array are its own, or the pool's for it. *events*
+    name their array, except those that set a setting of the pool.
     """
 
-    arrays: Sequence[PoolArray]
+    arrays: Sequence[Hardware]
     volumes: Sequence[PoolVolume]
     loads: Sequence[VolumeLoad]
     name: str = "experiment"
@@ -279,7 +270,7 @@ class PoolExperiment:
 
     def check(self) -> None:
         """Raise UsageError if a part names another one that is not there."""
-        arrays = [array.hardware.name for array in self.arrays]
+        arrays = [array.name for array in self.arrays]
         volumes = [volume.name for volume in self.volumes]
         for kind, names in (("arrays", arrays), ("volumes", volumes)):
             if not names or len(set(names)) != len(names):
@@ -386,7 +377,7 @@ async def measure_pool(experiment: PoolExperiment, recorder: Recorder) -> Figure
             parts, makers = [], {}
             for number, one in enumerate(experiment.arrays):
                 hardware = replace(
-                    one.hardware,
+                    one,
                     with_volume=False,
                     keeps_content=experiment.verify,
                     seed=(experiment.seed * len(experiment.arrays) + number) * MEMBERS_MAX,
@@ -516,7 +507,7 @@ class _Run:
             )
         await sleep_until(self.start_s + load.begin_s)
         made = load.load(volume.size_bytes)
-        await drive(_Counted(volume), made, recorder, depth=load.depth, content=content)
+        await drive(_Counted(volume), made, recorder, depth=load.depth or None, content=content)
 
     async def verified(self) -> Figures:
         wrong: list[str] = []

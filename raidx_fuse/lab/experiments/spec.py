@@ -95,7 +95,6 @@ from raidx_fuse.lab.experiments.modelled import MEMBER_BYTES, Event, Hardware
 from raidx_fuse.lab.experiments.results import measures
 from raidx_fuse.lab.experiments.simulate import (
     Experiment,
-    PoolArray,
     PoolExperiment,
     PoolVolume,
     VolumeLoad,
@@ -146,13 +145,6 @@ class _ArrayOfPool(_Hardware):
 @dataclass(frozen=True, kw_only=True)
 class _Load(Source):
     verify: bool = False
-    depth: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class _LoadOfPool(Source):
-    volumes: str
-    begin: float = 0.0
     depth: int = 0
 
 
@@ -302,7 +294,6 @@ def parse_experiment(
         controller_bytes=_bytes(array.controller),
         stripe_locks=not array.unsafe_no_stripe_locks,
         prefilled=array.prefilled,
-        settings=_texts(array.settings),
         load=replace(load, seed=seed).load,
         depth=load.depth or None,
         verify=load.verify,
@@ -323,8 +314,7 @@ def _pool(top: _TablesOfPool, name: str, folder: str, seed: int | None) -> PoolE
     for number, row in enumerate(top.arrays, 1):
         place = f"{name} [[arrays]] {number}"
         array = _read(_ArrayOfPool, place, row)
-        hardware = Hardware(name=array.name, **_hardware(array, place))
-        arrays.append(PoolArray(hardware=hardware, settings=_texts(array.settings)))
+        arrays.append(Hardware(name=array.name, **_hardware(array, place)))
     volumes: list[PoolVolume] = []
     for number, row in enumerate(top.volumes, 1):
         volumes += _volumes(f"{name} [[volumes]] {number}", row)
@@ -364,23 +354,15 @@ def _loads(
     place: str, row: Values, names: Sequence[str], folder: str, seed: int
 ) -> list[VolumeLoad]:
     """Return one load for each of the volumes *names* that are meant, with seeds from *seed* on."""
-    load = _load(_LoadOfPool, place, row, folder)
-    meant = fnmatch.filter(names, load.volumes)
+    load = _load(VolumeLoad, place, row, folder)
+    meant = fnmatch.filter(names, load.volume)
     if not meant:
         raise UsageError(
-            f"{place}: no volume is called {load.volumes!r}", action=f"known: {', '.join(names)}"
+            f"{place}: no volume is called {load.volume!r}", action=f"known: {', '.join(names)}"
         )
-    if not 0 <= load.begin < 1e9:
-        raise UsageError(f"{place}: a load cannot begin at {load.begin} s")
-    return [
-        VolumeLoad(
-            volume=name,
-            load=replace(load, seed=seed + number).load,
-            begin_s=load.begin,
-            depth=load.depth or None,
-        )
-        for number, name in enumerate(meant)
-    ]
+    if not 0 <= load.begin_s < 1e9:
+        raise UsageError(f"{place}: a load cannot begin at {load.begin_s} s")
+    return [replace(load, volume=name, seed=seed + number) for number, name in enumerate(meant)]
 
 
 class _Fields(TypedDict):
@@ -392,9 +374,10 @@ class _Fields(TypedDict):
     chunk_bytes: int
     log_bytes: int | None
     params: Values
+    settings: Mapping[str, str]
 
 
-def _hardware(array: _Hardware, place: str) -> _Fields:
+def _hardware(array: _Array | _ArrayOfPool, place: str) -> _Fields:
     members, disks = array.members, array.disks
     if bool(members) == bool(disks):
         raise UsageError(f"{place}: give either disks (how many) or members (a list)")
@@ -409,6 +392,7 @@ def _hardware(array: _Hardware, place: str) -> _Fields:
         "chunk_bytes": _bytes(array.chunk, 64 << 10),
         "log_bytes": _bytes(array.log_size) or None,
         "params": array.params,
+        "settings": _texts(array.settings),
     }
 
 
@@ -416,11 +400,12 @@ def _texts(settings: Values) -> dict[str, str]:
     return {key: str(value) for key, value in settings.items()}
 
 
-L = TypeVar("L", _Load, _LoadOfPool)
+L = TypeVar("L", _Load, VolumeLoad)
 
 
 def _load(kind: type[L], place: str, row: Values, folder: str) -> L:
-    load = _read(kind, place, row, "seed", source="name", rate="rate_s")
+    names = {"source": "name", "rate": "rate_s", "volumes": "volume", "begin": "begin_s"}
+    load = _read(kind, place, row, "seed", **names)
     limits = load.requests or 0, load.depth, load.seconds or 0, load.rate_s or 0
     if min(limits) < 0:
         raise UsageError(f"{place}: requests, seconds, rate and depth are not negative")
