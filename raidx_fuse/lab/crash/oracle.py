@@ -566,7 +566,9 @@ class _PairOracle(_PoolOracle):
             found = await self._check_volumes(pool)
             if self.record is None and any(pool.transfers):
                 await self._write_lost(pool, found)  # what a second cut leaves is judged without it
-            await self._settled(pool, found, "after the mount's own work")
+            with trio.fail_after(LIMIT_S):
+                await wait_for_jobs(pool)
+            await self._check_again(pool, found, "after the mount's own work")
             if self.record is not None or self.recording.burdened:
                 return
             await self._take_back(pool, found, disks)
@@ -594,12 +596,6 @@ class _PairOracle(_PoolOracle):
     def _excuses_parity(self, layout: Layout) -> Callable[[int], bool]:
         is_torn = any(self.torn[history.number] for history in self._histories())
         return lambda stripe: is_torn
-
-    async def _settled(self, pool: Pool, found: Found, when: str) -> None:
-        """Wait for all jobs; check that all is as it was *found*, and parity is right."""
-        with trio.fail_after(LIMIT_S):
-            await wait_for_jobs(pool)
-        await self._check_again(pool, found, when)
 
     async def _check_again(self, pool: Pool, found: Found, when: str) -> None:
         self._check_same(found, await self._read_pool(pool), when)

@@ -299,16 +299,14 @@ class PairRecording(Recording):
 
     def weights(self) -> list[int]:
         low, high = self.met
-        moments = range(len(self.record.events) + 1)
-        return [self._mounts(m) * (MET if low <= m <= high else 1) for m in moments]
-
-    def _mounts(self, moment: int) -> bool:
-        """Return whether the arrays must mount: no more members are out than they can spare.
-
-        A layout without redundancy never takes a member out.
-        """
-        redundant = [one for one in self.arrays if one.tolerance(moment)]
-        return all(one.spare(moment, pages=False) >= 0 for one in redundant)
+        weights = []
+        for moment in range(len(self.record.events) + 1):
+            # Arrays must mount while no more members are out than they can spare. A layout without
+            # redundancy never takes a member out.
+            redundant = [one for one in self.arrays if one.tolerance(moment)]
+            mounts = all(one.spare(moment, pages=False) >= 0 for one in redundant)
+            weights.append(mounts * (MET if low <= moment <= high else 1))
+        return weights
 
 
 def since(several: Sequence[Sectors], number: int, moment: int) -> set[int]:

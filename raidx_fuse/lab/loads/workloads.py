@@ -149,7 +149,11 @@ class _Generator:
         self._ends = np.zeros(work.streams, dtype=np.int64)
         self._stride = max(1, work.span_bytes // work.slots // work.align_bytes)
         self._order = scatter.permutation(work.slots).astype(np.int64)
-        self._cumulative = _popularity(work)
+        self._cumulative: Floats | None = None  # Zipf's distribution over the ranks
+        if work.zipf:
+            weights = np.arange(1, work.slots + 1, dtype=np.float64) ** -work.zipf
+            self._cumulative = np.cumsum(weights)
+            self._cumulative /= self._cumulative[-1]
         self._last_used = np.full(work.slots if work.unused_for else 0, -(1 << 60), dtype=np.int64)
         self._done = 0
 
@@ -353,15 +357,6 @@ def _draw(sizes: Sizes, chance: Floats) -> Ints:
     index = np.searchsorted(weights / weights[-1], chance, side="right")
     drawn: Ints = values[np.minimum(index, len(values) - 1)]
     return drawn
-
-
-def _popularity(work: Workload) -> Floats | None:
-    if not work.zipf:
-        return None
-    weights = np.arange(1, work.slots + 1, dtype=np.float64) ** -work.zipf
-    cumulative: Floats = np.cumsum(weights)
-    cumulative /= cumulative[-1]
-    return cumulative
 
 
 ABSTRACT = ("uniform", "zipf", "hotspot")  # they have no span of their own: they use the image's
