@@ -83,13 +83,12 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields, replace
-from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypedDict, TypeVar, get_args, get_origin
 
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import UsageError, unknown
 from raidx_fuse.format.configuration.volumes import VOLUMES_MAX
 from raidx_fuse.lab.experiments.modelled import MEMBER_BYTES, Event, Hardware
 from raidx_fuse.lab.experiments.results import measures
@@ -216,9 +215,8 @@ def _read(kind: type[T], place: str, values: Values, own: str = "", **renamed: s
         elif one.default is MISSING and one.default_factory is MISSING:
             raise UsageError(f"{place}: {key} is missing", action=f"add {key} = ...")
     for key in [key for key in values if key not in known]:
-        near = get_close_matches(key, known, 1)
-        action = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-        raise UsageError(f"{place}: unknown key {key!r}", action=action)
+        with _named(place):
+            raise unknown("key", key, known)
     return kind(**taken)
 
 
