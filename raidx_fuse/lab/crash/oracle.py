@@ -20,7 +20,7 @@ in the end no table names a move. On a share of the states
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -87,10 +87,12 @@ def exempt_sectors(
     """
     if journal == "full":
         return frozenset()
-    stripes = expected.full_in_flight
+    stripes, per_chunk = expected.full_in_flight, layout.chunk_bytes // SECTOR_BYTES
     if journal == "none":
-        stripes = expected.in_flight | _stripes_uncovered(layout, parts, expected.allowed)
-    per_chunk = layout.chunk_bytes // SECTOR_BYTES
+        # A write that waited while a restripe ended was asked for in stripes of the other shape.
+        several = (sector for sector, found in enumerate(expected.allowed) if len(found) > 1)
+        chunks = {parts.in_image(sector) // per_chunk for sector in several}
+        stripes = expected.in_flight | {layout.locate(Chunk(chunk))[0] for chunk in chunks}
     exempt = expected.given_up | sectors_on_lost(layout, parts, stripes, lost_at)
     if journal == "partial" and layout.contiguous:
         for sector in expected.loose:
@@ -98,19 +100,6 @@ def exempt_sectors(
             if layout.place(stripe, cell)[0] in lost_at(stripe):
                 exempt |= {sector}
     return exempt
-
-
-def _stripes_uncovered(
-    layout: Layout, parts: Parts, allowed: Sequence[Collection[object]]
-) -> frozenset[int]:
-    """Return the stripes of *layout* that have sectors with more than one of *allowed* contents.
-
-    A write that waited while a restripe ended was asked for in stripes of the other shape.
-    """
-    per_chunk = layout.chunk_bytes // SECTOR_BYTES
-    sectors = (sector for sector, contents in enumerate(allowed) if len(contents) > 1)
-    chunks = {parts.in_image(sector) // per_chunk for sector in sectors}
-    return frozenset(layout.locate(Chunk(chunk))[0] for chunk in chunks)
 
 
 MOUNT_LIMIT_S = 3600.0  # of virtual time: a mount that takes longer counts as hanging

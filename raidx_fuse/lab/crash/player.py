@@ -65,7 +65,6 @@ from raidx_fuse.lab.crash.recording import Recording, Roles
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.layouts.numbers import Stripe, stripe_range
 from raidx_fuse.layouts.placements.bundled import BundleLayout
-from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.simulated.powercut import CutRecord, Event, Image
@@ -649,12 +648,22 @@ class Player(VolumePlayer):
     ) -> tuple[WriteSpan, bytes]:
         """Note a write of *length* bytes at *offset*, which is byte *at* of the image.
 
-        Returns its span and its content.
+        Returns its span and its content. The span has the stripes of the write, those that it
+        covers whole, and the sectors that it completes.
         """
-        fronts = Fronts() if discard else self._fronts
-        stripes, full, closes = _touched_stripes(
-            self.array.context.layout, self.parts, fronts, self.stripe_bytes, at, at + length
-        )
+        layout, end = self.array.context.layout, at + length
+        full, closes = frozenset[Stripe](), frozenset[int]()
+        if layout.restriping:  # a restripe sends every write through the log
+            chunks = range(at // CHUNK_BYTES, -(-end // CHUNK_BYTES))
+            stripes = frozenset(layout.locate(chunk)[0] for chunk in chunks)
+        else:
+            size = self.stripe_bytes  # counts if the stripes are not contiguous
+            if layout.contiguous:
+                size = layout.code.data_count * layout.chunk_bytes
+                closed = (Fronts() if discard else self._fronts).note(at, end, size)
+                closes = frozenset(s for one in closed for s in self.parts.sectors_of(one, 1))
+            stripes = frozenset(stripe_range(at // size, -(-end // size)))
+            full = frozenset(s for s in stripes if at <= s * size and (s + 1) * size <= end)
         verb = "write stripes" if len(full) == len(stripes) else "write part"
         if full and verb == "write part":
             verb = "write mixed"
@@ -867,29 +876,3 @@ class Player(VolumePlayer):
 
 
 Script = Callable[[Player], Awaitable[None]]
-
-
-def _touched_stripes(
-    layout: Layout, parts: Parts, fronts: Fronts, stripe_bytes: int, offset: int, end: int
-) -> tuple[frozenset[Stripe], frozenset[Stripe], frozenset[int]]:
-    """Return the stripes of a write, those that it covers whole, and the sectors that it completes.
-
-    *fronts* says what is completed. *offset* and *end* are bytes of the image;
-    *stripe_bytes* counts if the stripes are not contiguous.
-    """
-    if layout.restriping:  # a restripe sends every write through the log
-        chunks = range(offset // CHUNK_BYTES, -(-end // CHUNK_BYTES))
-        stripes = frozenset(layout.locate(chunk)[0] for chunk in chunks)
-        return stripes, frozenset(), frozenset()
-    if layout.contiguous:
-        stripe_bytes = layout.code.data_count * layout.chunk_bytes
-    stripes = frozenset(stripe_range(offset // stripe_bytes, -(-end // stripe_bytes)))
-    closes = frozenset[int]()
-    if layout.contiguous:
-        closes = frozenset(
-            sector
-            for at in fronts.note(offset, end, stripe_bytes)
-            for sector in parts.sectors_of(at, 1)
-        )
-    full = (s for s in stripes if offset <= s * stripe_bytes and (s + 1) * stripe_bytes <= end)
-    return stripes, frozenset(full), closes
