@@ -402,7 +402,17 @@ class Question:
 
 def quiz(request: Request) -> list[Question]:
     _check(request)
-    return [_question(request, number) for number in range(1, request.count + 1)]
+    questions = []
+    for number in range(1, request.count + 1):
+        generator = random.Random(f"{request.seed}/{request.level}/{number}")
+        name, widths, kinds = generator.choice(_choices(request))
+        disks, kind = generator.choice(widths), generator.choice(kinds)
+        if name is None or disks is None:
+            draft = POOL_KINDS[kind](generator, request.level)
+        else:
+            draft = KINDS[kind](_layout(name, disks), generator, request.level)
+        questions.append(Question(number, kind, name, disks, draft))
+    return questions
 
 
 def check_answers(questions: Sequence[Question], given: Mapping[int, Sequence[str]]) -> list[Mark]:
@@ -499,17 +509,6 @@ def _choices(request: Request) -> tuple[Choice, ...]:
         if kinds:
             found.append((name, tuple(widths), kinds))
     return tuple(found)
-
-
-def _question(request: Request, number: int) -> Question:
-    generator = random.Random(f"{request.seed}/{request.level}/{number}")
-    name, widths, kinds = generator.choice(_choices(request))
-    disks, kind = generator.choice(widths), generator.choice(kinds)
-    if name is None or disks is None:
-        draft = POOL_KINDS[kind](generator, request.level)
-    else:
-        draft = KINDS[kind](_layout(name, disks), generator, request.level)
-    return Question(number, kind, name, disks, draft)
 
 
 @lru_cache(maxsize=64)

@@ -193,8 +193,12 @@ class _Crasher:
         except ViolationError as error:
             self.tally.count(state, verb, f"the recovery fails: {error}")
             return 1
-        chosen = _moments_of(record, self.rng)
-        number = 0
+        # Most moments are before the array is mounted.
+        events, number = record.events, 0
+        mounted = next((n for n, event in enumerate(events) if event.operation == "note"), 0)
+        recovering, later = range(mounted + 1), range(mounted + 1, len(events) + 1)
+        chosen = self.rng.sample(recovering, min(AGAIN_MOMENTS - AGAIN_LATER, len(recovering)))
+        chosen += self.rng.sample(later, min(AGAIN_MOMENTS - len(chosen), len(later)))
         for index, again, _event in record.moments():
             if index not in chosen:
                 continue
@@ -251,17 +255,6 @@ async def _record_recovery(left: Left, state: State) -> CutRecord:
     record = CutRecord()
     await left.judge(state.generator("recovery"), record)
     return record
-
-
-def _moments_of(record: CutRecord, generator: random.Random) -> set[int]:
-    """Draw the moments at which a recovery is cut: most of them before the array is mounted."""
-    events = record.events
-    mounted = next((n for n, event in enumerate(events) if event.operation == "note"), 0)
-    recovering = range(mounted + 1)
-    chosen = generator.sample(recovering, min(AGAIN_MOMENTS - AGAIN_LATER, len(recovering)))
-    later = range(mounted + 1, len(events) + 1)
-    chosen += generator.sample(later, min(AGAIN_MOMENTS - len(chosen), len(later)))
-    return set(chosen)
 
 
 def _recorded(cell: Cell, seed: int) -> Recording | str:

@@ -23,7 +23,7 @@ from raidx_fuse.lab.crash.hardware import read_volume
 from raidx_fuse.lab.crash.history import History, WriteSpan
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import ViolationError
-from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe, by_role
+from raidx_fuse.layouts.numbers import MemberChunk, Role, by_role
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.powercut import CutRecord
@@ -229,9 +229,9 @@ class DiskLaws:
                     self._judge_home(array, role, offset_bytes, data)
 
     def _judge_home(self, array: Array, role: Role, offset_bytes: int, data: bytes) -> None:
-        context = array.context
-        first = (offset_bytes - context.member_set.data_offset) // context.chunk_bytes
-        end = (offset_bytes + len(data) - 1 - context.member_set.data_offset) // context.chunk_bytes
+        context, member_set = array.context, array.member_set
+        first = (offset_bytes - member_set.data_offset) // context.chunk_bytes
+        end = (offset_bytes + len(data) - 1 - member_set.data_offset) // context.chunk_bytes
         layout = context.layout
         end = min(end, layout.chunks_of(role) - 1)  # behind the chunks may lie a look-up table
         for chunk in range(first, end + 1):
@@ -239,22 +239,13 @@ class DiskLaws:
             if found is None:
                 continue
             stripe, cell = found
-            assert self._may_change(array, role, stripe, cell, data), (
-                f"role {role}: stripe {stripe} changes, and is not noted while a member is away"
-            )
-
-    def _may_change(
-        self, array: Array, role: Role, stripe: Stripe, cell: CellIndex, data: bytes
-    ) -> bool:
-        context = array.context
-        member_set = array.member_set
-        if context.changes.is_noted(stripe):
-            return True
-        if not context.layout.lost_cells(stripe, member_set.lost_at(stripe)):
-            return True  # whoever is away has nothing of it
-        if stripe >= member_set.watermarks.get(role, context.layout.stripes):
-            return True  # its rebuild has not come there
-        return not any(data) and bool(context.unwritten_cells(stripe) >> cell & 1)
+            assert (
+                context.changes.is_noted(stripe)
+                # Whoever is away has nothing of it, or the rebuild of this role has not come there.
+                or not layout.lost_cells(stripe, member_set.lost_at(stripe))
+                or stripe >= member_set.watermarks.get(role, layout.stripes)
+                or (not any(data) and context.unwritten_cells(stripe) >> cell & 1)
+            ), f"role {role}: stripe {stripe} changes, and is not noted while a member is away"
 
 
 class VolumePlayer:

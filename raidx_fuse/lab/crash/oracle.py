@@ -434,7 +434,13 @@ class _PoolOracle(_Oracle):
                 for volumes in pool.arrays:
                     await volumes.wiped()
             self._check_same(first, await self._read_pool(pool), "after the mount's own work")
-            await self._check_tidy(pool)
+            await self._check_free(pool)
+            for volumes in pool.arrays:
+                table = volumes.table()
+                if table.arrived or any(record.move is not None for record in table.volumes):
+                    raise ViolationError(f"array {volumes.array.name} still names a move: {table}")
+            if pool.unshown:
+                raise ViolationError(pool.unshown[0].text)
             if self.record is None:
                 for volumes in pool.arrays:
                     await self._check_parity(volumes.array)
@@ -507,15 +513,6 @@ class _PoolOracle(_Oracle):
             await volume.write(sector * SECTOR_BYTES, data)
             content[volume.name][sector] = data
             await trio.sleep(self.rng.choice((0.0, 0.1, 1.0)))
-
-    async def _check_tidy(self, pool: Pool) -> None:
-        await self._check_free(pool)
-        for volumes in pool.arrays:
-            table = volumes.table()
-            if table.arrived or any(record.move is not None for record in table.volumes):
-                raise ViolationError(f"array {volumes.array.name} still names a move: {table}")
-        if pool.unshown:
-            raise ViolationError(pool.unshown[0].text)
 
 
 class _PairOracle(_PoolOracle):

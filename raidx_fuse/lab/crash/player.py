@@ -325,7 +325,11 @@ class Player(VolumePlayer):
             for sector in self.history.undecided():  # the recovery had a choice of contents
                 await self.observe(sector)
             if nursery is not None:
-                self._begin_changes(nursery)
+                # Its sectors are behind the others.
+                self._changes = ChangeWriter(self, range(self.sectors, self.parts.sectors))
+                nursery.start_soon(self._changes.run)
+                for disk in self.disks:
+                    disk.cut.tell(self._changes.note)
             await script(self)
             await self.compare()
             self._check_holders()
@@ -372,13 +376,6 @@ class Player(VolumePlayer):
     @property
     def roles(self) -> Roles:
         return self.recording.roles
-
-    def _begin_changes(self, nursery: trio.Nursery) -> None:
-        """Write from now on when the configuration changes, to the sectors behind the others."""
-        self._changes = ChangeWriter(self, range(self.sectors, self.parts.sectors))
-        nursery.start_soon(self._changes.run)
-        for disk in self.disks:
-            disk.cut.tell(self._changes.note)
 
     def _check_holders(self) -> None:
         """Check which disk holds each role: an oracle that is wrong there loses too many disks."""

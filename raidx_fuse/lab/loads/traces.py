@@ -26,7 +26,7 @@ import lzma
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate, islice
 from math import isfinite
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -118,7 +118,9 @@ class Trace:
 
     def __iter__(self) -> Iterator[Block]:
         """Yield the requests; each device's addresses follow those of lower device numbers."""
-        starts = self._starts()
+        sizes = sorted(self._look_through().device_bytes.items())
+        ends = accumulate((size * (self.asus == JOINED) for _, size in sizes), initial=0)
+        starts = {number: at for (number, _), at in zip(sizes, ends, strict=False)}
         first: Any = None
         last_s = 0.0
         unit_s = FORMATS[self.format][2]
@@ -164,16 +166,6 @@ class Trace:
                 raise UsageError(f"{self.path}: no request to ASU {self.asus}")
             self._survey = survey
         return self._survey
-
-    def _starts(self) -> dict[int, int]:
-        starts: dict[int, int] = {}
-        at = 0
-        if self.asus != JOINED:
-            return dict.fromkeys(self._look_through().device_bytes, 0)
-        for number, size in sorted(self._look_through().device_bytes.items()):
-            starts[number] = at
-            at += size
-        return starts
 
     # -- reading -------------------------------------------------------------------------------
 

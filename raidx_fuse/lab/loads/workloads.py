@@ -38,7 +38,6 @@ from raidx_fuse.lab.loads.request import (
     Bools,
     Floats,
     Ints,
-    Load,
     faster,
     first,
     fit,
@@ -421,31 +420,26 @@ class Source:
     def load(self, size_bytes: int) -> Iterator[Block]:
         """Return the load for an image of *size_bytes*. Raises UsageError, also while iterating."""
         self.check()
-        return self._generated(size_bytes) if self.is_generated else self._traced(size_bytes)
-
-    def _generated(self, size_bytes: int) -> Iterator[Block]:
-        work = variant(self.name)
-        if self.name in ABSTRACT and "span_bytes" not in self.numbers:
-            work = variant(work, span_bytes=size_bytes)
-        work = variant(work, **self.numbers)
-        if self.rate_s is not None:
-            work = replace(work, rate_s=self.rate_s / self.speed)
-        # With a duration, more requests may be needed than the published trace has.
-        count = 1 << 62 if self.seconds is not None else work.requests
-        count = self.requests if self.requests is not None else count
-        load = first(generate(work, seed=self.seed, requests=count), None, self.seconds)
-        return self._fitted(faster(load, self.speed), size_bytes, work.span_bytes)
-
-    def _traced(self, size_bytes: int) -> Iterator[Block]:
-        trace = Trace(self.name, asus=self.asus)
         speed = self.speed
-        if self.rate_s is not None and trace.rate_s:
-            speed = self.rate_s / trace.rate_s
-        span_bytes = trace.span_bytes if self.fit == "scale" else 0
-        load = first(trace, self.requests, self.seconds)
-        return self._fitted(faster(load, speed), size_bytes, span_bytes)
-
-    def _fitted(self, load: Load, size_bytes: int, span_bytes: int) -> Iterator[Block]:
+        if self.is_generated:
+            work = variant(self.name)
+            if self.name in ABSTRACT and "span_bytes" not in self.numbers:
+                work = variant(work, span_bytes=size_bytes)
+            work = variant(work, **self.numbers)
+            if self.rate_s is not None:
+                work = replace(work, rate_s=self.rate_s / speed)
+            # With a duration, more requests may be needed than the published trace has.
+            count = 1 << 62 if self.seconds is not None else work.requests
+            count = self.requests if self.requests is not None else count
+            load = first(generate(work, seed=self.seed, requests=count), None, self.seconds)
+            span_bytes = work.span_bytes
+        else:
+            trace = Trace(self.name, asus=self.asus)
+            if self.rate_s is not None and trace.rate_s:
+                speed = self.rate_s / trace.rate_s
+            span_bytes = trace.span_bytes if self.fit == "scale" else 0
+            load = first(trace, self.requests, self.seconds)
+        load = faster(load, speed)
         if self.factor > 1:
             load = times(load, self.factor)
         return fit(load, size_bytes, self.fit, span_bytes * self.factor)

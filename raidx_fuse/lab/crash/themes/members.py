@@ -185,14 +185,7 @@ async def _leave_and_return(player: Player) -> None:
     if rng.random() < 0.25:
         await player.close()
         await player.open(without=disk)
-    back = player.event
-    await _return(player, role, disk, absent)
-    player.recording.is_whole(out, disk, back)
-
-
-async def _return(player: Player, role: int, disk: int, absent: bool) -> None:
-    """Give *role* its *disk* again: by a new mount if it was *absent*; some steps meanwhile."""
-    rng = player.rng
+    begin = player.event
     with player.doing("rebuild"):
         if absent:
             await player.remount()
@@ -213,6 +206,7 @@ async def _return(player: Player, role: int, disk: int, absent: bool) -> None:
             job.limit(None, 0)
         await player.jobs_end()
         assert player.array.member_set.config.record(Role(role)).state == "active"
+    player.recording.is_whole(out, disk, begin)
 
 
 async def theme_copies(player: Player) -> None:
@@ -222,7 +216,12 @@ async def theme_copies(player: Player) -> None:
         await _add_copies(player)
         await player.step()
         if player.rng.random() < 0.4:
-            await _remove_copy(player)
+            with player.doing("remove copy"):
+                role = player.array.member_set.config.width - 1
+                player.roles.take_out(role, player.event)
+                player.roles.limits.append((player.event, role - 1))
+                await player.array.remove_disk(role)
+                player.roles.holders.append((player.event, role, NO_DISK))
             await player.step()
 
 
@@ -253,15 +252,6 @@ async def _add_copies(player: Player) -> None:
     roles.limits.append((since, width + added - 1))
 
 
-async def _remove_copy(player: Player) -> None:
-    with player.doing("remove copy"):
-        role = player.array.member_set.config.width - 1
-        player.roles.take_out(role, player.event)
-        player.roles.limits.append((player.event, role - 1))
-        await player.array.remove_disk(role)
-        player.roles.holders.append((player.event, role, NO_DISK))
-
-
 async def theme_hangs(player: Player) -> None:
     """Let single writes hang while the same ranges are written again."""
     rng = player.rng
@@ -272,36 +262,31 @@ async def theme_hangs(player: Player) -> None:
         role = rng.randrange(player.width)
         player.roles.take_out(role, player.event)
         await player.unless_data_would_be_lost(partial(player.array.fail_disk, role))
-    for _ in range(rng.randint(1, 3)):
-        await _write_while_one_hangs(player)
-
-
-async def _write_while_one_hangs(player: Player) -> None:
-    rng = player.rng
-    role = rng.choice([r for r, q in by_role(player.array.member_set.queues) if q is not None])
     member_set = player.array.member_set
-    spared = member_set.layout.tolerates(member_set.lost | {role})
-    out = player.roles.take_out(role, player.event) if spared else None  # it may be given up
-    disk = player.disks[role]
-    disk.hangs_s = rng.choice(HANGS_S)
-    player.hanging = True
-    where = player.place("sectors")
-    ranges: list[tuple[int, int]] = []
-    async with trio.open_nursery() as nursery:
-        for _ in range(rng.randint(2, 5)):
-            ranges.append(in_sectors(*(player.near(where) if ranges else where)))
-            nursery.start_soon(player.write_and_flush, *ranges[-1], rng.random() < 0.4)
-            await trio.sleep(rng.choice((0.0, 0.01, 10.0, 1.3 * TIMEOUT_S)))
-    if rng.random() < 0.7:
-        await player.flush()
-    if rng.random() < 0.5:
+    for _ in range(rng.randint(1, 3)):
+        role = rng.choice([r for r, q in by_role(member_set.queues) if q is not None])
+        spared = member_set.layout.tolerates(member_set.lost | {role})
+        out = player.roles.take_out(role, player.event) if spared else None  # it may be given up
+        disk = player.disks[role]
+        disk.hangs_s = rng.choice(HANGS_S)
+        player.hanging = True
+        where = player.place("sectors")
+        ranges: list[tuple[int, int]] = []
+        async with trio.open_nursery() as nursery:
+            for _ in range(rng.randint(2, 5)):
+                ranges.append(in_sectors(*(player.near(where) if ranges else where)))
+                nursery.start_soon(player.write_and_flush, *ranges[-1], rng.random() < 0.4)
+                await trio.sleep(rng.choice((0.0, 0.01, 10.0, 1.3 * TIMEOUT_S)))
+        if rng.random() < 0.7:
+            await player.flush()
+        if rng.random() < 0.5:
+            await player.observe_met(ranges)
+        disk.hangs_s = 0.0  # in case that no write has reached this disk
+        await trio.sleep(max(0.0, disk.late_until_s + 1.0 - trio.current_time()))
+        player.hanging = False
         await player.observe_met(ranges)
-    disk.hangs_s = 0.0  # in case that no write has reached this disk
-    await trio.sleep(max(0.0, disk.late_until_s + 1.0 - trio.current_time()))
-    player.hanging = False
-    await player.observe_met(ranges)
-    if out is not None and member_set.queues[role] is not None:  # the member was not given up
-        player.roles.take_in(out, player.event)
+        if out is not None and member_set.queues[role] is not None:  # the member was not given up
+            player.roles.take_in(out, player.event)
 
 
 async def theme_refusals(player: Player) -> None:
@@ -313,36 +298,32 @@ async def theme_refusals(player: Player) -> None:
         player.roles.take_out(role, player.event)
         await player.unless_data_would_be_lost(partial(player.array.fail_disk, role))
     for _ in range(rng.randint(1, 3)):
-        await _write_while_records_are_refused(player)
-
-
-async def _write_while_records_are_refused(player: Player) -> None:
-    rng = player.rng
-    queues = player.array.member_set.queues
-    disks = [player.disks[role] for role, queue in by_role(queues) if queue is not None]
-    player.refusals = True
-    for disk in disks:
-        disk.refused_bytes = records_of(player.regions.log)
-    where = player.place("sectors")
-    ranges: list[tuple[int, int]] = []
-    async with trio.open_nursery() as nursery:
-        for _ in range(rng.randint(2, 6)):
-            near = ranges and rng.random() < 0.5
-            ranges.append(in_sectors(*(player.near(where) if near else player.place("sectors"))))
-            nursery.start_soon(player.write_and_flush, *ranges[-1], rng.random() < 0.3)
-            await trio.sleep(rng.choice(APART_S))
-        if rng.random() < 0.5:
-            await trio.sleep(rng.choice(APART_S))
-            for disk in disks:
-                disk.refused_bytes = range(0)
-    await player.observe_met(ranges)
-    for disk in disks:
-        disk.refused_bytes = range(0)
-    player.refusals = False  # from now on nothing fails
-    await player.write(*in_sectors(*player.place("sectors")))
-    if rng.random() < 0.7:
-        await player.flush()
-    await player.observe_met(ranges)
+        queues = player.array.member_set.queues
+        disks = [player.disks[role] for role, queue in by_role(queues) if queue is not None]
+        player.refusals = True
+        for disk in disks:
+            disk.refused_bytes = records_of(player.regions.log)
+        where = player.place("sectors")
+        ranges: list[tuple[int, int]] = []
+        async with trio.open_nursery() as nursery:
+            for _ in range(rng.randint(2, 6)):
+                near = ranges and rng.random() < 0.5
+                place = player.near(where) if near else player.place("sectors")
+                ranges.append(in_sectors(*place))
+                nursery.start_soon(player.write_and_flush, *ranges[-1], rng.random() < 0.3)
+                await trio.sleep(rng.choice(APART_S))
+            if rng.random() < 0.5:
+                await trio.sleep(rng.choice(APART_S))
+                for disk in disks:
+                    disk.refused_bytes = range(0)
+        await player.observe_met(ranges)
+        for disk in disks:
+            disk.refused_bytes = range(0)
+        player.refusals = False  # from now on nothing fails
+        await player.write(*in_sectors(*player.place("sectors")))
+        if rng.random() < 0.7:
+            await player.flush()
+        await player.observe_met(ranges)
 
 
 async def theme_errors(player: Player) -> None:
