@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from multiprocessing import get_context, parent_process
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeVar
 
 from raidx_fuse.errors import RaidxError, Reason, UsageError
@@ -108,7 +107,11 @@ def executor(
         return
     with _client(scheduler) as client:
         pickle = import_module("cloudpickle")  # distributed needs it, too
-        _go_by_value(pickle, function)
+        file = sys.modules[function.__module__].__file__
+        for module in list(sys.modules.values()):
+            path = getattr(module, "__file__", None)
+            if path and file and Path(path).parent == Path(file).parent:
+                pickle.register_pickle_by_value(module)
         pool = client.get_executor(pure=False)
         yield lambda part: _Unpickled(pool.submit(call, pickle.dumps((function, part))))
 
@@ -134,15 +137,6 @@ class _Unpickled(Future[Any]):
             self.set_exception(error)
         else:
             self.set_result(import_module("cloudpickle").loads(pickled.result()))
-
-
-def _go_by_value(pickle: ModuleType, function: Callable[..., object]) -> None:
-    """Let the modules of the folder of *function* be pickled with their content."""
-    file = sys.modules[function.__module__].__file__
-    for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None)
-        if path and file and Path(path).parent == Path(file).parent:
-            pickle.register_pickle_by_value(module)
 
 
 def _over_scheduler(

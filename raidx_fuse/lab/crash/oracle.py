@@ -279,7 +279,13 @@ class _ArrayOracle(_Oracle):
         roles = self.recording.roles
         draw = self.rng.random()
         if self.record is None and draw < 0.06:
-            await self._look_only(members)
+            before = [_content(member) for member in members]
+            async with open_array(
+                members, read_only=True, start_degraded=self.degraded_ok
+            ) as array:
+                await self._check_mounted(array)
+            if before != [_content(member) for member in members]:
+                raise ViolationError("a read-only mount wrote to a member")
         absent = self._hold_back(members) if self.record is None and 0.3 < draw < 0.4 else None
         async with open_array(members, start_degraded=self.degraded_ok) as array:
             for shaper in (array.grow_operation, array.restripe_operation):
@@ -332,14 +338,6 @@ class _ArrayOracle(_Oracle):
             await self._wait_for_jobs(array)
             await self._check_parity(array)
             self._check_same(before, await self._read(array), "after a member came back")
-
-    async def _look_only(self, members: list[Member]) -> None:
-        """Mount read-only: the content is as promised, and no byte of a member changes."""
-        before = [_content(member) for member in members]
-        async with open_array(members, read_only=True, start_degraded=self.degraded_ok) as array:
-            await self._check_mounted(array)
-        if before != [_content(member) for member in members]:
-            raise ViolationError("a read-only mount wrote to a member")
 
     async def _check_mounted(self, array: Array) -> Found:
         self._check_members([array])

@@ -166,7 +166,14 @@ async def _prepare(layout: str, journal: str, width: int, killed: bool) -> Prepa
             filled.append((volume.uuid, history))
         left: list[tuple[Image, ...]] = []
         if killed:
-            await _write_again(v, filled[0][1], stripe_bytes)
+            # Two stripes of v in each half are written; all that reached the disks stays.
+            history = filled[0][1]
+            for stripe in (0, 1):
+                at = stripe * v.size_bytes // 2 // stripe_bytes * stripe_bytes
+                span = history.begin_write("fill", -1, frozenset(), frozenset())
+                await v.write(at, history.add_bytes(span, at, stripe_bytes))
+                history.end(span, -1)
+            history.end(history.begin_flush("fill", -1), -1)
             left = [tuple(disk.cut.state.image.copy() for disk in several) for several in disks]
         shapes = [
             (volumes.array.context.layout, volumes.array.member_set.config.regions)
@@ -175,16 +182,6 @@ async def _prepare(layout: str, journal: str, width: int, killed: bool) -> Prepa
     left = left or [tuple(disk.cut.state.image for disk in several) for several in disks]
     arrays = tuple((*shape, images) for shape, images in zip(shapes, left, strict=True))
     return Prepared(arrays, tuple(filled), size)
-
-
-async def _write_again(volume: Volume, history: History, stripe_bytes: int) -> None:
-    """Write the first two stripes of *volume* in each half; all that reached the disks stays."""
-    for stripe in (0, 1):
-        at = stripe * volume.size_bytes // 2 // stripe_bytes * stripe_bytes
-        span = history.begin_write("fill", -1, frozenset(), frozenset())
-        await volume.write(at, history.add_bytes(span, at, stripe_bytes))
-        history.end(span, -1)
-    history.end(history.begin_flush("fill", -1), -1)
 
 
 async def _create(name: str, layout: str, numbers: range) -> list[SectorDisk]:

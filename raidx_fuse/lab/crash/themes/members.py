@@ -89,7 +89,14 @@ async def lose_and_rebuild(
     if not spare and not fail_first:
         await replace_in_use(player, role)
         return
-    disk = await join_spare(player, role) if spare else None
+    disk = None
+    if spare:
+        size = 0  # as large as the others
+        if (rebundle := player.array.rebundle) is not None and player.rng.random() < 0.6:
+            size = rebundle.needed_bytes(Role(role))  # no more room than what the role holds needs
+        disk = player.new_disk(size)
+        with player.doing("add spare"):
+            await player.array.add_spare(player.disks[disk])
     out = player.roles.take_out(role, player.event)
     if disk is not None or fail_first:
         with player.doing("fail"):
@@ -122,20 +129,6 @@ async def replace_in_use(player: Player, role: int) -> None:
             await player.remount()
         await rebuild_under_writes(player, role)
     player.roles.holders.append((player.event, role, disk))
-
-
-async def join_spare(player: Player, role: int) -> int:
-    """Add a hot spare; return its disk number.
-
-    In a raidx array it may have no more room than what *role* holds needs.
-    """
-    size = 0
-    if (rebundle := player.array.rebundle) is not None and player.rng.random() < 0.6:
-        size = rebundle.needed_bytes(Role(role))
-    disk = player.new_disk(size)
-    with player.doing("add spare"):
-        await player.array.add_spare(player.disks[disk])
-    return disk
 
 
 async def rebuild_under_writes(player: Player, role: int) -> None:
