@@ -69,7 +69,7 @@ def value_of(array: RunningArray, name: str) -> Any:
     return array.member_set.config.settings.get(name, SETTINGS[name].default)
 
 
-async def put(array: RunningArray, name: str, value: Any) -> None:
+async def put(array: RunningArray, name: str, value: object) -> None:
     """Put *value* of setting *name* into force in *array*, and keep it in the superblocks.
 
     Raises UsageError if the array cannot have it.
@@ -122,7 +122,7 @@ def _of_raidx(
         if part is not None:
             put_into(part, value)
 
-    def require(array: RunningArray, _value: Any) -> None:
+    def require(array: RunningArray, _value: object) -> None:
         if part_of(array) is None:
             layout = array.member_set.config.layout
             raise NotWithLayoutError(

@@ -38,7 +38,7 @@ CHANGE_BYTES_MAX = 40 << 10  # of one write in a batch: copying larger ones cost
 BATCH_BYTES_MAX = 320 << 10  # of a batch: one with as much takes no further write
 HELD_MAX = 8
 
-Handler = Coroutine[Any, Any, None]
+Handler = Coroutine[object, object, None]
 T = TypeVar("T")
 
 
@@ -136,7 +136,7 @@ class HeldHandlers(Generic[T]):
         self._finish = finish
         self._batches: list[CommitBatch] = []
 
-    def run(self, handler: Handler, request: T) -> tuple[Handler, Any, T] | None:
+    def run(self, handler: Handler, request: T) -> tuple[Handler, object, T] | None:
         """Step *handler*, which is new; if it suspends, return it with its trap, for trio."""
         try:
             trap = handler.send(None)
@@ -158,7 +158,7 @@ class HeldHandlers(Generic[T]):
         for handler, request in self._write():
             self._finish(handler, request)
 
-    def release(self) -> tuple[Handler, Any, T] | None:
+    def release(self) -> tuple[Handler, object, T] | None:
         """Write the records and let each held handler answer.
 
         If one suspends, that ends: return it with its trap, for trio.
@@ -185,7 +185,7 @@ class HeldHandlers(Generic[T]):
                 batch.write()
         return held
 
-    def _step(self, handler: Handler) -> Any:
+    def _step(self, handler: Handler) -> object:
         """Return the trap of one step of *handler*, None if it has answered.
 
         `DeferredReplies` has its own: what it holds are session loops, which do not end then.
@@ -196,7 +196,9 @@ class HeldHandlers(Generic[T]):
             return None
 
 
-def pass_on(handler: Handler, trap: Any) -> Generator[Any, Any, tuple[Callable[[Any], Any], Any]]:
+def pass_on(
+    handler: Handler, trap: object
+) -> Generator[object, object, tuple[Callable[[Any], object], object]]:
     """Give *trap* of *handler* to trio; return the next step of it, and what trio sends or throws.
 
     For a driver of handlers: ``step, sent = yield from pass_on(handler, trap)``.
@@ -208,7 +210,7 @@ def pass_on(handler: Handler, trap: Any) -> Generator[Any, Any, tuple[Callable[[
 
 
 @types.coroutine
-def to_its_end(handler: Handler, trap: Any) -> Generator[Any, Any, None]:
+def to_its_end(handler: Handler, trap: object) -> Generator[object, object, None]:
     """Run *handler*, which has suspended with *trap*, to its end in this task."""
     try:
         while True:
@@ -224,5 +226,5 @@ async def continue_held(handler: Handler) -> None:
 
 
 @types.coroutine
-def _rest_of(handler: Handler) -> Generator[Any, Any, None]:
+def _rest_of(handler: Handler) -> Generator[object, object, None]:
     yield from handler

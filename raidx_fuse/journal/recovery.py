@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -54,7 +53,7 @@ from raidx_fuse.layouts.numbers import (
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.stripe_plan import Part
-from raidx_fuse.members.base import Member
+from raidx_fuse.members.base import Member, ReadBuffer
 from raidx_fuse.members.threads import read_promptly
 from raidx_fuse.store.io_tuples import MemberIO, MemberLostError
 from raidx_fuse.store.member_set import MemberSet
@@ -323,7 +322,7 @@ class ParityReplay:
             newest.put(Role(cell), low, data)
             parts[cell, low, high] = None
 
-        def content(cell: CellIndex, bands: Bands, _places: Any) -> Sequence[Any]:
+        def content(cell: CellIndex, bands: Bands, _places: object) -> Sequence[ReadBuffer]:
             roles = np.full_like(bands.lows, cell)
             return newest.contents(newest.current, roles, bands.lows, bands.size_bytes)
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from raidx_fuse.layouts.planning.stripe_plan import (
     unwritten_cells,
     write_plans,
 )
+from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.buffers import Arena, ArenaPool, Bytes
 from raidx_fuse.store.io_tuples import MemberLostError
 from raidx_fuse.store.member_set import MemberSet
@@ -74,7 +75,7 @@ class Places(NamedTuple):
 
 
 # (cell, bands, their places) -> the new bytes of each
-Content = Callable[[CellIndex, Bands, Places], Sequence[Any]]
+Content = Callable[[CellIndex, Bands, Places], Sequence[ReadBuffer]]
 
 
 class ParityBlock(NamedTuple):

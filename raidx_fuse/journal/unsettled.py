@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import trio
 
@@ -53,6 +53,7 @@ from raidx_fuse.journal.stripe_parity import (
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.stripe_plan import Part
+from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.overlay import Overlay
 from raidx_fuse.store.written_map import WrittenMap
@@ -380,7 +381,7 @@ class Unsettled:
         async def read(reads: Reads) -> None:
             await member_set.read_base(reads, frozen=not is_frozen)
 
-        def content(_cell: CellIndex, bands: Bands, places: Places) -> Sequence[Any]:
+        def content(_cell: CellIndex, bands: Bands, places: Places) -> Sequence[ReadBuffer]:
             return overlay.contents(pages, *places, bands.size_bytes)
 
         wanted = [(stripe, layer[stripe].parts) for stripe in stripes]

@@ -126,7 +126,7 @@ class CountdownLatch:
         if self.pending:
             self.task = trio.lowlevel.current_task()
 
-            def abort(_raise_cancel: Any) -> trio.lowlevel.Abort:
+            def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
                 return trio.lowlevel.Abort.FAILED
 
             await trio.lowlevel.wait_task_rescheduled(abort)
@@ -562,7 +562,7 @@ class MemberQueue:
                 task = trio.lowlevel.current_task()
                 self._idle.append(task)
 
-                def abort(_raise: Any, task: trio.lowlevel.Task = task) -> trio.lowlevel.Abort:
+                def abort(_raise: object, task: trio.lowlevel.Task = task) -> trio.lowlevel.Abort:
                     if task in self._idle:
                         self._idle.remove(task)
                     return trio.lowlevel.Abort.SUCCEEDED

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from operator import ge
-from typing import Any
 
 import trio
 
@@ -44,7 +43,7 @@ class StripeLocks:
         waiters.append(task)
         self._waiting += 1
 
-        def abort(_raise_cancel: Any) -> trio.lowlevel.Abort:
+        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
             waiters.remove(task)
             self._waiting -= 1
             return trio.lowlevel.Abort.SUCCEEDED

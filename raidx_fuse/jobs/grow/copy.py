@@ -33,6 +33,7 @@ from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.io_tuples import MemberIO, MemberLostError, join
+from raidx_fuse.store.overlay import Numbers
 
 DROPPED_MAX = 64  # old copies that `drop` removes in one commit
 
@@ -238,7 +239,7 @@ class Copier:
 
     # -- going back ----------------------------------------------------------------------------
 
-    def stale_copies(self, first: int, end: int) -> tuple[Any, Any, Any]:
+    def stale_copies(self, first: int, end: int) -> tuple[Numbers, Numbers, Numbers]:
         """Return (stripes, cells, chunks) of old copies that are still part of their parity."""
         layout = self.layout
         stripes, columns = layout.moving(first, end)

@@ -31,6 +31,7 @@ from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.elastic_params import next_rules, parity_stays
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
+from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.registry import (
     LAYOUTS,
     LayoutError,
@@ -106,7 +107,7 @@ class GrowOperation:
         self._check_room(layout)
         return layout
 
-    def layout_with(self, params: dict[str, Any], width: int) -> Any:
+    def layout_with(self, params: dict[str, Any], width: int) -> Layout:
         """Return the array's layout with other *params* on *width* members. Raises LayoutError."""
         config = self.member_set.config
         chunks = config.regions.data.length // config.chunk_bytes

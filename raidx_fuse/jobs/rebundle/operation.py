@@ -16,11 +16,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
 from raidx_fuse.engine.access_stats import AccessStats
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import (
     BusyError,
@@ -290,7 +291,7 @@ class RebundleOperation:
                 return self.plan_restoration()
             return self.capacity.plan(self.layout.counts, [role])[0]
 
-        def make(context: Any, job_id: int) -> RebundleJob:
+        def make(context: ArrayContext, job_id: int) -> RebundleJob:
             job = RebundleJob(context, job_id, kind, self.mover, plan, waits, self._conclude)
             if role is not None:
                 job.extra["role"] = role

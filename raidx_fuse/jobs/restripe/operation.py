@@ -31,6 +31,7 @@ from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.format.shapes import RESTRIPE, Shape, restriping, shape_of, shapes_of
 from raidx_fuse.jobs.attach import assign_role, join, leave, release
 from raidx_fuse.jobs.grow.change_shape import drain_for_new_roles
+from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.jobs.restripe.job import JOB_KEY, Restripe, record_chunks
 from raidx_fuse.jobs.restripe.space import require_space, require_unwritten
@@ -289,7 +290,7 @@ class RestripeOperation:
         for hook in self.on_size:
             await hook()
 
-    def _others(self) -> list[Any]:
+    def _others(self) -> list[Job]:
         return [job for job in self.array.jobs.running() if job.kind != Restripe.kind]
 
     def _gone(self, back: bool) -> list[Role]:
