@@ -17,7 +17,7 @@ from raidx_fuse.lab.crash.campaign import crash_workloads, replay
 from raidx_fuse.lab.crash.pairs import OPERATIONS
 from raidx_fuse.lab.crash.state import Cell, State
 from raidx_fuse.layouts.registry import LAYOUTS
-from raidx_fuse.pool.array_volumes import ArrayVolumes
+from raidx_fuse.pool.wipe import Wiper
 from raidx_fuse.settings import MODES
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
 from raidx_fuse.store.member_set import MemberSet
@@ -71,10 +71,10 @@ def test_an_error_inside_a_move_or_a_job_that_costs_nobody_is_found(
 
 
 def test_operations_that_never_end_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def stuck(_volumes: ArrayVolumes) -> None:
+    async def stuck(_wiper: Wiper) -> None:
         await trio.sleep_forever()
 
-    monkeypatch.setattr(ArrayVolumes, "wiped", stuck)
+    monkeypatch.setattr(Wiper, "wiped", stuck)
     cell = Cell.parse("raid1:full:pairs:shrink:read")
     tally = crash_workloads(cell, range(3), BROKEN_STATES, stop_after=1)
     found = tally.violations[0]

@@ -304,5 +304,5 @@ def test_rewrites_find_a_recovery_that_leaves_older_records_behind_its_own(
 ) -> None:
     cell = Cell("raid5", "partial", theme="rewrites")
     assert not crash_workloads(cell, range(8), 120).violations
-    monkeypatch.setattr("raidx_fuse.journal.recovery._End.wiped", lambda _end, _tail: [])
+    monkeypatch.setattr("raidx_fuse.journal.recovery._wiped", lambda _journal, _ends, _tail: [])
     assert crash_workloads(cell, range(8), 400, stop_after=1).violations

@@ -20,7 +20,7 @@ from raidx_fuse.lab.crash.workload import record_workload
 
 TIMES = max(1.0, int(os.environ.get("RAIDX_CRASH_STATES", "5000")) / 5000)
 SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))
-STATES = int(250 * TIMES)
+STATES = int(400 * TIMES)  # so many that each kind of gathering is among them
 BROKEN_STATES = 1000
 
 pytestmark = pytest.mark.timeout(600 * TIMES)

@@ -31,6 +31,7 @@ DATA_FILES = {
     "raidx_fuse/CHANGELOG.md",
     "raidx_fuse/FORMAT.md",
     "raidx_fuse/cli/MANUAL.md",
+    "raidx_fuse/lab/loads/published.toml",
     "raidx_fuse/view/static/icon.svg",
     "raidx_fuse/view/static/index.html",
     "raidx_fuse/view/static/view.css",
