@@ -1,7 +1,9 @@
 """The registry of layouts: for each name the allowed widths, tolerance, efficiency and builder.
 
 `make_code` and `make_layout` build them. An unknown name or an impossible width raises
-`LayoutError` with one line that names the nearest valid ones.
+`LayoutError` with one line that names the nearest valid ones. A new layout is a builder of its code
+in codes/, a row in `LAYOUTS` here, and its fields in layout_info.py; one of another package:
+plugged.py.
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@ The order, and what a crash leaves after each step:
    of the stripes, whose content then lies at places that count as unwritten; and where the holes
    are not punched yet, the old content does.
 3. The checkpoint places what the log held of the stripes, so that nothing comes after the holes.
-4. Holes are punched; zeros are written where a member cannot punch, but is relied on to read as
-   zero where it is unwritten. The holes are flushed: a first write may rely on them now, and a
-   crash that kept the write must keep them, too. Until then a resync would zero these places again.
+4. Holes are punched (`LocalMember.punch` in members/local.py); zeros are written where a member
+   cannot punch, but is relied on to read as zero where it is unwritten. The holes are flushed: a
+   first write may rely on them now, and a crash that kept the write must keep them, too. Until then
+   a resync would zero these places again.
 
 The stripes stay locked throughout: a first write comes before step 1 or after step 4. While the
 layout changes (growth, restripe), the old places of chunks count after a crash; then nothing is

@@ -24,6 +24,12 @@ What a user's cancel does to a job, and what the next mount does with one that t
 
 A job that reaches `Job.cancel` ends as cancelled; those that turn round override it, and `result`.
 A pause lasts until a user resumes the job, or until the next mount.
+
+Positions are kept where the change is: of a growth in the superblocks (engine/growth_position.py),
+of a restripe in the head page of the log (journal/journal.py), of a rebuild and a replacement in
+the configuration (format/configuration/saved_jobs.py); `Array.start` (array/array.py) begins these
+jobs again. Of a move they are in the tables of both arrays (pool/array_volumes.py), and pool.py
+begins it again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Volumes as exports: what each one offers, and how a request is carried out on its volume."""
+"""Volumes as exports: what each one offers, and how a request is carried out on its volume.
+
+From there a flush is `Array.flush` (array/array.py), then a round of `MemberSet.flush`.
+"""
 
 from __future__ import annotations
 
