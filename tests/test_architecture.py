@@ -575,6 +575,24 @@ def test_the_lists_of_exceptions_are_not_longer_than_needed() -> None:
         assert used & SYSTEM_MODULES, f"{module} touches nothing"
 
 
+def does_something(check: ast.Assert) -> bool:
+    """Return whether Python would do less with -O: it awaits, or calls what tries an operation."""
+    return any(
+        isinstance(node, ast.Await | ast.NamedExpr)
+        or (isinstance(node, ast.Attribute) and node.attr.startswith("try_"))
+        for node in ast.walk(check.test)
+    )
+
+
+def test_an_assertion_does_nothing_else() -> None:
+    for name, tree in trees().items():
+        for node in nodes(tree):
+            assert not (isinstance(node, ast.Assert) and does_something(node)), (name, node.lineno)
+    (check,) = ast.parse("assert self.try_writev(0, [])").body
+    assert isinstance(check, ast.Assert)
+    assert does_something(check)
+
+
 def test_modules_say_what_they_are_for() -> None:
     for name in MODULES:
         assert ast.get_docstring(trees()[name]), f"{name} has no docstring"

@@ -206,11 +206,13 @@ class Member(ABC):
 
     async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
         """Fill *buffers* in order from *offset_bytes*. Raises MemberError, also for short reads."""
-        assert self.try_readv(offset_bytes, buffers), "a kind that may block has its own"
+        done = self.try_readv(offset_bytes, buffers)
+        assert done, "a kind that may block has its own"
 
     async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
         """Write *buffers* in order at *offset_bytes*. Raises MemberError."""
-        assert self.try_writev(offset_bytes, buffers), "a kind that may block has its own"
+        done = self.try_writev(offset_bytes, buffers)
+        assert done, "a kind that may block has its own"
 
     @abstractmethod
     async def flush(self) -> None:
