@@ -158,10 +158,12 @@ def _ask_one(path: str, own: bool, show: Show | None) -> Found:
 
 
 def running_arrays() -> dict[str, tuple[str, ArrayReport]]:
-    """Return UUID -> (mount point, status) of the arrays that are mounted."""
-    return {
-        array["uuid"]: (each.path, array)
-        for each in ask_all()
-        if each.status is not None
-        for array in each.status.get("arrays", [each.status])
-    }
+    """Return UUID -> (mount point, status) of the arrays that are mounted.
+
+    The caller's own mounts come first: another user's daemon may claim any UUID.
+    """
+    found: dict[str, tuple[str, ArrayReport]] = {}
+    for each in ask_all():
+        for array in [] if each.status is None else each.status.get("arrays", [each.status]):
+            found.setdefault(array["uuid"], (each.path, array))
+    return found

@@ -186,6 +186,17 @@ def test_the_callers_own_counts_and_hides_no_worse_state(machine: Bench) -> None
     assert machine({"/mnt/own": says(None)}, "status", owner=os.getuid()).exit_code == 1
 
 
+def test_another_users_daemon_does_not_answer_for_an_array_of_the_callers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = [
+        asking.Found(f"/mnt/{state}", is_own, good(uuid="U", state=state), None)
+        for state, is_own in (("degraded", True), ("clean", False))
+    ]
+    monkeypatch.setattr(asking, "ask_all", lambda: asked)
+    assert asking.running_arrays()["U"][0] == "/mnt/degraded"
+
+
 def test_unknown_is_told_to_monitors_but_not_instead_of_failed(machine: Bench) -> None:
     failed = says(good(state="failed"))
     mine = os.getuid()
