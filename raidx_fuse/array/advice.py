@@ -10,13 +10,13 @@ def action(status: Mapping[str, Any]) -> str | None:
     """Return what the owner of the array should type or do next, or None if nothing is needed.
 
     *status* is the dict of `raidx status --json`; its *mountpoint* is None for an array that is not
-    mounted. The engine's own advice, where it has some, comes first.
+    mounted. The engine's own advice comes first if data was lost. Else it is about a lost member
+    that leaves the array when a restripe ends, and need not be replaced.
     """
     where, text = status.get("mountpoint"), status.get("action")
-    if text is not None:
-        return str(text).replace("ARRAY", where or "ARRAY")
+    engines = None if text is None else str(text).replace("ARRAY", where or "ARRAY")
     if status.get("lost_chunks") or status.get("unreadable", {}).get("count"):
-        return None
+        return engines
     down = [m for m in status["members"] if m["role"] >= 0 and m["state"] != "active"]
     if status["state"] == "failed":
         roles = ", ".join(str(member["role"]) for member in down)
@@ -32,6 +32,12 @@ def action(status: Mapping[str, Any]) -> str | None:
     kinds = {job["kind"] for job in status.get("jobs", ())}
     if "restore" in kinds:
         return None
+    if engines is not None:
+        if "restripe" in kinds:
+            return engines
+        if status.get("read_only"):
+            return "mount the array read-write: the restripe continues, and the lost member leaves"
+        return "the restripe was aborted: unmount, then mount the array again to continue it"
     waiting = [member["role"] for member in down if member["state"] != "rebuilding"]
     if waiting and where and not status.get("read_only"):
         text = f"replace member {waiting[0]}: raidx replace-disk {where} {waiting[0]} NEW_MEMBER"

@@ -222,3 +222,26 @@ async def test_it_is_bounded_and_gives_way_first(monkeypatch: pytest.MonkeyPatch
     for more, keeps in ((100, False), (-100, True)):
         filled = replace(full, settings={"balance.stay": "x" * (room + more)})
         assert (HEALTH in fitted(filled, RESERVE_BYTES).jobs) is keeps
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"jobs": [{"id": 3, "kind": "restripe"}]}, "it leaves: raidx job /mnt wait"),
+        ({"jobs": [{"id": 3, "kind": "restripe", "paused": True}]}, "restripe is paused"),
+        ({"host_full": True, "hosts": []}, "the file system of the members is full"),
+        ({"jobs": []}, "the restripe was aborted"),
+        ({"jobs": [], "read_only": True}, "mount the array read-write"),
+        ({"lost_chunks": 1}, "it leaves"),
+    ],
+)
+def test_a_lost_member_that_leaves_is_not_replaced_and_hides_no_other_advice(
+    more: dict[str, Any], said: str
+) -> None:
+    status = {
+        "mountpoint": "/mnt",
+        "state": "degraded",
+        "members": [{"role": 1, "state": "failed"}],
+        "action": "it leaves: raidx job ARRAY wait",
+    }
+    assert (advice.action(status | more) or "").startswith(said)
