@@ -62,6 +62,7 @@ class LayoutView(Layout):
         self.chunks = self.first_of(self.stripes)
         self._role = tuple(map(Role, range(self.width) if roles is None else roles))
         self._own = {role: Role(own) for own, role in enumerate(self._role)}
+        self._renumbered = roles is not None
 
     def stripe_at(self, chunk: int) -> int:
         """Return the stripe that holds the index *chunk*, also behind the last one."""
@@ -111,7 +112,9 @@ class LayoutView(Layout):
         return self.layout.lost_cells(stripe, self._owned(lost_roles))
 
     def tolerates(self, lost_roles: frozenset[Role]) -> bool:
-        return self.layout.tolerates(self._owned(lost_roles))
+        # Members that the layout does not have count, too, unless its members are renumbered: in a
+        # restripe a record is on as many members as the code of both layouts may lose, and one.
+        return self.layout.tolerates(self._owned(lost_roles) if self._renumbered else lost_roles)
 
     def _owned(self, roles: frozenset[Role]) -> frozenset[Role]:
         return frozenset(self._own[role] for role in roles if role in self._own)

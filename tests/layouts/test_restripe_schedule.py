@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from raidx_fuse.layouts.codes.code import LayoutError
-from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.layouts.numbers import Role, Stripe
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout, numbering_for, restripe
 from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule, Window
 from raidx_fuse.layouts.registry import make_layout
@@ -233,3 +234,13 @@ def test_a_leap_ends_where_the_watermark_may_stand() -> None:
                 )
                 assert not places(layout, window.first, window.end) & stays
                 assert moved
+
+
+def test_members_that_the_old_layout_lacks_count_as_losses_of_it_too() -> None:
+    """A record lies on two members here: two that are lost may be all that have it."""
+    old = make_layout("raid5", 5, 240, 4096, history=[4, 5])
+    assert isinstance(old, ElasticLayout)
+    union = restripe(old, make_layout("evenodd", 8, 240, 4096), old.generations[0].end)
+    assert union.code.tolerance == 1
+    assert all(union.tolerates(frozenset({Role(role)})) for role in range(8))
+    assert not union.tolerates(frozenset({Role(6), Role(7)}))
