@@ -92,14 +92,21 @@ def bands_of(parts: Sequence[Part]) -> list[Band]:
     if len(cuts) == 2:  # whole cells, as a rule
         low, high = cuts
         return [(low, high, sum({1 << cell for cell, _, _ in parts}))]
-    if len(parts) > FEW:
+    least, most, middle = cuts[0], cuts[-1], 0
+    edges = []
+    for part in parts:
+        if part[1] == least and part[2] == most:
+            middle |= 1 << part[0]
+        else:
+            edges.append(part)
+    if not middle and len(parts) > FEW:
         ordered = sorted([(low, high, 1 << cell) for cell, low, high in parts])
         if all(one[1] <= other[0] for one, other in pairwise(ordered)):
             return ordered
     found = []
     for low, high in pairwise(cuts):
-        mask = 0
-        for cell, start, end in parts:
+        mask = middle
+        for cell, start, end in edges:
             if start <= low and high <= end:
                 mask |= 1 << cell
         if mask:
