@@ -28,7 +28,7 @@ from raidx_fuse.layouts.planning.stripe_plan import (
     write_plans,
 )
 from raidx_fuse.members.base import ReadBuffer
-from raidx_fuse.store.buffers import Arena, ArenaPool, Bytes
+from raidx_fuse.store.buffers import Bytes, Scratch
 from raidx_fuse.store.io_tuples import MemberLostError
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.written_map import WrittenMap
@@ -108,8 +108,7 @@ class StripeParity:
     def __init__(self, member_set: MemberSet, written: WrittenMap) -> None:
         self.member_set = member_set
         self.written = written
-        self._pool = ArenaPool()
-        self._arenas: list[Arena] = []  # of the last call, whose blocks lie in them
+        self._scratch = Scratch()  # of the last call, whose blocks lie in it
 
     async def compute(
         self,
@@ -132,20 +131,18 @@ class StripeParity:
             except _HopelessError as error:
                 await self._give_up(error, given_up)
                 continue
-            for arena in self._arenas:
-                self._pool.put(arena)
-            self._arenas = []
-            arenas: list[Arena] = []
+            scratch, self._scratch = self._scratch, Scratch()
+            scratch.clear()
             reads: Reads = defaultdict(list)
             for group in groups:
-                arenas += group.add_reads(reads, self._pool)
+                group.add_reads(reads, scratch)
             for of_role in reads.values():
                 of_role.sort(key=_offset_of)
             try:
                 await read(reads)
             except MemberLostError:
                 continue  # plan again without that member, which may still fill its buffers
-            self._arenas = arenas
+            self._scratch = scratch
             if chooser is not None:
                 for group in groups:
                     chooser.count(group.plan, len(group.stripes))
@@ -290,19 +287,16 @@ class BandGroup:
             places = self._places[cell] = Places(roles, offsets)
         return places
 
-    def add_reads(self, reads: Reads, pool: ArenaPool) -> list[Arena]:
-        """Add what the plan reads to *reads*; return the arenas of *pool* that it is read into."""
-        size, count, arenas = self.size_bytes, len(self.stripes), []
+    def add_reads(self, reads: Reads, scratch: Scratch) -> None:
+        """Add what the plan reads to *reads*, into memory of *scratch*."""
+        size = self.size_bytes
         for cell in self.plan.reads:
-            arena = pool.get(count * size)
-            arenas.append(arena)
-            _, self._old[cell] = arena.take(0, count * size)
-            places, slots = self.places(cell), arena.slots(size, count)
-            for role, offset, (slot, _) in zip(
-                places.roles.tolist(), places.offsets.tolist(), slots, strict=False
+            self._old[cell], slots = scratch.take(len(self.stripes), size)
+            places = self.places(cell)
+            for role, offset, slot in zip(
+                places.roles.tolist(), places.offsets.tolist(), slots, strict=True
             ):
-                reads[role].append((offset, [slot], size))
-        return arenas
+                reads[role].append((offset, slot, size))
 
     def parities(self, content: Content) -> Iterator[ParityBlock]:
         """Compute and yield the parities from what was read and the new *content*.

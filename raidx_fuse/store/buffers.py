@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from raidx_fuse.members.unreadable import PAGE_BYTES
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -117,3 +119,43 @@ class ArenaPool:
         # Keep few large arenas: the daemon's idle memory is limited to 150 MiB for 1 TiB.
         if len(free) < (32 if arena.size_bytes <= 1 << 20 else 4):
             free.append(arena)
+
+
+class Scratch:
+    """Memory for ranges that are read, in rows of equal size; it is used again after `clear`.
+
+    Fresh memory costs a page fault for each page, and a view as much as a small read. So both are
+    kept, for the first SIZES_MAX sizes.
+    """
+
+    SIZES_MAX = 4
+    ROWS_MAX = 1024
+
+    def __init__(self) -> None:
+        self._rows: dict[int, tuple[Bytes, list[list[memoryview]]]] = {}
+        self._used: dict[int, int] = {}
+
+    def clear(self) -> None:
+        self._used.clear()
+
+    def take(self, count: int, size_bytes: int) -> tuple[Bytes, list[list[memoryview]]]:
+        """Return memory for *count* ranges in a row, and the buffers of each."""
+        first = self._used.get(size_bytes, 0)
+        end = first + count
+        kept = self._rows.get(size_bytes)
+        if kept is None or end * size_bytes > len(kept[0]):
+            if size_bytes > PAGE_BYTES or count > self.ROWS_MAX or first or kept is not None:
+                return _rows(count, size_bytes)
+            if len(self._rows) == self.SIZES_MAX:
+                return _rows(count, size_bytes)
+            kept = self._rows[size_bytes] = _rows(self.ROWS_MAX, size_bytes)
+        self._used[size_bytes] = end
+        memory, buffers = kept
+        return memory[first * size_bytes : end * size_bytes], buffers[first:end]
+
+
+def _rows(count: int, size_bytes: int) -> tuple[Bytes, list[list[memoryview]]]:
+    memory = np.empty(count * size_bytes, np.uint8)
+    view = memory.data
+    ends = range(size_bytes, count * size_bytes + 1, size_bytes)
+    return memory, [[view[end - size_bytes : end]] for end in ends]
