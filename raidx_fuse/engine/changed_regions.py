@@ -26,6 +26,7 @@ Laws:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
@@ -77,6 +78,8 @@ class ChangedRegions:
             -(-layout.stripes // REGIONS_MAX),
         )
         self._map = absence_map_of(member_set.config) or AbsenceMap(self._stripes_min)
+        self._sorted: list[int] = []
+        self._sorted_of: set[int] | None = None
         self._unsaved: set[int] = set()
         self._being_saved: tuple[int, set[int]] = 1, set()  # stripes of a region; regions
         self._redone: frozenset[Stripe] | None = frozenset()  # None: not known
@@ -270,11 +273,22 @@ class ChangedRegions:
     def ranges(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield ranges of stripes, within *start* .. *end* - 1, that changed; ascending."""
         size, regions = self._map.stripes, self._map.regions
-        low = None
-        for region in range(start // size, -(-end // size) + 1):
-            begin = max(region * size, start)
-            if region in regions and begin < end:
-                low = begin if low is None else low
-            elif low is not None:
-                yield low, min(region * size, end)
-                low = None
+        if regions is not self._sorted_of or len(regions) != len(self._sorted):  # regions only come
+            self._sorted, self._sorted_of = sorted(regions), regions
+        low = high = -1
+        for number in range(bisect_left(self._sorted, start // size), len(self._sorted)):
+            region = self._sorted[number]
+            if region == high:
+                high += 1
+                continue
+            if region * size >= end:
+                break
+            yield from _within(low * size, high * size, start, end)
+            low, high = region, region + 1
+        yield from _within(low * size, high * size, start, end)
+
+
+def _within(low: int, high: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    low, high = max(low, start), min(high, end)
+    if low < high:
+        yield low, high

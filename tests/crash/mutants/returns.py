@@ -97,8 +97,8 @@ MUTANTS = (
     Mutant(
         "last-region-of-a-run-not-visited",
         CHANGES,
-        "                yield low, min(region * size, end)\n",
-        "                yield low, min(low // size * size + size, end)\n",
+        "            if region == high:\n                high += 1\n                continue\n",
+        "            if region == high:\n                continue\n",
         "of neighbouring regions only the first is visited",
         RETURNS,
         TESTS,
