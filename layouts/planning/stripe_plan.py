@@ -85,13 +85,17 @@ def bands_of(parts: Sequence[Part]) -> list[Band]:
     >>> bands_of([(0, 0, 8), (2, 4, 12), (0, 6, 8)])
     [(0, 4, 1), (4, 6, 5), (6, 8, 5), (8, 12, 4)]
     """
-    if len(parts) == 1:
-        ((cell, low, high),) = parts
-        return [(low, high, 1 << cell)]
+    if not parts:
+        return []
+    _, low, high = parts[0]
+    mask = 0
+    for cell, start, end in parts:
+        if start != low or end != high:
+            break
+        mask |= 1 << cell
+    else:  # one cell, or whole ones
+        return [(low, high, mask)]
     cuts = sorted({edge for _, low, high in parts for edge in (low, high)})
-    if len(cuts) == 2:  # whole cells, as a rule
-        low, high = cuts
-        return [(low, high, sum({1 << cell for cell, _, _ in parts}))]
     least, most, middle = cuts[0], cuts[-1], 0
     edges = []
     for part in parts:

@@ -15,7 +15,7 @@ import numpy as np
 from raidx_fuse.engine.chunk_cache import address_of
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.layouts.codes.code import Unrecoverable
-from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import (
     BandPlan,
     Part,
@@ -70,18 +70,23 @@ class Piece:
 
 def split(context: ArrayContext, offset: int, at: int, length: int) -> list[Piece]:
     """Cut the bytes *at*..*length* - 1 of a request at *offset* into pieces, one per stripe."""
-    locate, chunk_bytes = context.layout.locate, context.chunk_bytes
+    layout, chunk_bytes = context.layout, context.chunk_bytes
     pieces: dict[Stripe, Piece] = {}
     while at < length:
-        stripe, cell = locate((offset + at) // chunk_bytes)
-        start = (offset + at) % chunk_bytes
-        size = min(chunk_bytes - start, length - at)
+        stripe, first = layout.locate((offset + at) // chunk_bytes)
         piece = pieces.get(stripe)
         if piece is None:
             piece = pieces[stripe] = Piece(stripe)
-        piece.touched |= 1 << cell
-        piece.ranges[cell] = start, start + size, at - start
-        at += size
+        start = (offset + at) % chunk_bytes
+        stop = context.code.data_count if layout.contiguous else first + 1
+        for cell in cell_range(first, stop):  # the next chunks, too
+            end = chunk_bytes if length - at >= chunk_bytes - start else start + length - at
+            piece.touched |= 1 << cell
+            piece.ranges[cell] = start, end, at - start
+            at += end - start
+            if at == length:
+                break
+            start = 0
     return list(pieces.values())
 
 
