@@ -78,14 +78,17 @@ class RecentUses:
         self._context = context
         self._chance = random.Random(0)
         self._looked_s = -WATCHED_S
+        self._bits = 0
         self._counts = self._rates = np.zeros((2, 0))  # reads, writes of each region
 
     def look(self, heat: PlaceHeat) -> tuple[Numbers, Numbers, Shares]:
         """Return roles, member chunks and accesses per second of the places used lately."""
         now_s = self._context.member_set.clock()
         passed_s, self._looked_s = now_s - self._looked_s, now_s
-        before, (bits, self._counts) = self._counts, heat.counts()
-        if before.shape != self._counts.shape or passed_s > WATCHED_S:
+        before, of_bits = self._counts, self._bits
+        self._bits, self._counts = heat.counts()
+        are_alike = (before.shape, of_bits) == (self._counts.shape, self._bits)
+        if not are_alike or passed_s > WATCHED_S:  # the image has grown, or nobody looked
             self._rates = np.zeros(self._counts.shape)
         else:
             new = self._counts - before * np.exp(-passed_s / HOUR_S)
@@ -96,7 +99,7 @@ class RecentUses:
         found: list[tuple[int, int]] = []
         rates: list[float] = []
         for is_write, region in picked.tolist():
-            chunk = (region << bits) + self._chance.randrange(1 << bits)
+            chunk = (region << self._bits) + self._chance.randrange(1 << self._bits)
             places = self._places(chunk, bool(is_write))
             found += places
             rates += [float(self._rates[is_write, region]) * len(used) / len(picked)] * len(places)
