@@ -28,7 +28,7 @@ EACH_LOSS = pytest.mark.parametrize(
     [(kind, role) for kind in RELOCATIONS for role in kind.lost],
     ids=str,
 )
-SHARES = (0.05, 0.3, 0.6, 0.9)
+SHARES = (0.05, 0.2, 0.4, 0.6)  # of a total that counts whole stripes: some are written in part
 
 
 @EVERY
@@ -52,9 +52,8 @@ async def test_a_kill_in_any_window_loses_nothing_even_with_a_member(
     async with under_way(relocation) as scene:
         job = scene.job
         for number, share in enumerate(SHARES):
-            if not await scene.reach(job, share):
-                assert number
-                break
+            assert await scene.reach(job, share)
+            job.pause()  # or it ends while the array of afterwards runs
             await scene.write(number * 5000, bytes([number + 1]) * 9000)
             for without in (-1, relocation.lost[number % len(relocation.lost)]):
                 async with scene.restarted(without) as (arrays, everything):
@@ -63,6 +62,7 @@ async def test_a_kill_in_any_window_loses_nothing_even_with_a_member(
                         with trio.fail_after(3600):
                             await idle(arrays)
                         assert await everything() == scene.model, (share, "afterwards")
+            job.resume()
         await scene.compare()
 
 
@@ -113,7 +113,8 @@ async def test_paused_it_stands_and_users_do_not(relocation: Relocation) -> None
         async with scene.under_load():
             await trio.sleep(1)
         assert scene.job.done_bytes == done
-        scene.job.resume()
+        await scene.remount()  # no pause outlasts it
+        assert scene.job.state == "running"
         job = await scene.ended()
         assert job.state == "done", job.status()
         await scene.tidy()
