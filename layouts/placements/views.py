@@ -112,8 +112,8 @@ class LayoutView(Layout):
         return self.layout.lost_cells(stripe, self._owned(lost_roles))
 
     def tolerates(self, lost_roles: frozenset[Role]) -> bool:
-        # Members that the layout does not have count, too, unless its members are renumbered: in a
-        # restripe a record is on as many members as the code of both layouts may lose, and one.
+        # Members that the layout lacks count as lost, too, unless its members are renumbered: in a
+        # restripe, the members that are lost may be all that have a record of the log.
         return self.layout.tolerates(self._owned(lost_roles) if self._renumbered else lost_roles)
 
     def _owned(self, roles: frozenset[Role]) -> frozenset[Role]:
