@@ -413,6 +413,17 @@ def test_who_reads_members_leaves_out_what_cannot_be_read() -> None:
     assert found == MAY_READ_MEMBERS.keys()
 
 
+def test_cells_are_combined_by_one_kernel() -> None:
+    # layouts/codes/error_location.py solves equations of errors, not of the contents of cells.
+    found = set()
+    for name, tree in trees().items():
+        used = {node.attr for node in nodes(tree) if isinstance(node, ast.Attribute)}
+        used |= {imported.rpartition(".")[2] for imported in imported_names(tree)}
+        if used & {"bitwise_xor", "logical_xor"}:
+            found.add(name)
+    assert found == {"store.xor"}
+
+
 def stores_from_outside(tree: ast.AST) -> Iterator[ast.Attribute]:
     """Yield every store to (or deletion of) an attribute of an object that is not the function's.
 

@@ -20,7 +20,7 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.layouts.planning.stripe_plan import read_plan, write_plans
 from raidx_fuse.layouts.registry import make_layout
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.store.xor import xor_into
+from raidx_fuse.store.xor import combine
 
 KIB, MIB = 1 << 10, 1 << 20
 CHUNK_BYTES = 64 * KIB
@@ -125,7 +125,7 @@ def test_xor_of_three(benchmark: Any, size: int) -> None:
     rng = np.random.default_rng(4)
     sources = [rng.integers(0, 256, size, dtype=np.uint8) for _ in range(3)]
     out = np.empty(size, dtype=np.uint8)
-    benchmark(xor_into, out, sources)
+    benchmark(combine, out, sources)
     assert np.array_equal(out, sources[0] ^ sources[1] ^ sources[2])
 
 
@@ -141,7 +141,7 @@ def test_encode_a_stripe(benchmark: Any, name: str, width: int) -> None:
 
     def encode() -> None:
         for output, out in zip(plan.outputs, parity, strict=True):
-            xor_into(out, [data[cell] for cell in output.new])
+            combine(out, [data[cell] for cell in output.new])
 
     benchmark(encode)
     assert len(parity) == code.parity_count

@@ -20,6 +20,7 @@ from raidx_fuse.errors import BusyError, UnrecoverableError, UsageError
 from raidx_fuse.layouts.numbers import CellIndex, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.io_tuples import MemberLostError
+from raidx_fuse.store.xor import combine
 
 if TYPE_CHECKING:
     from raidx_fuse.answers import Peeked, PeekedCell, PeekedChain
@@ -216,11 +217,10 @@ def _newest(unwritten: int, lost: int, cell: CellIndex, logged: int, known: bool
 
 def _first_nonzero(contents: Mapping[CellIndex, Bytes], mask: int) -> int | None:
     """Return where the XOR of the cells in *mask* is first not zero; unwritten ones are zero."""
-    total: Bytes | None = None
-    for cell in cells_of(mask):
-        if cell in contents:
-            total = contents[cell].copy() if total is None else total ^ contents[cell]
-    if total is None:
+    terms = [contents[cell] for cell in cells_of(mask) if cell in contents]
+    if not terms:
         return None
+    total = np.empty_like(terms[0])
+    combine(total, terms)
     (places,) = np.nonzero(total)
     return int(places[0]) if len(places) else None

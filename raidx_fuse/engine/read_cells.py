@@ -20,7 +20,7 @@ from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
 from raidx_fuse.members.unreadable import PAGE_BYTES, pages_in
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.io_tuples import MemberRead, join
-from raidx_fuse.store.xor import xor_into
+from raidx_fuse.store.xor import combine
 
 
 class CellReader:
@@ -113,8 +113,8 @@ class CellReader:
         context = self.context
         if self._requests:
             await context.member_set.read(join(self._requests), background=self._background)
-        for out, parts in self._xors:
-            xor_into(out, parts)
+        for out, terms in self._xors:
+            combine(out, terms)
         for arena in self._arenas:  # after an error a member may still write into them
             context.arenas.put(arena)
         self._requests, self._xors, self._arenas = [], [], []

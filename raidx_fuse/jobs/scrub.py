@@ -31,7 +31,7 @@ from raidx_fuse.loop.tasks import rest
 from raidx_fuse.settings import SCRUB_EACH, SETTINGS
 from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
 from raidx_fuse.store.io_tuples import MemberIO, MemberLostError
-from raidx_fuse.store.xor import xor_into
+from raidx_fuse.store.xor import combine
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import JobDetail, Mismatch, SuspectMember
@@ -61,7 +61,7 @@ def holds(rows: Sequence[Bytes], scratch: Bytes, equal: Any) -> bool:
             total = block[0]
         else:
             total = scratch[:length]
-            xor_into(total, block[:-1])
+            combine(total, block[:-1])
         same = equal[: length // 8]
         np.equal(total.view(np.uint64), block[-1].view(np.uint64), out=same)
         if not same.all():
@@ -198,7 +198,7 @@ class Scrub(Job):
         syndromes = []
         for chain in chains:
             syndrome = np.empty(chunk_bytes, dtype=np.uint8)
-            xor_into(syndrome, [cells[place] for place in chain])
+            combine(syndrome, [cells[place] for place in chain])
             syndromes.append(syndrome)
         violated = [
             chain for chain, syndrome in zip(chains, syndromes, strict=True) if syndrome.any()
@@ -210,9 +210,10 @@ class Scrub(Job):
         assumed = False
         if wrong_cells:
             places = self._places(stripe)
+            for place, error in wrong_cells.items():
+                combine(cells[place], (cells[place], error))
             requests = [
-                self._write_of(stripe, places.index(place), cells[place] ^ error)
-                for place, error in wrong_cells.items()
+                self._write_of(stripe, places.index(place), cells[place]) for place in wrong_cells
             ]
         else:
             self.note_undecided(stripe)
@@ -292,7 +293,7 @@ class Scrub(Job):
             if any(places[c] not in cells for c in cells_of(sources & lost)):
                 return [], False
             content = np.zeros(context.chunk_bytes, dtype=np.uint8)
-            xor_into(content, [cells[places[c]] for c in cells_of(sources)])
+            combine(content, [cells[places[c]] for c in cells_of(sources)])
             known = cells.get(places[cell])
             if known is None or not np.array_equal(content, known):
                 requests.append(self._write_of(stripe, cell, content))

@@ -32,7 +32,7 @@ from raidx_fuse.store.buffers import Bytes, Scratch
 from raidx_fuse.store.io_tuples import MemberLostError
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.written_map import WrittenMap
-from raidx_fuse.store.xor import sources, xor_into
+from raidx_fuse.store.xor import combine, terms_of
 
 Plans = tuple[BandPlan | None, BandPlan | None]  # read-modify-write, reconstruct-write
 # (byte offset, one buffer, size) of reads in order of their offsets, by role
@@ -311,15 +311,14 @@ class BandGroup:
             new[cell] = np.frombuffer(whole, np.uint8)
         if self.changes:
             for cell, data in new.items():
-                xor_into(old[cell], (old[cell], data))
+                combine(old[cell], (old[cell], data))
         for output in plan.outputs:
             if self.changes:
                 out = old[output.cell]
-                for cell in output.new:
-                    xor_into(out, (out, old[cell]))
+                combine(out, [out, *map(old.__getitem__, output.new)])
             else:
                 out = np.empty(len(self.stripes) * size, np.uint8)
-                xor_into(out, sources(output, old, new))
+                combine(out, terms_of(output, old, new))
             yield ParityBlock(self.places(output.cell), size, out)
         for cell in cells_of(self.zeroed):
             yield ParityBlock(self.places(cell), size, np.zeros(len(self.stripes) * size, np.uint8))

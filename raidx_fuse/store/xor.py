@@ -1,4 +1,6 @@
-"""XOR programs: steps that compute cells from cells, compiled once and run on many stripes.
+"""XOR: how cells are combined, and programs of such steps, compiled once, run on many stripes.
+
+Whatever computes a cell from cells does so by `combine`, or by what is built on it here.
 
 Encoding a stripe, or decoding two lost members, is a list of steps "this cell is the XOR of those".
 Two optimizations make such a list fast for any code:
@@ -27,39 +29,45 @@ from raidx_fuse.layouts.numbers import CellIndex
 from raidx_fuse.layouts.planning.stripe_plan import Output, cells_of
 from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
 
+# `combine` of two terms of at most BLOCK_BYTES: (term, term, out) -> out, which may be a term. A
+# numpy function, for callers where a Python frame counts.
+combine_two = bitwise_xor
 
-def xor_into(out: Bytes, sources: Sequence[Bytes]) -> None:
-    """Set *out* to the XOR of *sources* (1-d, same length); *out* may be one of the sources."""
-    size = len(out)
+
+def combine(out: Bytes, terms: Sequence[Bytes]) -> None:
+    """Set *out* to the sum of *terms*, which are the contents of cells; no term: to zeros.
+
+    All have one shape; *out* may be one of the terms. The coefficient of each term is 1, so the sum
+    is the XOR. For a code with other coefficients this function, and `Program`, get a parameter
+    with one for each term.
+    """
+    size, count = len(out), len(terms)
+    if count == 2 and size <= BLOCK_BYTES:
+        bitwise_xor(terms[0], terms[1], out)
+        return
+    if count > 2:
+        for index, term in enumerate(terms):
+            if term is out:  # it must be the first: the first step overwrites it
+                terms = [term, *terms[:index], *terms[index + 1 :]]
+                break
     if size > BLOCK_BYTES:
         for start in range(0, size, BLOCK_BYTES):
             end = start + BLOCK_BYTES
-            xor_into(out[start:end], [source[start:end] for source in sources])
-        return
-    if len(sources) == 2:
-        bitwise_xor(sources[0], sources[1], out)
-        return
-    if not sources:
+            combine(out[start:end], [term[start:end] for term in terms])
+    elif count > 2:
+        bitwise_xor(terms[0], terms[1], out)
+        for term in terms[2:]:
+            bitwise_xor(out, term, out)
+    elif not count:
         out[:] = 0
-        return
-    if len(sources) == 1:
-        if sources[0] is not out:
-            out[:] = sources[0]
-        return
-    rest = list(sources)
-    for index, source in enumerate(rest):
-        if source is out:  # XOR it first: the first step overwrites it
-            rest[0], rest[index] = rest[index], rest[0]
-            break
-    bitwise_xor(rest[0], rest[1], out)
-    for source in rest[2:]:
-        bitwise_xor(out, source, out)
+    elif terms[0] is not out:
+        out[:] = terms[0]
 
 
-def sources(
+def terms_of(
     output: Output, old: Mapping[CellIndex, Bytes], new: Mapping[CellIndex, Bytes]
 ) -> list[Bytes]:
-    """Return what `xor_into` makes *output* of: cells as they are (*old*) and as requested."""
+    """Return the terms of *output*: cells as they are (*old*) and as requested (*new*)."""
     found = []  # no comprehensions: their frames cost as much as the XOR of a small write
     for cell in output.old:
         found.append(old[cell])
@@ -68,14 +76,14 @@ def sources(
     return found
 
 
-def xor_output(
+def combine_output(
     out: Bytes, output: Output, old: Mapping[CellIndex, Bytes], new: Mapping[CellIndex, Bytes]
 ) -> None:
     """Set *out* to *output*, from cells as they are (*old*) and as requested (*new*)."""
     if len(output.old) == len(output.new) == 1 and len(out) <= BLOCK_BYTES:
         bitwise_xor(old[output.old[0]], new[output.new[0]], out)
         return
-    xor_into(out, sources(output, old, new))
+    combine(out, terms_of(output, old, new))
 
 
 CACHE_BYTES = 8 << 20  # for the blocks of all cells together: part of a last-level cache
@@ -128,7 +136,7 @@ class Program:
             self._steps([a[start:end] for a in arrays] + [t[: end - start] for t in scratch])
 
     def _steps(self, arrays: list[Bytes]) -> None:
-        xor = np.bitwise_xor
+        xor = bitwise_xor  # by `combine`, the encoding of small chunks would take 30 % longer
         for target, sources in self.steps:
             out = arrays[target]
             if len(sources) < 2:

@@ -11,8 +11,8 @@ import pytest
 from raidx_fuse.layouts.codes.code import Code, bits
 from raidx_fuse.layouts.registry import make_code
 from raidx_fuse.store import xor
-from raidx_fuse.store.buffers import Bytes
-from raidx_fuse.store.xor import compile_steps, encoder
+from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
+from raidx_fuse.store.xor import combine, compile_steps, encoder
 
 CODES = [("rdp", 8), ("rdp", 6), ("evenodd", 9), ("xcode", 5), ("pcode", 6), ("upc", 10)]
 
@@ -97,3 +97,20 @@ def test_what_steps_share_is_computed_once_and_before_its_first_use() -> None:
 
 def test_a_program_without_steps_does_nothing() -> None:
     compile_steps([], 0).run([])
+
+
+@pytest.mark.parametrize("size", [512, BLOCK_BYTES + 512])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 5])
+def test_the_target_may_be_any_of_the_terms(count: int, size: int) -> None:
+    rng = np.random.default_rng(count)
+    contents = [rng.integers(0, 256, size, dtype=np.uint8) for _ in range(count)]
+    truth = np.zeros(size, np.uint8)
+    for content in contents:
+        truth ^= content
+    for place in range(-1, count):  # -1: none
+        terms = [content.copy() for content in contents]
+        out = terms[place] if place >= 0 else np.full(size, 7, np.uint8)
+        combine(out, terms)
+        assert np.array_equal(out, truth)
+        for number, (term, content) in enumerate(zip(terms, contents, strict=True)):
+            assert number == place or np.array_equal(term, content)

@@ -31,7 +31,7 @@ from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
 from raidx_fuse.members.unreadable import PAGE_BYTES, Needed
 from raidx_fuse.store.buffers import Bytes
 from raidx_fuse.store.io_tuples import MemberIO, MemberLostError
-from raidx_fuse.store.xor import xor_into
+from raidx_fuse.store.xor import combine
 
 log = logging.getLogger(__name__)
 
@@ -216,7 +216,7 @@ class Mender:
             if (unwritten | lost_roles) >> cell & 1:
                 continue
             contents[cell] = np.zeros(PAGE_BYTES, np.uint8)
-            xor_into(contents[cell], [known[c] for c in cells_of(support) if c in known])
+            combine(contents[cell], [known[c] for c in cells_of(support) if c in known])
         return contents
 
     async def give_up(self, stripe: Stripe, cells: int) -> None:

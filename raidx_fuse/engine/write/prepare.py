@@ -27,7 +27,7 @@ from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.members.unreadable import PAGE_BYTES, Needed
 from raidx_fuse.store.buffers import Arena, Bytes, zero_buffers
 from raidx_fuse.store.io_tuples import MemberIO, MemberRead
-from raidx_fuse.store.xor import sources
+from raidx_fuse.store.xor import terms_of
 
 
 @dataclass(slots=True)
@@ -208,7 +208,7 @@ def _prepare_band(
         buffer, out = slots[used]
         used += 1
         contents[output.cell] = buffer
-        work.xors.append((out, sources(output, old, new)))
+        work.xors.append((out, terms_of(output, old, new)))
         work.writes.append((role, position + low, [buffer], size))
     return contents
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numpy import bitwise_xor, frombuffer, uint8
+from numpy import frombuffer, uint8
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.parity_policies import BpuPolicy, OwnPolicy, Policy
@@ -36,7 +36,7 @@ from raidx_fuse.layouts.planning.stripe_plan import BandPlan, write_plans
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.io_tuples import MemberIO
-from raidx_fuse.store.xor import xor_output
+from raidx_fuse.store.xor import combine_output, combine_two
 
 _LENGTHS_KEPT = 64
 
@@ -184,7 +184,7 @@ class SmallWrite:
         if newest is None:
             return False
         old = change if newest is change_buffers[0] else frombuffer(newest, uint8)
-        bitwise_xor(old, frombuffer(data, uint8), change)
+        combine_two(old, frombuffer(data, uint8), change)
         for number, parity in enumerate(parities, 1):
             buffers, content = slots[number]
             role, member_chunk = place(stripe, parity)
@@ -195,9 +195,9 @@ class SmallWrite:
             old = content if newest is buffers[0] else frombuffer(newest, uint8)
             if kept:
                 # Stored as bytes, which the garbage collector does not scan.
-                buffers = [bitwise_xor(old, change, content).tobytes()]
+                buffers = [combine_two(old, change, content).tobytes()]
             else:
-                bitwise_xor(old, change, content)
+                combine_two(old, change, content)
             writes.append((role, position, buffers, length))
         return True
 
@@ -236,7 +236,7 @@ class SmallWrite:
             if not output.old:  # a replica: the request's own data
                 buffers = [data]
             else:
-                xor_output(out, output, old, new)
+                combine_output(out, output, old, new)
                 if kept:
                     buffers = [bytes(buffers[0])]
             writes.append((role, base + member_chunk * chunk_bytes, buffers, length))

@@ -44,7 +44,7 @@ from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.planning.stripe_plan import Part, bands_of, cells_of
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.io_tuples import MemberIO, MemberLostError, join
-from raidx_fuse.store.xor import xor_into
+from raidx_fuse.store.xor import combine
 
 log = logging.getLogger(__name__)
 
@@ -416,8 +416,8 @@ class Writer:
             for part in every:
                 if part.reserve:
                     member_set.reserve_chunks(part.reserve)
-                for out, sources in part.xors:
-                    xor_into(out, sources)
+                for out, terms in part.xors:
+                    combine(out, terms)
             return every, epoch
 
     async def _put_down(self, work: Work, direct: list[Piece]) -> None:

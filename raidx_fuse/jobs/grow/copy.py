@@ -34,6 +34,7 @@ from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.io_tuples import MemberIO, MemberLostError, join
 from raidx_fuse.store.overlay import Numbers
+from raidx_fuse.store.xor import combine
 
 DROPPED_MAX = 64  # old copies that `drop` removes in one commit
 
@@ -173,7 +174,7 @@ class Copier:
             for stripe, view in zip(stripes, views, strict=True):
                 if stripe in parities:
                     array = parities[stripe][1]
-                    np.bitwise_xor(array, np.frombuffer(view, dtype=np.uint8), array)
+                    combine(array, (array, np.frombuffer(view, dtype=np.uint8)))
         return Load(stripes, cells, views, parities, reader.arenas)
 
     def _lost(self, stripe: Stripe) -> int:
@@ -283,7 +284,7 @@ class Copier:
             parts.append((sums[stripe][1], reader.add(stripe, cell)[1]))
         await reader.run()
         for array, part in parts:
-            np.bitwise_xor(array, part, array)
+            combine(array, (array, part))
         if context.journal.mode == "none" and not any(map(context.journal.holds, changes)):
             await self._change_in_place(list(changes.values()), [])
         else:

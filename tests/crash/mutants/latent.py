@@ -57,7 +57,7 @@ MUTANTS = (
     Mutant(
         "parity-not-computed-when-a-page-is-given-up",
         MEND,
-        "            contents[cell] = np.zeros(PAGE_BYTES, np.uint8)\n            xor_into(",
+        "            contents[cell] = np.zeros(PAGE_BYTES, np.uint8)\n            combine(",
         "            np.zeros(PAGE_BYTES, np.uint8)\n            (lambda *_: 0)(",
         "the chains of the stripe do not hold, and the next rebuild makes other content of them",
         LATENT,
