@@ -23,6 +23,8 @@ class LayoutInfo:
     * *params*: the meaning of each parameter, by name.
     * *package*: the package that brought the layout, with its version; "" for those of raidx.
     * *bundled*: a raidx layout, with members of different sizes and a look-up table.
+    * *members_by*: how members join and leave: by "migration" of chunks, as "copies", or by the
+      moves of a layout that is "bundled" (raidx_fuse/array/member_changes.py).
     * *tolerance*: how many of a number of members, any of them, may be lost; *efficiency*: the
       share of the members' chunks that holds data, 0 to 1. For raidx layouts they hold for members
       of equal size and the shortest bundle.
@@ -39,6 +41,7 @@ class LayoutInfo:
     rotation: str = "fixed"
     params: dict[str, str] = field(default_factory=dict)
     bundled: bool = False
+    members_by: str = "migration"
     package: str = ""
     tolerance: Callable[[int], int] = lambda _width: 1
     efficiency: Callable[[int], float] = lambda width: (width - 1) / width

@@ -88,6 +88,7 @@ def _bundled(
             "numbering": "turns: bundles of one chunk lie on the members in turn",
         },
         bundled=True,
+        members_by="bundles",
         tolerance=lambda _width: losses,
         efficiency=share,
     )
@@ -115,6 +116,7 @@ LAYOUTS = Layouts(
             "",
             2,
             replicas,
+            members_by="copies",
             tolerance=lambda width: width - 1,
             efficiency=lambda width: 1 / width,
         ),

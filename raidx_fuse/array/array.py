@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from raidx_fuse.array import settings, statistics, status
 from raidx_fuse.array.health_history import Health
+from raidx_fuse.array.member_changes import member_changes
 from raidx_fuse.array.membership import Membership, take_back
 from raidx_fuse.array.presence import Presence
+from raidx_fuse.array.services import MemberChanges
 from raidx_fuse.array.settings import change_mode
 from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.context import ArrayContext
@@ -58,6 +60,7 @@ from raidx_fuse.journal.recovery import (
     stripes_changed,
 )
 from raidx_fuse.layouts.numbers import Role, Stripe
+from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.loop.tasks import Tasks, rest
 from raidx_fuse.members.base import Member, ReadBuffer
 from raidx_fuse.settings import OF_ARRAY, setting_named
@@ -167,6 +170,7 @@ class Array:
             self.tuner = Tuner(self, heat.layout, heat, self.regular_scrub)
             self.rebundle = RebundleOperation(self, heat.layout)
             self.self_heal = SelfHeal(self, self.rebundle)
+        self._member_changes = member_changes(self)
         self.nursery = nursery
         nursery.on_bug.append(self.member_set.end_superblocks)
         self.started_s = context.member_set.clock()
@@ -192,6 +196,11 @@ class Array:
         limit = self.member_set.config.size_bytes
         whole = self.context.layout.size_bytes
         return whole if limit is None else min(limit, whole)
+
+    @property
+    def member_changes(self) -> MemberChanges:
+        """How members join and leave, as the present layout has it."""
+        return self._member_changes[LAYOUTS[self.member_set.config.layout].members_by]
 
     @property
     def room_bytes(self) -> int:
@@ -279,11 +288,7 @@ class Array:
 
         jobs/grow/copy.py says how *parity* follows. In a raid1 array they become further copies.
         """
-        if self.copies.applies and (parity, surrogate) == (LIVE, None):
-            return await self.copies.add(members)
-        if self.rebundle is not None:
-            return await self.rebundle.add(members)
-        return await self.grow_operation.begin(members, parity, surrogate)
+        return await self.member_changes.add(members, parity, surrogate)
 
     async def start_scrub(self, repair: bool) -> int:
         """Start a scrub and return its job id. Raises BusyError while another scrub runs."""
@@ -334,8 +339,8 @@ class Array:
             self.membership.rebuild_seated(job.roles, failures + 1)
         self.membership.rebuild_onto_spare()
         # use a larger member's extra space
-        if self.rebundle is not None and not self.member_set.lost:
-            self.rebundle.resume()
+        if not self.member_set.lost:
+            self.member_changes.resume()
 
     async def _is_published(self) -> bool:
         try:
@@ -417,8 +422,7 @@ class Array:
         self.membership.resume_rebuilds()
         self.grow_operation.resume()
         self.restripe_operation.resume()
-        if self.rebundle is not None:
-            self.rebundle.resume()
+        self.member_changes.resume()
         member_set.on_change.append(self.membership.rebuild_onto_spare)
 
     def _note_ended(self, job: Job) -> None:

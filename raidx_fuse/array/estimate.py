@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from raidx_fuse.array.array import Array
 from raidx_fuse.array.services import RunningArray
 from raidx_fuse.array.status import redundancy_left
 from raidx_fuse.engine.growth_position import LIVE, PARITY_WORDS, PIGGYBACK
@@ -147,7 +146,7 @@ async def growth_estimate(array: RunningArray, layout: ElasticLayout, parity: st
     return {**copy_estimate(array, "grow", moved, moved, added), "bytes_logged": logged}
 
 
-async def of_growing(array: Array, layout: ElasticLayout, parity: str) -> GrowthPlan:
+async def of_growing(array: RunningArray, layout: ElasticLayout, parity: str) -> GrowthPlan:
     """Return the cost of growing *array* to *layout*; *parity* is how parity follows."""
     does = f"grows from {layout.history[-2]} to {layout.history[-1]} members{PARITY_WORDS[parity]}"
     return {
@@ -158,7 +157,7 @@ async def of_growing(array: Array, layout: ElasticLayout, parity: str) -> Growth
     }
 
 
-async def of_copying(array: Array, added: int) -> CopyPlan:
+async def of_copying(array: RunningArray, added: int) -> CopyPlan:
     """Return the cost of *added* more copies of everything that was written."""
     context, width = array.context, array.member_set.config.width
     chunks = context.written.count_live(context.layout, 0, context.layout.stripes)
@@ -176,7 +175,7 @@ async def of_copying(array: Array, added: int) -> CopyPlan:
     }
 
 
-async def of_leaving(array: Array, record: MemberRecord) -> ReshapePlan:
+async def of_leaving(array: RunningArray, record: MemberRecord) -> ReshapePlan:
     """Return the cost of taking out the member of *record*, which has stripes of fixed places.
 
     Raises RaidxError if it cannot leave.
@@ -194,7 +193,9 @@ async def of_leaving(array: Array, record: MemberRecord) -> ReshapePlan:
     }
 
 
-async def _of_changing(array: Array, layout: ElasticLayout, parity: str, does: str) -> LoggedPlan:
+async def _of_changing(
+    array: RunningArray, layout: ElasticLayout, parity: str, does: str
+) -> LoggedPlan:
     return {
         "dry_run": True,
         "does": does,
@@ -257,7 +258,7 @@ async def restripe_estimate(array: RunningArray, layout: RestripeLayout) -> Logg
     }
 
 
-async def of_restriping(array: Array, layout: RestripeLayout, does: str) -> ReshapePlan:
+async def of_restriping(array: RunningArray, layout: RestripeLayout, does: str) -> ReshapePlan:
     """Return the cost of the restripe of *array* that *layout* is the beginning of.
 
     *redundancy* says how many losses the array survives now, meanwhile (at worst), and at the end.

@@ -233,15 +233,7 @@ class Membership:
 
     def check_joining(self, member: Member, role: Role | None = None) -> None:
         """Raise UsageError unless *member* is usable and fits *role* (None: any one)."""
-        config, rebundle = self.member_set.config, self.array.rebundle
-        if rebundle is not None and role is None:
-            needed = min(map(rebundle.needed_bytes, config.roles()))
-        elif rebundle is not None:
-            assert role is not None
-            needed = self._needed_bytes(role)
-        else:
-            chunks = self.array.context.layout.member_chunks
-            needed = config.regions.data.offset + chunks * config.chunk_bytes
+        needed = self.array.member_changes.bytes_to_join(role)
         if member.size_bytes < needed:
             raise TooSmallError(
                 f"{member.path} has {member.size_bytes} bytes, this array's members need {needed}",
@@ -267,12 +259,6 @@ class Membership:
                 action="try again when the member answers",
                 reason=Reason.NO_ANSWER,
             )
-
-    def _needed_bytes(self, role: Role) -> int:
-        """Return how large a new member for *role* must be."""
-        if self.array.rebundle is not None and role in self.member_set.lost:
-            return self.array.rebundle.needed_bytes(role)
-        return bytes_needed(self.member_set.config, role)
 
     async def _prepare(self, member: Member, *, keeps_data: bool = False) -> None:
         """Clear the metadata regions of a new member and reserve the space for its metadata.
@@ -335,8 +321,7 @@ class Membership:
                             action="wait for it: `raidx job ARRAY wait`, or take the member out "
                             "first: `raidx fail-disk`",
                         )
-                    if self.array.rebundle is not None:
-                        await self.array.rebundle.give_way()
+                    await self.array.member_changes.make_way()
                     job = await self.array.replacement.begin(record, member)
                     return {"role": record.role, "job": job, "catches_up": False, "does": "copied"}
                 if record.state not in ("failed", "missing"):
@@ -388,10 +373,8 @@ class Membership:
         member_set = self.member_set
         role = record.role
         was_spare = record.member_uuid in member_set.spares
-        if self.array.rebundle is not None:
-            await self.array.rebundle.give_way()
-            await self.array.rebundle.make_fit(role, member)
-            self.array.rebundle.welcome(role, member)
+        await self.array.member_changes.make_way()
+        await self.array.member_changes.fit(role, member)
 
         def assign_role(config: ArrayConfig) -> ArrayConfig:
             progress = {"next_stripe": 0, CHANGED: True} if changed else {"next_stripe": 0}
@@ -447,7 +430,10 @@ class Membership:
     def spare_for(self) -> tuple[Role, str] | None:
         """Return a vacant role and the UUID of a spare that is large enough for it, or None."""
         for role in self._vacant() if self.member_set.spares else ():
-            needed, every = self._needed_bytes(role), bytes_needed(self.member_set.config, role)
+            needed, every = (
+                self.array.member_changes.bytes_of_spare(role),
+                bytes_needed(self.member_set.config, role),
+            )
             taken = successors(self.member_set.config)
             # one that has every chunk of the role rather than one that has what it holds
             spares = sorted(
@@ -521,12 +507,8 @@ class Membership:
         """
         self.array.require_writable()
         record = self.find(ref)
-        if record.role >= 0 and self.array.rebundle is not None:
-            return await self.array.rebundle.remove(record)
-        if record.role >= 0 and self.array.copies.applies:
-            return await self.array.copies.remove(record)
         if record.role >= 0:
-            return await self.array.removal.begin(record)
+            return await self.array.member_changes.remove(record)
         if record.member_uuid in successors(self.member_set.config):
             raise JobRunningError(
                 f"{record.path_hint} is about to replace a member",

@@ -1,20 +1,40 @@
-"""What settings, reports and membership need of the running array: one protocol."""
+"""What settings, reports and membership need of the running array, and how its members change."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from raidx_fuse.array.health_history import Health
 from raidx_fuse.array.presence import Presence
+from raidx_fuse.format.configuration.config import MemberRecord
+from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.jobs.grow.copies import CopiesOperation
+from raidx_fuse.jobs.grow.operation import GrowOperation
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.jobs.rebundle.self_heal import SelfHeal
 from raidx_fuse.jobs.replace import Replacement
+from raidx_fuse.jobs.restripe.operation import RestripeOperation
 from raidx_fuse.jobs.restripe.removal import MemberRemoval
 from raidx_fuse.jobs.scrub import RegularScrub
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.tuner.tuner import Tuner
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.loop.tasks import Starter
+from raidx_fuse.members.base import Member
+
+if TYPE_CHECKING:
+    from raidx_fuse.documents import (
+        BundlePlan,
+        CopyPlan,
+        Grown,
+        GrowthPlan,
+        MemberPlan,
+        Removal,
+        ReshapePlan,
+        Reshaping,
+    )
 
 
 class RunningArray(ArrayServices, Protocol):
@@ -27,6 +47,8 @@ class RunningArray(ArrayServices, Protocol):
     regular_scrub: RegularScrub
     rebundle: RebundleOperation | None
     self_heal: SelfHeal | None
+    grow_operation: GrowOperation
+    restripe_operation: RestripeOperation
     copies: CopiesOperation
     removal: MemberRemoval
     health: Health
@@ -34,6 +56,57 @@ class RunningArray(ArrayServices, Protocol):
     replacement: Replacement
 
     @property
+    def member_changes(self) -> MemberChanges: ...
+
+    @property
     def nursery(self) -> Starter:
         """The nursery that starts background tasks of the array."""
         ...
+
+
+class MemberChanges(ABC):
+    """The changes of the members of one running *array*; *any_size*: they need not be alike."""
+
+    any_size = False
+
+    def __init__(self, array: RunningArray) -> None:
+        self.array = array
+
+    @abstractmethod
+    def require_addable(self, added: int, parity: str | None, surrogate: str | None) -> None:
+        """Raise RaidxError unless *added* members can join, with these options of a user."""
+
+    @abstractmethod
+    async def cost_of_adding(self, sizes: Sequence[int], parity: str) -> GrowthPlan | CopyPlan:
+        """Return what members of *sizes* bytes cost, a surrogate included. Raises RaidxError."""
+
+    @abstractmethod
+    async def add(self, members: Sequence[Member], parity: str, surrogate: Member | None) -> Grown:
+        """Let *members* join and start the job; return a summary. Raises RaidxError."""
+
+    @abstractmethod
+    async def cost_of_removing(self, record: MemberRecord) -> ReshapePlan | BundlePlan | MemberPlan:
+        """Return what it costs that the member of *record* leaves. Raises RaidxError."""
+
+    @abstractmethod
+    async def remove(self, record: MemberRecord) -> Removal | Reshaping:
+        """Let the member of *record* leave; return a summary. Raises RaidxError."""
+
+    def bytes_to_join(self, role: Role | None) -> int:
+        """Return how large a new member must be, for *role* or, None, for any one."""
+        config = self.array.member_set.config
+        chunks = self.array.context.layout.member_chunks
+        return config.regions.data.offset + chunks * config.chunk_bytes
+
+    def bytes_of_spare(self, role: Role) -> int:
+        """Return how large a spare must be to take the vacant *role*."""
+        return bytes_needed(self.array.member_set.config, role)
+
+    async def make_way(self) -> None:  # noqa: B027  # only bundles move chunks of a lost role
+        """Stop the job that a member makes needless which is about to take a role."""
+
+    async def fit(self, role: Role, member: Member) -> None:  # noqa: B027  # others are alike
+        """Give *role* the size of *member*, which is about to take it. Raises RaidxError."""
+
+    def resume(self) -> None:  # noqa: B027  # others start theirs when the array starts
+        """Continue a change by bundles that was under way."""

@@ -27,7 +27,7 @@ from raidx_fuse.daemon.commands.trace import Trace
 from raidx_fuse.daemon.member_files import Own
 from raidx_fuse.engine.explain import explain_place
 from raidx_fuse.engine.growth_position import parity_way
-from raidx_fuse.errors import BusyError, NotWithLayoutError, RaidxError, Reason, UsageError
+from raidx_fuse.errors import BusyError, RaidxError, Reason, UsageError
 from raidx_fuse.format.configuration.config import FAILED, MISSING, MemberRecord
 from raidx_fuse.format.configuration.volumes import volume_at
 from raidx_fuse.format.table_page import bytes_needed
@@ -252,19 +252,9 @@ class ArrayCommands:
         newcomers = [*members, *([] if surrogate is None else [surrogate])]
         check_newcomers(newcomers, self.array.member_set.config.members)
         smallest = min(record.size_bytes for record in self._records())
-        rebundle = self.array.rebundle
-        if role is None and rebundle is not None:
-            if (parity, surrogate) != (None, None):
-                raise NotWithLayoutError(
-                    "the growth of a raidx array moves no parity: omit --parity and --surrogate"
-                )
-            rebundle.require_growable()
-        elif role is None and self.array.copies.applies:
-            if (parity, surrogate) != (None, None):
-                raise NotWithLayoutError("raid1 has no parity: omit --parity and --surrogate")
-            self.array.copies.wider(len(members))
-        elif role is None:
-            layout = self.array.grow_operation.wider(len(members), way)
+        changes = self.array.member_changes
+        if role is None:
+            changes.require_addable(len(members), parity, surrogate)
         if dry_run:
             sizes = [
                 await self.newcomers.check(
@@ -272,14 +262,8 @@ class ArrayCommands:
                 )
                 for path in newcomers
             ]
-            if role is None and rebundle is not None:
-                return await reshape_cost.of_adding(
-                    self.array, [size or smallest for size in sizes]
-                )
-            if role is None and self.array.copies.applies:
-                return await reshape_cost.of_copying(self.array, len(members))
             if role is None:
-                return await reshape_cost.of_growing(self.array, layout, way)
+                return await changes.cost_of_adding([size or smallest for size in sizes], way)
             vacant = [r.role for r in self._records() if r.state in ("failed", "missing")]
             does = f"adds {len(members)} as spare" + (", rebuilds onto it" if vacant else "")
             return await reshape_cost.of_member_change(
@@ -287,7 +271,7 @@ class ArrayCommands:
             )
         size_bytes = None
         if create:  # as small as the others; but a spare must fit every role
-            unlike = role is None and rebundle is not None
+            unlike = role is None and changes.any_size
             config = self.array.member_set.config
             needed = [0 if unlike else bytes_needed(config, each) for each in config.roles()]
             size_bytes = max(smallest, *needed)
@@ -308,16 +292,10 @@ class ArrayCommands:
         if not dry_run:
             return await self.array.remove_disk(member)
         record = self.array.membership.find(member)
-        if record.role >= 0 and self.array.rebundle is not None:
-            return await reshape_cost.of_removing(self.array, record)
-        if record.role >= 0 and self.array.copies.applies:
-            self.array.copies.require_removable(record)
-        elif record.role >= 0:
-            return await reshape_cost.of_leaving(self.array, record)
+        if record.role >= 0:
+            return await self.array.member_changes.cost_of_removing(record)
         does = f"removes {self.array.membership.path_of(record)}"
-        return await reshape_cost.of_member_change(
-            self.array, does, None, excludes=record.role >= 0
-        )
+        return await reshape_cost.of_member_change(self.array, does, None)
 
     async def reshape(
         self,

@@ -54,11 +54,6 @@ class CopiesOperation:
         self.member_set = array.member_set
         self.context = array.context
 
-    @property
-    def applies(self) -> bool:
-        """Whether a new member of this array becomes one more copy."""
-        return self.member_set.config.layout == "raid1"
-
     def wider(self, added: int) -> Layout:
         """Return the layout with *added* more copies. Raises RaidxError (UsageError, BusyError)."""
         config = self.member_set.config
