@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+import trio
+
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.configuration.config import MemberRecord
 from raidx_fuse.jobs.attach import join, leave
 from raidx_fuse.jobs.grow.job import Grow
@@ -52,9 +53,10 @@ async def take_in(
                     await pages.save_all()
                 await member_set.flush()  # the maps before the superblock that gives a role
                 await member_set.update(lambda config: config)
-        except RaidxError:
+        except BaseException:
             if not seated:
-                await leave(member_set, records)
+                with trio.CancelScope(shield=True):  # members have a timeout
+                    await leave(member_set, records)
             raise
     finally:
         membership.release_spares()

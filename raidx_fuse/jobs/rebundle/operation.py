@@ -121,9 +121,10 @@ class RebundleOperation:
                         self._seat(records, roles, counts)
                         seated = True
                         await self._publish()
-                except RaidxError:
+                except BaseException:
                     if not seated:
-                        await leave(member_set, records)
+                        with trio.CancelScope(shield=True):  # members have a timeout
+                            await leave(member_set, records)
                     raise
             finally:
                 array.membership.release_spares()

@@ -22,6 +22,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import trio
+
 from raidx_fuse.errors import NotWithLayoutError, Reason, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.configuration.saved_jobs import REBUILD
@@ -206,7 +208,8 @@ class RestripeOperation:
             except BaseException:
                 context.journal.force(context.layout.restriping)
                 if records and not context.journal.forced:
-                    await leave(self.member_set, records)
+                    with trio.CancelScope(shield=True):  # members have a timeout
+                        await leave(self.member_set, records)
                 raise
             finally:
                 membership.release_spares()

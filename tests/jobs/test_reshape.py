@@ -1,0 +1,54 @@
+"""The one skeleton of all changes of roles and layout: what it undoes, and what it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+
+from tests.support.arrays import Rig
+from tests.support.growing import SmallRig
+from tests.support.load import ended, eventually, opened
+from tests.support.restriping import SmallRig as RestripeRig
+from tests.support.unlike import UnlikeRig
+
+Begin = Callable[[Rig], Awaitable[object]]
+
+
+async def grow(rig: Rig) -> object:
+    return await rig.array.grow([rig.new_member()])
+
+
+async def restripe(rig: Rig) -> object:
+    return await rig.array.restripe([rig.new_member()], None, {})
+
+
+JOINING = {
+    "growth": (lambda: SmallRig("raid5", 4), grow),
+    "copies": (lambda: SmallRig("raid1", 2), grow),
+    "bundles": (lambda: UnlikeRig("raidx-parity", 3, (60, 50, 40, 50)), grow),
+    "restripe": (lambda: RestripeRig("raid5", 4), restripe),
+}
+
+
+@pytest.mark.parametrize("kind", JOINING)
+async def test_a_change_that_is_cancelled_leaves_no_member_behind(kind: str) -> None:
+    make, begin = JOINING[kind]
+    rig = await opened(make(), 0.5)
+    array = rig.array
+    before = array.member_set.config
+    entry = await array.context.gate.enter()  # a request that keeps the gate from closing
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(begin, rig)
+        await eventually(lambda: bool(array.member_set.spares))
+        nursery.cancel_scope.cancel()
+    entry.leave()
+    assert not array.member_set.spares
+    assert array.member_set.config.members == before.members
+    assert not array.membership.attaching.locked()
+    assert array.context.journal.forced is False
+    await begin(rig)
+    (job,) = array.jobs.running()
+    rig.members += [q.member for q in array.member_set.queues[len(rig.members) :]]
+    await ended(rig, job)
