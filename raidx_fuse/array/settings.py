@@ -15,11 +15,9 @@ from raidx_fuse.array.services import RunningArray
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.parity_policies import check_policy, is_name, problem_of, why_not_asked
 from raidx_fuse.errors import (
-    BusyError,
     JobRunningError,
     NotWithLayoutError,
     RaidxError,
-    Reason,
     UsageError,
 )
 from raidx_fuse.format.configuration.codec import require_known
@@ -246,12 +244,7 @@ async def change_mode(context: ArrayContext, mode: str) -> None:
                     f"the resync of what was written with journal={journal.mode} is not finished",
                     action="wait for it: `raidx job ARRAY wait`",
                 )
-            if dirty.torn:
-                raise BusyError(
-                    "stripes are torn by writes that have failed",
-                    action="repair them: `raidx scrub ARRAY --repair`, with all members",
-                    reason=Reason.TORN,
-                )
+            dirty.require_whole()
         if mode == "none":
             await member_set.update(change)
             journal.set_mode(mode)

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
 import trio
 
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import BusyError, RaidxError, Reason
 from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.loop.tasks import rest
@@ -235,6 +235,15 @@ class DirtyBitmap:
     def note_torn(self, stripes: Iterable[Stripe]) -> None:
         """Note that a write to *stripes* ended in an error; those in marked regions are torn."""
         self._torn.update(stripe for stripe in stripes if self.is_marked(stripe))
+
+    def require_whole(self) -> None:
+        """Raise BusyError if a stripe is torn: its bit must not come to mean anything else."""
+        if self._torn:
+            raise BusyError(
+                "stripes are torn by writes that have failed",
+                action="repair them: `raidx scrub ARRAY --repair`, with all members",
+                reason=Reason.TORN,
+            )
 
     def note_repaired(self, stripes: Iterable[Stripe]) -> None:
         if self._torn:

@@ -9,10 +9,12 @@ import pytest
 import trio
 import trio.lowlevel
 
-from raidx_fuse.errors import ArrayFailedError
+from raidx_fuse.errors import ArrayFailedError, BusyError, Reason
+from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from tests.support.arrays import Rig, job_ended, parity_holds
 from tests.support.load import CHUNK, ended, enlarge, eventually, opened, under_load
+from tests.support.reasons import because
 from tests.support.restriping import SmallRig, reach, restripe
 
 
@@ -164,3 +166,19 @@ async def test_it_turns_round_when_reads_from_before_have_ended() -> None:
     await job.finished.wait()
     del rig.members[4:]
     await ended(rig, job, "cancelled")
+
+
+async def test_stripes_that_failed_writes_have_torn_are_repaired_first() -> None:
+    """Its bit would mean another stripe after a crash, whose resync would leave the torn one."""
+    rig = await opened(SmallRig("raid5", 4))
+    array = rig.array
+    await array.set("journal", "none")
+    await rig.fill()
+    chunk = 30 * 3
+    await rig.put(chunk * CHUNK, rig.model[chunk * CHUNK : (chunk + 3) * CHUNK])
+    array.context.dirty_bitmap.note_torn([Stripe(30)])
+    with pytest.raises(BusyError, check=because(Reason.TORN)):
+        await restripe(rig, "raid5", 5)
+    assert not array.member_set.spares
+    await array.jobs.wait(await array.start_scrub(repair=True))
+    await ended(rig, await restripe(rig, "raid5", 5))

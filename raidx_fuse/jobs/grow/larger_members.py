@@ -191,12 +191,7 @@ class LargerMembers:
             await context.locks.free()
             await dirty.clean_quiet(all_regions=True)
             await self.member_set.flush()
-            if dirty.torn:
-                raise BusyError(
-                    "stripes are torn by writes that have failed",
-                    action="repair them: `raidx scrub ARRAY --repair`, with all members",
-                    reason=Reason.TORN,
-                )
+            dirty.require_whole()
             if dirty.idle and not context.locks.held:
                 return
             if trio.current_time() >= limit_s:

@@ -131,6 +131,7 @@ class RestripeOperation:
         config = self.member_set.config
         gone = shape_of(config).members() - shape.members()
         self.array.jobs.require_finished("is not restriped", next(iter(gone), None))
+        self.context.dirty_bitmap.require_whole()
         try:
             layout = restriping(config, shape_of(config), shape)
             holder = f"{shape.layout} on {shape.width} members"
