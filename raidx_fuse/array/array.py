@@ -11,7 +11,7 @@ everything in reverse order.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -151,6 +151,8 @@ class Array:
         self.write = partial(self.write_for, None)
         self.discarder = Discarder(context, self.write)
         self.jobs = Jobs(context, nursery)
+        self.on_size: list[Callable[[], Awaitable[None]]] = []
+        self.on_release: list[Callable[[Member], None]] = []
         self.membership = Membership(self)
         self.fail_disk, self.replace_disk = self.membership.fail, self.membership.replace
         self.add_spare, self.remove_disk = self.membership.add_spare, self.membership.remove

@@ -168,9 +168,8 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
                 else:
                     disks.let_go(member)  # it is no member, or cannot be used
             volumes = await stack.enter_async_context(open_volumes(array))
-            for shaper in (array.grow_operation, array.restripe_operation):
-                shaper.on_size.append(volumes.note_size)
-                shaper.on_release.append(disks.let_go)
+            array.on_size.append(volumes.note_size)
+            array.on_release.append(disks.let_go)
             array.member_set.on_fail.append(partial(_note_failed, disks, array))
             array.replacement.on_failed.append(disks.note_failed)
             watch.begin(array)

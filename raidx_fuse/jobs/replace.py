@@ -491,7 +491,7 @@ class Replacement:
             self._rebundle.welcome(role, twin.successor)
         await member_set.update(assign)
         if member_set.queues[role] is not queue:  # it failed on the way
-            await release([twin.inner], self.array.grow_operation.on_release)
+            await release([twin.inner], self.array.on_release)
             raise ArrayFailedError(
                 f"{twin.successor.path} failed as it got role {role}, which is lost now",
                 action="replace it by another one",
@@ -505,7 +505,7 @@ class Replacement:
             await journal.move()
         except RaidxError as error:  # the log tries again by itself
             log.error("the log is not on the new member yet: %s", error)
-        await release([twin.inner], self.array.grow_operation.on_release)
+        await release([twin.inner], self.array.on_release)
 
 
 def _noted(config: ArrayConfig, role: Role, uuid: str, next_stripe: int) -> ArrayConfig:

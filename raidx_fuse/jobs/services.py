@@ -52,26 +52,22 @@ class MembershipServices(Protocol):
         """Return (vacant role, UUID of a spare that is large enough for it), or None."""
 
 
-class GrowthHooks(Protocol):
-    """Hooks: awaited when the image has grown, called with each member that was released."""
-
-    on_size: list[Callable[[], Awaitable[None]]]
-    on_release: list[Callable[[Member], None]]
-
-
 class ArrayServices(Protocol):
-    """The running array as operations see it."""
+    """The running array as operations see it.
+
+    *on_size* is awaited when the image has another size; *on_release* is called with each member
+    that was released and belongs to no array.
+    """
 
     context: ArrayContext
     member_set: MemberSet
     jobs: Jobs
     discarder: Discarder
+    on_size: list[Callable[[], Awaitable[None]]]
+    on_release: list[Callable[[Member], None]]
 
     @property
     def membership(self) -> MembershipServices: ...
-
-    @property
-    def grow_operation(self) -> GrowthHooks: ...
 
     @property
     def size_bytes(self) -> int:

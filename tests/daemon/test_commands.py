@@ -341,7 +341,7 @@ async def test_growth_is_refused_in_one_honest_line(desk: Desk) -> None:
 @pytest.mark.rig("raid4")
 async def test_growth_is_told_before_it_is_done_and_steered_while_it_is(desk: Desk) -> None:
     array, size = desk.array, desk.array.size_bytes
-    desk.array.grow_operation.on_size.append(lambda: desk.volume.resize(array.size_bytes))
+    desk.array.on_size.append(lambda: desk.volume.resize(array.size_bytes))
     dry = await desk.ask("add-disk", members=["a", "b"], dry_run=True)
     assert dry["does"] == "grows from 4 to 6 members"
     assert (dry["size_before"], dry["size_after"]) == (size, size * 5 // 3)
@@ -392,7 +392,7 @@ async def test_growth_refuses_what_it_cannot_do_and_gives_the_newcomers_back(des
 @pytest.mark.rig("raid4")
 async def test_a_cancelled_growth_gives_its_member_back_when_it_is_undone(desk: Desk) -> None:
     size = desk.array.size_bytes
-    desk.array.grow_operation.on_release.append(desk.shelf.released.append)
+    desk.array.on_release.append(desk.shelf.released.append)
     await desk.ask("set", key="speed_max", value="64KiB")
     begun = await desk.ask("add-disk", members=["a"])
     await trio.sleep(1.0)
@@ -408,7 +408,7 @@ async def test_a_cancelled_growth_gives_its_member_back_when_it_is_undone(desk: 
 
 async def test_a_restripe_is_told_before_it_is_done_and_steered_while_it_is(desk: Desk) -> None:
     array, size = desk.array, desk.array.size_bytes
-    desk.array.restripe_operation.on_size.append(lambda: desk.volume.resize(array.size_bytes))
+    desk.array.on_size.append(lambda: desk.volume.resize(array.size_bytes))
     before = bytes(await array.read(0, size))
     dry = await desk.ask("reshape", members=["a"], layout="raid4", dry_run=True)
     assert dry["does"] == "moves all chunks from raid5 on 4 members to raid4 on 5"

@@ -48,7 +48,7 @@ async def test_members_of_the_last_growth_leave_under_load(name: str) -> None:
     size = array.size_bytes
     for width, after in ((first + 2, once), (first, params)):
         released: list[object] = []
-        array.grow_operation.on_release.append(released.append)
+        array.on_release.append(released.append)
         begun = await array.remove_disk(rig.width - 1)
         assert (begun["members_before"], begun["members_after"]) == (rig.width, width)
         job = job_of(rig)
@@ -57,7 +57,7 @@ async def test_members_of_the_last_growth_leave_under_load(name: str) -> None:
             await trio.sleep(0.1)
         if width == first:  # unmounted on the way
             array = await rig.reopen()
-            array.grow_operation.on_release.append(released.append)
+            array.on_release.append(released.append)
             job = job_of(rig)
             assert job.removes
         await job_ended(job)

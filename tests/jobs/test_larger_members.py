@@ -289,7 +289,7 @@ async def test_a_superblock_that_is_refused_leaves_nothing_that_is_acknowledged(
     async def note() -> None:
         sizes.append(array.size_bytes)
 
-    array.grow_operation.on_size.append(note)
+    array.on_size.append(note)
     rig.members[1].error(("write",), length_bytes=128 << 10)
     with pytest.raises(RaidxError, match="lacks the newest configuration"):
         await larger_of(rig).use()

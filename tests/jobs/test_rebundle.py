@@ -156,7 +156,7 @@ async def test_who_left_is_no_member_and_may_come_back_as_a_new_one() -> None:
     array = await rig.create(0.6)
     said = await estimate.of_removing(array, array.member_set.config.record(1))
     released: list[Any] = []
-    array.grow_operation.on_release.append(released.append)
+    array.on_release.append(released.append)
     member = rig.members[1]
     result = await array.remove_disk(1)
     (job,) = await rig.settle()
@@ -180,7 +180,7 @@ async def test_a_larger_disk_is_used_to_its_end() -> None:
     async def note_size() -> None:
         sizes.append(array.size_bytes)
 
-    array.grow_operation.on_size.append(note_size)
+    array.on_size.append(note_size)
     for role in (1, 2, 3):
         left = array.status()["redundancy_left"]
         answer = await array.replace_disk(role, disk := rig.disk(60))

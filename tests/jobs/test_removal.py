@@ -48,7 +48,7 @@ async def remove(rig: Rig, role: int, window_bytes: int = 6 * CHUNK) -> Any:
 async def gone(rig: Rig, job: Any, role: int) -> None:
     """Wait for the end of the removal of *role*; check array, members and content."""
     released: list[Member] = []
-    rig.array.restripe_operation.on_release.append(released.append)
+    rig.array.on_release.append(released.append)
     await job.finished.wait()
     assert released in ([rig.members[role]], [])
     del rig.members[role]

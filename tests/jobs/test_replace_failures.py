@@ -105,7 +105,7 @@ async def test_what_follows_a_failed_one_knows_nothing_of_it(
 ) -> None:
     rig = await spied(layout, 3, chunk_bytes=CHUNK)
     await rig.put(0, noise(len(rig.model) // 3, 99))
-    rig.array.grow_operation.on_release.append(rig.members.remove)
+    rig.array.on_release.append(rig.members.remove)
     await break_new(rig, 2, fault)
     nothing_left(rig)
     assert [record.role for record in rig.array.member_set.config.members] == [0, 1, 2]

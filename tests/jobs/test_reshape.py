@@ -7,24 +7,25 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
+from raidx_fuse.members.simulated.faulty import FaultMember
 from tests.support.arrays import Rig
 from tests.support.growing import SmallRig
 from tests.support.load import ended, eventually, opened
 from tests.support.restriping import SmallRig as RestripeRig
 from tests.support.unlike import UnlikeRig
 
-Begin = Callable[[Rig], Awaitable[object]]
+Begin = Callable[[Rig, FaultMember], Awaitable[object]]
 
 
-async def grow(rig: Rig) -> object:
-    return await rig.array.grow([rig.new_member()])
+async def grow(rig: Rig, member: FaultMember) -> object:
+    return await rig.array.grow([member])
 
 
-async def restripe(rig: Rig) -> object:
-    return await rig.array.restripe([rig.new_member()], None, {})
+async def restripe(rig: Rig, member: FaultMember) -> object:
+    return await rig.array.restripe([member], None, {})
 
 
-JOINING = {
+JOINING: dict[str, tuple[Callable[[], Rig], Begin]] = {
     "growth": (lambda: SmallRig("raid5", 4), grow),
     "copies": (lambda: SmallRig("raid1", 2), grow),
     "bundles": (lambda: UnlikeRig("raidx-parity", 3, (60, 50, 40, 50)), grow),
@@ -40,7 +41,7 @@ async def test_a_change_that_is_cancelled_leaves_no_member_behind(kind: str) -> 
     before = array.member_set.config
     entry = await array.context.gate.enter()  # a request that keeps the gate from closing
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(begin, rig)
+        nursery.start_soon(begin, rig, rig.new_member())
         await eventually(lambda: bool(array.member_set.spares))
         nursery.cancel_scope.cancel()
     entry.leave()
@@ -48,7 +49,7 @@ async def test_a_change_that_is_cancelled_leaves_no_member_behind(kind: str) -> 
     assert array.member_set.config.members == before.members
     assert not array.membership.attaching.locked()
     assert array.context.journal.forced is False
-    await begin(rig)
+    rig.members.append(rig.new_member())
+    await begin(rig, rig.members[-1])
     (job,) = array.jobs.running()
-    rig.members += [q.member for q in array.member_set.queues[len(rig.members) :]]
     await ended(rig, job)

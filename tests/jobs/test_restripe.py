@@ -63,7 +63,7 @@ async def test_a_cancel_moves_everything_back_and_lets_go_of_the_newcomers(
 ) -> None:
     rig = await opened(SmallRig(old, before, slow=True), 0.8)
     released: list[Member] = []
-    rig.array.restripe_operation.on_release.append(released.append)
+    rig.array.on_release.append(released.append)
     size = rig.array.size_bytes
     async with under_load(rig, 2):
         job = await restripe(rig, new, after)

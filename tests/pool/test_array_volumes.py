@@ -269,7 +269,7 @@ async def test_changes_take_turns() -> None:
 async def test_the_growth_of_the_array_is_free_space() -> None:
     rig, volumes = await made(layout="raid4")
     array = volumes.array
-    array.grow_operation.on_size.append(volumes.note_size)
+    array.on_size.append(volumes.note_size)
     volume = await volumes.create("one", volumes.free_bytes())
     await volume.write(0, noise(volume.size_bytes))
     before = array.size_bytes
@@ -285,7 +285,7 @@ async def test_the_growth_of_the_array_is_free_space() -> None:
 async def test_the_whole_image_grows_with_its_array_also_renamed() -> None:
     rig, volumes = await made(empty=False, layout="raid4")
     array = volumes.array
-    array.grow_operation.on_size.append(volumes.note_size)
+    array.on_size.append(volumes.note_size)
     (volume,) = volumes.volumes
     await volumes.rename(volume, "other")
     assert has_methods_of(volume, array)

@@ -52,7 +52,7 @@ async def test_the_last_growth_is_undone_when_a_volume_on_all_of_the_image_was_m
 ):
     rig, volumes = await made(empty=False)
     array, (volume,) = volumes.array, volumes.volumes
-    array.grow_operation.on_size.append(volumes.note_size)
+    array.on_size.append(volumes.note_size)
     before = array.size_bytes
     data = noise(before)
     members = [rig.new_member(), rig.new_member()]

@@ -61,7 +61,7 @@ class UnlikeRig(Rig):
     async def open(self) -> Any:
         """Start the array; who leaves is no member any more."""
         array = await super().open()
-        array.grow_operation.on_release.append(self._forget)
+        array.on_release.append(self._forget)
         return array
 
     def _forget(self, member: Any) -> None:

@@ -159,7 +159,7 @@ class CopiesOperation:
             queue = self._narrow(self.require_removable(record), record)
             self.context.journal.choose_roles()
             await member_set.update(lambda config: config)
-        await release([queue.member] if queue else [], self.array.grow_operation.on_release)
+        await release([queue.member] if queue else [], self.array.on_release)
         return {"path": record.path_hint, "member_uuid": record.member_uuid}
 
     def _newest(self, record: MemberRecord) -> MemberRecord:

@@ -177,7 +177,7 @@ class LargerMembers:
         finally:
             if taken:
                 log.warning("the image has %d bytes now", self.array.size_bytes)
-                for hook in self.array.grow_operation.on_size:
+                for hook in self.array.on_size:
                     await hook()
 
     async def _clean(self) -> None:

@@ -14,7 +14,7 @@ therefore moves nothing, and after a crash around it the array is intact in eith
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -51,18 +51,12 @@ RULES = "rules"
 
 
 class GrowOperation:
-    """Begins and concludes the growths of one running array.
-
-    *on_size* is awaited when the image has become larger. *on_release* is called with each member
-    that a cancelled growth releases, and that therefore belongs to no array.
-    """
+    """Begins and concludes the growths of one running array."""
 
     def __init__(self, array: ArrayServices) -> None:
         self.array = array
         self.member_set = array.member_set
         self.context = array.context
-        self.on_size: list[Callable[[], Awaitable[None]]] = []
-        self.on_release: list[Callable[[Member], None]] = []
         self._granule: int | None = None  # stripes; None: as the size of the array suggests
 
     def set_granule(self, stripes: int) -> None:
@@ -254,7 +248,7 @@ class GrowOperation:
                 self.context.end_growth()
                 await self.member_set.update(lambda config: config)
         log.warning("grown to %d members: the image has %d bytes", layout.width, layout.size_bytes)
-        for hook in self.on_size:
+        for hook in self.array.on_size:
             await hook()
 
     async def _hand_over(
@@ -317,7 +311,7 @@ class GrowOperation:
             if moves:
                 journal.choose_roles()
             await member_set.update(lambda config: config)
-        await release(released, self.on_release)
+        await release(released, self.array.on_release)
 
     def _take_back(self, history: Sequence[int]) -> list[Member]:
         """Change to the narrower shape in memory, without an await; return members that left."""

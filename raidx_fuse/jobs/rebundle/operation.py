@@ -370,7 +370,7 @@ class RebundleOperation:
                     layout.drop_appended()
         context.zeros.note()
         log.warning("the image has %d bytes now", self.array.size_bytes)
-        for hook in self.array.grow_operation.on_size:
+        for hook in self.array.on_size:
             await hook()
 
     async def _announce(self, cells: range, bundles: int) -> None:
@@ -424,7 +424,7 @@ class RebundleOperation:
             membership.attaching.release()
         if queue is not None:
             queue.close()
-            await release([queue.member], self.array.grow_operation.on_release)
+            await release([queue.member], self.array.on_release)
         log.warning("role %d is vacant now: no chunk is on it", role)
         return True
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -58,14 +58,12 @@ log = logging.getLogger(__name__)
 
 
 class RestripeOperation:
-    """Begins and concludes the restripes of one running array; hooks as in `GrowOperation`."""
+    """Begins and concludes the restripes of one running array."""
 
     def __init__(self, array: ArrayServices) -> None:
         self.array = array
         self.member_set = array.member_set
         self.context = array.context
-        self.on_size: list[Callable[[], Awaitable[None]]] = []
-        self.on_release: list[Callable[[Member], None]] = []
 
     # -- checks --------------------------------------------------------------------------------
 
@@ -290,8 +288,8 @@ class RestripeOperation:
         context.journal.force(False)  # only now: its records named stripes of the two layouts
         size = self.array.size_bytes
         log.warning("restriped to %s: the image has %d bytes", context.layout.name, size)
-        await release(released, self.on_release)
-        for hook in self.on_size:
+        await release(released, self.array.on_release)
+        for hook in self.array.on_size:
             await hook()
 
     def _others(self) -> list[Job]:

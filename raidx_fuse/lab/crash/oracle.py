@@ -288,8 +288,7 @@ class _ArrayOracle(_Oracle):
                 raise ViolationError("a read-only mount wrote to a member")
         absent = self._hold_back(members) if self.record is None and 0.3 < draw < 0.4 else None
         async with open_array(members, start_degraded=self.degraded_ok) as array:
-            for shaper in (array.grow_operation, array.restripe_operation):
-                shaper.on_release.append(members.remove)  # a growth was undone: the disk is free
+            array.on_release.append(members.remove)  # a growth was undone: the disk is free
             if self.record is not None:
                 self.record.note("mounted")
             first = await self._check_mounted(array)
