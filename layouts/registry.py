@@ -27,6 +27,7 @@ from raidx_fuse.layouts.elastic_params import PARITY_WAYS as PARITY_WAYS
 from raidx_fuse.layouts.layout_info import WIDTH_MAX as WIDTH_MAX
 from raidx_fuse.layouts.layout_info import LayoutInfo as LayoutInfo
 from raidx_fuse.layouts.placements.bundled import bundle_code, make_bundles
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.numbering import OrderedLayout, numbering_from
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
@@ -261,6 +262,35 @@ def make_layout(
     Chunks that do not fill a whole last stripe stay unused. Raises LayoutError, one line, for an
     unknown name, width or parameter, and for members that are too small.
     """
+    info, code = _checked(name, width, chunk_bytes, params)
+    counts = params.get("chunk_counts") if info.bundled else None
+    if counts is not None:
+        more = (params.get(key) for key in ("bundles", "founding", "numbering"))
+        return make_bundles(name, counts, chunk_bytes, code.columns, *more)
+    if params.get("history") is not None:
+        return _elastic(info, width, member_chunks, chunk_bytes, params)
+    rotation = "left" if is_rotated(name, params) else "fixed"
+    if "order" in params:
+        order = numbering_from(params["order"])
+        return OrderedLayout(order, name, code, chunk_bytes, member_chunks // code.rows, rotation)
+    return RotatedLayout(name, code, chunk_bytes, member_chunks // code.rows, rotation)
+
+
+def make_grown(
+    name: str, width: int, member_chunks: int, chunk_bytes: int, **params: object
+) -> ElasticLayout:
+    """Return layout *name* as `make_layout` does, with the history that *params* have.
+
+    Raises LayoutError.
+    """
+    info, _ = _checked(name, width, chunk_bytes, params)
+    return _elastic(info, width, member_chunks, chunk_bytes, params)
+
+
+def _checked(
+    name: str, width: int, chunk_bytes: int, params: Mapping[str, object]
+) -> tuple[LayoutInfo, Code]:
+    """Return the entry of *name* and the code for *params*. Raises LayoutError."""
     require_origin(LAYOUTS, name, width, params)
     info = find_layout(name)
     counts = params.get("chunk_counts") if info.bundled else None
@@ -273,22 +303,17 @@ def make_layout(
     if unknown:
         known = ", ".join(info.params) or "none"
         raise LayoutError(f"{name} has no parameter {unknown[0]!r} (parameters: {known})")
-    if counts is not None:
-        more = (params.get(key) for key in ("bundles", "founding", "numbering"))
-        return make_bundles(name, counts, chunk_bytes, code.columns, *more)
-    rotated = is_rotated(name, params)
-    history = params.get("history")
-    if history is not None:
-        if "order" in params:
-            raise LayoutError("an array that was restriped after a growth does not grow in place")
-        maker = _maker(name, width, params)
-        members = (width - surrogate, member_chunks)
-        return make_elastic(name, info.width_min, members, chunk_bytes, maker, rotated, params)
-    rotation = "left" if rotated else "fixed"
+    return info, code
+
+
+def _elastic(
+    info: LayoutInfo, width: int, member_chunks: int, chunk_bytes: int, params: Mapping[str, object]
+) -> ElasticLayout:
     if "order" in params:
-        order = numbering_from(params["order"])
-        return OrderedLayout(order, name, code, chunk_bytes, member_chunks // code.rows, rotation)
-    return RotatedLayout(name, code, chunk_bytes, member_chunks // code.rows, rotation)
+        raise LayoutError("an array that was restriped after a growth does not grow in place")
+    name, members = info.name, (width - (params.get("parity") == "surrogate"), member_chunks)
+    maker, rotated = _maker(name, width, params), is_rotated(name, params)
+    return make_elastic(name, info.width_min, members, chunk_bytes, maker, rotated, params)
 
 
 def is_rotated(name: str, params: Mapping[str, object]) -> bool:

@@ -402,6 +402,48 @@ def test_only_the_member_set_replaces_its_configuration() -> None:
                 assert own or node.attr != "config", f"{name}, line {node.lineno}"
 
 
+def layout_classes() -> set[str]:
+    """Return the names of the layouts and of what joins some of them, as `View` does."""
+    bases: dict[str, set[str]] = {}
+    for name, tree in trees().items():
+        if name.startswith("layouts."):
+            for node in tree.body:
+                if isinstance(node, ast.ClassDef):
+                    bases[node.name] = {ast.unparse(base) for base in node.bases}
+                elif isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
+                    bases[ast.unparse(node.targets[0])] = set(ast.unparse(node.value).split(" | "))
+    found = {"Layout"}
+    while more := {name for name, of in bases.items() if of & found} - found:
+        found |= more
+    return found
+
+
+def classes_asked_for(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield what *tree* asks whether an object is one of, or claims that it is, and the line."""
+    for node in nodes(tree):
+        if isinstance(node, ast.MatchClass):
+            yield ast.unparse(node.cls), node.lineno
+        elif isinstance(node, ast.Call) and node.args:
+            called = ast.unparse(node.func).split(".")[-1]
+            if called in ("isinstance", "issubclass", "cast"):
+                asked = node.args[0 if called == "cast" else 1]
+                for part in ast.walk(ast.parse(ast.unparse(asked).strip("'\""))):
+                    if isinstance(part, ast.Name | ast.Attribute):
+                        yield ast.unparse(part).split(".")[-1], node.lineno
+
+
+def test_layouts_answer_by_methods() -> None:
+    known = layout_classes()
+    assert {"RotatedLayout", "BundleLayout", "OrderedLayout", "LayoutView", "View"} <= known
+    for name, tree in trees().items():
+        for asked, line in classes_asked_for(tree):
+            assert asked not in known or name.startswith("layouts."), f"{name}, line {line}"
+    text = (
+        "isinstance(a, Layout)\ncast('View', a)\nmatch a:\n    case View(): pass\nf(a, B | Layout)"
+    )
+    assert {asked for asked, _line in classes_asked_for(ast.parse(text))} == {"Layout", "View"}
+
+
 def test_who_reads_members_leaves_out_what_cannot_be_read() -> None:
     found = set()
     for name, tree in trees().items():

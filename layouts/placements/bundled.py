@@ -405,6 +405,11 @@ class BundleLayout(Layout):
         self._index.clear()
 
 
+def table_of(layout: Layout) -> BundleLayout | None:
+    """Return *layout* if it has a look-up table."""
+    return layout if isinstance(layout, BundleLayout) else None
+
+
 def _check_counts(counts: Sequence[int]) -> None:
     if max(counts) >= MEMBER_CHUNKS_MAX:
         raise LayoutError(

@@ -31,7 +31,7 @@ from raidx_fuse.layouts.placements.elastic_mapping import (
     Numbers,
     Rule,
 )
-from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.placements.layout import Extent, Layout
 from raidx_fuse.layouts.placements.numbering import Numbering
 
 BLOCK_SHIFT = 10
@@ -331,6 +331,26 @@ class ElasticLayout(Layout):
     def tolerates(self, lost_roles: frozenset[Role]) -> bool:
         return len(lost_roles) <= self.code.tolerance
 
+    def extents(self) -> list[Extent]:
+        return [
+            Extent(
+                g.start,
+                g.end,
+                g.each if g.in_order else 0,
+                self.code_of(g) if g.in_order and not (g.start and self._rows > 1) else None,
+                self.cells_of(g),
+            )
+            for g in self.generations
+        ]
+
+    def fitting(self, chunks: int) -> int:
+        last = next(g for g in self.generations if g.end > chunks)
+        # One generation alone is in the order of the image, of others whole runs can stay.
+        return last.most_chunks(chunks) if last.start else chunks
+
+    def joined_last(self) -> Sequence[Role]:
+        return role_range(self.members_before, self.width) if not self.growing else ()
+
     def code_of(self, generation: Generation) -> Code:
         """Return the code of stripes in which only *generation* is written.
 
@@ -389,3 +409,8 @@ class ElasticLayout(Layout):
     def partner(self, stripe: Stripe, column: int) -> CellIndex:
         """Return the new column that takes the place of *column*, which moves, in *stripe*."""
         return CellIndex(self._after.of(stripe).index(self._before.of(stripe)[column]))
+
+
+def growth_of(layout: Layout) -> ElasticLayout | None:
+    """Return *layout* if it is one whose growth is under way."""
+    return layout if isinstance(layout, ElasticLayout) and layout.growing else None

@@ -19,7 +19,8 @@ Left rotation of four columns, parity last (the textbook's left-symmetric RAID-5
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,12 +32,29 @@ from raidx_fuse.layouts.numbers import (
     MemberChunk,
     Role,
     Stripe,
+    cell_range,
     stripe_and_cell,
     stripe_range,
 )
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Chunks *start* .. *end*-1 of the image, *data_count* in each stripe, one behind the other.
+
+    * *data_count*: 0 if they are in no such order.
+    * *code*: that of stripes in which nothing else is written; None if there is none.
+    * *cells*: the cells of the layout's code that are those of *code*, in its order.
+    """
+
+    start: int
+    end: int
+    data_count: int
+    code: Code | None
+    cells: tuple[CellIndex, ...]
 
 
 class Layout(ABC):
@@ -49,9 +67,11 @@ class Layout(ABC):
     * *aligned*: stripe s lies at the member chunks s*rows .. s*rows+rows-1 of every role.
     * *has_table*: a look-up table places each cell; members may have unlike numbers of chunks.
     * *has_grown*: by the elastic mapping, so that chunks of all generations are in each stripe.
-    * *growing*, *restriping*: such a change is under way.
+    * *growing*, *restriping*: such a change is under way; *changing*: one of the two is.
     * *moves*: increases when chunks move. A caller that looked up a place and then waited compares
       `mark` before and after, and looks the place up again if it differs.
+    * *watermark_max*: the largest watermark of a restripe under way, -1 if there is none.
+    * *ordered_chunks*: so many keep the order of an earlier growth, which no change can alter.
     * *initial_data_count*, *initial_stripes*: the data cells of a stripe and the number of
       stripes when the array was created. Sizes that a growth must not change depend on them.
     """
@@ -71,9 +91,15 @@ class Layout(ABC):
     growing: bool = False
     restriping: bool = False
     moves: int = 0
+    watermark_max: int = -1
+    ordered_chunks: int = 0
     initial_data_count: int
     initial_stripes: int
     data_count: int  # of a contiguous layout
+
+    @property
+    def changing(self) -> bool:
+        return self.growing or self.restriping
 
     def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
         """Return (stripe, cell) of the logical data chunk *chunk*. For contiguous layouts."""
@@ -123,6 +149,21 @@ class Layout(ABC):
     def used_chunks(self) -> list[int]:
         """Return how many chunks of each role hold cells."""
         return [self.member_chunks] * self.width
+
+    def extents(self) -> list[Extent]:
+        """Return the extents that together are the image; none if no chunks fill stripes."""
+        if not self.contiguous or not self.aligned:
+            return []
+        count, cells = self.code.data_count, cell_range(0, len(self.code.cells))
+        return [Extent(0, self.stripes * count, count, self.code, tuple(cells))]
+
+    def fitting(self, chunks: int) -> int:
+        """Return how many first chunks of the image a restripe can bring to *chunks* places."""
+        return chunks
+
+    def joined_last(self) -> Sequence[Role]:
+        """Return the roles of the members that joined in the last growth, if it can be undone."""
+        return ()
 
     def stored_params(self) -> dict[str, object]:
         """Return what the layout adds to the parameters from which it can be built again."""

@@ -160,6 +160,7 @@ class OrderedLayout(RotatedLayout):
                 f"{numbering.total}"
             )
         self.numbering = numbering
+        self.ordered_chunks = numbering.total
 
     def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
         return stripe_and_cell(self.numbering.index(chunk), self.code.data_count)

@@ -96,7 +96,7 @@ class RestripeLayout(Layout):
         self.rises = rises
         self.below = below
         self.above = above
-        self.image_chunks = image_chunks
+        self.image_chunks = self.watermark_max = image_chunks
         self.watermark = self.start = 0 if rises else image_chunks
         self.name = f"{below.name}/{above.name}"
         self.code = side_by_side(below.code, above.code)
@@ -228,6 +228,11 @@ class RestripeLayout(Layout):
 
     def tolerates(self, lost_roles: frozenset[Role]) -> bool:
         return self.below.tolerates(lost_roles) and self.above.tolerates(lost_roles)
+
+
+def restripe_of(layout: Layout) -> RestripeLayout | None:
+    """Return *layout* if it is that of a restripe under way."""
+    return layout if isinstance(layout, RestripeLayout) else None
 
 
 def restripe(

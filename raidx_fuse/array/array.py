@@ -23,7 +23,6 @@ from raidx_fuse.array.membership import Membership, take_back
 from raidx_fuse.array.presence import Presence
 from raidx_fuse.array.services import MemberChanges
 from raidx_fuse.array.settings import change_mode
-from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.discard import Discarder
 from raidx_fuse.engine.explain import explain, explain_stripe
@@ -167,8 +166,7 @@ class Array:
         self.tuner: Tuner | None = None
         self.rebundle: RebundleOperation | None = None
         self.self_heal: SelfHeal | None = None
-        heat = context.traffic.heat
-        if isinstance(heat, AccessStats):  # of a layout with a look-up table
+        if (heat := context.traffic.by_chunk) is not None:  # of a layout with a look-up table
             self.tuner = Tuner(self, heat.layout, heat, self.regular_scrub)
             self.rebundle = RebundleOperation(self, heat.layout)
             self.self_heal = SelfHeal(self, self.rebundle)

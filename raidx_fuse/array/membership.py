@@ -34,7 +34,7 @@ from raidx_fuse.errors import (
 from raidx_fuse.format.configuration.absence import CHANGED
 from raidx_fuse.format.configuration.config import MISSING, ArrayConfig, MemberRecord
 from raidx_fuse.format.create import prepare_member, reserve_metadata
-from raidx_fuse.format.shapes import RESTRIPE, leaving_roles
+from raidx_fuse.format.shapes import leaving_roles
 from raidx_fuse.format.superblock import Superblock, read_superblock
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.jobs.attach import forget_spare, record_of, require_joined
@@ -101,10 +101,10 @@ def is_past(array: RunningArray, record: MemberRecord, superblock: Superblock) -
 
 async def _table_problem(array: RunningArray, record: MemberRecord, member: Member) -> str | None:
     """Return why the chunks of *member* are not where the look-up table has them, or None."""
-    if not array.context.layout.has_table:
-        return None
-    scan = TableScan()
     table = array.context.journal.chunk_table
+    if table.layout is None:
+        return None
+    scan = TableScan(table.layout)
     await table.read_share(scan, record.role, member)
     if record.role in scan.lost or not table.agrees(record.role, scan):
         return "chunks of it have moved"
@@ -312,10 +312,7 @@ class Membership:
                 self.check_joining(member, record.role)
                 self._require_no_rebuild()
                 if record.state == "active":
-                    if (
-                        self.array.context.growth is not None
-                        or RESTRIPE in self.member_set.config.params
-                    ):
+                    if self.array.context.layout.changing:
                         raise JobRunningError(
                             "the layout is changing",
                             action="wait for it: `raidx job ARRAY wait`, or take the member out "

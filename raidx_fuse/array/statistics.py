@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from raidx_fuse.array.services import RunningArray
 from raidx_fuse.array.settings import value_of
-from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.layouts.numbers import by_role
 from raidx_fuse.settings import POLICY
 from raidx_fuse.store.latency import Latency
@@ -119,10 +118,9 @@ def _cache(array: RunningArray) -> Cache:
 def _hottest(array: RunningArray) -> list[HotChunk]:
     """Return the most used chunks; empty for a layout without a chunk table."""
     context = array.context
-    if not isinstance(context.traffic.heat, AccessStats):
-        return []
     found: list[HotChunk] = []
-    for chunk, seconds in context.traffic.heat.hottest(HOTTEST_SHOWN):
+    heat = context.traffic.heat
+    for chunk, seconds in [] if heat is None else heat.hottest(HOTTEST_SHOWN):
         role, _ = context.layout.place(*context.layout.locate(chunk))
         found.append(
             {"image_offset": chunk * context.chunk_bytes, "interval_seconds": seconds, "role": role}

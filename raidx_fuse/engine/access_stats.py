@@ -30,7 +30,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raidx_fuse.layouts.placements.bundled import BundleLayout
-from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.allocate import BLOCK_CELLS
 from raidx_fuse.store.queue import MemberQueue
 
@@ -62,6 +61,7 @@ class AccessCounter(ABC):
 
     def __init__(self, queues: Sequence[MemberQueue | None], roles: int) -> None:
         self._queues = queues
+        self._digested = 0
         self.noted: list[int] = []
         self.queue_means = [0.0] * roles
 
@@ -71,6 +71,27 @@ class AccessCounter(ABC):
         noted.extend(range(~first, ~last - 1, -1) if is_write else range(first, last + 1))
         if (before ^ len(noted)) > SAMPLE_MASK:
             self.sample()
+
+    @property
+    def arrivals(self) -> int:
+        """The number of chunk accesses so far; it changes with every request."""
+        return self._digested + len(self.noted)
+
+    @abstractmethod
+    def look(self) -> Heat:
+        """Return how often each region of the image was used lately."""
+
+    def halves(self) -> tuple[Heat, Heat]:
+        """Return two halves of `look`, one to plan by and one to judge the plan; if it has two."""
+        heat = self.look()
+        return heat, heat
+
+    def hottest(self, count: int) -> list[tuple[int, float]]:
+        """Return up to *count* (logical chunk, mean seconds between accesses), hottest first.
+
+        None where chunks are not counted one by one.
+        """
+        return []
 
     @abstractmethod
     def sample(self) -> None:
@@ -103,7 +124,6 @@ class AccessStats(AccessCounter):
         self._clock = clock
         self._started_s = clock()
         self._base = -1  # the table is not loaded yet
-        self._digested = 0
         self._newest = 0  # ticks of the last digest
         self.write_share = 0.0
         self._runs = np.zeros(0, np.uint8)
@@ -124,11 +144,6 @@ class AccessStats(AccessCounter):
             self._runs = np.zeros(cells, np.uint8)  # takes memory only for touched pages
             self._runs[: len(kept)] = kept
         return self._runs
-
-    @property
-    def arrivals(self) -> int:
-        """The number of chunk accesses so far; it changes with every request."""
-        return self._digested + len(self.noted)
 
     def sample(self) -> None:
         self.sample_queues()
@@ -217,8 +232,27 @@ class AccessStats(AccessCounter):
             parts.append(bundles * length + columns)
         return np.concatenate(parts)
 
+    def look(self) -> Heat:
+        """Return what the look-up table knows of each chunk, in regions.
+
+        The table does not distinguish reads from writes, so every region has their mean share.
+        """
+        columns, count = self.layout.code.columns, self.layout.code.data_count
+        rates, runs = self.rates()
+        chunks = len(rates) // columns * count
+        bits = max(0, (chunks - 1).bit_length() - (REGIONS_MAX.bit_length() - 1))
+
+        def by_region(cells: Rates) -> Rates:
+            data = cells.reshape(-1, columns)[:, :count].reshape(-1)
+            padded = np.pad(data, (0, -len(data) % (1 << bits)))
+            summed: Rates = padded.reshape(-1, 1 << bits).sum(axis=1)
+            return summed
+
+        total, in_order = by_region(rates), by_region(rates * runs)
+        parts = total * (1 - self.write_share), total * self.write_share, in_order
+        return Heat(1 << bits, *parts, list(self.queue_means), FADING_S)
+
     def hottest(self, count: int) -> list[tuple[int, float]]:
-        """Return up to *count* (logical chunk, mean seconds between accesses), hottest first."""
         self.digest()
         layout = self.layout
         length, data = layout.length, layout.code.data_count
@@ -317,7 +351,6 @@ class PlaceHeat(AccessCounter):
         clock: Callable[[], float],
     ) -> None:
         super().__init__(queues, len(queues))
-        self.arrivals = 0
         self._clock = clock
         self._began_s = self._faded_s = clock()
         self._bits = max(0, (chunks - 1).bit_length() - (REGIONS_MAX.bit_length() - 1))
@@ -350,12 +383,12 @@ class PlaceHeat(AccessCounter):
         regions = self._regions(int(chunks.max()))
         at = chunks >> self._bits
         follows, _again = continues_run(chunks)
-        halves = (np.arange(self.arrivals, self.arrivals + len(at)) // BLOCK) % 2
+        halves = (np.arange(self._digested, self._digested + len(at)) // BLOCK) % 2
         at += regions * halves
         for row, which in enumerate((~writes, writes, follows)):
             counted = np.bincount(at[which], minlength=2 * regions)
             self._counts[:, row] += counted.reshape(2, regions)
-        self.arrivals += len(noted)
+        self._digested += len(noted)
 
     def _regions(self, last_chunk: int) -> int:
         """Return the number of regions, which *last_chunk* is in; widen them if need be."""
@@ -397,33 +430,3 @@ class PlaceHeat(AccessCounter):
         seconds = share * FADING_S * (1 - exp(-age_s / FADING_S))
         reads, writes, in_order = counts / seconds
         return Heat(1 << self._bits, reads, writes, in_order, list(self.queue_means), seconds)
-
-
-def counter_of(
-    layout: Layout, queues: Sequence[MemberQueue | None], clock: Callable[[], float]
-) -> AccessCounter:
-    if isinstance(layout, BundleLayout):
-        return AccessStats(layout, queues, clock)
-    return PlaceHeat(layout.chunks, queues, clock)
-
-
-def heat_of_bundles(layout: Layout, access: AccessStats) -> Heat:
-    """Return the heat of a raidx layout, whose look-up table knows each chunk, in regions.
-
-    The table does not distinguish reads from writes, so every region has their mean share.
-    """
-    count = layout.code.data_count
-    rates, runs = access.rates()
-    chunks = len(rates) // layout.code.columns * count
-    bits = max(0, (chunks - 1).bit_length() - (REGIONS_MAX.bit_length() - 1))
-
-    def by_region(cells: Rates) -> Rates:
-        data = cells.reshape(-1, layout.code.columns)[:, :count].reshape(-1)
-        padded = np.pad(data, (0, -len(data) % (1 << bits)))
-        summed: Rates = padded.reshape(-1, 1 << bits).sum(axis=1)
-        return summed
-
-    total, in_order = by_region(rates), by_region(rates * runs)
-    share = access.write_share
-    parts = total * (1 - share), total * share, in_order
-    return Heat(1 << bits, *parts, list(access.queue_means), FADING_S)

@@ -22,10 +22,8 @@ from numpy.typing import NDArray
 from raidx_fuse.engine.access_stats import FADING_S as HOUR_S
 from raidx_fuse.engine.access_stats import (
     TICKS_A_SECOND,
-    AccessStats,
     Heat,
     PlaceHeat,
-    heat_of_bundles,
 )
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import UsageError
@@ -58,9 +56,7 @@ Shares = NDArray[np.float64]
 def heat_of(context: ArrayContext) -> Heat:
     """Return how often each place of the image was used lately, for any layout."""
     access = context.traffic.heat
-    if isinstance(access, AccessStats):
-        return heat_of_bundles(context.layout, access)
-    if isinstance(access, PlaceHeat):
+    if access is not None:
         return access.look()
     none = np.zeros(1)
     return Heat(context.layout.chunks, none, none, none, [0.0] * context.layout.width, 1.0)
@@ -241,8 +237,8 @@ def _logical(layout: Layout, stripes: Numbers, cell: CellIndex) -> Numbers:
 
 def _uses(context: ArrayContext, recent: RecentUses) -> tuple[Numbers, Numbers, Shares]:
     """Return roles, member chunks and accesses per second of the places in use."""
-    access = context.traffic.heat
-    if isinstance(access, AccessStats):
+    access = context.traffic.by_chunk
+    if access is not None:
         layout = access.layout
         access.digest()
         known = np.flatnonzero(layout.interval[: layout.cells])
@@ -250,7 +246,5 @@ def _uses(context: ArrayContext, recent: RecentUses) -> tuple[Numbers, Numbers, 
         known = known[::each]
         rates = each * TICKS_A_SECOND / access.intervals(known)
         return layout.disk[known].astype(np.int64), layout.offset[known].astype(np.int64), rates
-    if isinstance(access, PlaceHeat):
-        return recent.look(access)
-    none = np.zeros(0, np.int64)
-    return none, none, np.zeros(0)
+    assert context.traffic.by_region is not None
+    return recent.look(context.traffic.by_region)

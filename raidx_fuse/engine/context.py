@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from raidx_fuse.engine.access_stats import counter_of
+from raidx_fuse.engine.access_stats import AccessStats, PlaceHeat
 from raidx_fuse.engine.changed_regions import ChangedRegions
 from raidx_fuse.engine.chunk_cache import ChunkCache, address_of
 from raidx_fuse.engine.gate import Gate
@@ -18,9 +18,9 @@ from raidx_fuse.format.configuration.lost_chunks import LostChunks
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Offset, Role, Stripe
-from raidx_fuse.layouts.placements.elastic import ElasticLayout
+from raidx_fuse.layouts.placements.elastic import growth_of
 from raidx_fuse.layouts.placements.layout import Layout
-from raidx_fuse.layouts.placements.restriping import RestripeLayout
+from raidx_fuse.layouts.placements.restriping import RestripeLayout, restripe_of
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, unwritten_cells
 from raidx_fuse.store.buffers import ArenaPool
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
@@ -88,7 +88,8 @@ class ArrayContext:
     looked up a place before it held the stripe's lock compares the epoch afterwards, and repeats
     the look-up if it has changed.
 
-    *growth* is the position of the growth that is under way, or None.
+    *growth* is the position of the growth that is under way, *restripe* the layout of the restripe;
+    None if there is none.
     """
 
     __slots__ = (
@@ -108,6 +109,7 @@ class ArrayContext:
         "member_set",
         "on_layout",
         "policies",
+        "restripe",
         "traffic",
         "written",
         "zeros",
@@ -124,6 +126,7 @@ class ArrayContext:
         self.layout_epoch = 0
         self.on_layout: list[Callable[[], None]] = []
         self.growth: GrowthPosition | None = None
+        self.restripe: RestripeLayout | None = None
         self.chunk_bytes = layout.chunk_bytes
         self.member_set = member_set
         self.written = written
@@ -134,7 +137,12 @@ class ArrayContext:
         self.changes = ChangedRegions(member_set, layout, dirty, lambda: journal.ring.stripes)
         self.arenas = ArenaPool()
         clock = member_set.clock
-        self.traffic = Traffic(clock, counter_of(layout, member_set.queues, clock))
+        table, queues = journal.chunk_table.layout, member_set.queues
+        self.traffic = Traffic(
+            clock,
+            by_chunk=None if table is None else AccessStats(table, queues, clock),
+            by_region=PlaceHeat(layout.chunks, queues, clock) if table is None else None,
+        )
         member_set.flush_observers.append(self.traffic)
         self.policies = Policies(
             self._role, lambda: member_set.queues, clock, self.traffic.count_plan
@@ -186,10 +194,9 @@ class ArrayContext:
         self.layout = layout
         self.member_set.take_layout(layout)
         self.code = layout.code
-        self.growth = None
-        if isinstance(layout, ElasticLayout) and layout.growing:
-            self.growth = GrowthPosition(self.member_set, layout)
-        if layout.restriping:
+        growing, self.restripe = growth_of(layout), restripe_of(layout)
+        self.growth = None if growing is None else GrowthPosition(self.member_set, growing)
+        if self.restripe is not None:
             # recovery could redo a record of other rows over a write past the log
             self.journal.force(True)
         self.layout_epoch += 1
@@ -200,8 +207,8 @@ class ArrayContext:
 
     def _take_mark(self, mark: int) -> None:
         """Move the watermark of a restripe to *mark*; the locks of the stripes passed are held."""
-        if isinstance(self.layout, RestripeLayout):
-            self.layout.move_watermark(Chunk(mark))
+        if self.restripe is not None:
+            self.restripe.move_watermark(Chunk(mark))
             self.layout_epoch += 1
 
     def migrate_to(self, stripe: Stripe) -> None:

@@ -114,7 +114,7 @@ class Discarder:
         context = self.context
         size, end, layout = context.chunk_bytes, offset + length, context.layout
         whole = -(-offset // size), end // size
-        moving = context.growth is not None or layout.restriping
+        moving = layout.changing
         due = 0
         for at in range(offset // size, -(-end // size), CHUNKS_AT_ONCE):
             stop = min(at + CHUNKS_AT_ONCE, -(-end // size))

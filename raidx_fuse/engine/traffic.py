@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from raidx_fuse.engine.access_stats import AccessCounter
+from raidx_fuse.engine.access_stats import AccessCounter, AccessStats, PlaceHeat
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, Latency
 
@@ -17,8 +17,9 @@ from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, Latency
 class Traffic:
     """Operations since the start of an array, as plain integers; `stats` reads them.
 
-    *heat* counts the chunks that requests use (None: nothing does). *synchronous* are the requests
-    that did not suspend, *last_s* is when the last one ended.
+    *heat* counts the chunks that requests use (None: nothing does). It is *by_chunk* where a
+    look-up table places each chunk, else *by_region*. *synchronous* are the requests that did not
+    suspend, *last_s* is when the last one ended.
 
     *past_log* counts the writes past the log, even if only some members have taken one yet. A log
     record may end inside a sector; the checkpoint then keeps the rest of that sector as it is on
@@ -28,7 +29,9 @@ class Traffic:
     """
 
     clock: Callable[[], float]
-    heat: AccessCounter | None
+    by_chunk: AccessStats | None
+    by_region: PlaceHeat | None
+    heat: AccessCounter | None = field(init=False)
     reads: int = 0
     writes: int = 0
     read_bytes: int = 0
@@ -49,6 +52,9 @@ class Traffic:
     past_log: int = 0
     _flushing: int = 0  # of *past_log*: those that the flush under way covers
     _covered: int = 0  # those that a flush has covered
+
+    def __post_init__(self) -> None:
+        self.heat = self.by_region if self.by_chunk is None else self.by_chunk
 
     def flush_begins(self) -> None:
         self._flushing = self.past_log

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import BusyError, JobRunningError, RaidxError, Reason, UsageError
-from raidx_fuse.format.shapes import RESTRIPE
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.loop.tasks import Starter
@@ -79,7 +78,7 @@ class Jobs:
         """
         context, running = self.context, self.running()
         member_set = context.member_set
-        if context.growth is not None or RESTRIPE in member_set.config.params or running:
+        if context.layout.changing or running:
             what = running[0].kind if running else "change of the layout"
             raise JobRunningError(
                 f"a {what} is under way", action="wait for it: `raidx job ARRAY wait`"

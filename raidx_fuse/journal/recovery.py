@@ -51,7 +51,6 @@ from raidx_fuse.layouts.numbers import (
     chunk_range,
 )
 from raidx_fuse.layouts.placements.layout import Layout
-from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.stripe_plan import Part
 from raidx_fuse.members.base import Member, ReadBuffer
 from raidx_fuse.members.threads import read_promptly
@@ -208,8 +207,7 @@ class _Ring:
             cells = layout.stripes * layout.code.columns
             if cell >= cells or role not in self._ends or chunk >= layout.chunks_of(role):
                 return f"chunk {chunk} of role {role} for cell {cell}"
-        limit = layout.image_chunks if isinstance(layout, RestripeLayout) else -1
-        if record.mark is not None and record.mark > limit:
+        if record.mark is not None and record.mark > layout.watermark_max:
             return f"a watermark of {record.mark}"
         return None
 
@@ -550,7 +548,7 @@ def _check_head(
     elif count > HOLDERS_MAX:
         problem = f"{count} log members"
     layout = member_set.layout
-    if isinstance(layout, RestripeLayout) and mark > layout.image_chunks:
+    if layout.restriping and mark > layout.watermark_max:
         problem = f"a watermark of {mark}"
     if problem is not None:
         raise AssemblyError(f"the head of the journal is impossible: {problem}")

@@ -46,7 +46,7 @@ from raidx_fuse.format.table_page import (
 )
 from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import MemberChunk, Role, Stripe, by_role, role_range
-from raidx_fuse.layouts.placements.bundled import NOWHERE, UNASSIGNED, BundleLayout
+from raidx_fuse.layouts.placements.bundled import NOWHERE, UNASSIGNED, BundleLayout, table_of
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.io_tuples import MemberIO
@@ -62,23 +62,25 @@ Page = tuple[Role, int]  # role, page of its share
 class TableScan:
     """The shares of the present members as read, before any of their content is trusted.
 
-    Attributes: *pages* (role -> page -> entries, for every page that was ever written);
+    Attributes: *layout* (None: it has no table, and there is nothing to read);
+    *pages* (role -> page -> entries, for every page that was ever written);
     *generations* (of these pages); *worn* (pages that must be written again: a slot is damaged, or
     they name cells that do not exist); *lost* (role -> why its share cannot be used); *damaged*
     (one text for each damaged slot).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, layout: BundleLayout | None) -> None:
+        self.layout = layout
         self.pages: dict[Role, dict[int, NDArray[np.void]]] = {}
         self.generations: dict[Page, int] = {}
         self.worn: set[Page] = set()
         self.lost: dict[Role, str] = {}
         self.damaged: list[str] = []
 
-    async def read(
-        self, role: Role, member: Member, region: PageRegion, layout: BundleLayout, array_uuid: str
-    ) -> None:
+    async def read(self, role: Role, member: Member, region: PageRegion, array_uuid: str) -> None:
         """Read the share of *member*, which has *role*."""
+        layout = self.layout
+        assert layout is not None
         self.pages[role] = {}
         try:
             found = await load_pages(member, region, array_uuid)
@@ -130,12 +132,12 @@ async def scan_table(assembly: Assembly, layout: Layout) -> TableScan:
     not tolerate that.
     """
     config, by_role = assembly.config, assembly.by_role
-    scan = TableScan()
-    if not isinstance(layout, BundleLayout):
+    scan = TableScan(table_of(layout))
+    if scan.layout is None:
         return scan
     shares = shares_of(config)
     for role, member in by_role.items():
-        await scan.read(role, member, shares[role], layout, config.array_uuid)
+        await scan.read(role, member, shares[role], config.array_uuid)
     rebuilding = config.roles_in("rebuilding") & by_role.keys()
     for role, what in sorted(scan.lost.items()):
         gone = frozenset(config.roles()) - by_role.keys() | rebuilding | {role}
@@ -371,7 +373,7 @@ class ChunkTable:
 
     def __init__(self, member_set: MemberSet, scan: TableScan) -> None:
         self.member_set = member_set
-        self.layout = member_set.layout if isinstance(member_set.layout, BundleLayout) else None
+        self.layout = scan.layout
         self.damaged = scan.damaged
         self._regions = shares_of(member_set.config)
         self._claims: TableScan | None = scan
@@ -417,9 +419,7 @@ class ChunkTable:
 
     async def read_share(self, scan: TableScan, role: Role, member: Member) -> None:
         """Read into *scan* the share that *member* has had as the member of *role*."""
-        assert self.layout is not None
-        array_uuid = self.member_set.config.array_uuid
-        await scan.read(role, member, self._regions[role], self.layout, array_uuid)
+        await scan.read(role, member, self._regions[role], self.member_set.config.array_uuid)
 
     def agrees(self, role: Role, scan: TableScan) -> bool:
         """Return whether the share of *role* in *scan* says the same as the table."""

@@ -12,7 +12,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.commands.arguments import Result
 from raidx_fuse.documents import Advice as Advised
 from raidx_fuse.documents import AdvisedLayout, AdvisedMember, Verdict
-from raidx_fuse.engine.access_stats import AccessStats, Heat, PlaceHeat
+from raidx_fuse.engine.access_stats import Heat
 from raidx_fuse.engine.chunk_map import heat_of
 from raidx_fuse.errors import BusyError, Reason, UsageError
 from raidx_fuse.jobs.tuner.forecast import Forecast, Model, candidates, forecast, traffic_of
@@ -91,7 +91,7 @@ class Advice:
             )
         heat = heat_of(context)
         counter = context.traffic.heat
-        accesses = counter.arrivals if isinstance(counter, AccessStats | PlaceHeat) else 0
+        accesses = 0 if counter is None else counter.arrivals
         document: Advised = {
             "layout": array.member_set.config.layout,
             "accesses": accesses,
@@ -111,8 +111,7 @@ class Advice:
                 f"and advice needs {ACCESSES_MIN}; ask again under the usual load"
             }
         loads = await self._measure()
-        access = self._counter()
-        planned, judged = (heat, heat) if access is None else access.halves()
+        planned, judged = (heat, heat) if counter is None else counter.halves()
         model = Model(loads, judged, context.chunk_bytes)
         present = traffic_of(context.layout, model, model.heat.region_chunks)
         present_ms = model.access_ms(present)
@@ -147,17 +146,12 @@ class Advice:
         if array.tuner is not None:
             await array.tuner.measure(patiently=True)
             return array.tuner.loads()
-        access = self._counter()
+        access = context.traffic.by_region
         assert access is not None
         if self._measured is None or self._measured.layout is not context.layout:
             self._measured = Measurements(context, context.layout, access, lambda: False)
         await self._measured.measure(patiently=True)
         return self._measured.loads()
-
-    def _counter(self) -> PlaceHeat | None:
-        """Return what counts for a fixed layout."""
-        access = self._array.context.traffic.heat
-        return access if isinstance(access, PlaceHeat) else None
 
     async def _forecasts(self, model: Model, planned: Heat) -> list[Forecast]:
         array, context = self._array, self._array.context

@@ -78,7 +78,7 @@ class Comparison:
     def _shape(self) -> _Shape | None:
         layout = self._context.layout
         moves = any(job.kind in MOVING for job in self._array.jobs.running())
-        if moves or layout.growing or layout.restriping:
+        if moves or layout.changing:
             return None
         return _Shape(layout, layout.stripes, tuple(sorted(self._paths().items())))
 
@@ -168,9 +168,10 @@ class Comparison:
                 if before.has_left(layout, stripe, cell, place):
                     moved += step
                     first = stripe if first is None else first
-        if isinstance(layout, BundleLayout):
-            cells_moved = before.moved(layout)
-            shown = sorted({Stripe(cell // layout.length) for cell in cells_moved})
+        table = context.journal.chunk_table.layout
+        if table is not None:
+            cells_moved = before.moved(table)
+            shown = sorted({Stripe(cell // table.length) for cell in cells_moved})
             moved = len(cells_moved)
         else:
             shown = [Stripe(number) for number in range(first or 0, layout.stripes)]
@@ -225,8 +226,7 @@ class Comparison:
             stripe = Stripe(number)
             for cell in cells_of(layout.code.all_mask & ~self._unwritten(before, stripe)):
                 then.add(stripe, cell, before.place(stripe, cell)[0], layout)
-        access = self._context.traffic.heat
-        rates = access if isinstance(access, AccessStats) else None
+        rates = self._context.traffic.by_chunk
         if rates is not None:
             rates.digest()
         sides = {"before": then.told(rates), "after": after.told(rates)}

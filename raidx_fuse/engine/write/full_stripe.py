@@ -35,7 +35,6 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.write.pending import PendingWrite, keep_locked, write_synchronously
 from raidx_fuse.engine.write.route import Route, healthy_routes
 from raidx_fuse.layouts.numbers import Stripe, by_role, cell_range, stripe_and_inner, stripe_range
-from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.xor import Program, encoder
@@ -66,26 +65,18 @@ class Extent(NamedTuple):
 
 def extents(context: ArrayContext) -> list[Extent]:
     """Return the extents of the present layout; none if its chunks are in no such order."""
-    layout, code = context.layout, context.code
-    if not isinstance(layout, ElasticLayout):
-        if not layout.contiguous or not layout.aligned:
-            return []
-        columns = [(c, list(map(int, cells))) for c, cells in enumerate(code.column_cells)]
-        end = layout.stripes * context.code.data_count
-        return [Extent(0, end, context.code.data_count, encoder(code), columns, [])]
-    found = []
-    counts = [g.columns * g.rows if g.in_order else 0 for g in layout.generations]
-    bounds = [(g.start, g.end, n) for g, n in zip(layout.generations, counts, strict=True)]
-    for generation, bound in zip(layout.generations, bounds, strict=True):
-        if not generation.in_order or (generation.start and generation.rows > 1):
+    code, found = context.code, []
+    every = context.layout.extents()
+    bounds = [(extent.start, extent.end, extent.data_count) for extent in every]
+    for extent, bound in zip(every, bounds, strict=True):
+        if extent.code is None:
             continue
         by_column: dict[int, list[int]] = {}
-        cells = enumerate(layout.cells_of(generation))
+        cells = enumerate(extent.cells)
         for number, cell in sorted(cells, key=lambda pair: code.row_of[pair[1]]):
             by_column.setdefault(code.column_of[cell], []).append(number)
         others = [other for other in bounds if other is not bound] if code.parity_count else []
-        own = encoder(layout.code_of(generation))
-        found.append(Extent(*bound, own, list(by_column.items()), others))
+        found.append(Extent(*bound, encoder(extent.code), sorted(by_column.items()), others))
     return found
 
 

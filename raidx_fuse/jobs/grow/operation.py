@@ -23,7 +23,7 @@ from raidx_fuse.errors import NotWithLayoutError, RaidxError, Reason, UsageError
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
-from raidx_fuse.format.shapes import MIGRATED
+from raidx_fuse.format.shapes import MIGRATED, Shape
 from raidx_fuse.jobs.attach import assign_role, release
 from raidx_fuse.jobs.grow.change_shape import drain_for_new_roles, take_in, undisturbed
 from raidx_fuse.jobs.grow.job import Grow
@@ -31,13 +31,12 @@ from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.elastic_params import next_rules, parity_stays
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
-from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.registry import (
     LAYOUTS,
     LayoutError,
     grows_in_place,
     is_rotated,
-    make_layout,
+    make_grown,
 )
 from raidx_fuse.members.base import Member
 
@@ -92,20 +91,19 @@ class GrowOperation:
         try:
             LAYOUTS[config.layout].check_width(config.width + added)
             params = self._params(config, added, parity)
-            layout = self.layout_with(params, config.width + added + (parity == SURROGATE))
+            layout = self.growing_layout(params, config.width + added + (parity == SURROGATE))
         except LayoutError as error:
             raise NotWithLayoutError(
                 str(error), action="move all chunks to a wider layout: --method restripe"
             ) from None
-        assert isinstance(layout, ElasticLayout)
         self._check_room(layout)
         return layout
 
-    def layout_with(self, params: dict[str, Any], width: int) -> Layout:
-        """Return the array's layout with other *params* on *width* members. Raises LayoutError."""
+    def growing_layout(self, params: dict[str, Any], width: int) -> ElasticLayout:
+        """Return the array's layout in a growth to *width*, with *params*. Raises LayoutError."""
         config = self.member_set.config
         chunks = config.regions.data.length // config.chunk_bytes
-        return make_layout(config.layout, width, chunks, config.chunk_bytes, **params)
+        return make_grown(config.layout, width, chunks, config.chunk_bytes, **params)
 
     def _params(self, config: ArrayConfig, added: int, parity: str) -> dict[str, Any]:
         """Return the parameters of the array while it grows by *added*. Raises LayoutError."""
@@ -317,7 +315,8 @@ class GrowOperation:
         """Change to the narrower shape in memory, without an await; return members that left."""
         member_set = self.member_set
         width = history[-1]
-        layout = self.layout_with(without_last_growth(member_set.config.params), width)
+        config, params = member_set.config, without_last_growth(member_set.config.params)
+        layout = Shape(config.layout, width, params).make(config)
         gone = [queue for queue in member_set.queues[width:] if queue is not None]
         del member_set.queues[width:]
 

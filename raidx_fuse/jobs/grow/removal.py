@@ -33,26 +33,21 @@ class GrowthRemoval:
 
     def applies(self, record: MemberRecord) -> bool:
         """Return whether the member of *record* joined in the last growth of the array."""
-        layout = self.context.layout
-        if not isinstance(layout, ElasticLayout) or len(layout.history) < 2:
-            return False
-        return not layout.growing and record.role >= layout.history[-2]
+        return record.role in self.context.layout.joined_last()
 
     def narrower(self, record: MemberRecord) -> ElasticLayout:
         """Return the layout that the members of the last growth, *record* too, will leave.
         Raises RaidxError (UsageError, BusyError) if they cannot leave, or not now.
         """
-        layout, config = self.context.layout, self.member_set.config
+        config = self.member_set.config
         self.operation.array.require_writable()
         self.operation.array.jobs.require_finished("does not shrink")
-        assert isinstance(layout, ElasticLayout)
         assert self.applies(record)
-        holder = f"{config.layout} on {layout.history[-2]} members"
-        before = layout.generations[-1].start * layout.chunk_bytes
-        require_space(config, self.operation.array.size_bytes, before, holder)
-        params = config.params | {MIGRATED: layout.stripes, PARITY: LIVE}
-        narrower = self.operation.layout_with(params, config.width)
-        assert isinstance(narrower, ElasticLayout)
+        params = config.params | {MIGRATED: self.context.layout.stripes, PARITY: LIVE}
+        narrower = self.operation.growing_layout(params, config.width)
+        holder = f"{config.layout} on {narrower.members_before} members"
+        size_bytes = self.operation.array.size_bytes
+        require_space(config, size_bytes, narrower.size_bytes, holder)
         return narrower
 
     async def begin(self, record: MemberRecord) -> Removal | Reshaping:

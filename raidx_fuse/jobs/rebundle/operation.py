@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import (
@@ -196,8 +195,8 @@ class RebundleOperation:
     def _renew(self, fresh: Sequence[int] = ()) -> None:
         """Refresh everything that is indexed by role; *fresh* roles have a new member."""
         self.context.journal.chunk_table.renew()
-        if isinstance(self.context.traffic.heat, AccessStats):
-            self.context.traffic.heat.renew(fresh)
+        if self.context.traffic.by_chunk is not None:
+            self.context.traffic.by_chunk.renew(fresh)
         self.context.take_layout(self.layout)
         self.member_set.refresh()
 

@@ -14,7 +14,6 @@ import numpy as np
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.layouts.numbers import CellIndex, Offset, Role, Stripe, cell_range
-from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.placements.views import View
 from raidx_fuse.layouts.planning.restripe_schedule import Window
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
@@ -53,9 +52,9 @@ class Copier:
     """
 
     def __init__(self, context: ArrayContext, target: View) -> None:
-        assert isinstance(context.layout, RestripeLayout)
+        assert context.restripe is not None
         self.context = context
-        self.layout = context.layout
+        self.layout = context.restripe
         self.target = target
         self._encode = encoder(target.code).run
         self._zeros: Bytes = np.frombuffer(ZEROS, dtype=np.uint8)[: context.chunk_bytes]

@@ -34,7 +34,6 @@ from raidx_fuse.format.regions import SECTOR_BYTES
 from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
 from raidx_fuse.jobs.restripe.copy import Copier, Prepared
 from raidx_fuse.layouts.numbers import Stripe
-from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule, Window
 from raidx_fuse.store.io_tuples import MemberLostError
 
@@ -72,8 +71,8 @@ class Restripe(StallableJob):
 
     def __init__(self, context: ArrayContext, job_id: int, back: bool, end: End) -> None:
         super().__init__(context, job_id)
-        assert isinstance(context.layout, RestripeLayout)
-        self.layout = context.layout
+        assert context.restripe is not None
+        self.layout = context.restripe
         self.back = back
         self.window_bytes = 0
         self.checkpoints = 0

@@ -266,8 +266,8 @@ class RestripeOperation:
         """Conclude: all chunks have places of one layout, which becomes the only one."""
         context, member_set = self.context, self.member_set
         released: list[Member] = []
-        assert isinstance(context.layout, RestripeLayout)
-        views = context.layout.below, context.layout.above
+        assert context.restripe is not None
+        views = context.restripe.below, context.restripe.above
         await context.written.pages.make_room(max(final_layout(view).chunks for view in views))
         while True:
             for job in self._others():  # those jobs rely on both codes, and may be paused
@@ -304,8 +304,8 @@ class RestripeOperation:
     def _finish(self, back: bool, gone: Sequence[Role]) -> list[Member]:
         """Change to one layout in memory, without an await; return the members that leave."""
         context, member_set = self.context, self.member_set
-        layout = context.layout
-        assert isinstance(layout, RestripeLayout)
+        layout = context.restripe
+        assert layout is not None
         context.dirty_bitmap.require_idle()
         shape = shapes_of(member_set.config)[0 if back else 1]
         final = final_layout(layout.below if layout.rises != back else layout.above)

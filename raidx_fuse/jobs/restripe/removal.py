@@ -23,7 +23,6 @@ from raidx_fuse.jobs.grow.removal import GrowthRemoval
 from raidx_fuse.jobs.restripe.operation import RestripeOperation
 from raidx_fuse.jobs.restripe.space import require_space
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
-from raidx_fuse.layouts.placements.numbering import OrderedLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.registry import LAYOUTS
 
@@ -69,14 +68,12 @@ class MemberRemoval:
         width, chunk_bytes = config.width - 1, layout.chunk_bytes
         chunks = layout.chunks - layout.stripes * layout.code.rows  # all that the others can hold
         holder = f"{config.layout} on {width} members"
-        if isinstance(layout, ElasticLayout):
-            last = next(g for g in layout.generations if g.end > chunks)
-            # One generation alone is in the order of the image, of others whole runs can stay.
-            room = last.most_chunks(chunks) if last.start else chunks
-            require_space(config, restripe.array.size_bytes, room * chunk_bytes, holder)
-        elif isinstance(layout, OrderedLayout) and layout.numbering.total > chunks:
+        if layout.has_grown:
+            room = layout.fitting(chunks) * chunk_bytes
+            require_space(config, restripe.array.size_bytes, room, holder)
+        elif layout.ordered_chunks > chunks:
             raise NotWithLayoutError(
-                f"this array was restriped after it had grown: its {layout.numbering.total} chunks "
+                f"this array was restriped after it had grown: its {layout.ordered_chunks} chunks "
                 f"keep the order of that growth, and {holder} hold {chunks}",
                 action="replace the member with `raidx replace-disk`, or copy the image to a new "
                 "array",

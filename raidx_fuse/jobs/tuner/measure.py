@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from raidx_fuse.engine.access_stats import AccessStats, PlaceHeat
+from raidx_fuse.engine.access_stats import AccessCounter
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.jobs.tuner.speeds import SAMPLES_MIN, MemberLoad, ServiceMeter
 from raidx_fuse.layouts.numbers import Role, by_role
@@ -31,7 +31,7 @@ class Measurements:
         self,
         context: ArrayContext,
         layout: Layout,
-        access: AccessStats | PlaceHeat,
+        access: AccessCounter,
         is_wanted: Callable[[], bool],
     ) -> None:
         self.context = context

@@ -86,7 +86,6 @@ from raidx_fuse.lab.crash.recording import Recording, Roles
 from raidx_fuse.lab.crash.state import Cell, ViolationError, as_violations
 from raidx_fuse.lab.crash.themes.shapes import TARGETS
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe, cell_range
-from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.registry import find_layout, grows_in_place
 from raidx_fuse.members.base import SECTOR_BYTES
@@ -963,8 +962,8 @@ async def clean(scene: Scene) -> None:
 @Operation("tune", suits=_bundled)
 async def tune(scene: Scene) -> None:
     """Move some chunks of bundles."""
-    layout = scene.array.context.layout
-    assert isinstance(layout, BundleLayout)
+    layout = scene.array.context.journal.chunk_table.layout
+    assert layout is not None
     mover, rng = ChunkMover(scene.array.context, layout), scene.rng
     for _ in range(4):
         moves = drawn_moves(mover, layout, rng, layout.cells)

@@ -64,7 +64,6 @@ from raidx_fuse.lab.crash.mounting import DiskLaws, VolumePlayer, acknowledged, 
 from raidx_fuse.lab.crash.recording import Recording, Roles
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.layouts.numbers import Stripe, stripe_range
-from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.simulated.powercut import CutRecord, Event, Image
@@ -845,8 +844,8 @@ class Player(VolumePlayer):
 
     async def move_some(self) -> None:
         """Move some chunks of bundles, perhaps while a write runs."""
-        rng, layout = self.rng, self.array.context.layout
-        assert isinstance(layout, BundleLayout)
+        rng, layout = self.rng, self.array.context.journal.chunk_table.layout
+        assert layout is not None
         mover = ChunkMover(self.array.context, layout)
         with self.doing("move"):
             async with trio.open_nursery() as nursery:
