@@ -13,7 +13,7 @@ from raidx_fuse.errors import NotWithLayoutError
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.journal.ring import HEAD_BYTES
 from raidx_fuse.layouts.numbers import Role
-from tests.support.arrays import Rig, job_ended
+from tests.support.arrays import Rig, job_ended, jobs_ended
 from tests.support.growing import (
     SmallRig,
     grow,
@@ -216,6 +216,28 @@ async def test_any_member_may_be_lost_on_the_way(parity: str, role: int) -> None
     await scrubbed(rig)
     await array.fail_disk(1)
     await rig.compare()
+
+
+async def test_a_refused_copy_costs_no_chunk_of_a_lost_member() -> None:
+    """They follow from the parity, which must not have changed when the growth pauses."""
+    rig = await opened(SmallRig())
+    array = rig.array
+    await array.set("journal", "none")
+    await rig.fill()
+    job = await grow(rig, 1, parity=PIGGYBACK, chunks_a_second=100)
+    await array.fail_disk(0)
+    fault = rig.members[4].error(("write",), offset_bytes=array.member_set.data_offset)
+    await eventually(lambda: job.state == "paused", 60)
+
+    await rig.compare()
+    fault.lift()
+    job.resume()
+    await job_ended(job)
+    await take_new_end(rig)
+    await rig.compare()
+    await array.replace_disk(0, rig.new_member(0))
+    await jobs_ended(array)
+    await scrubbed(rig)
 
 
 async def test_the_log_is_on_the_surrogate_when_it_has_the_role_of_the_parity() -> None:

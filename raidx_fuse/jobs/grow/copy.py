@@ -12,13 +12,14 @@ after the copies are durable. From then on the XOR over the places of the stripe
 whichever of the two copies is the current block, so the position may become durable later, as for
 `live`. A crash or a cancelled growth can leave that parity on a stripe whose blocks have their old
 places; `drop` takes the old copies out of it again. With journal=none the parity is written
-together with the copies, as in the paper, and a crash leaves the stripe to a resync.
+together with the copies, as in the paper, and a crash leaves the stripe to a resync. While a member
+is lost it goes through the log in any mode: a change that is interrupted would cost its chunks.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -207,7 +208,7 @@ class Copier:
         for writes in (direct, *held.values()):
             context.member_set.reserve(writes)
         changes = list(self._raised(load)) if self.piggyback and not self.back else []
-        if changes and context.journal.mode == "none" and not held:
+        if changes and not held and self._changes_in_place(load.stripes):
             await self._change_in_place(changes, direct)
             return
         await context.member_set.write(direct, background=True)
@@ -285,7 +286,7 @@ class Copier:
         await reader.run()
         for array, part in parts:
             combine(array, (array, part))
-        if context.journal.mode == "none" and not any(map(context.journal.holds, changes)):
+        if self._changes_in_place(changes):
             await self._change_in_place(list(changes.values()), [])
         else:
             await self._commit(list(changes.values()), epoch)
@@ -314,6 +315,11 @@ class Copier:
                 unwritten=[chunk for change in group for chunk in change.unwritten],
             ):
                 raise MemberLostError
+
+    def _changes_in_place(self, stripes: Iterable[Stripe]) -> bool:
+        """Return whether the parities of *stripes* change past the log."""
+        journal, lost = self.context.journal, self.context.member_set.lost
+        return journal.mode == "none" and not lost and not any(map(journal.holds, stripes))
 
     async def _change_in_place(self, changes: Sequence[Change], beside: list[MemberIO]) -> None:
         """Write *changes* together with *beside*, past the log.
