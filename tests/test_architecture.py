@@ -130,6 +130,7 @@ MAY_STORE = {
     ("lab.crash.player", "array.rebundle.__class__"),
     ("lab.crash.player", "array.context.journal.__class__"),
     ("lab.experiments.simulate", "array.context.locks"),  # so does an experiment without locks
+    ("lab.experiments.simulate", "array.context.cells.locks"),
     ("lab.crash.player", "array.context.journal.unsettled.__class__"),
 }
 MAY_SETATTR = {("fuse.session_loop", "module")}  # pyfuse3's session loop is replaced, and put back

@@ -22,6 +22,7 @@ from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.loop.tasks import Tasks
 from raidx_fuse.members.base import Member
+from raidx_fuse.store.cells import Cells
 from raidx_fuse.store.chunk_table import ChunkTable, scan_table
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
 from raidx_fuse.store.member_set import MemberSet
@@ -153,7 +154,8 @@ async def _build(
     )
     check_startable(assembly, member_set.watermarks, dirty.pending_regions(), start_degraded)
     head = await load_page_store(member_set, "journal", PAYLOAD_BYTES * 8)
-    journal = Journal(member_set, written, head, ChunkTable(member_set, scan), overlay)
+    cells = Cells(member_set, dirty)
+    journal = Journal(cells, written, head, ChunkTable(member_set, scan), overlay)
     context = ArrayContext(layout, member_set, written, dirty, journal)
     array = Array(context, assembly, nursery, unix_s)
     await array.start(head, start_degraded)

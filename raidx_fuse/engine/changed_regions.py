@@ -27,7 +27,7 @@ Laws:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import trio
@@ -183,10 +183,21 @@ class ChangedRegions:
 
     def note_degraded(self, stripes: Iterable[Stripe]) -> None:
         """Note those of *stripes* that are about to change while a member of theirs is lost."""
-        member_set = self.member_set
-        if member_set.lost and self.active:
-            lost_cells, lost_at = member_set.layout.lost_cells, member_set.lost_at
-            self.note(stripe for stripe in stripes if lost_cells(stripe, lost_at(stripe)))
+        if self.member_set.lost and self.active:
+            self.note(self._degraded(stripes))
+
+    def _degraded(self, stripes: Iterable[Stripe]) -> Iterator[Stripe]:
+        lost_cells, lost_at = self.member_set.layout.lost_cells, self.member_set.lost_at
+        return (stripe for stripe in stripes if lost_cells(stripe, lost_at(stripe)))
+
+    async def before_write(self, stripes: Sequence[Stripe]) -> None:
+        """Note, durably, those of *stripes* whose cells are about to change past the log (law 3).
+
+        Raises ArrayFailedError, FormatError.
+        """
+        self.note_degraded(stripes)
+        await self.save()
+        self.require_noted(self._degraded(stripes))
 
     async def save(self) -> None:
         """Make everything noted so far durable. Raises ArrayFailedError, FormatError."""

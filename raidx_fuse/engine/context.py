@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -23,10 +24,13 @@ from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout, restripe_of
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, unwritten_cells
 from raidx_fuse.store.buffers import ArenaPool
+from raidx_fuse.store.cells import Cover
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
 from raidx_fuse.store.io_tuples import MemberIO, MemberLostError
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.written_map import WrittenMap
+
+log = logging.getLogger(__name__)
 
 
 class Zeros:
@@ -96,6 +100,7 @@ class ArrayContext:
         "arenas",
         "bad_chunks",
         "cache",
+        "cells",
         "changes",
         "chunk_bytes",
         "code",
@@ -132,7 +137,8 @@ class ArrayContext:
         self.written = written
         self.dirty_bitmap = dirty
         self.journal = journal
-        self.locks = journal.locks
+        self.cells = journal.cells
+        self.locks = self.cells.locks
         self.gate = Gate("the array", member_set.laws)
         self.changes = ChangedRegions(member_set, layout, dirty, lambda: journal.ring.stripes)
         self.arenas = ArenaPool()
@@ -147,6 +153,7 @@ class ArrayContext:
         self.policies = Policies(
             self._role, lambda: member_set.queues, clock, self.traffic.count_plan
         )
+        self.cells.connect(self.changes, self.note_torn)
         journal.connect(
             self._take_mark,
             self.changes.before_places,
@@ -301,10 +308,13 @@ class ArrayContext:
             action="see `raidx status`",
         )
 
-    async def write_cells(self, stripe: Stripe, requests: list[MemberIO], role_epoch: int) -> None:
+    async def write_cells(
+        self, stripe: Stripe, requests: list[MemberIO], role_epoch: int, cover: Cover
+    ) -> None:
         """Write whole cells of *stripe*, all or nothing, for a job that holds the stripe's lock.
 
-        Raises MemberLostError if another member took a role since *role_epoch*.
+        That is through the log, or in mode none past it under *cover*. Raises MemberLostError if
+        another member took a role since *role_epoch*.
         """
         self.forget_stripe(stripe)
         self.changes.note((stripe,))
@@ -315,27 +325,30 @@ class ArrayContext:
                 ):
                     raise MemberLostError
             else:
-                async with self.past_the_log((stripe,)):
-                    await self.member_set.write(requests, background=True)
+                await self.cells.write(requests, cover, (stripe,))
         finally:
             self.forget_stripe(stripe)
 
-    @asynccontextmanager
-    async def past_the_log(self, stripes: Sequence[Stripe]) -> AsyncIterator[None]:
-        """Let the caller, which holds the locks of *stripes*, write to their home places.
+    def note_torn(self, stripes: Iterable[Stripe]) -> None:
+        """Note that a write to *stripes* was only partly done.
 
-        First their regions are marked: a member that leaves from now on lacks them. Then what the
-        absent members lack is noted, durably. Raises RaidxError.
+        The chunks that it took down with lost members are noted as lost (write hole). A stripe
+        that has lost all its redundancy has no parity that could be wrong.
         """
-        self.locks.require_held(stripes)
-        await self.dirty_bitmap.enter(stripes)
-        try:
-            self.changes.note(stripes)
-            await self.changes.save()
-            self.changes.require_noted(stripes)
-            yield
-        finally:
-            self.dirty_bitmap.leave(stripes)
+        column_of = self.code.column_of
+        for stripe in stripes:
+            lost = self.layout.lost_cells(stripe, self.member_set.lost_at(stripe))
+            if len({column_of[cell] for cell in cells_of(lost)}) < self.code.tolerance:
+                self.dirty_bitmap.note_torn((stripe,))
+            lost &= self.code.data_mask & ~self.unwritten_cells(stripe)
+            for cell in cells_of(lost):
+                chunk = self.layout.logical(stripe, cell)
+                if chunk not in self.bad_chunks:
+                    log.error(
+                        "the content of %s is lost: a member failed during a degraded write",
+                        self.where(stripe, (cell,)),
+                    )
+                self.bad_chunks.add(chunk)
 
     def forget_stripe(self, stripe: Stripe) -> None:
         """Drop every cached page of *stripe*, data and parity."""

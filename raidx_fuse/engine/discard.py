@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -43,6 +44,7 @@ from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.buffers import zero_buffers
+from raidx_fuse.store.cells import Cover
 from raidx_fuse.store.io_tuples import MemberLostError
 
 log = logging.getLogger(__name__)
@@ -244,7 +246,7 @@ class Discarder:
     async def _drop_locked(self, dropped: dict[Stripe, int]) -> None:
         """Make the cells *dropped* unwritten, by stripe; the stripes are locked."""
         context = self.context
-        journal, dirty, stripes = context.journal, context.dirty_bitmap, sorted(dropped)
+        journal, stripes = context.journal, sorted(dropped)
         chunks = [
             context.layout.logical(stripe, cell)
             for stripe in stripes
@@ -252,9 +254,7 @@ class Discarder:
         ]
         before = {stripe: context.unwritten_cells(stripe) for stripe in stripes}
         trusted = bool(context.zeros.recorded())
-        if trusted:
-            await dirty.enter(stripes)
-        try:
+        async with context.cells.marked(stripes) if trusted else nullcontext():
             await journal.settle(stripes)
             with trio.CancelScope(shield=True):  # the holes belong to the record
                 await journal.commit(stripes, (), (), unwritten=chunks)
@@ -264,9 +264,6 @@ class Discarder:
                     for chunk in chunks:
                         context.bad_chunks.discard(chunk)
                 await self._empty(before)
-        finally:
-            if trusted:
-                dirty.leave(stripes)
 
     async def _empty(self, before: dict[Stripe, int]) -> None:
         """Give the places of cells back that are unwritten now, but not in the masks *before*."""
@@ -317,4 +314,5 @@ class Discarder:
         if zeroed and not done:
             for at in range(offset, offset + size, ZEROS_BYTES):
                 part = min(ZEROS_BYTES, offset + size - at)
-                await member_set.write([(role, at, zero_buffers(part), part)], background=True)
+                zeros = (role, at, zero_buffers(part), part)
+                await self.context.cells.write([zeros], Cover.VACANT)

@@ -27,6 +27,7 @@ from raidx_fuse.laws import Law
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, rebuild_plan
+from raidx_fuse.store.cells import Cover
 from raidx_fuse.store.io_tuples import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import Program, compile_steps
 
@@ -235,7 +236,7 @@ class Rebuild(Job):
             places, program = compiled(equations)
             program.run([strips.array(place) for place in places])
             writes += self._writes(strips, spaces, targets)
-        await context.member_set.write(join(writes), background=True)
+        await context.cells.write(join(writes), Cover.VACANT)
         for strips, *_ in wanted:
             strips.release()
 

@@ -30,6 +30,7 @@ from raidx_fuse.layouts.codes.error_location import locate
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe, stripe_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import Bytes, zero_buffers
+from raidx_fuse.store.cells import Cover
 
 
 class Resync(Scrub):
@@ -147,7 +148,7 @@ async def _clean(context: ArrayContext, stripe: Stripe, cell: CellIndex) -> None
     with suppress(MemberError):  # then write zeros
         done = await member_set.punch(role, offset, size)
     if not done:
-        await member_set.write([(role, offset, zero_buffers(size), size)], background=True)
+        await context.cells.write([(role, offset, zero_buffers(size), size)], Cover.VACANT)
 
 
 # -- when a member fails before the resync has visited a stripe ---------------------------------

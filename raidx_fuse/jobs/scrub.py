@@ -30,6 +30,7 @@ from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.loop.tasks import rest
 from raidx_fuse.settings import SCRUB_EACH, SETTINGS
 from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
+from raidx_fuse.store.cells import Cover
 from raidx_fuse.store.io_tuples import MemberIO, MemberLostError
 from raidx_fuse.store.xor import combine
 
@@ -220,7 +221,7 @@ class Scrub(Job):
             await self._complete(stripe, cells)
             requests, assumed = self._rewrite_parity(stripe, cells)
         if self.repair and requests:
-            await self.context.write_cells(stripe, requests, self._role_epoch)
+            await self.context.write_cells(stripe, requests, self._role_epoch, Cover.SAME)
             self.repaired += 1
             self.assumed += assumed
         repaired = bool(self.repair and requests)

@@ -53,12 +53,11 @@ from raidx_fuse.laws import Law, LawError
 from raidx_fuse.layouts.numbers import Chunk, Stripe, by_role
 from raidx_fuse.layouts.planning.stripe_plan import Part
 from raidx_fuse.loop.tasks import tick_after
+from raidx_fuse.store.cells import Cells
 from raidx_fuse.store.chunk_table import ChunkTable, Move, Page
 from raidx_fuse.store.io_tuples import MemberIO
-from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.overlay import Overlay
 from raidx_fuse.store.page_store import PageStore
-from raidx_fuse.store.stripe_locks import StripeLocks
 from raidx_fuse.store.written_map import WrittenMap
 
 log = logging.getLogger(__name__)
@@ -93,17 +92,18 @@ class Journal:
 
     def __init__(
         self,
-        member_set: MemberSet,
+        cells: Cells,
         written: WrittenMap,
         head: PageStore,
         chunk_table: ChunkTable,
         overlay: Overlay,
     ) -> None:
-        self.member_set = member_set
+        self.cells = cells
+        self.member_set = member_set = cells.member_set
         self.written = written
         self.chunk_table = chunk_table
         self.overlay = overlay
-        self.locks = StripeLocks(member_set.laws)
+        self.locks = cells.locks
         self.forced = False
         self._mode = self.mode = "partial"
         self.mark = 0

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
 import pytest
 import trio
 
 from raidx_fuse.engine.changed_regions import ChangedRegions
-from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.lab.crash.campaign import crash_workloads
 from raidx_fuse.lab.crash.mounting import DiskLaws, acknowledged, arrays_of, writer_of
 from raidx_fuse.lab.crash.state import Cell
@@ -26,14 +24,11 @@ from tests.support.two_arrays import created, ended, make, mounted, slow_move
 def test_a_home_write_to_a_stripe_that_is_not_noted_ends_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    @asynccontextmanager
-    async def unnoted(self: ArrayContext, stripes: Sequence[Stripe]) -> AsyncIterator[None]:
-        await self.dirty_bitmap.enter(stripes)
-        yield
-        self.dirty_bitmap.leave(stripes)
+    async def unnoted(_changes: ChangedRegions, _stripes: Sequence[Stripe]) -> None:
+        pass
 
     assert given_up("partial", "write", 0, PARITY_LOST)
-    monkeypatch.setattr(ArrayContext, "past_the_log", unnoted)
+    monkeypatch.setattr(ChangedRegions, "before_write", unnoted)
     with pytest.raises(BaseException, match="is not noted while a member is away"):
         given_up("partial", "write", 0, PARITY_LOST)
 

@@ -22,6 +22,7 @@ from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
+from raidx_fuse.store.cells import Cover
 from tests.support.arrays import parity_holds
 from tests.support.spy import (
     READ,
@@ -374,7 +375,7 @@ async def test_what_a_job_writes_is_visited_if_a_member_leaves_while_its_region_
     async with trio.open_nursery() as nursery:
         request = (role, offset, [noise(CHUNK)], CHUNK)
         epoch = rig.array.member_set.role_epoch
-        nursery.start_soon(context.write_cells, stripe, [request], epoch)
+        nursery.start_soon(context.write_cells, stripe, [request], epoch, Cover.SAME)
         await trio.sleep(0.5)
         assert not context.dirty_bitmap.is_marked(stripe)
         await rig.array.fail_disk((role + 1) % 3)

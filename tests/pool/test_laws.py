@@ -340,7 +340,7 @@ async def change_a_stripe_without_its_lock(rig: SpyRig, _patch: Patch) -> None:
         ):
             await refused(Law.LOCKED, request)
         with pytest.raises(LawError):
-            async with rig.array.context.past_the_log([Stripe(2)]):
+            async with rig.array.context.cells.marked([Stripe(2)]):
                 pass
 
 

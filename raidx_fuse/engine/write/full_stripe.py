@@ -32,7 +32,7 @@ from typing import NamedTuple
 import numpy as np
 
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.engine.write.pending import PendingWrite, keep_locked, write_synchronously
+from raidx_fuse.engine.write.pending import PendingWrite, keep_locked
 from raidx_fuse.engine.write.route import Route, healthy_routes
 from raidx_fuse.layouts.numbers import Stripe, by_role, cell_range, stripe_and_inner, stripe_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
@@ -127,8 +127,7 @@ class FullStripeWrite:
             if sums:  # parity has addresses below zero
                 context.cache.forget(-stop * sums * size, (stop - row) * sums * size)
         context.traffic.past_log += 1
-        left = write_synchronously(
-            context,
+        left = context.cells.write_now(
             [
                 (role, position, buffers, len(buffers) * size)
                 for role, parts in by_role(runs)
@@ -341,8 +340,7 @@ class StripeEnd:
         position = context.member_set.data_offset + stripe * code.rows * context.chunk_bytes
         size = code.rows * context.chunk_bytes
         roles = context.layout.roles(stripe)
-        left = write_synchronously(
-            context,
+        left = context.cells.write_now(
             [
                 (role, position, [cells[cell] for cell in column], size)
                 for role, column in zip(roles, code.column_cells, strict=True)

@@ -9,7 +9,7 @@ or a restoration (jobs/rebundle) whose content depends on it. Then, in this orde
 1. The data chunks that are lost with it are entered into the list of lost chunks, durably.
 2. The place is written, as a test: what follows goes through the log, which must not have content
    for a place that cannot be written. The stripe is marked and noted as changed before
-   (`ArrayContext.past_the_log`): until step 3 its chains do not hold, and absent members lack it.
+   (`Cover.MARKED`): until step 3 its chains do not hold, and absent members lack it.
 3. Its content becomes what is being written, or zeros, and the parities of these bytes are computed
    from the data again, lost data as zeros. So the chains of the stripe hold.
 """
@@ -30,6 +30,7 @@ from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
 from raidx_fuse.members.unreadable import PAGE_BYTES, Needed
 from raidx_fuse.store.buffers import Bytes
+from raidx_fuse.store.cells import Cover
 from raidx_fuse.store.io_tuples import MemberIO, MemberLostError
 from raidx_fuse.store.xor import combine
 
@@ -148,7 +149,7 @@ class Mender:
                 if not cells & hopeless:
                     contents = await self._solved(stripe, at, cells)
                 elif needed is not None and needed.low < at + PAGE_BYTES and at < needed.high:
-                    await marks.enter_async_context(context.past_the_log((stripe,)))
+                    await marks.enter_async_context(context.cells.marked((stripe,)))
                     contents = await self._given_up(stripe, at, cells, hopeless, needed)
                 else:
                     contents = await self._solved(stripe, at, cells & ~hopeless)
@@ -158,7 +159,7 @@ class Mender:
                         requests.append((role, begin + at, [content.data], PAGE_BYTES))
             if not requests:
                 return []
-            await context.write_cells(stripe, requests, epoch)
+            await context.write_cells(stripe, requests, epoch, Cover.SAME)
         return [(role, offset // PAGE_BYTES) for role, offset, _, _ in requests]
 
     def _hopeless(self, stripe: Stripe, at: int) -> int:
@@ -204,7 +205,7 @@ class Mender:
         for cell, content in new.items():
             role, begin = context.position(stripe, cell)
             test.append((role, begin + at, [content.data], PAGE_BYTES))
-        await context.member_set.write(test, background=True)
+        await context.cells.write(test, Cover.MARKED, (stripe,))
         unwritten = context.unwritten_cells(stripe)
         known = await self._solved(stripe, at, code.data_mask & ~hopeless & ~unwritten)
         contents = {cell: known[cell] for cell in cells_of(cells & ~hopeless) if cell in known}

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.errors import MemberError, RaidxError
+from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import CommitBatch, held
 from raidx_fuse.layouts.numbers import Stripe
-from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import Arena
+from raidx_fuse.store.cells import Cover
 from raidx_fuse.store.io_tuples import MemberIO, join
-
-log = logging.getLogger(__name__)
 
 # What a write that did not suspend has done: its stripe, and the writes past the log that are left,
 # or the commit batch that has to be written; empty if all is done.
@@ -28,30 +25,6 @@ class PendingWrite:
     stripes: list[Stripe]
     left: list[MemberIO]
     arena: Arena
-
-
-def write_synchronously(
-    context: ArrayContext, requests: Sequence[MemberIO]
-) -> list[MemberIO] | None:
-    """Write *requests* without suspending; return those left to do, None if no member wrote.
-
-    No member is lost. If anything is left, the caller locks the stripes before it suspends.
-    """
-    queues = context.member_set.readable
-    left: list[MemberIO] = []
-    begun = False
-    for request in requests:
-        role, position, buffers, size = request
-        try:
-            if queues[role].try_writev(position, buffers, size):  # type: ignore[union-attr]
-                begun = True
-                continue
-        except MemberError:
-            begun = True  # possibly; retried once with the rest, then the member is excluded
-        if not begun:
-            return None
-        left.append(request)
-    return left
 
 
 def keep_locked(
@@ -111,38 +84,11 @@ async def complete_locked(context: ArrayContext, begun: PendingWrite) -> None:
 
 async def _place(context: ArrayContext, stripes: list[Stripe], left: Sequence[MemberIO]) -> None:
     """Write the requests *left* past the log to the locked *stripes*; release the locks."""
-    marked = context.dirty_bitmap.enter_now(stripes)
     try:
-        await context.member_set.write(join(left))
-    except RaidxError:
-        note_torn(context, stripes)
-        raise
+        async with context.cells.marked(stripes, begun=True):
+            await context.cells.write(join(left), Cover.MARKED, stripes, background=False)
     finally:
         context.traffic.past_log += 1
         for stripe in stripes:  # a read meanwhile may have cached the old content
             context.forget_stripe(stripe)
-        if marked:
-            context.dirty_bitmap.leave(stripes)
         context.locks.release_all(stripes)
-
-
-def note_torn(context: ArrayContext, stripes: Iterable[Stripe]) -> None:
-    """Note that a write to *stripes* was only partly done.
-
-    The chunks that it took down with lost members are noted as lost (write hole). A stripe
-    that has lost all its redundancy has no parity that could be wrong.
-    """
-    column_of = context.code.column_of
-    for stripe in stripes:
-        lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
-        if len({column_of[cell] for cell in cells_of(lost)}) < context.code.tolerance:
-            context.dirty_bitmap.note_torn((stripe,))
-        lost &= context.code.data_mask & ~context.unwritten_cells(stripe)
-        for cell in cells_of(lost):
-            chunk = context.layout.logical(stripe, cell)
-            if chunk not in context.bad_chunks:
-                log.error(
-                    "the content of %s is lost: a member failed during a degraded write",
-                    context.where(stripe, (cell,)),
-                )
-            context.bad_chunks.add(chunk)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,7 @@ from raidx_fuse.engine.chunk_cache import address_of
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.gate import Gate, Passage, enter, enter_now, leave
 from raidx_fuse.engine.write.full_stripe import FullStripeWrite, StripeEnd
-from raidx_fuse.engine.write.pending import complete, complete_locked, note_torn
+from raidx_fuse.engine.write.pending import complete, complete_locked
 from raidx_fuse.engine.write.prepare import Piece, Work, fresh_chunks, prepare, split
 from raidx_fuse.engine.write.route import (
     Route,
@@ -43,7 +44,8 @@ from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.planning.stripe_plan import Part, bands_of, cells_of
 from raidx_fuse.members.base import ReadBuffer
-from raidx_fuse.store.io_tuples import MemberIO, MemberLostError, join
+from raidx_fuse.store.cells import Cover
+from raidx_fuse.store.io_tuples import MemberIO, MemberLostError, MemberRead, join
 from raidx_fuse.store.xor import combine
 
 log = logging.getLogger(__name__)
@@ -255,8 +257,8 @@ class Writer:
         await context.locks.acquire_all([stripe])
         try:
             if epoch == context.layout_epoch:
-                await context.dirty_bitmap.enter([stripe])
-                context.dirty_bitmap.leave([stripe])
+                async with context.cells.marked([stripe]):
+                    pass
         finally:
             context.locks.release_all([stripe])
 
@@ -294,24 +296,20 @@ class Writer:
         through_log = bool(logged or data_only)
         if through_log and context.traffic.may_tear(offset, len(view)):
             await member_set.flush()
-        if marked and not context.dirty_bitmap.enter_now(marked):
-            await context.dirty_bitmap.enter(marked)
-        try:
-            if data_only:
-                logged += await log_data(context, data_only, view)
-            if logged:
-                await context.journal.settle([piece.stripe for piece in logged])
-            if direct or logged:
-                await self._write_locked(direct, logged, view)
-        except _UnreadableError:
-            return False
-        except BaseException:
-            for stripe in stripes:
-                context.forget_stripe(stripe)
-            raise
-        finally:
-            if marked:
-                context.dirty_bitmap.leave(marked)
+        async with context.cells.marked(marked) if marked else nullcontext():
+            try:
+                if data_only:
+                    logged += await log_data(context, data_only, view)
+                if logged:
+                    await context.journal.settle([piece.stripe for piece in logged])
+                if direct or logged:
+                    await self._write_locked(direct, logged, view)
+            except _UnreadableError:
+                return False
+            except BaseException:
+                for stripe in stripes:
+                    context.forget_stripe(stripe)
+                raise
         return True
 
     async def _write_locked(
@@ -334,10 +332,11 @@ class Writer:
                 if every[0].writes:
                     if context.journal.ring.stripes or context.journal.forced:
                         self._require_bypass(direct)
-                    if context.member_set.lost:
-                        await context.changes.save()
-                        self._require_noted(direct)
-                    await self._put_down(every[0], direct)
+                    context.traffic.past_log += 1
+                    changed = [piece.stripe for piece in direct]
+                    await context.cells.write(
+                        join(every[0].writes), Cover.MARKED, changed, background=False
+                    )
                 if await self._write_content(every[0], logged, every[1:], epoch):
                     break
                 placed += [piece for piece in direct if not context.is_unwritten(piece.stripe)]
@@ -345,7 +344,7 @@ class Writer:
         except RaidxError:
             first_writes = [piece for piece in begun if fresh_chunks(context, piece)]
             if first_writes:  # an unwritten place, and the parity, may hold part of it now
-                note_torn(context, [piece.stripe for piece in first_writes])
+                context.note_torn(piece.stripe for piece in first_writes)
                 context.zeros.distrust()
             raise
         if context.bad_chunks:
@@ -370,13 +369,6 @@ class Writer:
             if moves or context.journal.holds(piece.stripe):
                 raise context.member_set.laws.broken(Law.BYPASS, f"stripe {piece.stripe}")
 
-    def _require_noted(self, direct: list[Piece]) -> None:
-        """Raise LawError unless what absent members lack of *direct* is noted."""
-        context = self.context
-        lost_cells, lost_at = context.layout.lost_cells, context.member_set.lost_at
-        stripes = (piece.stripe for piece in direct)
-        context.changes.require_noted(s for s in stripes if lost_cells(s, lost_at(s)))
-
     async def _prepare(
         self, direct: list[Piece], placed: list[Piece], logged: list[Piece], view: memoryview
     ) -> tuple[list[Work], int]:
@@ -389,7 +381,8 @@ class Writer:
         member_set = context.member_set
         while True:
             epoch = member_set.role_epoch
-            context.changes.note_degraded(piece.stripe for piece in (*direct, *placed, *logged))
+            if member_set.lost:
+                context.changes.note_degraded(piece.stripe for piece in (*direct, *placed, *logged))
             work = Work()
             for piece in direct:
                 prepare(context, piece, view, work)
@@ -405,7 +398,9 @@ class Writer:
                     for address, size, _data, changed in part.contents:
                         if changed:
                             context.cache.forget(address, size)
-            reads = [request for part in every for request in part.reads]
+            reads: list[MemberRead] = []
+            for part in every:
+                reads += part.reads
             if reads:
                 try:
                     await member_set.read(join(reads))
@@ -419,17 +414,6 @@ class Writer:
                 for out, terms in part.xors:
                     combine(out, terms)
             return every, epoch
-
-    async def _put_down(self, work: Work, direct: list[Piece]) -> None:
-        """Write the pieces that bypass the log to their home places."""
-        context = self.context
-        try:
-            await context.member_set.write(join(work.writes))
-        except RaidxError:
-            note_torn(context, [piece.stripe for piece in direct])
-            raise
-        finally:
-            context.traffic.past_log += 1
 
     async def _write_content(
         self, work: Work, logged: list[Piece], records: list[Work], epoch: int

@@ -33,6 +33,7 @@ from raidx_fuse.layouts.codes.code import bits
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.store.buffers import Arena, Bytes
+from raidx_fuse.store.cells import Cover
 from raidx_fuse.store.io_tuples import MemberIO, MemberLostError, join
 from raidx_fuse.store.overlay import Numbers
 from raidx_fuse.store.xor import combine
@@ -211,11 +212,12 @@ class Copier:
         if changes and not held and self._changes_in_place(load.stripes):
             await self._change_in_place(changes, direct)
             return
-        await context.member_set.write(direct, background=True)
+        await context.cells.write(direct, Cover.VACANT)
         most = max(1, context.journal.capacity // 8 // context.chunk_bytes)
         for stripe, requests in held.items():
             for at in range(0, len(requests), most):
-                await context.write_cells(stripe, requests[at : at + most], epoch)
+                part = requests[at : at + most]
+                await context.write_cells(stripe, part, epoch, Cover.VACANT)
         if changes:
             await self._make_durable()
             await self._commit(changes, epoch)
@@ -329,13 +331,10 @@ class Copier:
         context = self.context
         stripes = [change.stripe for change in changes]
         self._forget(changes)
-        await context.dirty_bitmap.enter(stripes)
-        try:
-            writes = [request for change in changes for request in change.writes]
-            await context.member_set.write(join([*beside, *writes]), background=True)
+        writes = [request for change in changes for request in change.writes]
+        async with context.cells.marked(stripes):
+            await context.cells.write(join([*beside, *writes]), Cover.MARKED, stripes)
             await context.written.mark(
                 [chunk for change in changes for chunk in change.fresh],
                 [chunk for change in changes for chunk in change.unwritten],
             )
-        finally:
-            context.dirty_bitmap.leave(stripes)

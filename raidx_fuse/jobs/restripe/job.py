@@ -35,6 +35,7 @@ from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
 from raidx_fuse.jobs.restripe.copy import Copier, Prepared
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule, Window
+from raidx_fuse.store.cells import Cover
 from raidx_fuse.store.io_tuples import MemberLostError
 
 if TYPE_CHECKING:
@@ -266,7 +267,7 @@ class Restripe(StallableJob):
         context = self.context
         context.member_set.reserve_chunks(prepared.places)
         if prepared.direct:
-            await context.member_set.write(prepared.direct, background=True)
+            await context.cells.write(prepared.direct, Cover.VACANT)
             await context.member_set.flush()
             if self._blocked_by() is not None:
                 return False  # the member that failed is needed to read this back

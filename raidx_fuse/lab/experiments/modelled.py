@@ -208,6 +208,9 @@ class NoLocks(StripeLocks):
     def take_free(self, stripes: Iterable[Stripe]) -> list[Stripe]:
         return list(dict.fromkeys(stripes))
 
+    def require_held(self, stripes: Iterable[Stripe]) -> None:
+        pass
+
     async def acquire_all(self, stripes: Iterable[Stripe]) -> list[Stripe]:
         return list(stripes)
 

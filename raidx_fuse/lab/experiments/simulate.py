@@ -154,7 +154,7 @@ async def measure(experiment: Experiment, recorder: Recorder) -> Figures:
             if experiment.prefilled:
                 assume_written(array)
             if not experiment.stripe_locks:
-                array.context.locks = NoLocks()
+                array.context.locks = array.context.cells.locks = NoLocks()
             if experiment.prepare is not None:
                 await experiment.prepare(array)
             result = await _drive(array, experiment, modelled.member, recorder)

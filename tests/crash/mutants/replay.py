@@ -192,7 +192,7 @@ BESIDE = (
     Mutant(
         "stream-marked-in-memory-only",
         "raidx_fuse/engine/write/write.py",
-        "                await context.dirty_bitmap.enter([stripe])\n",
+        "                async with context.cells.marked([stripe]):\n                    pass\n",
         "                bitmap = context.dirty_bitmap\n"
         "                bitmap._marked.add(stripe // bitmap.per_region)\n"
         "                bitmap.enter_now([stripe])\n",

@@ -43,8 +43,8 @@ MUTANTS = (
     Mutant(
         "degraded-write-not-marked",
         WRITER,
-        "            context.changes.note_degraded(piece.stripe",
-        "            list(piece.stripe",
+        "                context.changes.note_degraded(piece.stripe",
+        "                list(piece.stripe",
         "the catching up passes what was written while the member was away",
         RETURNS,
         TESTS,
@@ -60,9 +60,9 @@ MUTANTS = (
     ),
     Mutant(
         "degraded-write-past-the-log-marked-in-memory-only",
-        WRITER,
-        "                        await context.changes.save()\n",
-        "                        pass\n",
+        CHANGES,
+        "        await self.save()\n        self.require_noted(self._degraded",
+        "        self.require_noted(self._degraded",
         "after a cut the region counts as unchanged",
         RETURNS,
         TESTS,

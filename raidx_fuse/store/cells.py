@@ -1,0 +1,138 @@
+"""Writing cells past the log: the way by which bytes become the content of cells.
+
+What makes a write safe is its *cover*; what has to happen around the write follows from that:
+
+* MARKED (users and jobs, past the log). The regions of the stripes are marked before the first byte
+  (`Cells.marked`), and what absent members lack is noted durably. After an error the stripes are
+  torn.
+* SAME (mend, scrub repair, past the log). Marked and noted like that. After an error nothing is
+  torn: what readers see of the stripe is what it was.
+* VACANT (growth, restripe, rebuild; zeros at unwritten places). No reader looks there before a
+  position, or the written map, says so. Nothing is marked: after a crash a growth would wait for
+  the resync of its own copies. Nothing is noted: while places move no member can be caught up, and
+  none lacks what another one is given.
+
+The ring of the log, pages, superblocks, holes, and what joins and erases members are no cells.
+Three writers of cells pass this module by: small writes, which do its steps without suspending
+(engine/write/small.py), the copies of a twin (jobs/replace.py), and rebuilds into memory that a
+member lends (`MemberQueue.writable_view`).
+
+What holds for every write to a member stands below, in `MemberSet.write` and the queues: sizes,
+ranges in which an earlier write may still land, the second try, and who is failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from enum import Enum
+from typing import Protocol
+
+from raidx_fuse.errors import MemberError, RaidxError
+from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.store.dirty_bitmap import DirtyBitmap
+from raidx_fuse.store.io_tuples import MemberIO
+from raidx_fuse.store.member_set import MemberSet
+from raidx_fuse.store.stripe_locks import StripeLocks
+
+
+class Cover(Enum):
+    """What makes it safe that cells change at their places."""
+
+    MARKED = "a resync makes the chains of the stripes hold"
+    SAME = "the content that readers see stays"
+    VACANT = "no reader looks there yet"
+
+
+class Absences(Protocol):
+    """Who notes what absent members lack (engine/changed_regions.py)."""
+
+    async def before_write(self, stripes: Sequence[Stripe]) -> None:
+        """Note, durably, that cells of *stripes* are about to change. Raises RaidxError."""
+
+
+class Cells:
+    """Writes the cells of the array of *member_set*; *locks* are those of its stripes."""
+
+    absences: Absences
+    note_torn: Callable[[Iterable[Stripe]], None]
+
+    def __init__(self, member_set: MemberSet, dirty_bitmap: DirtyBitmap) -> None:
+        self.member_set = member_set
+        self.dirty_bitmap = dirty_bitmap
+        self.locks = StripeLocks(member_set.laws)
+
+    def connect(self, absences: Absences, note_torn: Callable[[Iterable[Stripe]], None]) -> None:
+        """Tell *absences* of writes, and *note_torn* which stripes one has left torn."""
+        self.absences, self.note_torn = absences, note_torn
+
+    @asynccontextmanager
+    async def marked(
+        self, stripes: Sequence[Stripe], *, begun: bool = False
+    ) -> AsyncIterator[None]:
+        """Keep the regions of *stripes*, whose locks are held, marked while the block runs.
+
+        A member that leaves from now on lacks them. *begun*: some members have their part, so what
+        needs a mark has one. Raises RaidxError, with nothing marked.
+        """
+        self.locks.require_held(stripes)
+        dirty_bitmap = self.dirty_bitmap
+        entered = dirty_bitmap.enter_now(stripes)
+        if not (entered or begun):
+            await dirty_bitmap.enter(stripes)
+            entered = True
+        try:
+            yield
+        finally:
+            if entered:
+                dirty_bitmap.leave(stripes)
+
+    async def write(
+        self,
+        requests: Sequence[MemberIO],
+        cover: Cover,
+        stripes: Sequence[Stripe] = (),
+        *,
+        background: bool = True,
+    ) -> None:
+        """Write *requests* to cells of *stripes* under *cover*.
+
+        With MARKED the caller is in a block of `marked`, if a resync has to finish what a crash
+        interrupts. Raises as `MemberSet.write`, and what `Absences` raises.
+        """
+        member_set = self.member_set
+        if cover is Cover.SAME:
+            async with self.marked(stripes):
+                await self.absences.before_write(stripes)
+                await member_set.write(requests, background=background)
+            return
+        is_marked = cover is Cover.MARKED
+        if is_marked and member_set.lost:
+            await self.absences.before_write(stripes)
+        try:
+            await member_set.write(requests, background=background)
+        except RaidxError:
+            if is_marked:
+                self.note_torn(stripes)
+            raise
+
+    def write_now(self, requests: Sequence[MemberIO]) -> list[MemberIO] | None:
+        """Write *requests*, MARKED, without suspending; return those left, None if no member wrote.
+
+        No member is lost. If anything is left, the caller locks the stripes before it suspends.
+        """
+        queues = self.member_set.readable
+        left: list[MemberIO] = []
+        begun = False
+        for request in requests:
+            role, position, buffers, size = request
+            try:
+                if queues[role].try_writev(position, buffers, size):  # type: ignore[union-attr]
+                    begun = True
+                    continue
+            except MemberError:
+                begun = True  # possibly; retried once with the rest, then the member is excluded
+            if not begun:
+                return None
+            left.append(request)
+        return left
