@@ -456,6 +456,38 @@ def test_who_reads_members_leaves_out_what_cannot_be_read() -> None:
     assert found == MAY_READ_MEMBERS.keys()
 
 
+# Who writes to members by their set or their queues, and what.
+MAY_WRITE_MEMBERS = {
+    "store.cells": "cells",
+    "engine.write.small": "cells, without suspending",
+    "jobs.strips": "cells, into memory that a member lends",
+    "journal.journal": "records of the log",
+    "journal.recovery": "records that were found",
+    "store.page_store": "pages of maps",
+    "store.chunk_table": "pages of the table",
+}
+# Who marks regions of stripes as dirty; by `touch`, for a write that does not suspend.
+MAY_MARK = {"store.cells", "engine.write.small", "engine.write.full_stripe"}
+WRITES = {"try_writev", "try_writes", "writable_view", "submit"}
+MARKS = {"enter", "enter_now", "touch", "leave"}
+
+
+def test_cells_are_written_and_their_stripes_marked_in_one_place() -> None:
+    below = {"members", "lab", "store.queue", "store.member_set", "daemon.commands.trace"}
+    writers, markers = set(), set()
+    for name, tree in trees().items():
+        for node in nodes(tree):
+            if not isinstance(node, ast.Attribute) or listed(name, below):
+                continue
+            of = ast.unparse(node.value).split(".")[-1].lstrip("_")
+            if node.attr in WRITES or (node.attr == "write" and of == "member_set"):
+                writers.add(name)
+            if node.attr in MARKS and of in ("dirty_bitmap", "dirty"):
+                markers.add(name)
+    assert writers == MAY_WRITE_MEMBERS.keys()
+    assert markers == MAY_MARK
+
+
 def test_cells_are_combined_by_one_kernel() -> None:
     # layouts/codes/error_location.py solves equations of errors, not of the contents of cells.
     found = set()

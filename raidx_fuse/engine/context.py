@@ -154,12 +154,7 @@ class ArrayContext:
             self._role, lambda: member_set.queues, clock, self.traffic.count_plan
         )
         self.cells.connect(self.changes, self.note_torn)
-        journal.connect(
-            self._take_mark,
-            self.changes.before_places,
-            self.changes.note_degraded,
-            self.policies,
-        )
+        journal.connect(self._take_mark, self.changes.note_degraded, self.policies)
         self.zeros = Zeros(member_set, dirty)
         self.cache: ChunkCache | None = None  # None: switched off
         self.bad_chunks = LostChunks()

@@ -50,7 +50,7 @@ from raidx_fuse.journal.ring import LogMembers, RecordsInFlight, Ring, Tail
 from raidx_fuse.journal.stripe_parity import Chooser
 from raidx_fuse.journal.unsettled import Unsettled
 from raidx_fuse.laws import Law, LawError
-from raidx_fuse.layouts.numbers import Chunk, Stripe, by_role
+from raidx_fuse.layouts.numbers import Chunk, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import Part
 from raidx_fuse.loop.tasks import tick_after
 from raidx_fuse.store.cells import Cells
@@ -80,9 +80,8 @@ class Journal:
       members did not take synchronously; *deferral*: whether replies may be deferred
       (group_commit.py); *torn*: why a record could not be written, no other one is begun before
       `mend`;
-    * *placing*: held during a checkpoint; *before_places*: awaited before one writes to home
-      places; *placements*: the number of checkpoints; *waits_for_room*: how often a commit found
-      the log full.
+    * *placing*: held during a checkpoint; *placements*: the number of checkpoints;
+      *waits_for_room*: how often a commit found the log full.
 
     All that the log knows of a restripe is its watermark *mark* (chunks), which moves with the
     records: a record may carry one, and the head page has the one that was valid at its tail.
@@ -130,7 +129,6 @@ class Journal:
         self._mending = trio.Lock()
         self.placements = 0
         self.waits_for_room = 0
-        self.before_places: Callable[[], Awaitable[None]] | None = None
         self._begun: Begun | None = None  # a checkpoint that has begun; one that failed goes on
         self.gate: trio.Event | None = None  # commits wait for it while the ring is emptied
         self.placing = trio.Lock()
@@ -146,17 +144,15 @@ class Journal:
     def connect(
         self,
         on_mark: Callable[[int], None],
-        before_places: Callable[[], Awaitable[None]],
         before_parity: Callable[[Iterable[Stripe]], None],
         chooser: Chooser,
     ) -> None:
         """Call *on_mark* with every new watermark of a restripe, the others as follows.
 
-        *before_places* is awaited before a checkpoint writes to home places; *before_parity* is
-        called with the stripes whose parity is about to be planned by *chooser*, and logged
-        (unsettled.py).
+        *before_parity* is called with the stripes whose parity is about to be planned by *chooser*,
+        and logged (unsettled.py).
         """
-        self.on_mark, self.before_places = on_mark, before_places
+        self.on_mark = on_mark
         self.unsettled.before_parity, self.unsettled.chooser = before_parity, chooser
 
     def set_mode(self, mode: str) -> None:
@@ -717,13 +713,15 @@ class Journal:
                     return
                 await self._freeze()
             assert self._begun is not None
-            if self.before_places is not None:
-                await self.before_places()
+            await self.cells.absences.before_places()
             tail, pages, chunk_table = self._begun
             tail = self._behind(tail, await self.unsettled.settle_frozen())
             await self._barrier()  # the records are durable
             self.unsettled.forget_closed(ring.durable_tail[0])
-            await self.write_frozen()
+            if self.unsettled.frozen:
+                stripes = f"{len(self.unsettled.frozen)} stripes were to be placed"
+                raise self.member_set.laws.broken(Law.PARITY, stripes)
+            await self.cells.write_frozen()
             await self.written.save_taken(pages)
             await self.chunk_table.save_as(chunk_table)
             await self._barrier()  # the home places are durable
@@ -800,29 +798,6 @@ class Journal:
     async def _barrier(self) -> None:
         """Make the earlier steps of the checkpoint durable before the next one begins."""
         await self.member_set.flush()
-
-    async def write_frozen(self) -> None:
-        """Write the frozen layer to its home places, on all members at once.
-
-        Other tasks run after what a member takes synchronously. Raises LawError if a parity is not
-        logged yet.
-        """
-        member_set = self.member_set
-        if self.unsettled.frozen:
-            stripes = f"{len(self.unsettled.frozen)} stripes were to be placed"
-            raise member_set.laws.broken(Law.PARITY, stripes)
-        queues = {role: queue for role, queue in by_role(member_set.queues) if queue is not None}
-        for portions in self.overlay.frozen_writes(queues):
-            left: list[MemberIO] = []
-            for role, writes in portions.items():
-                if member_set.queues[role] is queues[role]:
-                    done = queues[role].try_writes(writes)
-                    left += [(role, *write) for write in writes[done:]]
-                await trio.lowlevel.checkpoint()
-            # A member that failed since is left out: a new one gets the content by its rebuild.
-            same = [write for write in left if member_set.queues[write[0]] is queues[write[0]]]
-            if same:
-                await member_set.write(same, background=True)
 
     async def drain(self, then: Callable[[], Awaitable[None]] | None = None) -> None:
         """Checkpoint everything and make the tail of the empty log durable.

@@ -580,7 +580,7 @@ def _wiped(journal: Journal, ends: Sequence[int], tail: int) -> list[MemberIO]:
 async def _place(journal: Journal, member_set: MemberSet) -> None:
     """Write the overlay, the written map and the chunk table to their home places, and flush."""
     journal.overlay.freeze()
-    await journal.write_frozen()
+    await journal.cells.write_frozen()
     await journal.written.save_taken(journal.written.take_unsaved())
     await journal.chunk_table.save_as(journal.chunk_table.take_unsaved())
     await member_set.flush()

@@ -1,7 +1,10 @@
-"""Writing cells past the log: the way by which bytes become the content of cells.
+"""Writing cells: the one way by which bytes become the content of cells.
 
 What makes a write safe is its *cover*; what has to happen around the write follows from that:
 
+* LOGGED (checkpoint, replay). Recovery redoes the records, so nothing is marked. What absent
+  members lack by them is noted before (`Absences.before_places`). After an error the content stays
+  in the overlay and the log.
 * MARKED (users and jobs, past the log). The regions of the stripes are marked before the first byte
   (`Cells.marked`), and what absent members lack is noted durably. After an error the stripes are
   torn.
@@ -28,8 +31,10 @@ from contextlib import asynccontextmanager
 from enum import Enum
 from typing import Protocol
 
+import trio
+
 from raidx_fuse.errors import MemberError, RaidxError
-from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.layouts.numbers import Stripe, by_role
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
 from raidx_fuse.store.io_tuples import MemberIO
 from raidx_fuse.store.member_set import MemberSet
@@ -39,6 +44,7 @@ from raidx_fuse.store.stripe_locks import StripeLocks
 class Cover(Enum):
     """What makes it safe that cells change at their places."""
 
+    LOGGED = "records that recovery redoes have the content"
     MARKED = "a resync makes the chains of the stripes hold"
     SAME = "the content that readers see stays"
     VACANT = "no reader looks there yet"
@@ -49,6 +55,9 @@ class Absences(Protocol):
 
     async def before_write(self, stripes: Sequence[Stripe]) -> None:
         """Note, durably, that cells of *stripes* are about to change. Raises RaidxError."""
+
+    async def before_places(self) -> None:
+        """Note so the stripes of all records of the log. Raises RaidxError."""
 
 
 class Cells:
@@ -136,3 +145,22 @@ class Cells:
                 return None
             left.append(request)
         return left
+
+    async def write_frozen(self) -> None:
+        """Write the frozen layer of the overlay, LOGGED, on all members at once.
+
+        Other tasks run after what a member takes synchronously. Raises as `MemberSet.write`.
+        """
+        member_set = self.member_set
+        queues = {role: queue for role, queue in by_role(member_set.queues) if queue is not None}
+        for portions in member_set.overlay.frozen_writes(queues):
+            left: list[MemberIO] = []
+            for role, writes in portions.items():
+                if member_set.queues[role] is queues[role]:
+                    done = queues[role].try_writes(writes)
+                    left += [(role, *write) for write in writes[done:]]
+                await trio.lowlevel.checkpoint()
+            # A member that failed since is left out: a new one gets the content by its rebuild.
+            same = [write for write in left if member_set.queues[write[0]] is queues[write[0]]]
+            if same:
+                await self.write(same, Cover.LOGGED)

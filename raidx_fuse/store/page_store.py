@@ -3,8 +3,7 @@
 A page is written to the slot that does not hold its last durable copy. A power cut during the write
 therefore leaves that copy intact. A page that was saved before a flush began, and not again since,
 is durable when the flush ends. A page whose save failed is saved to the same slot again, because
-its last durable copy is in the other slot. Content goes home elsewhere: `Journal.write_frozen`
-(journal/journal.py), past the log engine/write/write.py.
+its last durable copy is in the other slot. Content is written elsewhere: store/cells.py.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def before_places(*steps: Step) -> Step:
 
     async def step(player: Player) -> None:
         journal = player.array.context.journal
-        write_frozen = journal.write_frozen
+        write_frozen = journal.cells.write_frozen
 
         async def late() -> None:
             patched.undo()
@@ -67,7 +67,7 @@ def before_places(*steps: Step) -> Step:
             await write_frozen()
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(journal, "write_frozen", late)
+            patched.setattr(journal.cells, "write_frozen", late)
             await journal.place()
 
     return step

@@ -334,7 +334,7 @@ def test_a_stripe_that_is_closed_while_older_content_is_placed_is_not_lost(
         for step in before:
             await step(player)
         journal = player.array.context.journal
-        write_frozen = journal.write_frozen
+        write_frozen = journal.cells.write_frozen
 
         async def late() -> None:
             for step in again:
@@ -343,7 +343,7 @@ def test_a_stripe_that_is_closed_while_older_content_is_placed_is_not_lost(
             await write_frozen()
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(journal, "write_frozen", late)
+            patched.setattr(journal.cells, "write_frozen", late)
             await journal.place()
         await player.compare()
 

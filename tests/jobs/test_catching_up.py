@@ -391,7 +391,7 @@ async def test_what_a_checkpoint_is_placing_when_a_member_leaves_is_visited(
     await trio.sleep(30)  # no region is dirty
     await rig.in_place()
     journal = rig.array.context.journal
-    write_frozen = journal.write_frozen
+    write_frozen = journal.cells.write_frozen
 
     async def without_a_member() -> None:
         monkeypatch.undo()
@@ -401,7 +401,7 @@ async def test_what_a_checkpoint_is_placing_when_a_member_leaves_is_visited(
     for stripe in range(50, 53):  # two data chunks of each, and its parity
         await rig.put(stripe * 3 * CHUNK, noise(512, stripe))
         await rig.put(stripe * 3 * CHUNK + CHUNK, noise(512, stripe + 1))
-    monkeypatch.setattr(journal, "write_frozen", without_a_member)
+    monkeypatch.setattr(journal.cells, "write_frozen", without_a_member)
     await journal.place()
     assert (await come_back(rig, 1, rig.members[1]))["catches_up"] is True
     await check_whole(rig, 1)

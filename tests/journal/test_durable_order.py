@@ -277,7 +277,7 @@ async def test_what_is_committed_while_a_placement_fails_lies_over_what_was_to_b
         await rig.put(4 * CHUNK, bytes([3]) * CHUNK)
         raise MemberError("ram0", "write", 0, errno.EIO)
 
-    monkeypatch.setattr(journal, "write_frozen", fail)
+    monkeypatch.setattr(journal.cells, "write_frozen", fail)
     with pytest.raises(MemberError):
         await journal.place()
     monkeypatch.undo()

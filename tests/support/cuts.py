@@ -58,7 +58,7 @@ async def fail_to_place(player: Player) -> None:
         raise MemberError("disk1", "write", 0, errno.EIO)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(journal, "write_frozen", fail)
+        patched.setattr(journal.cells, "write_frozen", fail)
         with pytest.raises(MemberError):
             await journal.place()
 

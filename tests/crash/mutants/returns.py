@@ -70,8 +70,8 @@ MUTANTS = (
     Mutant(
         "checkpoint-places-what-is-not-marked",
         JOURNAL,
-        "                await self.before_places()\n",
-        "                pass\n",
+        "            await self.cells.absences.before_places()\n",
+        "",
         "after a cut the region counts as unchanged, and the record is gone",
         RETURNS,
         TESTS,
