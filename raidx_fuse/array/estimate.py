@@ -39,11 +39,14 @@ ASSUMED_RATE_BYTES = 200 << 20
 SCAN_STRIPES = 1 << 14
 
 
-async def rebuild_estimate(array: RunningArray, role: Role, *, returns: bool = False) -> JobCosts:
+async def rebuild_estimate(
+    array: RunningArray, role: Role, *, returns: bool = False, copied: bool = False
+) -> JobCosts:
     """Return what a rebuild of *role* moves and how long it takes, as JSON values.
 
-    *returns*: its member was absent, and is caught up by what changed meanwhile. Only written
-    stripes are visited, each recovered with the fewest reads. *seconds* holds on an idle array,
+    *returns*: its member was absent, and is caught up by what changed meanwhile; *copied*: its
+    member is in use, and is read alone. Only written stripes are visited, each recovered with the
+    fewest reads. *seconds* holds on an idle array,
     *seconds_busy* at `speed_min`. *rate* (bytes a second) is what the last such job on this array
     reached, or an assumption; *rate_source* says which.
     """
@@ -56,13 +59,15 @@ async def rebuild_estimate(array: RunningArray, role: Role, *, returns: bool = F
         for start in range(low, high, SCAN_STRIPES):
             stripes += context.written.count_live(layout, start, min(start + SCAN_STRIPES, high))
             await trio.lowlevel.checkpoint()
+    # Not every bundle has a chunk on the role.
+    written = round(stripes * layout.cells_on([role]) * context.chunk_bytes)
+    if copied:
+        return copy_estimate(array, "rebuild", written, written, 1)
     # In a rotating layout the role holds every column in turn: use the mean.
     phases = min(layout.stripes, layout.width)
     holding = [layout.roles(stripe) for stripe in stripe_range(0, phases)]
     columns = [roles.index(role) for roles in holding if role in roles]
     cells = sum(_reads(array, column) for column in columns) / phases
-    # Not every bundle has a chunk on the role.
-    written = round(stripes * layout.cells_on([role]) * context.chunk_bytes)
     return copy_estimate(array, "rebuild", round(stripes * cells * context.chunk_bytes), written, 1)
 
 
@@ -81,15 +86,16 @@ async def of_member_change(
     chunks: int = 0,
     excludes: bool = False,
     returns: bool = False,
+    copied: bool = False,
 ) -> MemberPlan:
     """Return the cost of a change of members; *rebuilds* is the role it rebuilds, None for none.
 
-    *returns*: that of its own member, which was absent. *chunks* is the number of chunks that the
+    *returns*: that of its own member, which was absent; *copied*: from its own. *chunks* is the number of chunks that the
     change may lose; *excludes*: it takes a member out.
     """
     costs: Costs = {"bytes_read": 0, "bytes_written": 0, "bytes_moved": 0, "seconds": 0.0}
     if rebuilds is not None:
-        rebuild = await rebuild_estimate(array, Role(rebuilds), returns=returns)
+        rebuild = await rebuild_estimate(array, Role(rebuilds), returns=returns, copied=copied)
         whole: JobCosts = {**costs, **rebuild}
         costs = whole
     until_replaced = excludes and rebuilds is None

@@ -338,6 +338,15 @@ async def test_growth_is_refused_in_one_honest_line(desk: Desk) -> None:
     assert desk.shelf.opened == {}
 
 
+@pytest.mark.rig("raid0")
+async def test_a_member_in_use_is_copied_though_nothing_else_has_its_content(desk: Desk) -> None:
+    told = await desk.ask("replace-disk", old="2", new="fresh", dry_run=True)
+    assert told["bytes_read"] == told["bytes_written"] == told["bytes_moved"] // 2 > 0
+    assert told["redundancy"] == {"now": 0, "worst": 0, "end": 0}
+    begun = await desk.ask("replace-disk", old="2", new="fresh")
+    assert (await desk.ask("job-wait", job=begun["job"]))["done"] == told["bytes_written"]
+
+
 @pytest.mark.rig("raid4")
 async def test_growth_is_told_before_it_is_done_and_steered_while_it_is(desk: Desk) -> None:
     array, size = desk.array, desk.array.size_bytes

@@ -488,13 +488,14 @@ async def cost_of_replacing(
     does = f"rebuilds role {record.role} onto {path}"
     if returns:
         does = f"lets {path} catch up in role {record.role}"
-    cost = await reshape_cost.of_member_change(array, does, record.role, returns=returns)
-    if record.state != "active":
+    copied = record.state == "active"
+    cost = await reshape_cost.of_member_change(
+        array, does, record.role, returns=returns, copied=copied
+    )
+    if not copied:
         return cost
     return cost | {
         "does": f"copies role {record.role} to {path}; its member stays in use until then",
-        "bytes_read": cost["bytes_written"],
-        "bytes_moved": 2 * cost["bytes_written"],
         "redundancy_reduced": False,
         "redundancy_reduced_seconds": 0.0,
         "redundancy": reshape_cost.redundancy_during(redundancy_left(array)),
