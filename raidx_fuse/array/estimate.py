@@ -90,8 +90,8 @@ async def of_member_change(
 ) -> MemberPlan:
     """Return the cost of a change of members; *rebuilds* is the role it rebuilds, None for none.
 
-    *returns*: that of its own member, which was absent; *copied*: from its own. *chunks* is the number of chunks that the
-    change may lose; *excludes*: it takes a member out.
+    *returns*: that of its own member, which was absent; *copied*: from its own. *chunks* is the
+    number of chunks that the change may lose; *excludes*: it takes a member out.
     """
     costs: Costs = {"bytes_read": 0, "bytes_written": 0, "bytes_moved": 0, "seconds": 0.0}
     if rebuilds is not None:
@@ -305,14 +305,13 @@ def _document(
     """Return a dry run; each written chunk that moves is computed from *sources* chunks."""
     assert array.rebundle is not None
     size = moves.written * array.context.chunk_bytes
-    member_set = array.member_set
     return {
         "dry_run": True,
         "does": does,
         **copy_estimate(array, kind, sources * size, size, members),
         "chunks_to_move": moves.written,
         "places_to_change": len(moves) - moves.written,
-        "redundancy_left": max(0, array.context.code.tolerance - len(member_set.lost)),
+        "redundancy_left": redundancy_left(array),
         "redundancy_reduced": False,
         "redundancy_reduced_seconds": 0.0,
         "redundancy": redundancy_during(redundancy_left(array)),
@@ -342,6 +341,7 @@ async def of_removing(array: RunningArray, record: MemberRecord) -> BundlePlan:
     """Return the cost of removing the member of *record*. Raises RaidxError if it is impossible."""
     rebundle, layout = array.rebundle, array.context.layout
     assert rebundle is not None
+    rebundle.require_free()
     moves = await rebundle.capacity.plan_removal(record.role)
     others = max(1, len(array.member_set.config.roles()) - 1)
     lost = record.role in array.member_set.lost

@@ -12,14 +12,16 @@ import pytest
 import trio
 
 from raidx_fuse.array import estimate
+from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import BusyError, RaidxError, Reason, UsageError
 from raidx_fuse.jobs.tuner.speeds import Mean
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.simulated.faulty import Operation
 from tests.support.arrays import job_ended
+from tests.support.growing import ram_of
 from tests.support.reasons import because
-from tests.support.spy import lift
+from tests.support.spy import lift, members_from
 from tests.support.unlike import CHUNK, UnlikeRig, usable
 
 
@@ -149,6 +151,24 @@ async def test_a_member_leaves_only_if_the_others_have_room() -> None:
     with pytest.raises(RaidxError, check=because(Reason.ARRAY_FULL)):  # the image uses it all
         await array.remove_disk(1)
     await rig.check()
+
+
+async def test_a_dry_run_is_refused_as_the_removal_is_while_a_resync_is_due() -> None:
+    """No loss is survived then, whatever the dry run of a raidx array said."""
+    rig = UnlikeRig("raidx-parity", 3, (30, 24, 28, 26), room=0.5)
+    await rig.create(0.6)
+    await rig.array.set("journal", "none")
+    await rig.put(0, bytes(CHUNK))
+    pictures = [bytes(ram_of(member).memory) for member in rig.members]
+    async with open_array(members_from(pictures)) as array:
+        (job,) = array.jobs.running()
+        job.stop()
+        await job.finished.wait()
+        assert array.status()["redundancy_left"] == 0
+        removed = array.member_set.config.record(Role(1))
+        for change in (estimate.of_removing(array, removed), array.remove_disk(1)):
+            with pytest.raises(BusyError, match="a resync is due"):
+                await change
 
 
 async def test_who_left_is_no_member_and_may_come_back_as_a_new_one() -> None:
