@@ -572,6 +572,15 @@ class Redundancy(TypedDict):
     end: Count
 
 
+class RedundancyPlan(TypedDict):
+    """*redundancy_reduced_seconds* None: until the member is replaced."""
+
+    redundancy_left: Count
+    redundancy_reduced: bool
+    redundancy_reduced_seconds: Seconds | None
+    redundancy: Redundancy
+
+
 class Costs(TypedDict):
     """What a change reads and writes of members, and how long that takes."""
 
@@ -581,8 +590,17 @@ class Costs(TypedDict):
     seconds: Seconds
 
 
+class JobTime(TypedDict):
+    """How long a job takes: *seconds* on an idle array, *seconds_busy* at `speed_min`."""
+
+    rate: BytesPerSecond
+    rate_source: str
+    seconds: Seconds
+    seconds_busy: Seconds
+
+
 class JobCosts(Costs):
-    """Those of a job; *seconds* on an idle array, *seconds_busy* at `speed_min`."""
+    """Those of a job (`JobTime`)."""
 
     rate: BytesPerSecond
     rate_source: str

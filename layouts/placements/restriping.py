@@ -66,7 +66,8 @@ class RestripeLayout(Layout):
     """The union of *below* and *above* for an image of *image_chunks* chunks.
 
     *watermark* is described above; at first no chunk has moved. *rises* says that the watermark
-    rises, that is, that *below* is the new layout.
+    rises, that is, that *below* is the *new* layout and *above* the *old* one; else it is the other
+    way round.
 
     An array that has grown is restriped in the order in which chunks lie in its stripes. Then
     *numbering* gives that order (numbering.py); watermark and *image_chunks* count indexes, and
@@ -96,6 +97,7 @@ class RestripeLayout(Layout):
         self.rises = rises
         self.below = below
         self.above = above
+        self.old, self.new = (above, below) if rises else (below, above)
         self.image_chunks = self.watermark_max = image_chunks
         self.watermark = self.start = 0 if rises else image_chunks
         self.name = f"{below.name}/{above.name}"

@@ -11,7 +11,7 @@ everything in reverse order.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.discard import Discarder
 from raidx_fuse.engine.explain import explain, explain_stripe
 from raidx_fuse.engine.gate import Gate
-from raidx_fuse.engine.growth_position import LIVE
+from raidx_fuse.engine.growth_position import parity_way
 from raidx_fuse.engine.read import Reader
 from raidx_fuse.engine.write.mend import Mender
 from raidx_fuse.engine.write.write import Writer
@@ -71,6 +71,8 @@ if TYPE_CHECKING:
         ArrayCounters,
         ArrayReport,
         Grown,
+        Removal,
+        Reshaping,
     )
 
 log = logging.getLogger(__name__)
@@ -154,12 +156,11 @@ class Array:
         self.on_release: list[Callable[[Member], None]] = []
         self.membership = Membership(self)
         self.fail_disk, self.replace_disk = self.membership.fail, self.membership.replace
-        self.add_spare, self.remove_disk = self.membership.add_spare, self.membership.remove
+        self.add_spare = self.membership.add_spare
         self.grow_operation = GrowOperation(self)
         self.copies = CopiesOperation(self)
         self.larger_members = LargerMembers(self)
         self.restripe_operation = RestripeOperation(self)
-        self.restripe = self.restripe_operation.begin
         growth = GrowthRemoval(self.grow_operation)
         self.removal = MemberRemoval(growth, self.restripe_operation)
         self.regular_scrub = RegularScrub(self)
@@ -282,13 +283,25 @@ class Array:
     # -- members and jobs ----------------------------------------------------------------------
 
     async def grow(
-        self, members: Sequence[Member], parity: str = LIVE, surrogate: Member | None = None
+        self, members: Sequence[Member], parity: str | None = None, surrogate: Member | None = None
     ) -> Grown:
         """Start to grow onto *members*; the image is larger when the job has ended.
 
         jobs/grow/copy.py says how *parity* follows. In a raid1 array they become further copies.
         """
-        return await self.member_changes.add(members, parity, surrogate)
+        way = parity_way(None, parity, surrogate)
+        joining = [*members, *([] if surrogate is None else [surrogate])]
+        return await self.member_changes.plan_adding(len(members), way).begin(joining)
+
+    async def remove_disk(self, ref: str | int) -> Removal | Reshaping:
+        """Remove a spare, or start to move everything off a member."""
+        return await (await self.membership.plan_removing(ref)).begin()
+
+    async def restripe(
+        self, members: Sequence[Member], name: str | None, params: Mapping[str, Any]
+    ) -> Reshaping:
+        """Start to restripe onto *members* more, to the layout *name* (None: unchanged)."""
+        return await self.restripe_operation.plan(len(members), name, params).begin(members)
 
     async def start_scrub(self, repair: bool) -> int:
         """Start a scrub and return its job id. Raises BusyError while another scrub runs."""

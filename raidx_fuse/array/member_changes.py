@@ -9,29 +9,19 @@ The layout says which it is (`LayoutInfo.members_by`); a restripe may change it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from raidx_fuse.array import estimate
 from raidx_fuse.array.services import MemberChanges, RunningArray
-from raidx_fuse.engine.growth_position import LIVE, SURROGATE, parity_way
-from raidx_fuse.errors import NotWithLayoutError, RaidxError
+from raidx_fuse.engine.growth_position import LIVE
+from raidx_fuse.errors import NotWithLayoutError
 from raidx_fuse.format.configuration.config import MemberRecord
+from raidx_fuse.jobs.costs import PlannedChange
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import (
-        BundlePlan,
-        CopyPlan,
-        Grown,
-        GrowthPlan,
-        MemberPlan,
-        Removal,
-        ReshapePlan,
-        Reshaping,
-    )
+    from raidx_fuse.documents import Grown, Removal, Reshaping
 
 
 class ByBundles(MemberChanges):
@@ -43,24 +33,15 @@ class ByBundles(MemberChanges):
         super().__init__(array)
         self.rebundle = rebundle
 
-    def require_addable(self, added: int, parity: str | None, surrogate: str | None) -> None:
-        if (parity, surrogate) != (None, None):
+    def plan_adding(self, added: int, parity: str | None) -> PlannedChange[Grown]:
+        if parity is not None:
             raise NotWithLayoutError(
                 "the growth of a raidx array moves no parity: omit --parity and --surrogate"
             )
-        self.rebundle.require_growable()
+        return self.rebundle.plan()
 
-    async def cost_of_adding(self, sizes: Sequence[int], parity: str) -> BundlePlan:
-        return await estimate.of_adding(self.array, sizes)
-
-    async def add(self, members: Sequence[Member], parity: str, surrogate: Member | None) -> Grown:
-        return await self.rebundle.add(members)
-
-    async def cost_of_removing(self, record: MemberRecord) -> BundlePlan:
-        return await estimate.of_removing(self.array, record)
-
-    async def remove(self, record: MemberRecord) -> Removal:
-        return await self.rebundle.remove(record)
+    async def plan_removing(self, record: MemberRecord) -> PlannedChange[Removal | Reshaping]:
+        return await self.rebundle.plan_removal(record)
 
     def bytes_to_join(self, role: Role | None) -> int:
         if role is None:
@@ -86,51 +67,23 @@ class ByBundles(MemberChanges):
 class ByCopies(MemberChanges):
     """Those of raid1."""
 
-    def require_addable(self, added: int, parity: str | None, surrogate: str | None) -> None:
-        if (parity, surrogate) != (None, None):
-            raise _no_parity()
-        self.array.copies.wider(added)
+    def plan_adding(self, added: int, parity: str | None) -> PlannedChange[Grown]:
+        if parity is not None:
+            raise NotWithLayoutError("raid1 has no parity: omit --parity and --surrogate")
+        return self.array.copies.plan(added)
 
-    async def cost_of_adding(self, sizes: Sequence[int], parity: str) -> CopyPlan:
-        return await estimate.of_copying(self.array, len(sizes))
-
-    async def add(self, members: Sequence[Member], parity: str, surrogate: Member | None) -> Grown:
-        if (parity, surrogate) != (LIVE, None):
-            raise _no_parity()
-        return await self.array.copies.add(members)
-
-    async def cost_of_removing(self, record: MemberRecord) -> MemberPlan:
-        self.array.copies.require_removable(record)
-        does = f"removes {self.array.membership.path_of(record)}"
-        return await estimate.of_member_change(self.array, does, None, excludes=True)
-
-    async def remove(self, record: MemberRecord) -> Removal:
-        return await self.array.copies.remove(record)
-
-
-def _no_parity() -> RaidxError:
-    return NotWithLayoutError("raid1 has no parity: omit --parity and --surrogate")
+    async def plan_removing(self, record: MemberRecord) -> PlannedChange[Removal | Reshaping]:
+        return self.array.copies.plan_removal(record)
 
 
 class ByMigration(MemberChanges):
     """Those of every other layout."""
 
-    def require_addable(self, added: int, parity: str | None, surrogate: str | None) -> None:
-        self.array.grow_operation.wider(added, parity_way(None, parity, surrogate))
+    def plan_adding(self, added: int, parity: str | None) -> PlannedChange[Grown]:
+        return self.array.grow_operation.plan(added, parity or LIVE)
 
-    async def cost_of_adding(self, sizes: Sequence[int], parity: str) -> GrowthPlan:
-        added = len(sizes) - (parity == SURROGATE)
-        layout = self.array.grow_operation.wider(added, parity)
-        return await estimate.of_growing(self.array, layout, parity)
-
-    async def add(self, members: Sequence[Member], parity: str, surrogate: Member | None) -> Grown:
-        return await self.array.grow_operation.begin(members, parity, surrogate)
-
-    async def cost_of_removing(self, record: MemberRecord) -> ReshapePlan:
-        return await estimate.of_leaving(self.array, record)
-
-    async def remove(self, record: MemberRecord) -> Removal | Reshaping:
-        return await self.array.removal.begin(record)
+    async def plan_removing(self, record: MemberRecord) -> PlannedChange[Removal | Reshaping]:
+        return self.array.removal.plan(record)
 
 
 def member_changes(array: RunningArray) -> dict[str, MemberChanges]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import trio
@@ -38,7 +38,8 @@ from raidx_fuse.format.shapes import leaving_roles
 from raidx_fuse.format.superblock import Superblock, read_superblock
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.jobs.attach import forget_spare, record_of, require_joined
-from raidx_fuse.jobs.rebuild import Rebuild, checkpoint_key
+from raidx_fuse.jobs.costs import PlannedChange
+from raidx_fuse.jobs.rebuild import Rebuild, checkpoint_key, member_cost
 from raidx_fuse.jobs.replace import successors
 from raidx_fuse.jobs.resync import chunks_at_stake
 from raidx_fuse.layouts.numbers import Role, Stripe
@@ -47,11 +48,26 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.store.chunk_table import TableScan
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import Failing, Removal, Replacing, Reshaping, Spare
+    from raidx_fuse.documents import Failing, MemberPlan, Removal, Replacing, Reshaping, Spare
 
 log = logging.getLogger(__name__)
 
 RETRY_S = 10.0
+
+
+@dataclass(frozen=True)
+class PlannedSpareRemoval:
+    """The spare of *record* leaves."""
+
+    membership: Membership
+    record: MemberRecord
+
+    async def cost(self, _sizes: Sequence[int] = ()) -> MemberPlan:
+        does = f"removes {self.membership.path_of(self.record)}"
+        return await member_cost(self.membership.array, does)
+
+    async def begin(self, _members: Sequence[Member] = ()) -> Removal:
+        return await self.membership.remove_spare(self.record)
 
 
 async def why_not_caught_up(
@@ -496,21 +512,25 @@ class Membership:
         else:
             self.rebuild_onto_spare()
 
-    async def remove(self, ref: str | int) -> Removal | Reshaping:
-        """Remove a spare, or a member whose chunks then move to the others.
+    async def plan_removing(self, ref: str | int) -> PlannedChange[Removal | Reshaping]:
+        """Return how a spare leaves, or a member whose chunks then move to the others.
 
         A copy of raid1 goes with its member. The members of the last growth leave together.
-        Raises UsageError if the others cannot hold everything.
+        Raises RaidxError, UsageError if the others cannot hold everything.
         """
         self.array.require_writable()
         record = self.find(ref)
         if record.role >= 0:
-            return await self.array.member_changes.remove(record)
+            return await self.array.member_changes.plan_removing(record)
         if record.member_uuid in successors(self.member_set.config):
             raise JobRunningError(
                 f"{record.path_hint} is about to replace a member",
                 action="cancel that job: `raidx job ARRAY cancel`",
             )
+        return PlannedSpareRemoval(self, record)
+
+    async def remove_spare(self, record: MemberRecord) -> Removal:
+        """Remove the spare of *record*."""
         self.member_set.spares.pop(record.member_uuid, None)
         await self.member_set.update(lambda config: config.without_members(record.member_uuid))
         return {"path": record.path_hint, "member_uuid": record.member_uuid}

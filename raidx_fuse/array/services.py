@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from raidx_fuse.array.health_history import Health
 from raidx_fuse.array.presence import Presence
 from raidx_fuse.format.configuration.config import MemberRecord
 from raidx_fuse.format.table_page import bytes_needed
+from raidx_fuse.jobs.costs import PlannedChange
 from raidx_fuse.jobs.grow.copies import CopiesOperation
 from raidx_fuse.jobs.grow.operation import GrowOperation
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation
@@ -25,16 +25,7 @@ from raidx_fuse.loop.tasks import Starter
 from raidx_fuse.members.base import Member
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import (
-        BundlePlan,
-        CopyPlan,
-        Grown,
-        GrowthPlan,
-        MemberPlan,
-        Removal,
-        ReshapePlan,
-        Reshaping,
-    )
+    from raidx_fuse.documents import Grown, Removal, Reshaping
 
 
 class RunningArray(ArrayServices, Protocol):
@@ -73,24 +64,15 @@ class MemberChanges(ABC):
         self.array = array
 
     @abstractmethod
-    def require_addable(self, added: int, parity: str | None, surrogate: str | None) -> None:
-        """Raise RaidxError unless *added* members can join, with these options of a user."""
+    def plan_adding(self, added: int, parity: str | None) -> PlannedChange[Grown]:
+        """Return how *added* members join, besides a surrogate. Raises RaidxError.
+
+        *parity* is the parity mode that a user asked for.
+        """
 
     @abstractmethod
-    async def cost_of_adding(self, sizes: Sequence[int], parity: str) -> GrowthPlan | CopyPlan:
-        """Return what members of *sizes* bytes cost, a surrogate included. Raises RaidxError."""
-
-    @abstractmethod
-    async def add(self, members: Sequence[Member], parity: str, surrogate: Member | None) -> Grown:
-        """Let *members* join and start the job; return a summary. Raises RaidxError."""
-
-    @abstractmethod
-    async def cost_of_removing(self, record: MemberRecord) -> ReshapePlan | BundlePlan | MemberPlan:
-        """Return what it costs that the member of *record* leaves. Raises RaidxError."""
-
-    @abstractmethod
-    async def remove(self, record: MemberRecord) -> Removal | Reshaping:
-        """Let the member of *record* leave; return a summary. Raises RaidxError."""
+    async def plan_removing(self, record: MemberRecord) -> PlannedChange[Removal | Reshaping]:
+        """Return how the member of *record* leaves. Raises RaidxError."""
 
     def bytes_to_join(self, role: Role | None) -> int:
         """Return how large a new member must be, for *role* or, None, for any one."""

@@ -14,6 +14,7 @@ from raidx_fuse.engine.explain import explain_place
 from raidx_fuse.engine.parity_policies import why_not_asked
 from raidx_fuse.format.configuration.remembered import shown_scrub
 from raidx_fuse.format.shapes import RESTRIPE, leaving_roles
+from raidx_fuse.jobs.costs import redundancy_left
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.unreadable import PAGE_BYTES
 from raidx_fuse.settings import POLICY, TRADITIONAL
@@ -22,24 +23,6 @@ if TYPE_CHECKING:
     from raidx_fuse.documents import ArrayReport, Member, Unreadable, UnreadablePlace
 
 UNREADABLE_SHOWN_MAX = 100
-
-
-def redundancy_left(array: RunningArray) -> int:
-    """Return how many further members, whichever they are, may be lost without losing data.
-
-    The result is 0 while stripes await their resync after a crash without a log: content that was
-    flushed long ago is in one stripe with content that was in flight (write hole; jobs/resync.py).
-    Layouts of copies are the exception.
-    """
-    member_set, context = array.member_set, array.context
-    if (
-        context.dirty_bitmap.unlogged
-        and context.dirty_bitmap.pending_regions()
-        and not context.code.is_copies
-    ):
-        return 0
-    left = array.context.code.tolerance - len(member_set.lost)
-    return max(left, 0)
 
 
 def state(array: RunningArray) -> str:

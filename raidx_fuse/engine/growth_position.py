@@ -47,8 +47,8 @@ PARITY_WORDS = {
 }
 
 
-def parity_way(role: str | None, parity: str | None, surrogate: str | None) -> str:
-    """Return how parity follows a growth, from the options that a user gave.
+def parity_way(role: str | None, parity: str | None, surrogate: object) -> str | None:
+    """Return how parity follows a growth, from the options that a user gave; None without them.
 
     *role* is what the members are added as, None for a growth. Raises UsageError for a combination
     that is not possible.
@@ -58,7 +58,7 @@ def parity_way(role: str | None, parity: str | None, surrogate: str | None) -> s
     if parity not in (None, LIVE, PIGGYBACK):
         raise UsageError(f"unknown way for parity: {parity!r}; choose live or piggyback")
     if surrogate is None:
-        return parity or LIVE
+        return parity
     if parity is not None:
         raise UsageError("parity and surrogate exclude each other: parity moves to the surrogate")
     return SURROGATE

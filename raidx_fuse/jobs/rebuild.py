@@ -18,21 +18,25 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import trio
+
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import ArrayFailedError, RaidxError
 from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.jobs.costs import SCAN_STRIPES, copy_cost, redundancy_during, redundancy_left
 from raidx_fuse.jobs.job import WINDOW_BYTES, Job
+from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.strips import Place, Strips, batches, read_all
 from raidx_fuse.laws import Law
 from raidx_fuse.layouts.codes.code import Unrecoverable
-from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
+from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe, stripe_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, rebuild_plan
 from raidx_fuse.store.cells import Cover
 from raidx_fuse.store.io_tuples import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import Program, compile_steps
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import JobDetail
+    from raidx_fuse.documents import Costs, JobCosts, JobDetail, MemberPlan
 
 log = logging.getLogger(__name__)
 
@@ -320,3 +324,81 @@ class Rebuild(Job):
                 if is_active and member_set.queues[role] is rebuilt[role]:
                     member_set.watermarks.pop(role, None)
             member_set.refresh()
+
+
+async def rebuild_cost(
+    array: ArrayServices, role: Role, *, returns: bool = False, copied: bool = False
+) -> JobCosts:
+    """Return what a rebuild of *role* costs (`copy_cost`).
+
+    *returns*: its member was absent, and is caught up by what changed meanwhile; *copied*: its
+    member is in use, and is read alone. Only written stripes are visited, each recovered with the
+    fewest reads.
+    """
+    context = array.context
+    layout = context.layout
+    stripes, visited = 0, [(0, layout.stripes)]
+    if returns:
+        visited = list(context.changes.ranges(0, layout.stripes))
+    for low, high in visited:
+        for start in range(low, high, SCAN_STRIPES):
+            stripes += context.written.count_live(layout, start, min(start + SCAN_STRIPES, high))
+            await trio.lowlevel.checkpoint()
+    # Not every bundle has a chunk on the role.
+    written = round(stripes * layout.cells_on([role]) * context.chunk_bytes)
+    if copied:
+        return copy_cost(array, "rebuild", written, written, 1)
+    # In a rotating layout the role holds every column in turn: use the mean.
+    phases = min(layout.stripes, layout.width)
+    holding = [layout.roles(stripe) for stripe in stripe_range(0, phases)]
+    columns = [roles.index(role) for roles in holding if role in roles]
+    cells = sum(_reads(context, column) for column in columns) / phases
+    return copy_cost(array, "rebuild", round(stripes * cells * context.chunk_bytes), written, 1)
+
+
+def _reads(context: ArrayContext, column: int) -> int:
+    """Return how many cells must be read to recover the cells of *column*."""
+    union = 0
+    for _, sources in context.code.recover(column):
+        union |= sources
+    return union.bit_count()
+
+
+async def member_cost(
+    array: ArrayServices,
+    does: str,
+    rebuilds: Role | None = None,
+    *,
+    chunks: int = 0,
+    excludes: bool = False,
+    returns: bool = False,
+    copied: bool = False,
+) -> MemberPlan:
+    """Return the cost of a change of one member; *rebuilds* is the role it rebuilds, None for none.
+
+    *returns*, *copied*: as of `rebuild_cost`. *chunks* is the number of chunks that the change may
+    lose; *excludes*: it takes a member out.
+    """
+    costs: Costs = {"bytes_read": 0, "bytes_written": 0, "bytes_moved": 0, "seconds": 0.0}
+    now, lost = redundancy_left(array), array.member_set.lost
+    worst = end = max(now - excludes, 0)
+    seconds: float | None = None if excludes else 0.0
+    if rebuilds is not None:
+        rebuild = await rebuild_cost(array, rebuilds, returns=returns, copied=copied)
+        whole: JobCosts = {**costs, **rebuild}
+        costs = whole
+    reduces = rebuilds is not None and not copied
+    if rebuilds is not None and reduces:
+        seconds = costs["seconds"]
+        worst = now if rebuilds in lost else max(now - 1, 0)
+        end = max(array.context.code.tolerance - len(lost - {rebuilds}), worst)
+    return {
+        "dry_run": True,
+        "does": does,
+        **costs,
+        "chunks_at_stake": chunks,
+        "redundancy_left": now,
+        "redundancy_reduced": reduces or excludes,
+        "redundancy_reduced_seconds": seconds,
+        "redundancy": redundancy_during(now, worst, end),
+    }

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
-from raidx_fuse.array.estimate import ASSUMED_RATE_BYTES, copy_rate, redundancy_during
-from raidx_fuse.array.status import redundancy_left
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import (
     BusyError,
@@ -30,6 +28,12 @@ from raidx_fuse.errors import (
 )
 from raidx_fuse.format.configuration.volumes import ALIGN_BYTES, VOLUMES_MAX
 from raidx_fuse.format.create import new_uuid
+from raidx_fuse.jobs.costs import (
+    ASSUMED_RATE_BYTES,
+    job_time,
+    redundancy_during,
+    redundancy_left,
+)
 from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.pool.allocate import exchange_rounds
@@ -677,9 +681,7 @@ def cost(planned: Planned) -> MovePlan:
             code = array.context.code
             rates.append(round(ASSUMED_RATE_BYTES * code.data_count / code.rows))
             redundancies.append(redundancy_left(array))
-    rate, source = copy_rate(first, planned.kind, min(rates))
-    speed_min = first.jobs.speed_min_bytes
-    seconds = round(moved / rate, 3)
+    time = job_time(first, planned.kind, moved, min(rates))
     now, lowest = redundancy_left(first), min(redundancies)
     after = min(redundancy_left(leg.target.array) for leg in planned.legs)
     return {
@@ -689,14 +691,11 @@ def cost(planned: Planned) -> MovePlan:
         "bytes_read": moved,
         "bytes_written": written,
         "bytes_moved": moved,
-        "rate": rate,
-        "rate_source": source,
-        "seconds": seconds,
-        "seconds_busy": round(moved / min(rate, speed_min or rate), 3),
+        **time,
         "redundancy_left": now,
         "redundancy_lowest": lowest,
         "redundancy_after": after,
         "redundancy_reduced": lowest < now,
-        "redundancy_reduced_seconds": seconds if lowest < now else 0.0,
+        "redundancy_reduced_seconds": time["seconds"] if lowest < now else 0.0,
         "redundancy": redundancy_during(now, lowest, after),
     }

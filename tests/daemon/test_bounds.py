@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.array import estimate
 from raidx_fuse.daemon.commands.arguments import check_newcomers
 from raidx_fuse.engine import explain
 from raidx_fuse.errors import UsageError
+from raidx_fuse.jobs import rebuild
 from raidx_fuse.units import parse_size
 from tests.daemon.conftest import Desk
 
@@ -97,7 +97,7 @@ def test_a_size_beyond_the_kernels_offsets_is_none(text: str, said: str) -> None
 
 
 async def test_a_dry_run_lets_others_run(monkeypatch: pytest.MonkeyPatch, desk: Desk) -> None:
-    monkeypatch.setattr(estimate, "SCAN_STRIPES", 4)
+    monkeypatch.setattr(rebuild, "SCAN_STRIPES", 4)
     turns = 0
 
     async def count() -> None:

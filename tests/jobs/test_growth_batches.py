@@ -68,7 +68,7 @@ async def test_a_granule_is_long_on_rotating_disks_and_short_on_others(
         members, "raid5", name="g", now_s=0, chunk_bytes=4096, overwrite_signature=True
     )
     async with open_array(members) as array:
-        layout = array.grow_operation.wider(1)
+        layout = array.grow_operation.plan(1).layout
         assert layout.mapping.rules[-1] is not None
         assert layout.mapping.rules[-1][0] == rows
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.array.estimate import growth_estimate
-from raidx_fuse.engine.growth_position import LIVE, PIGGYBACK, SURROGATE
+from raidx_fuse.engine.growth_position import PIGGYBACK, SURROGATE
 from raidx_fuse.errors import NotWithLayoutError
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.journal.ring import HEAD_BYTES
@@ -98,7 +97,7 @@ async def test_only_what_moves_and_its_parity_are_read_and_written(
     await array.context.journal.drain()
     rows = array.context.layout.stripes
     region = array.member_set.config.regions.data
-    estimate = await growth_estimate(array, array.grow_operation.wider(added, parity), parity)
+    estimate = await array.grow_operation.plan(added, parity).cost()
     rig.log.clear()
     job = await grow(rig, added, windows=10**6, parity=parity)
     await job.finished.wait()
@@ -286,5 +285,5 @@ async def test_what_cannot_be_meant_is_refused() -> None:
     with pytest.raises(NotWithLayoutError):
         await array.grow([newcomer], PIGGYBACK)
     with pytest.raises(NotWithLayoutError):
-        await array.grow([newcomer], LIVE, rig.new_member())
+        await array.grow([newcomer], surrogate=rig.new_member())
     assert array.member_set.config.width == 2

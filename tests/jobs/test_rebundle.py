@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.array import estimate
 from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import BusyError, RaidxError, Reason, UsageError
@@ -39,7 +38,7 @@ async def test_what_a_dry_run_says_is_what_happens(seed: int) -> None:
     assert array.size_bytes == usable(rig)
     await rig.fill(0.7, seed)
     new = [rig.disk(rng.randint(2, 120)) for _ in range(added)]
-    said = await estimate.of_adding(array, [disk.size_bytes for disk in new])
+    said = await array.rebundle.plan().cost([disk.size_bytes for disk in new])
     result = await array.grow(new)
     rig.members += new
     (job,) = await rig.settle()
@@ -142,7 +141,7 @@ async def test_a_member_leaves_only_if_the_others_have_room() -> None:
     with pytest.raises(RaidxError, match=rf"holds {used[1]} chunks, and the other .* free"):
         await array.remove_disk(1)
     with pytest.raises(RaidxError, check=because(Reason.ARRAY_FULL)):
-        await estimate.of_removing(array, array.member_set.config.record(1))
+        await array.membership.plan_removing(1)
     assert "reshape" not in array.member_set.config.jobs
     await array.grow([disk := rig.disk(60)])
     rig.members.append(disk)
@@ -165,16 +164,14 @@ async def test_a_dry_run_is_refused_as_the_removal_is_while_a_resync_is_due() ->
         job.stop()
         await job.finished.wait()
         assert array.status()["redundancy_left"] == 0
-        removed = array.member_set.config.record(Role(1))
-        for change in (estimate.of_removing(array, removed), array.remove_disk(1)):
-            with pytest.raises(BusyError, match="a resync is due"):
-                await change
+        with pytest.raises(BusyError, match="a resync is due"):
+            await array.membership.plan_removing(1)
 
 
 async def test_who_left_is_no_member_and_may_come_back_as_a_new_one() -> None:
     rig = UnlikeRig("raidx-copy", 2, (30, 24, 28, 26), room=0.5)
     array = await rig.create(0.6)
-    said = await estimate.of_removing(array, array.member_set.config.record(1))
+    said = await (await array.membership.plan_removing(1)).cost()
     released: list[Any] = []
     array.on_release.append(released.append)
     member = rig.members[1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import trio
 
-from raidx_fuse.array import estimate
 from raidx_fuse.array.advice import action
 from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.layouts.numbers import Role, Stripe
@@ -95,7 +94,7 @@ async def test_a_degraded_array_without_room_takes_a_small_disk_for_what_it_lost
     assert status["state"] == "degraded"
     assert status["restore"]["chunks_without_place"] > 0
     new = [rig.disk(18), rig.disk(19)]  # each smaller than what was lost
-    said = await estimate.of_adding(array, [disk.size_bytes for disk in new])
+    said = await array.rebundle.plan().cost([disk.size_bytes for disk in new])
     await array.grow(new)
     rig.members += new
     assert array.jobs.running()[0].status()["kind"] == "grow"

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from raidx_fuse.array import advice, statistics
-from raidx_fuse.array import estimate as reshape_cost
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.membership import is_past, why_not_caught_up
-from raidx_fuse.array.status import redundancy_left
 from raidx_fuse.daemon.commands.advise import Advice
 from raidx_fuse.daemon.commands.arguments import Result, check_newcomers
 from raidx_fuse.daemon.commands.compare import Comparison
@@ -31,6 +29,7 @@ from raidx_fuse.errors import BusyError, RaidxError, Reason, UsageError
 from raidx_fuse.format.configuration.config import FAILED, MISSING, MemberRecord
 from raidx_fuse.format.configuration.volumes import volume_at
 from raidx_fuse.format.table_page import bytes_needed
+from raidx_fuse.jobs.rebuild import member_cost
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member
 from raidx_fuse.pool.monitor import VolumeCounters
@@ -204,9 +203,8 @@ class ArrayCommands:
         chunks = self.array.membership.require_spare(Role(record.role), lose_data=lose_data)
         spares = len(self.array.member_set.spares)
         does = f"excludes role {record.role}" + (", rebuilds it onto a spare" if spares else "")
-        return await reshape_cost.of_member_change(
-            self.array, does, record.role if spares else None, chunks, excludes=True
-        )
+        rebuilds = record.role if spares else None
+        return await member_cost(self.array, does, rebuilds, chunks=chunks, excludes=True)
 
     async def replace_disk(
         self,
@@ -252,9 +250,9 @@ class ArrayCommands:
         newcomers = [*members, *([] if surrogate is None else [surrogate])]
         check_newcomers(newcomers, self.array.member_set.config.members)
         smallest = min(record.size_bytes for record in self._records())
-        changes = self.array.member_changes
+        plan = None
         if role is None:
-            changes.require_addable(len(members), parity, surrogate)
+            plan = self.array.member_changes.plan_adding(len(members), way)
         if dry_run:
             sizes = [
                 await self.newcomers.check(
@@ -262,24 +260,20 @@ class ArrayCommands:
                 )
                 for path in newcomers
             ]
-            if role is None:
-                return await changes.cost_of_adding([size or smallest for size in sizes], way)
+            if plan is not None:
+                return await plan.cost([size or smallest for size in sizes])
             vacant = [r.role for r in self._records() if r.state in ("failed", "missing")]
             does = f"adds {len(members)} as spare" + (", rebuilds onto it" if vacant else "")
-            return await reshape_cost.of_member_change(
-                self.array, does, vacant[0] if vacant else None
-            )
+            return await member_cost(self.array, does, vacant[0] if vacant else None)
         size_bytes = None
         if create:  # as small as the others; but a spare must fit every role
-            unlike = role is None and changes.any_size
+            unlike = role is None and self.array.member_changes.any_size
             config = self.array.member_set.config
             needed = [0 if unlike else bytes_needed(config, each) for each in config.roles()]
             size_bytes = max(smallest, *needed)
-        if role is None:
+        if plan is not None:
             async with self._opened(newcomers, overwrite_signature, size_bytes) as opened:
-                if surrogate is not None:
-                    return await self.array.grow(opened[:-1], surrogate=opened[-1])
-                return await self.array.grow(opened, way)
+                return await plan.begin(opened)
         added = []
         async with self.array.membership.attaching:  # two roles are rebuilt in one pass
             for path in members:
@@ -289,13 +283,8 @@ class ArrayCommands:
 
     async def remove_disk(self, member: str, dry_run: bool = False) -> Result:
         """Remove a spare, or a member whose content the others can hold."""
-        if not dry_run:
-            return await self.array.remove_disk(member)
-        record = self.array.membership.find(member)
-        if record.role >= 0:
-            return await self.array.member_changes.cost_of_removing(record)
-        does = f"removes {self.array.membership.path_of(record)}"
-        return await reshape_cost.of_member_change(self.array, does, None)
+        plan = await self.array.membership.plan_removing(member)
+        return await (plan.cost() if dry_run else plan.begin())
 
     async def reshape(
         self,
@@ -315,32 +304,24 @@ class ArrayCommands:
         array = self.array
         check_newcomers(members, array.member_set.config.members)
         params = {} if rotate is None else {"rotate": rotate}
-        shape = array.restripe_operation.target(len(members), layout, params)
-        moving = array.restripe_operation.moving(shape)
+        plan = array.restripe_operation.plan(len(members), layout, params)
         if dry_run:
             for path in members:
                 await self.newcomers.check(
                     path, overwrite_signature=overwrite_signature, may_create=create
                 )
-            config = array.member_set.config
-            does = (
-                f"moves all chunks from {config.layout} on {config.width} members to "
-                f"{shape.layout} on {shape.width}"
-            )
-            return await reshape_cost.of_restriping(array, moving, does)
-        array.require_writable()
-        before = array.context.code.tolerance
-        after = (moving.below if moving.rises else moving.above).code.tolerance
+            return await plan.cost()
+        before, after = array.context.code.tolerance, plan.layout.new.code.tolerance
         if after < before and not lose_redundancy:
             raise UsageError(
-                f"{shape.layout} on {shape.width} members tolerates fewer lost members: {after}, "
-                f"not {before}",
+                f"{plan.shape.layout} on {plan.shape.width} members tolerates fewer lost members: "
+                f"{after}, not {before}",
                 action="accept this with --lose-redundancy",
                 reason=Reason.LOSES_REDUNDANCY,
             )
         size_bytes = min(record.size_bytes for record in self._records()) if create else None
         async with self._opened(members, overwrite_signature, size_bytes) as opened:
-            return await array.restripe(opened, layout, params)
+            return await plan.begin(opened)
 
     @asynccontextmanager
     async def _opened(
@@ -489,14 +470,6 @@ async def cost_of_replacing(
     if returns:
         does = f"lets {path} catch up in role {record.role}"
     copied = record.state == "active"
-    cost = await reshape_cost.of_member_change(
-        array, does, record.role, returns=returns, copied=copied
-    )
-    if not copied:
-        return cost
-    return cost | {
-        "does": f"copies role {record.role} to {path}; its member stays in use until then",
-        "redundancy_reduced": False,
-        "redundancy_reduced_seconds": 0.0,
-        "redundancy": reshape_cost.redundancy_during(redundancy_left(array)),
-    }
+    if copied:
+        does = f"copies role {record.role} to {path}; its member stays in use until then"
+    return await member_cost(array, does, record.role, returns=returns, copied=copied)

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from raidx_fuse.array.estimate import redundancy_during
-from raidx_fuse.array.status import redundancy_left, state
+from raidx_fuse.array.status import state
 from raidx_fuse.documents import (
     Deleted,
     Forgotten,
@@ -28,6 +27,7 @@ from raidx_fuse.errors import (
     Reason,
     UsageError,
 )
+from raidx_fuse.jobs.costs import redundancy_kept, redundancy_left
 from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.move import Planned, cost, job_of, plan_move, plan_swap, start
 from raidx_fuse.pool.other_arrays import forget
@@ -344,10 +344,7 @@ def _dry_run(volumes: ArrayVolumes, does: str, lost: int) -> LosingPlan:
         "bytes_written": lost,
         "bytes_moved": 0,
         "seconds": 0.0,
-        "redundancy_left": redundancy_left(volumes.array),
-        "redundancy_reduced": False,
-        "redundancy_reduced_seconds": 0.0,
-        "redundancy": redundancy_during(redundancy_left(volumes.array)),
+        **redundancy_kept(volumes.array),
     }
 
 

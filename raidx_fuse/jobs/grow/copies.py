@@ -19,7 +19,7 @@ As every role has the same content at the same places, moving up moves no byte.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from raidx_fuse.errors import (
@@ -33,8 +33,9 @@ from raidx_fuse.errors import (
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.jobs.attach import assign_role, release
+from raidx_fuse.jobs.costs import copy_cost, redundancy_kept
 from raidx_fuse.jobs.grow.change_shape import drain_for_new_roles, take_in, undisturbed
-from raidx_fuse.jobs.rebuild import checkpoint_key
+from raidx_fuse.jobs.rebuild import checkpoint_key, member_cost
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
@@ -43,7 +44,50 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.store.queue import MemberQueue
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import Grown, Removal
+    from raidx_fuse.documents import CopyPlan, Grown, MemberPlan, Removal
+
+
+@dataclass(frozen=True)
+class PlannedCopies:
+    """*added* more copies, which *layout* has."""
+
+    operation: CopiesOperation
+    added: int
+    layout: Layout
+
+    async def cost(self, _sizes: Sequence[int] = ()) -> CopyPlan:
+        array, added = self.operation.array, self.added
+        context, width = array.context, array.member_set.config.width
+        chunks = context.written.count_live(context.layout, 0, context.layout.stripes)
+        written = chunks * context.chunk_bytes
+        return {
+            "dry_run": True,
+            "does": f"makes {width + added} copies of {width}",
+            **copy_cost(array, "rebuild", written, written * added, added),
+            **redundancy_kept(array, more=added),
+            "size_before": array.size_bytes,
+            "size_after": array.size_bytes,
+        }
+
+    async def begin(self, members: Sequence[Member] = ()) -> Grown:
+        return await self.operation.add(self, members)
+
+
+@dataclass(frozen=True)
+class PlannedFewer:
+    """The copy of *record* leaves, and *layout* has the others."""
+
+    operation: CopiesOperation
+    record: MemberRecord
+    layout: Layout
+
+    async def cost(self, _sizes: Sequence[int] = ()) -> MemberPlan:
+        array = self.operation.array
+        does = f"removes {array.membership.path_of(self.record)}"
+        return await member_cost(array, does, excludes=True)
+
+    async def begin(self, _members: Sequence[Member] = ()) -> Removal:
+        return await self.operation.remove(self)
 
 
 class CopiesOperation:
@@ -54,8 +98,8 @@ class CopiesOperation:
         self.member_set = array.member_set
         self.context = array.context
 
-    def wider(self, added: int) -> Layout:
-        """Return the layout with *added* more copies. Raises RaidxError (UsageError, BusyError)."""
+    def plan(self, added: int) -> PlannedCopies:
+        """Return how *added* members join. Raises RaidxError (UsageError, BusyError)."""
         config = self.member_set.config
         self.array.require_writable()
         self.array.jobs.require_finished("takes no further copy")
@@ -73,18 +117,17 @@ class CopiesOperation:
                 action="add fewer, or make a new array",
                 reason=Reason.METADATA_FULL,
             )
-        return layout
+        return PlannedCopies(self, added, layout)
 
-    async def add(self, members: Sequence[Member]) -> Grown:
+    async def add(self, plan: PlannedCopies, members: Sequence[Member]) -> Grown:
         """Make a copy of each of *members*; return a summary with the id of the rebuild's job."""
-        self.wider(len(members))
         membership = self.array.membership
         for member in members:
             membership.check_joining(member)
         async with membership.attaching:
             before = self.member_set.config.width
             layout = await take_in(
-                self.array, members, lambda: self.wider(len(members)), self._widen
+                self.array, members, lambda: self.plan(plan.added).layout, self._widen
             )
             roles = tuple(Role(role) for role in range(before, layout.width))
             job = self.array.start_rebuild(roles)
@@ -116,8 +159,8 @@ class CopiesOperation:
         self.context.take_layout(layout)
         member_set.refresh()
 
-    def require_removable(self, record: MemberRecord) -> Layout:
-        """Return the layout without the role of *record*.
+    def plan_removal(self, record: MemberRecord) -> PlannedFewer:
+        """Return how the copy of *record* leaves.
 
         Raises UsageError, BusyError or ArrayFailedError if it cannot leave, or not now.
         """
@@ -145,22 +188,22 @@ class CopiesOperation:
                 action="rebuild or replace the lost members first",
             )
         chunks = config.regions.data.length // config.chunk_bytes
-        return make_layout(
+        layout = make_layout(
             config.layout, config.width - 1, chunks, config.chunk_bytes, **config.params
         )
+        return PlannedFewer(self, record, layout)
 
-    async def remove(self, record: MemberRecord) -> Removal:
-        """Let the member in the role of *record* leave the array; the others keep all content."""
-        self.require_removable(record)
+    async def remove(self, plan: PlannedFewer) -> Removal:
+        """Let the member of *plan* leave the array; the others keep all content."""
         member_set = self.member_set
         async with undisturbed(self.array):
             await drain_for_new_roles(self.context)
-            record = self._newest(record)
-            queue = self._narrow(self.require_removable(record), record)
+            plan = self.plan_removal(self._newest(plan.record))
+            queue = self._narrow(plan.layout, plan.record)
             self.context.journal.choose_roles()
             await member_set.update(lambda config: config)
         await release([queue.member] if queue else [], self.array.on_release)
-        return {"path": record.path_hint, "member_uuid": record.member_uuid}
+        return {"path": plan.record.path_hint, "member_uuid": plan.record.member_uuid}
 
     def _newest(self, record: MemberRecord) -> MemberRecord:
         """Return the present record of the member of *record*: its role may be another one by now.

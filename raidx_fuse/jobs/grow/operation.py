@@ -15,17 +15,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from raidx_fuse.engine.growth_position import JOB_KEY, LIVE, PARITY, SURROGATE
+import trio
+
+from raidx_fuse.engine.growth_position import (
+    JOB_KEY,
+    LIVE,
+    PARITY,
+    PARITY_WORDS,
+    PIGGYBACK,
+    SURROGATE,
+)
 from raidx_fuse.errors import NotWithLayoutError, RaidxError, Reason, UsageError
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.format.shapes import MIGRATED, Shape
 from raidx_fuse.jobs.attach import assign_role, release
+from raidx_fuse.jobs.costs import SCAN_STRIPES, copy_cost, redundancy_kept
 from raidx_fuse.jobs.grow.change_shape import drain_for_new_roles, take_in, undisturbed
+from raidx_fuse.jobs.grow.copy import live_moves
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.elastic_params import next_rules, parity_stays
@@ -41,12 +52,66 @@ from raidx_fuse.layouts.registry import (
 from raidx_fuse.members.base import Member
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import Grown
+    from raidx_fuse.documents import Grown, GrowthPlan, LoggedPlan
 
 log = logging.getLogger(__name__)
 
 HISTORY = "history"
 RULES = "rules"
+
+
+@dataclass(frozen=True)
+class PlannedGrowth:
+    """A growth to *layout*, of which no stripe has migrated; *parity* is its mode (copy.py)."""
+
+    operation: GrowOperation
+    layout: ElasticLayout
+    parity: str
+
+    async def cost(self, _sizes: Sequence[int] = ()) -> GrowthPlan:
+        array, layout = self.operation.array, self.layout
+        words = PARITY_WORDS[self.parity]
+        does = f"grows from {layout.history[-2]} to {layout.history[-1]} members{words}"
+        return {
+            **await migration_cost(array, layout, self.parity, does),
+            "parity": self.parity,
+            "size_before": array.size_bytes,
+            "size_after": self.operation.size_after(layout),
+        }
+
+    async def begin(self, members: Sequence[Member] = ()) -> Grown:
+        return await self.operation.begin(self, members)
+
+
+async def migration_cost(
+    array: ArrayServices, layout: ElasticLayout, parity: str, does: str
+) -> LoggedPlan:
+    """Return the cost of a growth to *layout*, or of undoing it, without the sizes of the image.
+
+    Only written cells that move to another disk are read and written, parity among them; with
+    *parity* piggyback, the parity of their stripes too. *bytes_logged* is the part that goes
+    through the log.
+    """
+    context = array.context
+    blocks = parities = logged = 0
+    for start in range(0, layout.stripes, SCAN_STRIPES):
+        end = min(start + SCAN_STRIPES, layout.stripes)
+        stripes, _ = live_moves(context, layout, start, end)
+        blocks += len(stripes)
+        if parity == PIGGYBACK:
+            parities += len(set(stripes))
+        await trio.lowlevel.checkpoint()
+    moved = (blocks + parities) * context.chunk_bytes
+    if parity == PIGGYBACK and context.journal.mode != "none":
+        logged = parities * context.chunk_bytes * (context.code.tolerance + 1)
+    added = layout.history[-1] - layout.history[-2]
+    return {
+        "dry_run": True,
+        "does": does,
+        **copy_cost(array, "grow", moved, moved, added),  # only the new disks write
+        "bytes_logged": logged,
+        **redundancy_kept(array),
+    }
 
 
 class GrowOperation:
@@ -64,10 +129,9 @@ class GrowOperation:
 
     # -- checks --------------------------------------------------------------------------------
 
-    def wider(self, added: int, parity: str = LIVE) -> ElasticLayout:
-        """Return the layout with *added* more members and no stripe migrated.
+    def plan(self, added: int, parity: str = LIVE) -> PlannedGrowth:
+        """Return the growth by *added* members; a surrogate is not counted among them.
 
-        *parity* is the parity mode of the growth (copy.py); a surrogate is not counted in *added*.
         Raises RaidxError (UsageError, BusyError) if the array cannot grow, or not now.
         """
         config = self.member_set.config
@@ -97,7 +161,7 @@ class GrowOperation:
                 str(error), action="move all chunks to a wider layout: --method restripe"
             ) from None
         self._check_room(layout)
-        return layout
+        return PlannedGrowth(self, layout, parity)
 
     def growing_layout(self, params: dict[str, Any], width: int) -> ElasticLayout:
         """Return the array's layout in a growth to *width*, with *params*. Raises LayoutError."""
@@ -139,29 +203,20 @@ class GrowOperation:
 
     # -- begin ---------------------------------------------------------------------------------
 
-    async def begin(
-        self, members: Sequence[Member], parity: str = LIVE, surrogate: Member | None = None
-    ) -> Grown:
+    async def begin(self, plan: PlannedGrowth, members: Sequence[Member]) -> Grown:
         """Add *members*, in the order of their new roles, and start the job; return its summary.
 
-        *parity* is LIVE or PIGGYBACK. With a *surrogate* member, parity moves to that member
-        instead.
+        A surrogate is the last of them.
         """
-        if surrogate is not None:
-            if parity != LIVE:
-                raise UsageError(f"parity mode {parity} and a surrogate exclude each other")
-            parity = SURROGATE
-        added = len(members)
-        self.wider(added, parity)
+        history, parity = plan.layout.history, plan.parity
         membership = self.array.membership
-        members = [*members, *([] if surrogate is None else [surrogate])]
         for member in members:
             membership.check_joining(member)
         async with membership.attaching:
             layout = await take_in(
                 self.array,
                 members,
-                lambda: self.wider(added, parity),
+                lambda: self.plan(history[-1] - history[-2], parity).layout,
                 lambda layout, records: self._widen(layout, records, parity),
             )
             job = self.start(back=False)

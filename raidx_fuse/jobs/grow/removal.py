@@ -9,18 +9,45 @@ place that it has, and the job runs backwards from there.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from raidx_fuse.engine.growth_position import JOB_KEY, LIVE, PARITY
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.shapes import MIGRATED
-from raidx_fuse.jobs.grow.operation import GrowOperation
+from raidx_fuse.jobs.grow.operation import GrowOperation, migration_cost
 from raidx_fuse.jobs.restripe.space import require_space, require_unwritten
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
+from raidx_fuse.members.base import Member
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import Removal, Reshaping
+    from raidx_fuse.documents import Removal, ReshapePlan
+
+
+@dataclass(frozen=True)
+class PlannedShrink:
+    """The last growth, with which the member of *record* joined, is undone.
+
+    *layout* is that of its end, every stripe having migrated.
+    """
+
+    removal: GrowthRemoval
+    record: MemberRecord
+    layout: ElasticLayout
+
+    async def cost(self, _sizes: Sequence[int] = ()) -> ReshapePlan:
+        array, layout = self.removal.operation.array, self.layout
+        before, after = layout.history[-1], layout.history[-2]
+        does = f"shrinks from {before} to {after} members, the last ones leave"
+        return {
+            **await migration_cost(array, layout, LIVE, does),
+            "size_before": array.size_bytes,
+            "size_after": min(array.size_bytes, layout.size_bytes),
+        }
+
+    async def begin(self, _members: Sequence[Member] = ()) -> Removal:
+        return await self.removal.begin(self)
 
 
 class GrowthRemoval:
@@ -35,8 +62,9 @@ class GrowthRemoval:
         """Return whether the member of *record* joined in the last growth of the array."""
         return record.role in self.context.layout.joined_last()
 
-    def narrower(self, record: MemberRecord) -> ElasticLayout:
-        """Return the layout that the members of the last growth, *record* too, will leave.
+    def plan(self, record: MemberRecord) -> PlannedShrink:
+        """Return how the members of the last growth leave, that of *record* too.
+
         Raises RaidxError (UsageError, BusyError) if they cannot leave, or not now.
         """
         config = self.member_set.config
@@ -48,17 +76,17 @@ class GrowthRemoval:
         holder = f"{config.layout} on {narrower.members_before} members"
         size_bytes = self.operation.array.size_bytes
         require_space(config, size_bytes, narrower.size_bytes, holder)
-        return narrower
+        return PlannedShrink(self, record, narrower)
 
-    async def begin(self, record: MemberRecord) -> Removal | Reshaping:
+    async def begin(self, plan: PlannedShrink) -> Removal:
         """Start to move everything off the members of the last growth; return a summary."""
-        layout, array = self.narrower(record), self.operation.array
+        array = self.operation.array
         async with array.membership.attaching:
-            layout = self.narrower(record)
+            layout = self.plan(plan.record).layout
             try:
                 await array.discarder.give_up(layout.size_bytes)
                 async with self.context.closed():
-                    layout = self.narrower(record)  # checked again: nothing comes between
+                    layout = self.plan(plan.record).layout  # checked again: nothing comes between
                     require_unwritten(self.context, layout.size_bytes)
                     self._widen(layout)
                     await self.member_set.update(lambda config: config)

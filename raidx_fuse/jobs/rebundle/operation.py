@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import trio
@@ -33,6 +33,7 @@ from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.pages import erase_region
 from raidx_fuse.format.table_page import chunks_that_fit, share_region
 from raidx_fuse.jobs.attach import join, leave, release, require_joined
+from raidx_fuse.jobs.costs import copy_cost, redundancy_kept
 from raidx_fuse.jobs.grow.change_shape import drain_for_new_roles
 from raidx_fuse.jobs.rebundle.capacity import Capacity
 from raidx_fuse.jobs.rebundle.job import EVACUATE, GROW, RESTORE, RebundleJob
@@ -45,12 +46,58 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.store.queue import MemberQueue
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import Grown, Removal
+    from raidx_fuse.documents import BundlePlan, Grown, Removal
 
 log = logging.getLogger(__name__)
 
 KEY = "reshape"
 BUNDLES = "bundles"  # the parameter that counts them
+
+
+@dataclass(frozen=True)
+class PlannedBundles:
+    """Members join, and as many bundles more are made as they allow."""
+
+    operation: RebundleOperation
+
+    async def cost(self, sizes: Sequence[int] = ()) -> BundlePlan:
+        """Return the cost of adding members of *sizes* bytes. Raises UsageError."""
+        operation = self.operation
+        counts, roles = operation.capacity.counts_with(sizes)
+        moves, more = await operation.capacity.plan_aside(counts)
+        before = len(operation.member_set.config.roles())
+        does = (
+            f"grows from {before} to {before + len(roles)} members: {more} bundles more; "
+            f"{moves.written} written chunks move"
+        )
+        return operation.cost(does, GROW, moves, members=len(roles), more=more)
+
+    async def begin(self, members: Sequence[Member] = ()) -> Grown:
+        return await self.operation.add(members)
+
+
+@dataclass(frozen=True)
+class PlannedEvacuation:
+    """The chunks of the member of *record* move to others, or are restored there: *moves*."""
+
+    operation: RebundleOperation
+    record: MemberRecord
+    moves: Moves
+
+    async def cost(self, _sizes: Sequence[int] = ()) -> BundlePlan:
+        operation, moves, role = self.operation, self.moves, self.record.role
+        others = max(1, len(operation.member_set.config.roles()) - 1)
+        if role in operation.member_set.lost:
+            does, kind = f"restores {moves.written} written chunks of role {role} onto", RESTORE
+            sources = max(1, operation.layout.code.data_count)
+        else:
+            does, kind = f"moves {moves.written} written chunks of role {role} to", EVACUATE
+            sources = 1
+        does = f"{does} other members, then lets go of it"
+        return operation.cost(does, kind, moves, members=others, sources=sources)
+
+    async def begin(self, _members: Sequence[Member] = ()) -> Removal:
+        return await self.operation.remove(self)
 
 
 class RebundleOperation:
@@ -88,9 +135,34 @@ class RebundleOperation:
                 reason=Reason.REMOUNT,
             )
 
-    def require_growable(self) -> None:
-        """Raise RaidxError (UsageError, BusyError) if no members can be added now."""
+    def plan(self) -> PlannedBundles:
+        """Return how members join. Raises RaidxError (UsageError, BusyError)."""
         self.require_free()
+        return PlannedBundles(self)
+
+    async def plan_removal(self, record: MemberRecord) -> PlannedEvacuation:
+        """Return how the member of *record* leaves. Raises RaidxError if it cannot, or not now."""
+        self.require_free()
+        return PlannedEvacuation(self, record, await self.capacity.plan_removal(record.role))
+
+    def cost(
+        self, does: str, kind: str, moves: Moves, *, members: int, sources: int = 1, more: int = 0
+    ) -> BundlePlan:
+        """Return the cost of a job of *kind* with *moves* to *members* members in parallel.
+
+        Each written chunk is computed from *sources* chunks; *more* bundles are made.
+        """
+        size = moves.written * self.context.chunk_bytes
+        return {
+            "dry_run": True,
+            "does": does,
+            **copy_cost(self.array, kind, sources * size, size, members),
+            "chunks_to_move": moves.written,
+            "places_to_change": len(moves) - moves.written,
+            **redundancy_kept(self.array),
+            "size_before": self.array.size_bytes,
+            "size_after": self.capacity.size_with(more),
+        }
 
     # -- add -----------------------------------------------------------------------------------
 
@@ -98,7 +170,6 @@ class RebundleOperation:
         """Add *members* of any sizes and start the growth; return its summary."""
         array, member_set = self.array, self.member_set
         before = len(member_set.config.roles())
-        self.require_growable()
         for member in members:
             array.membership.check_usable(member)
         sizes = [member.size_bytes for member in members]
@@ -115,7 +186,7 @@ class RebundleOperation:
                     await self._clear_shares(members, [counts[role] for role in roles])
                     # No record that names a role's former member may ever be redone by recovery.
                     async with self.context.closed():
-                        self.require_growable()  # checked again: nothing comes between
+                        self.plan()  # checked again: nothing comes between
                         counts, roles = self.capacity.counts_with(sizes)
                         self._seat(records, roles, counts)
                         seated = True
@@ -447,12 +518,10 @@ class RebundleOperation:
 
     # -- remove --------------------------------------------------------------------------------
 
-    async def remove(self, record: MemberRecord) -> Removal:
+    async def remove(self, plan: PlannedEvacuation) -> Removal:
         """Release a member after its chunks moved; chunks of a lost member are restored."""
-        self.require_free()
-        moves = await self.capacity.plan_removal(record.role)
         self.require_free()  # checked again: nothing started meanwhile
-        role = record.role
+        record, role = plan.record, plan.record.role
         if role in self.member_set.lost:
             job = self.start(RESTORE)
         else:
@@ -464,7 +533,7 @@ class RebundleOperation:
             "path": self.array.membership.path_of(record),
             "member_uuid": record.member_uuid,
             "job": job,
-            "chunks_to_move": moves.written,
+            "chunks_to_move": plan.moves.written,
         }
 
     # -- restore -------------------------------------------------------------------------------

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -32,6 +33,12 @@ from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.format.shapes import RESTRIPE, Shape, restriping, shape_of, shapes_of
 from raidx_fuse.jobs.attach import assign_role, join, leave, release
+from raidx_fuse.jobs.costs import (
+    ASSUMED_RATE_BYTES,
+    job_time,
+    redundancy_during,
+    redundancy_left,
+)
 from raidx_fuse.jobs.grow.change_shape import drain_for_new_roles
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.rebuild import checkpoint_key
@@ -52,9 +59,66 @@ from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
 from raidx_fuse.members.base import Member
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import Reshaping
+    from raidx_fuse.documents import LoggedCosts, ReshapePlan, Reshaping
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PlannedRestripe:
+    """A restripe to *shape*, with *layout* at its begin; *does* says so; *again* plans it anew."""
+
+    operation: RestripeOperation
+    shape: Shape
+    layout: RestripeLayout
+    does: str
+    again: Callable[[], PlannedRestripe]
+
+    async def cost(self, _sizes: Sequence[int] = ()) -> ReshapePlan:
+        """Return the cost; only a member that leaves may be lost when a restripe begins."""
+        array, layout = self.operation.array, self.layout
+        left, after = redundancy_left(array), layout.new.code.tolerance
+        during = min(left, after)
+        costs = self._costs()
+        reduced_s = None if after < left else costs["seconds"] * (during < left)
+        return {
+            "dry_run": True,
+            "does": self.does,
+            **costs,
+            "redundancy_left": during,
+            "redundancy_reduced": during < left,
+            "redundancy_reduced_seconds": reduced_s,
+            "redundancy": redundancy_during(left, during, after),
+            "size_before": array.size_bytes,
+            "size_after": self.operation.size_after(layout),
+        }
+
+    def _costs(self) -> LoggedCosts:
+        """Return what moves, and how long it takes.
+
+        Written chunks are read once and written once, with the parity of their new stripes. If both
+        layouts use the same number of rows per chunk, everything goes through the log first
+        (*bytes_logged*).
+        """
+        array, layout = self.operation.array, self.layout
+        old, new = layout.old, layout.new
+        moved = array.context.written.count_written() * array.context.chunk_bytes
+        written = round(moved * len(new.code.cells) / new.code.data_count)
+        same = old.code.rows * new.code.data_count == new.code.rows * old.code.data_count
+        logged = written * (layout.code.tolerance + 1) if same else 0
+        # Read from all old members, written to all new ones, one after the other.
+        cost = 1 / (ASSUMED_RATE_BYTES * old.code.data_count / old.code.rows)
+        cost += (written + logged) / max(1, moved) / (ASSUMED_RATE_BYTES * new.width)
+        return {
+            "bytes_read": moved,
+            "bytes_written": written,
+            "bytes_moved": moved + written,
+            "bytes_logged": logged,
+            **job_time(array, Restripe.kind, moved, round(1 / cost)),
+        }
+
+    async def begin(self, members: Sequence[Member] = ()) -> Reshaping:
+        return await self.operation.begin(self, members)
 
 
 class RestripeOperation:
@@ -67,10 +131,10 @@ class RestripeOperation:
 
     # -- checks --------------------------------------------------------------------------------
 
-    def target(self, added: int, name: str | None, params: Mapping[str, Any]) -> Shape:
-        """Return the shape with *added* more members and the layout *name* (None: unchanged).
+    def plan(self, added: int, name: str | None, params: Mapping[str, Any]) -> PlannedRestripe:
+        """Return the restripe onto *added* more members to the layout *name* (None: unchanged).
 
-        Raises UsageError.
+        Raises RaidxError (UsageError, BusyError) if a restripe is impossible, or not possible now.
         """
         config = self.member_set.config
         old = shapes_of(config)[0]
@@ -83,13 +147,21 @@ class RestripeOperation:
                 action="name another layout with --layout, or members to add",
                 reason=Reason.ALREADY,
             )
-        return shape
+        does = (
+            f"moves all chunks from {config.layout} on {config.width} members to "
+            f"{shape.layout} on {shape.width}"
+        )
+        again = partial(self.plan, added, name, params)
+        return PlannedRestripe(self, shape, self._layout_to(shape), does, again)
 
-    def without(self, role: Role) -> Shape:
-        """Return the shape of the same layout without the member in *role*. Raises UsageError."""
+    def plan_without(self, role: Role) -> PlannedRestripe:
+        """Return the restripe onto the members but that in *role*. Raises as `plan`."""
         config = self.member_set.config
         shape = self._shape(config.width - 1, config.layout, {}, self._image_end())
-        return replace(shape, roles=tuple(r for r in range(config.width) if r != role))
+        shape = replace(shape, roles=tuple(r for r in range(config.width) if r != role))
+        does = f"moves all chunks from {config.width} to {shape.width} members, without role {role}"
+        again = partial(self.plan_without, role)
+        return PlannedRestripe(self, shape, self._layout_to(shape), does, again)
 
     def _shape(self, width: int, name: str, params: Mapping[str, Any], image_bytes: int) -> Shape:
         """Return the shape of *width* members for an image of which *image_bytes* are in use."""
@@ -120,11 +192,8 @@ class RestripeOperation:
         """Return how many bytes of the image are in use by volumes."""
         return image_end(self.member_set.config.volumes, self.array.size_bytes)
 
-    def moving(self, shape: Shape) -> RestripeLayout:
-        """Return the layout at the begin of a restripe to *shape*.
-
-        Raises RaidxError (UsageError, BusyError) if a restripe is impossible, or not possible now.
-        """
+    def _layout_to(self, shape: Shape) -> RestripeLayout:
+        """Return the layout at the begin of a restripe to *shape*. Raises as `plan`."""
         self.array.require_writable()
         config = self.member_set.config
         gone = shape_of(config).members() - shape.members()
@@ -166,23 +235,17 @@ class RestripeOperation:
 
     # -- begin ---------------------------------------------------------------------------------
 
-    async def begin(
-        self, members: Sequence[Member], name: str | None, params: Mapping[str, Any]
-    ) -> Reshaping:
-        """Add *members*, in the order of their new roles, and start the job; return its summary."""
-        return await self.begin_to(self.target(len(members), name, params), members)
-
-    async def begin_to(self, shape: Shape, members: Sequence[Member] = ()) -> Reshaping:
-        """Start to restripe to *shape*, with *members* more; return a summary.
+    async def begin(self, plan: PlannedRestripe, members: Sequence[Member] = ()) -> Reshaping:
+        """Add *members*, in the order of their new roles, and start the job; return its summary.
 
         Of a smaller image, the chunks that no volume uses are given back first.
         """
-        self.moving(shape)
         membership, context = self.array.membership, self.context
         for member in members:
             membership.check_joining(member)
         async with membership.attaching:
-            layout = self.moving(shape)
+            plan = plan.again()
+            layout, shape = plan.layout, plan.shape
             membership.hold_spares()  # the new members must not replace a member that fails now
             records: list[MemberRecord] = []
             try:
@@ -196,7 +259,7 @@ class RestripeOperation:
                 await context.journal.save_mark(layout.start)
                 await context.written.pages.make_room(layout.chunks)
                 async with context.closed():
-                    layout = self.moving(shape)  # checked again: nothing comes between
+                    layout = self._layout_to(shape)  # checked again: nothing comes between
                     require_unwritten(context, layout.size_bytes)
                     self._widen(layout, shape, records)
                     for pages in self.member_set.page_stores:
@@ -228,7 +291,7 @@ class RestripeOperation:
     def size_after(self, layout: RestripeLayout) -> int:
         """Return the size of the image in bytes after the restripe of *layout*."""
         limit = self.member_set.config.size_bytes
-        whole = (layout.below if layout.rises else layout.above).size_bytes
+        whole = layout.new.size_bytes
         return whole if limit is None else min(limit, whole)
 
     def _widen(self, layout: RestripeLayout, shape: Shape, records: Sequence[MemberRecord]) -> None:
@@ -308,7 +371,7 @@ class RestripeOperation:
         assert layout is not None
         context.dirty_bitmap.require_idle()
         shape = shapes_of(member_set.config)[0 if back else 1]
-        final = final_layout(layout.below if layout.rises != back else layout.above)
+        final = final_layout(layout.old if back else layout.new)
         left = {role: Role(role - bisect(gone, role)) for role in shape.members()}
         queues = [member_set.take_out(role) for role in reversed(gone)]
         for role in member_set.watermarks:

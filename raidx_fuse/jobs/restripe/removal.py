@@ -14,20 +14,13 @@ stripes alike, then onto the others.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from raidx_fuse.errors import NotWithLayoutError, UsageError
 from raidx_fuse.format.configuration.config import MemberRecord
-from raidx_fuse.format.shapes import Shape
-from raidx_fuse.jobs.grow.removal import GrowthRemoval
-from raidx_fuse.jobs.restripe.operation import RestripeOperation
+from raidx_fuse.jobs.grow.removal import GrowthRemoval, PlannedShrink
+from raidx_fuse.jobs.restripe.operation import PlannedRestripe, RestripeOperation
 from raidx_fuse.jobs.restripe.space import require_space
-from raidx_fuse.layouts.placements.elastic import ElasticLayout
-from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.registry import LAYOUTS
-
-if TYPE_CHECKING:
-    from raidx_fuse.documents import Removal, Reshaping
 
 
 class MemberRemoval:
@@ -37,26 +30,18 @@ class MemberRemoval:
         self.growth = growth
         self.restripe = restripe
 
-    def plan(self, record: MemberRecord) -> ElasticLayout | tuple[Shape, RestripeLayout]:
-        """Return how the member of *record* can leave: the narrower layout, or a restripe.
+    def plan(self, record: MemberRecord) -> PlannedShrink | PlannedRestripe:
+        """Return how the member of *record* can leave.
 
         Raises UsageError, BusyError or RaidxError if it cannot, or not now; the action of the error
         is what to do first.
         """
         if self.growth.applies(record):
             with suppress(UsageError):  # its chunks are in use: the others may have room for all
-                return self.growth.narrower(record)
+                return self.growth.plan(record)
         self._require_width()
         self._require_room()
-        shape = self.restripe.without(record.role)
-        return shape, self.restripe.moving(shape)
-
-    async def begin(self, record: MemberRecord) -> Removal | Reshaping:
-        """Start to move everything off the member of *record*; return a summary."""
-        planned = self.plan(record)
-        if isinstance(planned, tuple):
-            return await self.restripe.begin_to(planned[0])
-        return await self.growth.begin(record)
+        return self.restripe.plan_without(record.role)
 
     def _require_room(self) -> None:
         """Raise UsageError if the chunks in use have no room, in their order, on one member less.

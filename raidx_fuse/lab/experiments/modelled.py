@@ -39,7 +39,7 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.engine.growth_position import LIVE, SURROGATE
+from raidx_fuse.engine.growth_position import SURROGATE
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.configuration.volumes import Extent
 from raidx_fuse.format.create import create_array
@@ -321,7 +321,7 @@ async def _perform(
         return (await array.restripe(members, event.value or None, {}))["job"]
     if event.value == SURROGATE:
         return (await array.grow(members, surrogate=new(event.model))).get("job")
-    return (await array.grow(members, event.value or LIVE)).get("job")
+    return (await array.grow(members, event.value or None)).get("job")
 
 
 async def play(array: Array, events: Sequence[Event], new: NewMember) -> list[EventReport]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raidx_fuse.array.estimate import redundancy_during
-from raidx_fuse.array.status import redundancy_left, state
+from raidx_fuse.array.status import state
 from raidx_fuse.errors import JobRunningError, ReadOnlyError, Reason, UsageError
+from raidx_fuse.jobs.costs import redundancy_during, redundancy_left
 from raidx_fuse.members.threads import in_thread
 from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.balance.actions import Action, actions_of, copied_bytes

@@ -24,6 +24,7 @@ from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.jobs.rebundle.job import RebundleJob
 from raidx_fuse.jobs.restripe.job import Restripe
+from raidx_fuse.jobs.restripe.operation import PlannedRestripe
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
 from raidx_fuse.lab.crash.history import Span
 from raidx_fuse.lab.crash.player import Player
@@ -253,8 +254,7 @@ async def restripe(player: Player, name: str, added: int) -> None:
     """
     await player.jobs_end()  # a resync after an earlier cut
     width = player.array.member_set.config.width
-    restripe_operation = player.array.restripe_operation
-    restripe_operation.moving(restripe_operation.target(added, name, {}))
+    player.array.restripe_operation.plan(added, name, {})
     disks = [player.new_disk() for _ in range(added)]
     roles, begin = player.roles, player.event
     for number, disk in enumerate(disks):
@@ -301,7 +301,8 @@ async def leave(player: Player) -> None:
     rng, roles, member_set = player.rng, player.roles, player.array.member_set
     width = member_set.config.width
     role = rng.randrange(width)
-    if not isinstance(player.array.removal.plan(member_set.config.record(Role(role))), tuple):
+    plan = player.array.removal.plan(member_set.config.record(Role(role)))
+    if not isinstance(plan, PlannedRestripe):
         return  # the growth would be undone: that is the theme "shrink"
     turns = ["", "", "remount", "cancel", *(["lose", "lose"] if player.tolerance else [])]
     lost = player.tolerance > 0 and rng.random() < 0.3
