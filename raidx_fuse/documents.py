@@ -618,20 +618,13 @@ class Plan(TypedDict):
     does: str
     bytes_moved: Bytes
     seconds: Seconds
-    redundancy_reduced: bool
 
 
-class ChangePlan(Plan):
-    """What a change of an array or a volume would cost.
-
-    *redundancy_reduced_seconds* None: until the member is replaced.
-    """
+class ChangePlan(Plan, RedundancyPlan):
+    """What a change of an array or a volume would cost."""
 
     bytes_read: Bytes
     bytes_written: Bytes
-    redundancy_left: Count
-    redundancy_reduced_seconds: Seconds | None
-    redundancy: Redundancy
 
 
 class LosingPlan(ChangePlan):
@@ -1047,6 +1040,7 @@ class CreationPlan(Plan):
     layouts: list[LayoutChoice]
     metadata: Bytes
     redundancy_left: Count
+    redundancy_reduced: bool
     creates: list[str]
 
 
@@ -1139,6 +1133,7 @@ class TuningPlan(Plan):
     speedup: Ratio
     groups: list[list[Number]]
     moves: list[TunerMove]
+    redundancy_reduced: bool
 
 
 class AdvisedMember(TypedDict):

@@ -295,7 +295,7 @@ class Array:
 
     async def remove_disk(self, ref: str | int) -> Removal | Reshaping:
         """Remove a spare, or start to move everything off a member."""
-        return await (await self.membership.plan_removing(ref)).begin()
+        return await (await self.membership.plan_removing(ref)).begin([])
 
     async def restripe(
         self, members: Sequence[Member], name: str | None, params: Mapping[str, Any]

@@ -11,8 +11,8 @@ member itself. All other members are rebuilt whole.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import trio
@@ -39,7 +39,7 @@ from raidx_fuse.format.superblock import Superblock, read_superblock
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.jobs.attach import forget_spare, record_of, require_joined
 from raidx_fuse.jobs.costs import PlannedChange
-from raidx_fuse.jobs.rebuild import Rebuild, checkpoint_key, member_cost
+from raidx_fuse.jobs.rebuild import PlannedMember, Rebuild, checkpoint_key
 from raidx_fuse.jobs.replace import successors
 from raidx_fuse.jobs.resync import chunks_at_stake
 from raidx_fuse.layouts.numbers import Role, Stripe
@@ -48,26 +48,18 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.store.chunk_table import TableScan
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import Failing, MemberPlan, Removal, Replacing, Reshaping, Spare
+    from raidx_fuse.documents import (
+        Failing,
+        Grown,
+        Removal,
+        Replacing,
+        Reshaping,
+        Spare,
+    )
 
 log = logging.getLogger(__name__)
 
 RETRY_S = 10.0
-
-
-@dataclass(frozen=True)
-class PlannedSpareRemoval:
-    """The spare of *record* leaves."""
-
-    membership: Membership
-    record: MemberRecord
-
-    async def cost(self, _sizes: Sequence[int] = ()) -> MemberPlan:
-        does = f"removes {self.membership.path_of(self.record)}"
-        return await member_cost(self.membership.array, does)
-
-    async def begin(self, _members: Sequence[Member] = ()) -> Removal:
-        return await self.membership.remove_spare(self.record)
 
 
 async def why_not_caught_up(
@@ -202,12 +194,31 @@ class Membership:
 
     # -- failing -------------------------------------------------------------------------------
 
-    def require_spare(self, role: Role, *, lose_data: bool = False) -> int:
-        """Check that the array can lose *role*; return how many chunks may be lost with it.
+    def plan_failing(self, ref: str | int, *, lose_data: bool = False) -> PlannedMember[Failing]:
+        """Return how the member *ref* fails. Raises as `fail`."""
+        record, chunks = self._require_spare(ref, lose_data)
+        role, spares = record.role, self.member_set.spares
+        does = f"excludes role {role}" + (", rebuilds it onto a spare" if spares else "")
 
-        Raises ArrayFailedError if the array cannot lose the role, or if chunks may be lost and
-        *lose_data* is False.
-        """
+        def begin(_members: Sequence[Member]) -> Awaitable[Failing]:
+            return self.fail(record.member_uuid, lose_data=lose_data)
+
+        rebuilds = role if spares else None
+        return PlannedMember(self.array, does, begin, rebuilds, chunks=chunks, excludes=True)
+
+    def _require_spare(self, ref: str | int, lose_data: bool) -> tuple[MemberRecord, int]:
+        """Return (record of member *ref*, chunks that may be lost with it). Raises as `fail`."""
+        self.array.require_writable()
+        record = self.find(ref)
+        if record.role < 0:
+            raise UsageError(
+                f"{self.path_of(record)} is a spare", action="use `raidx remove-disk` for it"
+            )
+        if record.state in ("failed", "missing"):
+            raise UsageError(f"role {record.role} is {record.state} already", reason=Reason.ALREADY)
+        role = record.role
+        if role in self.member_set.watermarks:
+            return record, 0
         if not self.member_set.layout.tolerates(self.member_set.lost | {role}):
             raise ArrayFailedError(
                 f"role {role} cannot be spared: data would be lost",
@@ -222,7 +233,7 @@ class Membership:
                 "--lose-data",
                 reason=Reason.LOSES_DATA,
             )
-        return chunks
+        return record, chunks
 
     async def fail(self, ref: str | int, *, lose_data: bool = False) -> Failing:
         """Exclude a member; the superblocks of the others say so when this returns.
@@ -230,16 +241,7 @@ class Membership:
         Raises UsageError for a wrong member, ArrayFailedError if data would be lost. Chunks that
         await a resync may be lost only with *lose_data*.
         """
-        self.array.require_writable()
-        record = self.find(ref)
-        if record.role < 0:
-            raise UsageError(
-                f"{self.path_of(record)} is a spare", action="use `raidx remove-disk` for it"
-            )
-        if record.state in ("failed", "missing"):
-            raise UsageError(f"role {record.role} is {record.state} already", reason=Reason.ALREADY)
-        if record.role not in self.member_set.watermarks:
-            self.require_spare(record.role, lose_data=lose_data)
+        record, _ = self._require_spare(ref, lose_data)
         if not self.member_set.fail(record.role, "taken out by the user"):
             raise ArrayFailedError("the array is being closed", reason=Reason.CLOSING)
         await self.member_set.published()
@@ -285,13 +287,29 @@ class Membership:
         await prepare_member(member, regions, keeps_data=keeps_data)
         reserve_metadata(member, regions, self.array.context.layout.chunks)
 
-    async def add_spare(self, member: Member) -> Spare:
-        """Add *member* as a hot spare; a degraded array starts to rebuild onto it."""
+    def plan_spares(self, added: int) -> PlannedMember[Grown]:
+        """Return how *added* members join as hot spares. Raises RaidxError."""
+        self._require_redundancy()
+        config = self.member_set.config
+        vacant = sorted((*config.roles_in("failed"), *config.roles_in("missing")))
+        does = f"adds {added} as spare" + (", rebuilds onto it" if vacant else "")
+
+        async def begin(members: Sequence[Member]) -> Grown:
+            async with self.attaching:  # two roles are rebuilt in one pass
+                return {"added": [await self.add_spare(member) for member in members]}
+
+        return PlannedMember(self.array, does, begin, vacant[0] if vacant else None)
+
+    def _require_redundancy(self) -> None:
         self.array.require_writable()
         if self.array.context.code.tolerance == 0:
             raise NotWithLayoutError(
                 f"{self.member_set.config.layout} has no redundancy: a spare would be useless"
             )
+
+    async def add_spare(self, member: Member) -> Spare:
+        """Add *member* as a hot spare; a degraded array starts to rebuild onto it."""
+        self._require_redundancy()
         self.check_joining(member)
         await self._prepare(member)
         record = record_of(member, Role(-1), "spare")
@@ -308,14 +326,51 @@ class Membership:
         self.rebuild_onto_spare()
         return {"member_uuid": record.member_uuid, "path": member.path}
 
-    async def replace(self, ref: str | int, member: Member) -> Replacing:
-        """Give the role of *ref* to *member*: a member in use is copied, else it is rebuilt."""
+    def plan_replacing(
+        self, ref: str | int, path: str, *, returns: bool = False
+    ) -> PlannedMember[Replacing]:
+        """Return how *path* gets the role of *ref*; *returns*: it was only absent, and catches up.
+
+        Raises RaidxError (UsageError, BusyError).
+        """
+        record = self._require_replaceable(ref)
+        role, copied = record.role, record.state == "active"
+        does = f"rebuilds role {role} onto {path}"
+        if copied:
+            does = f"copies role {role} to {path}; its member stays in use until then"
+        elif returns:
+            does = f"lets {path} catch up in role {role}"
+
+        def begin(members: Sequence[Member]) -> Awaitable[Replacing]:
+            return self.replace(record.member_uuid, *members)
+
+        return PlannedMember(self.array, does, begin, role, returns=returns, copied=copied)
+
+    def _require_replaceable(self, ref: str | int) -> MemberRecord:
+        """Return the record of *ref*, whose role may get a member. Raises as `plan_replacing`."""
         self.array.require_writable()
         record = self.find(ref)
         if record.role < 0:
             raise UsageError(f"{self.path_of(record)} is a spare", action="remove it instead")
+        for job in self.array.jobs.running():
+            if job.kind in ("rebuild", "replace"):
+                raise JobRunningError(
+                    f"a {job.kind} is running (job {job.job_id})",
+                    action=f"wait for it: `raidx job ARRAY wait {job.job_id}`, or add the new "
+                    "member with --as spare: it is used afterwards",
+                )
+        if record.state == "active" and self.array.context.layout.changing:
+            raise JobRunningError(
+                "the layout is changing",
+                action="wait for it: `raidx job ARRAY wait`, or take the member out "
+                "first: `raidx fail-disk`",
+            )
+        return record
+
+    async def replace(self, ref: str | int, member: Member) -> Replacing:
+        """Give the role of *ref* to *member*: a member in use is copied, else it is rebuilt."""
+        record = self._require_replaceable(ref)
         self.check_joining(member, record.role)
-        self._require_no_rebuild()
         self.hold_spares()  # this member takes the role, not a spare
         width = self.member_set.config.width
         try:
@@ -324,16 +379,10 @@ class Membership:
                     raise BusyError(
                         "members joined or left meanwhile", action="see `raidx status`, then retry"
                     )
-                record = self.find(record.role)  # a spare may have taken the role meanwhile
+                # a spare may have taken the role meanwhile
+                record = self._require_replaceable(record.role)
                 self.check_joining(member, record.role)
-                self._require_no_rebuild()
                 if record.state == "active":
-                    if self.array.context.layout.changing:
-                        raise JobRunningError(
-                            "the layout is changing",
-                            action="wait for it: `raidx job ARRAY wait`, or take the member out "
-                            "first: `raidx fail-disk`",
-                        )
                     await self.array.member_changes.make_way()
                     job = await self.array.replacement.begin(record, member)
                     return {"role": record.role, "job": job, "catches_up": False, "does": "copied"}
@@ -357,15 +406,6 @@ class Membership:
             return {"role": record.role, "job": begun, "catches_up": back, "does": "rebuilt"}
         finally:
             self.release_spares()
-
-    def _require_no_rebuild(self) -> None:
-        for job in self.array.jobs.running():
-            if job.kind in ("rebuild", "replace"):
-                raise JobRunningError(
-                    f"a {job.kind} is running (job {job.job_id})",
-                    action=f"wait for it: `raidx job ARRAY wait {job.job_id}`, or add the new "
-                    "member with --as spare: it is used afterwards",
-                )
 
     async def take_back(self, role: Role, member: Member) -> None:
         """Attach *member*, which has held *role* before (`why_not_caught_up`), to be caught up.
@@ -527,10 +567,10 @@ class Membership:
                 f"{record.path_hint} is about to replace a member",
                 action="cancel that job: `raidx job ARRAY cancel`",
             )
-        return PlannedSpareRemoval(self, record)
 
-    async def remove_spare(self, record: MemberRecord) -> Removal:
-        """Remove the spare of *record*."""
-        self.member_set.spares.pop(record.member_uuid, None)
-        await self.member_set.update(lambda config: config.without_members(record.member_uuid))
-        return {"path": record.path_hint, "member_uuid": record.member_uuid}
+        async def begin(_members: Sequence[Member]) -> Removal:
+            self.member_set.spares.pop(record.member_uuid, None)
+            await self.member_set.update(lambda config: config.without_members(record.member_uuid))
+            return {"path": record.path_hint, "member_uuid": record.member_uuid}
+
+        return PlannedMember(self.array, f"removes {self.path_of(record)}", begin)

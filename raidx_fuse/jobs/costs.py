@@ -9,14 +9,14 @@ what goes through the log besides. `raidx ... --dry-run` prints them as `dry_run
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.members.base import Member
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import ChangePlan, JobCosts, JobTime, Redundancy, RedundancyPlan
+    from raidx_fuse.documents import ChangePlan, JobCosts, JobTime, RedundancyPlan
 
 # Bytes a second of a member that was not measured yet: a present-day disk, read sequentially.
 ASSUMED_RATE_BYTES = 200 << 20
@@ -33,7 +33,7 @@ class PlannedChange(Protocol[Summary]):
         """Return what the change costs with new members of *sizes* bytes. Raises RaidxError."""
         ...
 
-    async def begin(self, members: Sequence[Member] = (), /) -> Summary:
+    def begin(self, members: Sequence[Member], /) -> Awaitable[Summary]:
         """Check again, and begin with the new *members*; return a summary. Raises RaidxError."""
         ...
 
@@ -51,18 +51,6 @@ def redundancy_left(array: ArrayServices) -> int:
     return max(code.tolerance - len(array.member_set.lost), 0)
 
 
-def redundancy_during(now: int, worst: int | None = None, end: int | None = None) -> Redundancy:
-    """Return how many losses are survived *now*, at the *worst* moment of a change, at its *end*.
-
-    Values that are left out stay as they are now.
-    """
-    return {
-        "now": now,
-        "worst": now if worst is None else worst,
-        "end": now if end is None else end,
-    }
-
-
 def redundancy_kept(array: ArrayServices, *, more: int = 0) -> RedundancyPlan:
     """Return the redundancy of a change that never reduces it; at the end it is *more*."""
     left = redundancy_left(array)
@@ -70,7 +58,7 @@ def redundancy_kept(array: ArrayServices, *, more: int = 0) -> RedundancyPlan:
         "redundancy_left": left,
         "redundancy_reduced": False,
         "redundancy_reduced_seconds": 0.0,
-        "redundancy": redundancy_during(left, end=left + more),
+        "redundancy": {"now": left, "worst": left, "end": left + more},
     }
 
 

@@ -13,17 +13,17 @@ before it is planned without the member, so the watermark stops before it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 import trio
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import ArrayFailedError, RaidxError
 from raidx_fuse.format.configuration.config import ArrayConfig
-from raidx_fuse.jobs.costs import SCAN_STRIPES, copy_cost, redundancy_during, redundancy_left
+from raidx_fuse.jobs.costs import SCAN_STRIPES, Summary, copy_cost, redundancy_left
 from raidx_fuse.jobs.job import WINDOW_BYTES, Job
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.strips import Place, Strips, batches, read_all
@@ -31,6 +31,7 @@ from raidx_fuse.laws import Law
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe, stripe_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, rebuild_plan
+from raidx_fuse.members.base import Member
 from raidx_fuse.store.cells import Cover
 from raidx_fuse.store.io_tuples import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import Program, compile_steps
@@ -364,41 +365,44 @@ def _reads(context: ArrayContext, column: int) -> int:
     return union.bit_count()
 
 
-async def member_cost(
-    array: ArrayServices,
-    does: str,
-    rebuilds: Role | None = None,
-    *,
-    chunks: int = 0,
-    excludes: bool = False,
-    returns: bool = False,
-    copied: bool = False,
-) -> MemberPlan:
-    """Return the cost of a change of one member; *rebuilds* is the role it rebuilds, None for none.
+@dataclass(frozen=True)
+class PlannedMember(Generic[Summary]):
+    """A change of one member, which *does* says and *begin* begins.
 
-    *returns*, *copied*: as of `rebuild_cost`. *chunks* is the number of chunks that the change may
-    lose; *excludes*: it takes a member out.
+    *rebuilds* is the role that it rebuilds, None for none; *returns*, *copied*: as `rebuild_cost`
+    has them. *chunks* is the number of chunks that may be lost; *excludes*: it takes a member out.
     """
-    costs: Costs = {"bytes_read": 0, "bytes_written": 0, "bytes_moved": 0, "seconds": 0.0}
-    now, lost = redundancy_left(array), array.member_set.lost
-    worst = end = max(now - excludes, 0)
-    seconds: float | None = None if excludes else 0.0
-    if rebuilds is not None:
-        rebuild = await rebuild_cost(array, rebuilds, returns=returns, copied=copied)
-        whole: JobCosts = {**costs, **rebuild}
-        costs = whole
-    reduces = rebuilds is not None and not copied
-    if rebuilds is not None and reduces:
-        seconds = costs["seconds"]
-        worst = now if rebuilds in lost else max(now - 1, 0)
-        end = max(array.context.code.tolerance - len(lost - {rebuilds}), worst)
-    return {
-        "dry_run": True,
-        "does": does,
-        **costs,
-        "chunks_at_stake": chunks,
-        "redundancy_left": now,
-        "redundancy_reduced": reduces or excludes,
-        "redundancy_reduced_seconds": seconds,
-        "redundancy": redundancy_during(now, worst, end),
-    }
+
+    array: ArrayServices
+    does: str
+    begin: Callable[[Sequence[Member]], Awaitable[Summary]]
+    rebuilds: Role | None = None
+    chunks: int = 0
+    excludes: bool = False
+    returns: bool = False
+    copied: bool = False
+
+    async def cost(self, _sizes: Sequence[int] = ()) -> MemberPlan:
+        array, role = self.array, self.rebuilds
+        costs: Costs = {"bytes_read": 0, "bytes_written": 0, "bytes_moved": 0, "seconds": 0.0}
+        now, lost = redundancy_left(array), array.member_set.lost
+        worst = end = max(now - self.excludes, 0)
+        reduced_s: float | None = None if self.excludes else 0.0
+        if role is not None:
+            rebuild = await rebuild_cost(array, role, returns=self.returns, copied=self.copied)
+            whole: JobCosts = {**costs, **rebuild}
+            costs = whole
+        if role is not None and not self.copied:
+            reduced_s = costs["seconds"]
+            worst = now if role in lost else max(now - 1, 0)
+            end = max(array.context.code.tolerance - len(lost - {role}), worst)
+        return {
+            "dry_run": True,
+            "does": self.does,
+            **costs,
+            "chunks_at_stake": self.chunks,
+            "redundancy_left": now,
+            "redundancy_reduced": self.excludes or (role is not None and not self.copied),
+            "redundancy_reduced_seconds": reduced_s,
+            "redundancy": {"now": now, "worst": worst, "end": end},
+        }

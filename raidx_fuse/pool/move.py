@@ -28,12 +28,7 @@ from raidx_fuse.errors import (
 )
 from raidx_fuse.format.configuration.volumes import ALIGN_BYTES, VOLUMES_MAX
 from raidx_fuse.format.create import new_uuid
-from raidx_fuse.jobs.costs import (
-    ASSUMED_RATE_BYTES,
-    job_time,
-    redundancy_during,
-    redundancy_left,
-)
+from raidx_fuse.jobs.costs import ASSUMED_RATE_BYTES, job_time, redundancy_left
 from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.pool.allocate import exchange_rounds
@@ -697,5 +692,5 @@ def cost(planned: Planned) -> MovePlan:
         "redundancy_after": after,
         "redundancy_reduced": lowest < now,
         "redundancy_reduced_seconds": time["seconds"] if lowest < now else 0.0,
-        "redundancy": redundancy_during(now, lowest, after),
+        "redundancy": {"now": now, "worst": lowest, "end": after},
     }

@@ -316,14 +316,47 @@ async def test_newcomers_that_do_not_join_are_released(desk: Desk) -> None:
     await desk.ask("fail-disk", member="1")
     await desk.array.write(0, bytes(desk.array.size_bytes))
     await desk.ask("set", key="speed_max", value="1KiB")
+    desk.rig.member_bytes //= 2
+    with pytest.raises(TooSmallError):
+        await desk.ask("replace-disk", old="0", new="small")
+    assert desk.shelf.released == [desk.shelf.opened["small"]]
+    desk.rig.member_bytes *= 2
     await desk.ask("replace-disk", old="0", new="fresh")  # a copy: that is no second loss
     with pytest.raises(RaidxError, check=because(Reason.JOB_RUNNING)):
         await desk.ask("replace-disk", old="1", new="other")
-    assert desk.shelf.released == [desk.shelf.opened["other"]]
+    assert "other" not in desk.shelf.opened
     (job,) = (await desk.ask("status"))["jobs"]
     await desk.ask("job-cancel", job=job["id"])
     assert (await desk.ask("status"))["state"] == "degraded"
     await desk.ask("replace-disk", old="1", new="used", overwrite_signature=True)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+async def test_what_cannot_begin_costs_nothing_and_opens_nothing(desk: Desk, dry_run: bool) -> None:
+    await desk.ask("fail-disk", member="1")
+    with pytest.raises(UsageError, check=because(Reason.ALREADY)):
+        await desk.ask("fail-disk", member="1", dry_run=dry_run)
+    await desk.ask("set", key="speed_max", value="1KiB")
+    await desk.ask("replace-disk", old="1", new="fresh")
+    (added,) = (await desk.ask("add-disk", members=["s"], role="spare"))["added"]
+    with pytest.raises(UsageError, match="is a spare; remove it instead"):
+        await desk.ask("replace-disk", old=added["member_uuid"], new="n", dry_run=dry_run)
+    for command, words in (
+        ("replace-disk", {"old": "0", "new": "n"}),
+        ("add-disk", {"members": ["n"]}),
+        ("reshape", {"members": ["n"]}),
+    ):
+        with pytest.raises(RaidxError, check=because(Reason.JOB_RUNNING)):
+            await desk.ask(command, **words, dry_run=dry_run)
+    assert "n" not in desk.shelf.opened
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.rig("raid0")
+async def test_a_spare_is_of_no_use_without_redundancy(desk: Desk, dry_run: bool) -> None:
+    with pytest.raises(RaidxError, match="a spare would be useless"):
+        await desk.ask("add-disk", members=["n"], role="spare", dry_run=dry_run)
+    assert desk.shelf.opened == {}
 
 
 @pytest.mark.rig("upc", 4)
@@ -443,8 +476,8 @@ async def test_a_restripe_is_told_before_it_is_done_and_steered_while_it_is(desk
     assert "resume" in status["action"]
     for write in (False, True):
         assert (await desk.ask("explain", offset=0, length=8192, write=write))["stripes"]
-    dry = await desk.ask("replace-disk", old="4", new="b", dry_run=True)
-    assert dry["bytes_moved"] > 0
+    with pytest.raises(RaidxError, match="the layout is changing"):
+        await desk.ask("replace-disk", old="4", new="b", dry_run=True)
     with pytest.raises(RaidxError, check=because(Reason.JOB_RUNNING)):
         await desk.ask("reshape", members=[], layout="raid0")
     await desk.ask("job-resume", job=begun["job"])

@@ -29,7 +29,7 @@ from raidx_fuse.errors import BusyError, RaidxError, Reason, UsageError
 from raidx_fuse.format.configuration.config import FAILED, MISSING, MemberRecord
 from raidx_fuse.format.configuration.volumes import volume_at
 from raidx_fuse.format.table_page import bytes_needed
-from raidx_fuse.jobs.rebuild import member_cost
+from raidx_fuse.jobs.costs import PlannedChange
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member
 from raidx_fuse.pool.monitor import VolumeCounters
@@ -37,7 +37,14 @@ from raidx_fuse.pool.volume import Volume
 
 if TYPE_CHECKING:
     from raidx_fuse.answers import Explanation, StripeState, VolumePlace
-    from raidx_fuse.documents import ArrayReport, CommandStats, DaemonReport, Failing, MemberPlan
+    from raidx_fuse.documents import (
+        ArrayReport,
+        CommandStats,
+        DaemonReport,
+        Failing,
+        Grown,
+        MemberPlan,
+    )
     from raidx_fuse.documents import Job as JobStatus
     from raidx_fuse.documents import VolumeCounters as VolumeStats
 
@@ -195,16 +202,8 @@ class ArrayCommands:
         self, member: str, lose_data: bool = False, dry_run: bool = False
     ) -> Failing | MemberPlan:
         """Fail a member as if it had an error; *lose_data* permits it even if chunks are lost."""
-        if not dry_run:
-            return await self.array.fail_disk(member, lose_data=lose_data)
-        record = self.array.membership.find(member)
-        if record.role < 0:
-            raise UsageError("that member is a spare", action="use `raidx remove-disk` for it")
-        chunks = self.array.membership.require_spare(Role(record.role), lose_data=lose_data)
-        spares = len(self.array.member_set.spares)
-        does = f"excludes role {record.role}" + (", rebuilds it onto a spare" if spares else "")
-        rebuilds = record.role if spares else None
-        return await member_cost(self.array, does, rebuilds, chunks=chunks, excludes=True)
+        plan = self.array.membership.plan_failing(member, lose_data=lose_data)
+        return await (plan.cost() if dry_run else plan.begin([]))
 
     async def replace_disk(
         self,
@@ -215,20 +214,18 @@ class ArrayCommands:
         dry_run: bool = False,
     ) -> Result:
         """Replace *old* by *new*, or by itself if it was away and is back: copy or rebuild it."""
+        plan = self.array.membership.plan_replacing(old, new)
         record = self.array.membership.find(old)
         if dry_run:
             return await cost_of_replacing(
-                self.array,
-                self.newcomers,
-                record,
-                new,
+                *(self.array, self.newcomers, record, new),
                 overwrite_signature=overwrite_signature,
                 may_create=create,
             )
         create_bytes = record.size_bytes if create else None
         own = own_superblock(self.array, record)
-        async with self._opened([new], overwrite_signature, create_bytes, own) as (member,):
-            return await self.array.replace_disk(old, member)
+        async with self._opened([new], overwrite_signature, create_bytes, own) as opened:
+            return await plan.begin(opened)
 
     async def add_disk(
         self,
@@ -250,8 +247,9 @@ class ArrayCommands:
         newcomers = [*members, *([] if surrogate is None else [surrogate])]
         check_newcomers(newcomers, self.array.member_set.config.members)
         smallest = min(record.size_bytes for record in self._records())
-        plan = None
-        if role is None:
+        if role == "spare":
+            plan: PlannedChange[Grown] = self.array.membership.plan_spares(len(members))
+        else:
             plan = self.array.member_changes.plan_adding(len(members), way)
         if dry_run:
             sizes = [
@@ -260,31 +258,20 @@ class ArrayCommands:
                 )
                 for path in newcomers
             ]
-            if plan is not None:
-                return await plan.cost([size or smallest for size in sizes])
-            vacant = [r.role for r in self._records() if r.state in ("failed", "missing")]
-            does = f"adds {len(members)} as spare" + (", rebuilds onto it" if vacant else "")
-            return await member_cost(self.array, does, vacant[0] if vacant else None)
+            return await plan.cost([size or smallest for size in sizes])
         size_bytes = None
         if create:  # as small as the others; but a spare must fit every role
             unlike = role is None and self.array.member_changes.any_size
             config = self.array.member_set.config
             needed = [0 if unlike else bytes_needed(config, each) for each in config.roles()]
             size_bytes = max(smallest, *needed)
-        if plan is not None:
-            async with self._opened(newcomers, overwrite_signature, size_bytes) as opened:
-                return await plan.begin(opened)
-        added = []
-        async with self.array.membership.attaching:  # two roles are rebuilt in one pass
-            for path in members:
-                async with self._opened([path], overwrite_signature, size_bytes) as (member,):
-                    added.append(await self.array.add_spare(member))
-        return {"added": added}
+        async with self._opened(newcomers, overwrite_signature, size_bytes) as opened:
+            return await plan.begin(opened)
 
     async def remove_disk(self, member: str, dry_run: bool = False) -> Result:
         """Remove a spare, or a member whose content the others can hold."""
         plan = await self.array.membership.plan_removing(member)
-        return await (plan.cost() if dry_run else plan.begin())
+        return await (plan.cost() if dry_run else plan.begin([]))
 
     async def reshape(
         self,
@@ -465,11 +452,4 @@ async def cost_of_replacing(
         own=own,
         look=None if own is None else look,
     )
-    returns = any(found)
-    does = f"rebuilds role {record.role} onto {path}"
-    if returns:
-        does = f"lets {path} catch up in role {record.role}"
-    copied = record.state == "active"
-    if copied:
-        does = f"copies role {record.role} to {path}; its member stays in use until then"
-    return await member_cost(array, does, record.role, returns=returns, copied=copied)
+    return await array.membership.plan_replacing(record.role, path, returns=any(found)).cost()

@@ -35,7 +35,7 @@ from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.jobs.attach import assign_role, release
 from raidx_fuse.jobs.costs import copy_cost, redundancy_kept
 from raidx_fuse.jobs.grow.change_shape import drain_for_new_roles, take_in, undisturbed
-from raidx_fuse.jobs.rebuild import checkpoint_key, member_cost
+from raidx_fuse.jobs.rebuild import PlannedMember, checkpoint_key
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
@@ -44,7 +44,7 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.store.queue import MemberQueue
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import CopyPlan, Grown, MemberPlan, Removal
+    from raidx_fuse.documents import CopyPlan, Grown, Removal
 
 
 @dataclass(frozen=True)
@@ -69,25 +69,8 @@ class PlannedCopies:
             "size_after": array.size_bytes,
         }
 
-    async def begin(self, members: Sequence[Member] = ()) -> Grown:
+    async def begin(self, members: Sequence[Member]) -> Grown:
         return await self.operation.add(self, members)
-
-
-@dataclass(frozen=True)
-class PlannedFewer:
-    """The copy of *record* leaves, and *layout* has the others."""
-
-    operation: CopiesOperation
-    record: MemberRecord
-    layout: Layout
-
-    async def cost(self, _sizes: Sequence[int] = ()) -> MemberPlan:
-        array = self.operation.array
-        does = f"removes {array.membership.path_of(self.record)}"
-        return await member_cost(array, does, excludes=True)
-
-    async def begin(self, _members: Sequence[Member] = ()) -> Removal:
-        return await self.operation.remove(self)
 
 
 class CopiesOperation:
@@ -159,8 +142,14 @@ class CopiesOperation:
         self.context.take_layout(layout)
         member_set.refresh()
 
-    def plan_removal(self, record: MemberRecord) -> PlannedFewer:
-        """Return how the copy of *record* leaves.
+    def plan_removal(self, record: MemberRecord) -> PlannedMember[Removal]:
+        """Return how the copy of *record* leaves. Raises as `_narrower`."""
+        self._narrower(record)
+        does = f"removes {self.array.membership.path_of(record)}"
+        return PlannedMember(self.array, does, lambda _: self.remove(record), excludes=True)
+
+    def _narrower(self, record: MemberRecord) -> Layout:
+        """Return the layout without the role of *record*.
 
         Raises UsageError, BusyError or ArrayFailedError if it cannot leave, or not now.
         """
@@ -188,22 +177,21 @@ class CopiesOperation:
                 action="rebuild or replace the lost members first",
             )
         chunks = config.regions.data.length // config.chunk_bytes
-        layout = make_layout(
+        return make_layout(
             config.layout, config.width - 1, chunks, config.chunk_bytes, **config.params
         )
-        return PlannedFewer(self, record, layout)
 
-    async def remove(self, plan: PlannedFewer) -> Removal:
-        """Let the member of *plan* leave the array; the others keep all content."""
+    async def remove(self, record: MemberRecord) -> Removal:
+        """Let the member of *record* leave the array; the others keep all content."""
         member_set = self.member_set
         async with undisturbed(self.array):
             await drain_for_new_roles(self.context)
-            plan = self.plan_removal(self._newest(plan.record))
-            queue = self._narrow(plan.layout, plan.record)
+            record = self._newest(record)
+            queue = self._narrow(self._narrower(record), record)
             self.context.journal.choose_roles()
             await member_set.update(lambda config: config)
         await release([queue.member] if queue else [], self.array.on_release)
-        return {"path": plan.record.path_hint, "member_uuid": plan.record.member_uuid}
+        return {"path": record.path_hint, "member_uuid": record.member_uuid}
 
     def _newest(self, record: MemberRecord) -> MemberRecord:
         """Return the present record of the member of *record*: its role may be another one by now.

@@ -79,7 +79,7 @@ class PlannedGrowth:
             "size_after": self.operation.size_after(layout),
         }
 
-    async def begin(self, members: Sequence[Member] = ()) -> Grown:
+    async def begin(self, members: Sequence[Member]) -> Grown:
         return await self.operation.begin(self, members)
 
 

@@ -46,7 +46,7 @@ class PlannedShrink:
             "size_after": min(array.size_bytes, layout.size_bytes),
         }
 
-    async def begin(self, _members: Sequence[Member] = ()) -> Removal:
+    async def begin(self, _members: Sequence[Member]) -> Removal:
         return await self.removal.begin(self)
 
 

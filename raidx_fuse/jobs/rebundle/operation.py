@@ -72,7 +72,7 @@ class PlannedBundles:
         )
         return operation.cost(does, GROW, moves, members=len(roles), more=more)
 
-    async def begin(self, members: Sequence[Member] = ()) -> Grown:
+    async def begin(self, members: Sequence[Member]) -> Grown:
         return await self.operation.add(members)
 
 
@@ -96,7 +96,7 @@ class PlannedEvacuation:
         does = f"{does} other members, then lets go of it"
         return operation.cost(does, kind, moves, members=others, sources=sources)
 
-    async def begin(self, _members: Sequence[Member] = ()) -> Removal:
+    async def begin(self, _members: Sequence[Member]) -> Removal:
         return await self.operation.remove(self)
 
 

@@ -33,12 +33,7 @@ from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.format.shapes import RESTRIPE, Shape, restriping, shape_of, shapes_of
 from raidx_fuse.jobs.attach import assign_role, join, leave, release
-from raidx_fuse.jobs.costs import (
-    ASSUMED_RATE_BYTES,
-    job_time,
-    redundancy_during,
-    redundancy_left,
-)
+from raidx_fuse.jobs.costs import ASSUMED_RATE_BYTES, job_time, redundancy_left
 from raidx_fuse.jobs.grow.change_shape import drain_for_new_roles
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.rebuild import checkpoint_key
@@ -88,7 +83,7 @@ class PlannedRestripe:
             "redundancy_left": during,
             "redundancy_reduced": during < left,
             "redundancy_reduced_seconds": reduced_s,
-            "redundancy": redundancy_during(left, during, after),
+            "redundancy": {"now": left, "worst": during, "end": after},
             "size_before": array.size_bytes,
             "size_after": self.operation.size_after(layout),
         }
@@ -117,7 +112,7 @@ class PlannedRestripe:
             **job_time(array, Restripe.kind, moved, round(1 / cost)),
         }
 
-    async def begin(self, members: Sequence[Member] = ()) -> Reshaping:
+    async def begin(self, members: Sequence[Member]) -> Reshaping:
         return await self.operation.begin(self, members)
 
 
@@ -235,7 +230,7 @@ class RestripeOperation:
 
     # -- begin ---------------------------------------------------------------------------------
 
-    async def begin(self, plan: PlannedRestripe, members: Sequence[Member] = ()) -> Reshaping:
+    async def begin(self, plan: PlannedRestripe, members: Sequence[Member]) -> Reshaping:
         """Add *members*, in the order of their new roles, and start the job; return its summary.
 
         Of a smaller image, the chunks that no volume uses are given back first.

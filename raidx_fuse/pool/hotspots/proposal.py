@@ -10,7 +10,7 @@ import numpy as np
 
 from raidx_fuse.array.status import state
 from raidx_fuse.errors import JobRunningError, ReadOnlyError, Reason, UsageError
-from raidx_fuse.jobs.costs import redundancy_during, redundancy_left
+from raidx_fuse.jobs.costs import redundancy_left
 from raidx_fuse.members.threads import in_thread
 from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.balance.actions import Action, actions_of, copied_bytes
@@ -102,7 +102,7 @@ class Proposal:
             ],
             "redundancy_left": min(left),
             "redundancy_reduced": reduced,
-            "redundancy": redundancy_during(now, min(now, end), end),  # of the volumes that move
+            "redundancy": {"now": now, "worst": min(now, end), "end": end},  # of volumes that move
             "explanation": [*explain(plan), *self.notes],
         }
 
