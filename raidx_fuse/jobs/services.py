@@ -22,19 +22,10 @@ from raidx_fuse.store.member_set import MemberSet
 class MembershipServices(Protocol):
     """The membership of the array, for operations that change it.
 
-    *waiting*: whether a member is about to take a role, so that no spare may; *attaching* is held
-    while a member takes a role or gives one up.
+    *attaching* is held while a member takes a role or leaves one: no spare takes one meanwhile.
     """
 
     attaching: trio.Lock
-
-    @property
-    def waiting(self) -> bool: ...
-
-    def hold_spares(self) -> None:
-        """Let no spare take a role until `release_spares`."""
-
-    def release_spares(self) -> None: ...
 
     async def take_back(self, role: Role, member: Member) -> None:
         """Attach *member*, which has held *role* before, to be caught up."""

@@ -46,14 +46,9 @@ class LogMembers:
 
     def __init__(self, member_set: MemberSet) -> None:
         self._member_set = member_set
-        self._leaving = -1  # a role about to be released: it gets no more records
         self.roles: tuple[Role, ...] = ()
         self._copies = 0
         self.turns: tuple[tuple[Role, ...], ...] = ((),)
-
-    def avoid(self, role: Role | None) -> None:
-        """Let no log member be chosen from *role*, which is about to be given up; None: any may."""
-        self._leaving = -1 if role is None else role
 
     def choose(self) -> None:
         """Choose all readable members, and those whose rebuild has passed all stripes.
@@ -71,7 +66,7 @@ class LogMembers:
             for role, queue in by_role(member_set.readable)
             if queue is not None or role in rebuilt
         ]
-        self.take(tuple([role for role in whole if role != self._leaving]))
+        self.take(tuple(whole))
 
     def take(self, roles: tuple[Role, ...]) -> None:
         self._copies = min(self._member_set.layout.code.tolerance + 1, len(roles))

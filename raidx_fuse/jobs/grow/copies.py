@@ -32,16 +32,15 @@ from raidx_fuse.errors import (
 )
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.log_record import record_bytes
-from raidx_fuse.jobs.attach import assign_role, release
+from raidx_fuse.jobs.attach import assign_role
 from raidx_fuse.jobs.costs import copy_cost, redundancy_kept
-from raidx_fuse.jobs.grow.change_shape import drain_for_new_roles, take_in, undisturbed
 from raidx_fuse.jobs.rebuild import PlannedMember, checkpoint_key
+from raidx_fuse.jobs.reshape import Change, reshape
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, make_layout
 from raidx_fuse.members.base import Member
-from raidx_fuse.store.queue import MemberQueue
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import CopyPlan, Grown, Removal
@@ -107,16 +106,24 @@ class CopiesOperation:
         membership = self.array.membership
         for member in members:
             membership.check_joining(member)
-        async with membership.attaching:
-            before = self.member_set.config.width
-            layout = await take_in(
-                self.array, members, lambda: self.plan(plan.added).layout, self._widen
-            )
-            roles = tuple(Role(role) for role in range(before, layout.width))
-            job = self.array.start_rebuild(roles)
+
+        def roles() -> tuple[Role, ...]:
+            width = self.context.layout.width
+            return tuple(Role(role) for role in range(width - len(members), width))
+
+        layout, job = await reshape(
+            self.array,
+            Change(
+                plan=lambda: self.plan(plan.added).layout,
+                swap=self._widen,
+                members=members,
+                chunks=lambda layout: layout.chunks,
+                start=lambda: self.array.start_rebuild(roles()),
+            ),
+        )
         return {
             "job": job,
-            "members_before": before,
+            "members_before": layout.width - len(members),
             "members_after": layout.width,
             "size_before": self.array.size_bytes,
             "size_after": self.array.size_bytes,
@@ -183,14 +190,20 @@ class CopiesOperation:
 
     async def remove(self, record: MemberRecord) -> Removal:
         """Let the member of *record* leave the array; the others keep all content."""
-        member_set = self.member_set
-        async with undisturbed(self.array):
-            await drain_for_new_roles(self.context)
-            record = self._newest(record)
-            queue = self._narrow(self._narrower(record), record)
-            self.context.journal.choose_roles()
-            await member_set.update(lambda config: config)
-        await release([queue.member] if queue else [], self.array.on_release)
+
+        def plan() -> tuple[Layout, MemberRecord]:
+            newest = self._newest(record)
+            return self._narrower(newest), newest
+
+        (_, record), _ = await reshape(
+            self.array,
+            Change(
+                plan=plan,
+                swap=lambda planned, _: self._narrow(*planned),
+                beside=(),
+                renumbers=True,
+            ),
+        )
         return {"path": record.path_hint, "member_uuid": record.member_uuid}
 
     def _newest(self, record: MemberRecord) -> MemberRecord:
@@ -203,8 +216,8 @@ class CopiesOperation:
                 return newest
         raise UsageError(f"{record.path_hint} has left role {record.role} meanwhile")
 
-    def _narrow(self, layout: Layout, record: MemberRecord) -> MemberQueue | None:
-        """Change to the narrower shape in memory, without an await; return the member's queue."""
+    def _narrow(self, layout: Layout, record: MemberRecord) -> list[Member]:
+        """Change to the narrower shape in memory, without an await; return the member."""
         member_set, role = self.member_set, record.role
         queue = member_set.take_out(role)
 
@@ -219,6 +232,7 @@ class CopiesOperation:
         member_set.change(narrowed)
         self.context.take_layout(layout)
         member_set.refresh()
-        if queue is not None:
-            queue.close()
-        return queue
+        if queue is None:
+            return []
+        queue.close()
+        return [queue.member]

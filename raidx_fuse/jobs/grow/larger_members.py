@@ -17,19 +17,16 @@ import logging
 from dataclasses import replace
 from typing import NamedTuple
 
-import trio
-
-from raidx_fuse.errors import BusyError, Reason, TooSmallError, UsageError
+from raidx_fuse.errors import Reason, TooSmallError, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.create import reserve_metadata
 from raidx_fuse.format.regions import PAYLOAD_BITS, Region
 from raidx_fuse.format.shapes import RESTRIPE, layout_of
+from raidx_fuse.jobs.reshape import Change, reshape
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.placements.layout import Layout
 
 log = logging.getLogger(__name__)
-
-AGAIN_S = 0.01
 
 
 class Larger(NamedTuple):
@@ -160,50 +157,27 @@ class LargerMembers:
         Raises as `plan`; BusyError if requests do not end in time, or a stripe awaits its repair;
         NoSpaceError, MemberError, ArrayFailedError.
         """
-        context, member_set = self.context, self.member_set
-        taken = False
-        try:
-            async with self.array.membership.attaching:
-                larger = self.plan()
-                for member in member_set.present().values():
-                    reserve_metadata(member, larger.config.regions, larger.layout.chunks)
-                await context.written.pages.make_room(larger.layout.chunks)
-                async with context.closed(drained=False):
-                    await self._clean()
-                    larger = self.plan()  # checked again: nothing comes between
-                    self._take(larger)
-                    taken = True
-                    await member_set.update(lambda config: config)
-        finally:
-            if taken:
-                log.warning("the image has %d bytes now", self.array.size_bytes)
-                for hook in self.array.on_size:
-                    await hook()
+        await reshape(
+            self.array,
+            Change(
+                plan=self.plan,
+                swap=lambda larger, _: self._take(larger),
+                chunks=lambda larger: larger.layout.chunks,
+                prepare=self._reserve,
+                clean=True,
+            ),
+        )
 
-    async def _clean(self) -> None:
-        """Clear the dirty bitmap, with the gate closed; return with no stripe lock held.
-
-        Tasks that never enter the gate, a mend say, may mark regions meanwhile.
-        """
-        context, dirty = self.context, self.context.dirty_bitmap
-        limit_s = trio.current_time() + self.member_set.io_timeout_s
-        while True:
-            await context.locks.free()
-            await dirty.clean_quiet(all_regions=True)
-            await self.member_set.flush()
-            dirty.require_whole()
-            if dirty.idle and not context.locks.held:
-                return
-            if trio.current_time() >= limit_s:
-                raise BusyError("stripes are being mended", action="try again a little later")
-            await trio.sleep(AGAIN_S)
+    async def _reserve(self, larger: Larger) -> None:
+        for member in self.member_set.present().values():
+            reserve_metadata(member, larger.config.regions, larger.layout.chunks)
 
     def _take(self, larger: Larger) -> None:
         """Change to the array of *larger* in memory, without an await."""
         context, layout = self.context, larger.layout
         self.member_set.change(lambda _config: larger.config)
-        context.zeros.note()
         context.written.extend(layout.chunks)
         context.dirty_bitmap.reshape(layout.stripes, layout.initial_data_count * layout.chunk_bytes)
         context.take_layout(layout)
         self.member_set.refresh()
+        log.warning("the image has %d bytes now", self.array.size_bytes)

@@ -14,7 +14,7 @@ therefore moves nothing, and after a crash around it the array is intact in eith
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +33,11 @@ from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberR
 from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.format.shapes import MIGRATED, Shape
-from raidx_fuse.jobs.attach import assign_role, release
+from raidx_fuse.jobs.attach import assign_role
 from raidx_fuse.jobs.costs import SCAN_STRIPES, copy_cost, redundancy_kept
-from raidx_fuse.jobs.grow.change_shape import drain_for_new_roles, take_in, undisturbed
 from raidx_fuse.jobs.grow.copy import live_moves
 from raidx_fuse.jobs.grow.job import Grow
+from raidx_fuse.jobs.reshape import Change, reshape
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.elastic_params import next_rules, parity_stays
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
@@ -212,14 +212,16 @@ class GrowOperation:
         membership = self.array.membership
         for member in members:
             membership.check_joining(member)
-        async with membership.attaching:
-            layout = await take_in(
-                self.array,
-                members,
-                lambda: self.plan(history[-1] - history[-2], parity).layout,
-                lambda layout, records: self._widen(layout, records, parity),
-            )
-            job = self.start(back=False)
+        layout, job = await reshape(
+            self.array,
+            Change(
+                plan=lambda: self.plan(history[-1] - history[-2], parity).layout,
+                swap=lambda layout, records: self._widen(layout, records, parity),
+                members=members,
+                chunks=lambda layout: layout.chunks,
+                start=lambda: self.start(back=False),
+            ),
+        )
         return {
             "job": job,
             "members_before": layout.history[-2],
@@ -265,16 +267,29 @@ class GrowOperation:
     # -- end -----------------------------------------------------------------------------------
 
     async def _conclude(self, back: bool) -> None:
-        if back:
-            await self._narrow()
-        else:
-            await self._finish()
-
-    async def _finish(self) -> None:
-        """Conclude: all blocks are at their new places, and the vacated ones extend the image."""
+        """Conclude: all blocks are at their new places, or *back* at their old ones."""
         assert self.context.growth is not None
         layout = self.context.growth.layout
-        before = layout.history[-2]
+        roles_change = back or layout.surrogate is not None
+        await reshape(
+            self.array,
+            Change(
+                plan=lambda: layout,
+                swap=lambda layout, _: self._take_back(layout) if back else self._finish(layout),
+                beside=(Grow.kind,) if roles_change else None,
+                renumbers=roles_change,
+            ),
+        )
+        if not back:
+            size = layout.size_bytes
+            log.warning("grown to %d members: the image has %d bytes", layout.width, size)
+
+    def _finish(self, layout: ElasticLayout) -> Sequence[Member]:
+        """Let the vacated places extend the image, in memory, without an await.
+
+        A surrogate takes the role of the parity; the former parity member becomes a spare.
+        """
+        member_set, surrogate, before = self.member_set, layout.surrogate, layout.history[-2]
 
         def final_config(config: ArrayConfig) -> ArrayConfig:
             # The vacated places on these members hold old content: they do not read as zero.
@@ -288,47 +303,23 @@ class GrowOperation:
                 jobs=_without(config.jobs, JOB_KEY),
             )
 
-        if layout.surrogate is not None:
-            await self._hand_over(layout, final_config)
-        else:
-            # No read is under way that has looked up a place which is vacated.
-            async with self.context.closed(drained=False):
-                # All in memory before the first await: what never enters the gate, a mend or a look
-                # at a stripe, may take stripe locks while the superblocks are written.
-                self.member_set.change(final_config)
-                self.context.zeros.note()
-                layout.finish_growth()
-                self.context.end_growth()
-                await self.member_set.update(lambda config: config)
-        log.warning("grown to %d members: the image has %d bytes", layout.width, layout.size_bytes)
-        for hook in self.array.on_size:
-            await hook()
+        member_set.change(final_config)
+        if surrogate is not None:
+            self._take_role(layout, Role(surrogate))
+        layout.finish_growth()
+        self.context.end_growth()
+        member_set.refresh()
+        return ()
 
-    async def _hand_over(
-        self, layout: ElasticLayout, final_config: Callable[[ArrayConfig], ArrayConfig]
-    ) -> None:
-        """Give the surrogate the role of the parity; the former parity member becomes a spare."""
-        async with undisturbed(self.array):
-            # Records name roles, so recovery must not redo any of them under the new assignment.
-            # Nothing is written until the superblocks hold it: the gate is closed.
-            await drain_for_new_roles(self.context)
-            self._take_role(layout, final_config)
-            self.context.journal.choose_roles()
-            await self.member_set.update(lambda config: config)
-
-    def _take_role(
-        self, layout: ElasticLayout, final_config: Callable[[ArrayConfig], ArrayConfig]
-    ) -> None:
+    def _take_role(self, layout: ElasticLayout, surrogate: Role) -> None:
         """Assign the role of the parity to the surrogate, in memory, without an await."""
-        member_set, surrogate = self.member_set, layout.surrogate
-        assert surrogate is not None
+        member_set = self.member_set
         parity = CellIndex(layout.code.data_count)
         role, _ = layout.place_in(Stripe(0), parity, after=False)
         queue = member_set.queues[role]
 
         def handed_over(config: ArrayConfig) -> ArrayConfig:
-            config = final_config(config)
-            successor, former = config.record(Role(surrogate)), config.record(role)
+            successor, former = config.record(surrogate), config.record(role)
             others = tuple(r for r in config.members if r not in (successor, former))
             members = [*others, replace(successor, role=role)]
             if queue is not None:
@@ -344,32 +335,10 @@ class GrowOperation:
             queue.close()
         member_set.queues[role] = member_set.queues.pop()
         member_set.change(handed_over)
-        layout.finish_growth()
-        self.context.end_growth()
-        member_set.refresh()
 
-    async def _narrow(self) -> None:
-        """Conclude a cancelled growth: all blocks are back, and the new members leave."""
-        member_set = self.member_set
-        assert self.context.growth is not None
-        history = self.context.growth.layout.history[:-1]
-        released: list[Member] = []
-        async with undisturbed(self.array):
-            # Losses may have put the log on a member that leaves (as in `_hand_over`).
-            journal = self.context.journal
-            moves = any(role >= history[-1] for role in journal.log_members.roles)
-            if moves:
-                await drain_for_new_roles(self.context)
-            released = self._take_back(history)
-            if moves:
-                journal.choose_roles()
-            await member_set.update(lambda config: config)
-        await release(released, self.array.on_release)
-
-    def _take_back(self, history: Sequence[int]) -> list[Member]:
+    def _take_back(self, wide: ElasticLayout) -> list[Member]:
         """Change to the narrower shape in memory, without an await; return members that left."""
-        member_set = self.member_set
-        width = history[-1]
+        member_set, width = self.member_set, wide.history[-2]
         config, params = member_set.config, without_last_growth(member_set.config.params)
         layout = Shape(config.layout, width, params).make(config)
         gone = [queue for queue in member_set.queues[width:] if queue is not None]

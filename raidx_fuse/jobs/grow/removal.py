@@ -17,7 +17,8 @@ from raidx_fuse.engine.growth_position import JOB_KEY, LIVE, PARITY
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.shapes import MIGRATED
 from raidx_fuse.jobs.grow.operation import GrowOperation, migration_cost
-from raidx_fuse.jobs.restripe.space import require_space, require_unwritten
+from raidx_fuse.jobs.reshape import Change, reshape
+from raidx_fuse.jobs.restripe.space import require_space
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.members.base import Member
 
@@ -81,18 +82,15 @@ class GrowthRemoval:
     async def begin(self, plan: PlannedShrink) -> Removal:
         """Start to move everything off the members of the last growth; return a summary."""
         array = self.operation.array
-        async with array.membership.attaching:
-            layout = self.plan(plan.record).layout
-            try:
-                await array.discarder.give_up(layout.size_bytes)
-                async with self.context.closed():
-                    layout = self.plan(plan.record).layout  # checked again: nothing comes between
-                    require_unwritten(self.context, layout.size_bytes)
-                    self._widen(layout)
-                    await self.member_set.update(lambda config: config)
-            finally:
-                array.discarder.keep_all()
-            job = self.operation.start(back=True)
+        layout, job = await reshape(
+            array,
+            Change(
+                plan=lambda: self.plan(plan.record).layout,
+                swap=lambda layout, _: self._widen(layout),
+                tail=lambda layout: layout.size_bytes,
+                start=lambda: self.operation.start(back=True),
+            ),
+        )
         return {
             "job": job,
             "members_before": layout.history[-1],

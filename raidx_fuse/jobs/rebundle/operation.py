@@ -18,12 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import trio
-
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import (
     BusyError,
+    InUseError,
     JobRunningError,
     RaidxError,
     Reason,
@@ -32,18 +31,17 @@ from raidx_fuse.errors import (
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.pages import erase_region
 from raidx_fuse.format.table_page import chunks_that_fit, share_region
-from raidx_fuse.jobs.attach import join, leave, release, require_joined
+from raidx_fuse.jobs.attach import require_joined
 from raidx_fuse.jobs.costs import copy_cost, redundancy_kept
-from raidx_fuse.jobs.grow.change_shape import drain_for_new_roles
 from raidx_fuse.jobs.rebundle.capacity import Capacity
 from raidx_fuse.jobs.rebundle.job import EVACUATE, GROW, RESTORE, RebundleJob
+from raidx_fuse.jobs.reshape import Change, quiesce, reshape
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.bundled import NOWHERE, SPARE_CHUNKS, BundleLayout
 from raidx_fuse.layouts.planning.allocate import maximum
 from raidx_fuse.layouts.planning.rebundle import Moves
 from raidx_fuse.members.base import Member
-from raidx_fuse.store.queue import MemberQueue
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import BundlePlan, Grown, Removal
@@ -173,33 +171,24 @@ class RebundleOperation:
         for member in members:
             array.membership.check_usable(member)
         sizes = [member.size_bytes for member in members]
-        counts, roles = self.capacity.counts_with(sizes)
-        async with array.membership.attaching:
-            # The new members must not replace a member that fails now.
-            array.membership.hold_spares()
-            seated = False
-            try:
-                _moves, more = await self.capacity.plan_aside(counts)
-                chunks = (self.layout.stripes + more) * self.layout.code.data_count
-                records = await join(member_set, members, chunks)
-                try:
-                    await self._clear_shares(members, [counts[role] for role in roles])
-                    # No record that names a role's former member may ever be redone by recovery.
-                    async with self.context.closed():
-                        self.plan()  # checked again: nothing comes between
-                        counts, roles = self.capacity.counts_with(sizes)
-                        self._seat(records, roles, counts)
-                        seated = True
-                        await self._publish()
-                except BaseException:
-                    if not seated:
-                        with trio.CancelScope(shield=True):  # members have a timeout
-                            await leave(member_set, records)
-                    raise
-            finally:
-                array.membership.release_spares()
-            moves, more = await self.capacity.plan_aside(counts)
-            job = self.start(GROW)
+        moves, more = await self.capacity.plan_aside(self.capacity.counts_with(sizes)[0])
+        chunks = (self.layout.stripes + more) * self.layout.code.data_count
+
+        def plan() -> tuple[list[int], list[Role]]:
+            self.plan()
+            return self.capacity.counts_with(sizes)
+
+        (_, roles), job = await reshape(
+            array,
+            Change(
+                plan=plan,
+                swap=lambda planned, records: self._seat(records, *planned),
+                members=members,
+                chunks=lambda _: chunks,
+                prepare=lambda planned: self._clear_shares(members, *planned),
+                start=lambda: self.start(GROW),
+            ),
+        )
         return {
             "job": job,
             "roles": [*roles],
@@ -210,24 +199,18 @@ class RebundleOperation:
             "size_after": self.capacity.size_with(more),
         }
 
-    async def _publish(self) -> None:
-        """Give the new members the maps, then have superblocks assign their roles."""
-        for pages in self.member_set.page_stores:
-            if pages is not self.context.journal.chunk_table:  # all their chunks are free
-                await pages.save_all()
-        await self.member_set.flush()
-        await self.member_set.update(lambda config: config)
-
-    async def _clear_shares(self, members: Sequence[Member], counts: Sequence[int]) -> None:
+    async def _clear_shares(
+        self, members: Sequence[Member], counts: Sequence[int], roles: Sequence[Role]
+    ) -> None:
         """Clear the table pages that the new members may hold from an earlier array."""
         config = self.member_set.config
-        for member, count in zip(members, counts, strict=True):
-            region = share_region(self.member_set.data_offset, config.chunk_bytes, count)
+        for member, role in zip(members, roles, strict=True):
+            region = share_region(self.member_set.data_offset, config.chunk_bytes, counts[role])
             await erase_region(member, region)
             await member.flush()
 
     def _seat(
-        self, records: Sequence[MemberRecord], roles: Sequence[Role], counts: Sequence[int]
+        self, records: Sequence[MemberRecord], counts: Sequence[int], roles: Sequence[Role]
     ) -> None:
         """Assign their roles to the new members, in memory, without an await."""
         member_set = self.member_set
@@ -330,7 +313,7 @@ class RebundleOperation:
         if chunks >= layout.counts[role]:
             return
         async with self.context.closed():
-            await drain_for_new_roles(self.context)
+            await quiesce(self.context, renumbers=True)
             if member.size_bytes < self.needed_bytes(role):
                 raise TooSmallError(
                     f"{member.path} has {member.size_bytes} bytes, what role {role} holds needs "
@@ -462,44 +445,31 @@ class RebundleOperation:
 
         await self.member_set.update(grown)
 
-    async def _clear_log(self) -> None:
-        """Empty the log, and choose its members anew: no record lies on a role that is leaving."""
-        await self.context.journal.reform()
-
     async def _retire(self, role: Role) -> bool:
         """Give up *role* if it is empty; return False if it is not, or is being assigned."""
-        membership, member_set = self.array.membership, self.member_set
-        log_members = self.context.journal.log_members
-        if role in member_set.lost:
-            try:  # a task that attaches a member waits for this
-                membership.attaching.acquire_nowait()
-            except trio.WouldBlock:
-                return False
-        else:
-            await membership.attaching.acquire()
+        if role in self.member_set.lost and self.array.membership.attaching.locked():
+            return False  # a task that attaches a member waits for this
+
+        def plan() -> Role:
+            if self.layout.used_chunks()[role] or role not in self.member_set.config.roles():
+                raise InUseError(f"role {role} is in use")
+            return role
+
+        self.layout.closed.add(role)
         try:
-            if self.layout.used_chunks()[role] or role not in member_set.config.roles():
-                return False
-            log_members.avoid(role)
-            self.layout.closed.add(role)
-            await self._clear_log()  # no record lies on the role or names it any more
-            async with self.context.closed():
-                if self.layout.used_chunks()[role]:
-                    return False
-                queue = self._vacate(role)
-                await member_set.update(lambda config: config)
+            await reshape(
+                self.array,
+                Change(plan=plan, swap=lambda role, _: self._vacate(role), renumbers=True),
+            )
+        except InUseError:
+            return False
         finally:
-            log_members.avoid(None)
             self.layout.closed.discard(role)
-            membership.attaching.release()
-        if queue is not None:
-            queue.close()
-            await release([queue.member], self.array.on_release)
         log.warning("role %d is vacant now: no chunk is on it", role)
         return True
 
-    def _vacate(self, role: Role) -> MemberQueue | None:
-        """Remove the member of *role*, in memory, without an await; return its queue."""
+    def _vacate(self, role: Role) -> list[Member]:
+        """Remove the member of *role*, in memory, without an await; return it."""
         member_set = self.member_set
         queue, member_set.queues[role] = member_set.queues[role], None
         self.layout.forget_initial_member(role)
@@ -514,7 +484,10 @@ class RebundleOperation:
 
         member_set.change(vacated)
         self._renew()
-        return queue
+        if queue is None:
+            return []
+        queue.close()
+        return [queue.member]
 
     # -- remove --------------------------------------------------------------------------------
 

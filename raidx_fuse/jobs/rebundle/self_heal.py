@@ -83,6 +83,7 @@ class SelfHeal:
 
     def _begin_if_due(self) -> None:
         member_set, jobs = self.array.member_set, self.array.jobs
+        membership = self.array.membership
         now = member_set.clock()
         if member_set.lost != self._lost:
             self._lost, self._lost_s, self._looked_s = member_set.lost, now, -RETRY_S
@@ -98,7 +99,7 @@ class SelfHeal:
             or self.array.context.dirty_bitmap.pending_regions()
         ):
             return
-        if self.array.membership.waiting or self.array.membership.spare_for() is not None:
+        if membership.attaching.locked() or membership.spare_for() is not None:
             return
         if now < self._looked_s + RETRY_S:
             return

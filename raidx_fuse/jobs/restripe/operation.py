@@ -23,8 +23,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import trio
-
 from raidx_fuse.errors import NotWithLayoutError, Reason, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.configuration.saved_jobs import REBUILD
@@ -32,13 +30,12 @@ from raidx_fuse.format.configuration.volumes import image_end
 from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.format.shapes import RESTRIPE, Shape, restriping, shape_of, shapes_of
-from raidx_fuse.jobs.attach import assign_role, join, leave, release
+from raidx_fuse.jobs.attach import assign_role
 from raidx_fuse.jobs.costs import ASSUMED_RATE_BYTES, job_time, redundancy_left
-from raidx_fuse.jobs.grow.change_shape import drain_for_new_roles
-from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.rebuild import checkpoint_key
+from raidx_fuse.jobs.reshape import Change, reshape
 from raidx_fuse.jobs.restripe.job import JOB_KEY, Restripe, record_chunks
-from raidx_fuse.jobs.restripe.space import require_space, require_unwritten
+from raidx_fuse.jobs.restripe.space import require_space
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.elastic_params import ELASTIC_PARAMS
 from raidx_fuse.layouts.numbers import Role, Stripe, role_range
@@ -235,53 +232,48 @@ class RestripeOperation:
 
         Of a smaller image, the chunks that no volume uses are given back first.
         """
-        membership, context = self.array.membership, self.context
         for member in members:
-            membership.check_joining(member)
-        async with membership.attaching:
-            plan = plan.again()
-            layout, shape = plan.layout, plan.shape
-            membership.hold_spares()  # the new members must not replace a member that fails now
-            records: list[MemberRecord] = []
-            try:
-                await self.array.discarder.give_up(layout.size_bytes)
-                records = await join(self.member_set, members, layout.chunks)
-                context.journal.force(True)
-                async with context.closed(drained=False):
-                    pass  # all writes past the log have ended, and none begins any more
-                await context.dirty_bitmap.clean_quiet(all_regions=True)
-                await context.journal.drain()
-                await context.journal.save_mark(layout.start)
-                await context.written.pages.make_room(layout.chunks)
-                async with context.closed():
-                    layout = self._layout_to(shape)  # checked again: nothing comes between
-                    require_unwritten(context, layout.size_bytes)
-                    self._widen(layout, shape, records)
-                    for pages in self.member_set.page_stores:
-                        await pages.save_all()
-                    # the maps first, then the superblock that assigns a role
-                    await self.member_set.flush()
-                    await self.member_set.update(lambda config: config)
-            except BaseException:
-                context.journal.force(context.layout.restriping)
-                if records and not context.journal.forced:
-                    with trio.CancelScope(shield=True):  # members have a timeout
-                        await leave(self.member_set, records)
-                raise
-            finally:
-                membership.release_spares()
-                self.array.discarder.keep_all()
-            job = self._start(back=False)
+            self.array.membership.check_joining(member)
+        shape: Shape | None = None
+
+        def again() -> tuple[RestripeLayout, Shape]:
+            nonlocal shape  # it stays what it was when no other change could begin any more
+            shape = shape or plan.again().shape
+            return self._layout_to(shape), shape
+
+        (layout, to), job = await reshape(
+            self.array,
+            Change(
+                plan=again,
+                swap=lambda planned, records: self._widen(*planned, records),
+                members=members,
+                chunks=lambda planned: planned[0].chunks,
+                tail=lambda planned: planned[0].size_bytes,
+                prepare=lambda planned: self._mark_start(planned[0]),
+                undo=lambda: self.context.journal.force(False),
+                start=lambda: self._start(back=False),
+                clean=True,
+            ),
+        )
         old = shapes_of(self.member_set.config)[0]
         return {
             "job": job,
             "layout_before": old.layout,
-            "layout_after": shape.layout,
+            "layout_after": to.layout,
             "members_before": old.width,
-            "members_after": shape.width,
+            "members_after": to.width,
             "size_before": self.array.size_bytes,
             "size_after": self.size_after(layout),
         }
+
+    async def _mark_start(self, layout: RestripeLayout) -> None:
+        """Log all writes from here on, and make durable where the watermark is."""
+        context = self.context
+        context.journal.force(True)
+        async with context.closed(drained=False):
+            pass  # all writes past the log have ended, and none begins any more
+        await context.journal.drain()
+        await context.journal.save_mark(layout.start)
 
     def size_after(self, layout: RestripeLayout) -> int:
         """Return the size of the image in bytes after the restripe of *layout*."""
@@ -322,36 +314,28 @@ class RestripeOperation:
 
     async def _conclude(self, back: bool) -> None:
         """Conclude: all chunks have places of one layout, which becomes the only one."""
-        context, member_set = self.context, self.member_set
-        released: list[Member] = []
+        context = self.context
         assert context.restripe is not None
         views = context.restripe.below, context.restripe.above
-        await context.written.pages.make_room(max(final_layout(view).chunks for view in views))
-        while True:
-            for job in self._others():  # those jobs rely on both codes, and may be paused
-                await job.finished.wait()
-            async with self.array.membership.attaching:
-                context.dirty_bitmap.forget_torn()
-                await context.dirty_bitmap.clean_quiet(all_regions=True)
-                async with context.closed():
-                    gone = self._gone(back)
-                    # No record may name them, or the roles behind them, or have fewer copies than
-                    # the new code needs.
-                    await drain_for_new_roles(context)
-                    if not self._others() and context.dirty_bitmap.idle:
-                        released = self._finish(back, gone)
-                        context.journal.choose_roles()
-                        await member_set.update(lambda config: config)
-                        break
+
+        async def forget_torn(_gone: Sequence[Role]) -> None:
+            context.dirty_bitmap.forget_torn()  # all content has been moved
+
+        await reshape(
+            self.array,
+            Change(
+                plan=lambda: self._gone(back),
+                swap=lambda gone, _: self._finish(back, gone),
+                chunks=lambda _: max(final_layout(view).chunks for view in views),
+                prepare=forget_torn,
+                beside=(Restripe.kind,),
+                renumbers=True,
+                clean=True,
+            ),
+        )
         context.journal.force(False)  # only now: its records named stripes of the two layouts
         size = self.array.size_bytes
         log.warning("restriped to %s: the image has %d bytes", context.layout.name, size)
-        await release(released, self.array.on_release)
-        for hook in self.array.on_size:
-            await hook()
-
-    def _others(self) -> list[Job]:
-        return [job for job in self.array.jobs.running() if job.kind != Restripe.kind]
 
     def _gone(self, back: bool) -> list[Role]:
         """Return the roles that the array does not have any more at the end, ascending."""

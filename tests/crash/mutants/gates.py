@@ -8,7 +8,7 @@ DISCARD = "raidx_fuse/engine/discard.py"
 GATE = "raidx_fuse/engine/gate.py"
 JOB = "raidx_fuse/jobs/job.py"
 MODE = "raidx_fuse/array/settings.py"
-RESTRIPING = "raidx_fuse/jobs/restripe/operation.py"
+RESHAPER = "raidx_fuse/jobs/reshape.py"
 TABLE = "raidx_fuse/pool/array_volumes.py"
 TRANSFER = "raidx_fuse/pool/transfer.py"
 VOLUME = "raidx_fuse/pool/volume.py"
@@ -184,12 +184,9 @@ MUTANTS = (
     ),
     Mutant(
         "opened-before-the-end-of-a-restripe-is-published",
-        RESTRIPING,
-        "                        await member_set.update(lambda config: config)\n"
-        "                        break\n        context.journal.force(False)",
-        "                        break\n"
-        "        await member_set.update(lambda config: config)\n"
-        "        context.journal.force(False)",
+        RESHAPER,
+        "                    await member_set.update(lambda config: config)\n",
+        "                await member_set.update(lambda config: config)\n",
         "records name roles and stripes that a mount after a cut does not have",
         ("raid5:partial:pairs:remove:small", "raid5:partial:pairs:remove:part"),
         ("tests/jobs/test_removal.py",),

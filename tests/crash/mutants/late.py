@@ -259,9 +259,13 @@ BELIEVED = (
     ),
     Mutant(
         "log-on-a-role-that-is-leaving",
-        RING,
-        "tuple([role for role in whole if role != self._leaving])",
-        "tuple(whole)",
+        "raidx_fuse/jobs/reshape.py",
+        "                    left = change.swap(planned, records) or ()\n"
+        "                    if change.renumbers:\n"
+        "                        context.journal.choose_roles()\n",
+        "                    if change.renumbers:\n"
+        "                        context.journal.choose_roles()\n"
+        "                    left = change.swap(planned, records) or ()\n",
         "a record lies on a member that is released",
         ("raidx-parity:partial:members", "raidx-copy:full:members", "raidx-zero:full:members"),
         ("tests/jobs/test_rebundle.py",),

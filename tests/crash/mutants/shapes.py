@@ -7,7 +7,7 @@ from tests.crash.mutants.mutant import GROWTH, RESTRIPE, Mutant
 CONTEXT = "raidx_fuse/engine/context.py"
 GROWTH_FILE = "raidx_fuse/engine/growth_position.py"
 GROWER = "raidx_fuse/jobs/grow/operation.py"
-SHAPE = "raidx_fuse/jobs/grow/change_shape.py"
+RESHAPER = "raidx_fuse/jobs/reshape.py"
 GROW = "raidx_fuse/jobs/grow/job.py"
 GROW_COPY = "raidx_fuse/jobs/grow/copy.py"
 LARGER = "raidx_fuse/jobs/grow/larger_members.py"
@@ -108,9 +108,9 @@ MUTANTS = (
     ),
     Mutant(
         "wider-with-records-of-before",
-        SHAPE,
-        "            async with context.closed():\n                layout = wider()",
-        "            async with context.closed(drained=False):\n                layout = wider()",
+        RESHAPER,
+        "                async with context.closed():\n",
+        "                async with context.closed(drained=not records or change.clean):\n",
         "a record of a role's former member is replayed onto the newcomer",
         GROWTH,
         GROWTH_TESTS,
@@ -123,9 +123,9 @@ MUTANTS = (
     ),
     Mutant(
         "role-before-its-maps-are-durable",
-        SHAPE,
-        "    await member_set.flush()  # the maps before the superblock that gives a role",
-        "    pass",
+        RESHAPER,
+        "            await pages.save_all()\n    await context.member_set.flush()\n",
+        "            await pages.save_all()\n",
         "after a cut newcomers are members whose maps are empty",
         GROWTH,
         GROWTH_TESTS,
@@ -142,9 +142,9 @@ MUTANTS = (
     ),
     Mutant(
         "log-not-chosen-again-when-the-surrogate-takes-over",
-        GROWER,
-        "            self.context.journal.choose_roles()",
-        "            pass",
+        RESHAPER,
+        "                        context.journal.choose_roles()\n",
+        "                        pass\n",
         "the log counts on a role that another member has now",
         GROWTH,
         GROWTH_TESTS,
@@ -179,7 +179,7 @@ MUTANTS = (
     Mutant(
         "restripe-begins-without-its-mark",
         RESTRIPER,
-        "                await context.journal.save_mark(layout.start)\n",
+        "        await context.journal.save_mark(layout.start)\n",
         "",
         "after a cut the watermark is that of an earlier restripe, or none",
         RESTRIPE,
@@ -188,47 +188,58 @@ MUTANTS = (
     Mutant(
         "restripe-begins-with-stripes-in-flight",
         RESTRIPER,
-        "                await context.dirty_bitmap.clean_quiet(all_regions=True)\n"
-        "                await context.journal.drain()\n"
-        "                await context.journal.save_mark",
-        "                await context.journal.drain()\n                await "
-        "context.journal.save_mark",
+        "                start=lambda: self._start(back=False),\n                clean=True,\n",
+        "                start=lambda: self._start(back=False),\n",
         "marks speak of stripes of the layout before",
         RESTRIPE,
         RESTRIPE_TESTS,
     ),
     Mutant(
         "restripe-ends-with-records-of-both-layouts",
-        RESTRIPER,
+        RESHAPER,
         "                async with context.closed():\n"
-        "                    gone = self._gone(back)\n"
-        "                    # No record may name them, or the roles behind them, or have fewer "
-        "copies than\n"
-        "                    # the new code needs.\n"
-        "                    await drain_for_new_roles(context)\n",
-        "                async with context.closed(drained=False):\n"
-        "                    gone = self._gone(back)\n",
+        "                    await quiesce(context, renumbers=change.renumbers, clean=",
+        "                async with context.closed(drained=not change.renumbers):\n"
+        "                    await quiesce(context, renumbers=False, clean=",
         "a replay under the new layout redoes a change of stripes of the old one",
         RESTRIPE,
         RESTRIPE_TESTS,
     ),
     Mutant(
         "roles-move-up-under-records",
-        RESTRIPER,
-        "                    await drain_for_new_roles(context)\n",
-        "",
+        RESHAPER,
+        "quiesce(context, renumbers=change.renumbers, clean=",
+        "quiesce(context, renumbers=False, clean=",
         "a replay redoes a record on the member that has the role by then",
         ("raid5:partial:leave",),
         ("tests/jobs/test_removal.py",),
     ),
     Mutant(
         "log-not-emptied-before-the-new-code",
-        RESTRIPER,
-        "                    await drain_for_new_roles(context)\n",
-        "                    if gone:\n" + " " * 24 + "await drain_for_new_roles(context)\n",
+        RESHAPER,
+        "quiesce(context, renumbers=change.renumbers, clean=",
+        "quiesce(context, renumbers=change.renumbers and bool(planned), clean=",
         "records that came since the log was emptied have too few copies for the new code",
         ("raid0:full:restripe", "raid1:partial:restripe", "raid5:full:restripe"),
         ("tests/jobs/test_restripe_copies.py",),
+    ),
+    Mutant(
+        "newcomers-stay-when-the-change-is-cancelled",
+        RESHAPER,
+        "            except BaseException:\n",
+        "            except Exception:\n",
+        "what joined for a growth is a spare of the array from then on",
+        GROWTH,
+        ("tests/jobs/test_reshape.py",),
+    ),
+    Mutant(
+        "restripe-begins-with-torn-stripes",
+        RESTRIPER,
+        "        self.context.dirty_bitmap.require_whole()\n",
+        "",
+        "after a crash their marks mean other stripes, and the resync leaves them torn",
+        RESTRIPE,
+        ("tests/jobs/test_restripe_troubles.py",),
     ),
     Mutant(
         "restripe-turns-back-with-a-mark-that-is-not-durable",
