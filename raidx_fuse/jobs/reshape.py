@@ -128,8 +128,6 @@ async def reshape(array: ArrayServices, change: Change[PlanT]) -> tuple[PlanT, i
                     if records:
                         await _give_maps(context)
                     await member_set.update(lambda config: config)
-                if change.start is not None:
-                    job = change.start()
             except BaseException:
                 if left is None:
                     if change.undo is not None:
@@ -140,8 +138,10 @@ async def reshape(array: ArrayServices, change: Change[PlanT]) -> tuple[PlanT, i
                 raise
             finally:
                 array.discarder.keep_all()
-                if left is not None and array.size_bytes != size_bytes:
-                    for hook in array.on_size:
+                if left is not None:  # in force, also if a superblock lacks it
+                    if change.start is not None:
+                        job = change.start()
+                    for hook in array.on_size if array.size_bytes != size_bytes else ():
                         await hook()
     await release(left, array.on_release)
     return planned, job

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
+from raidx_fuse.errors import ArrayFailedError
 from raidx_fuse.members.simulated.faulty import FaultMember
 from tests.support.arrays import Rig
 from tests.support.growing import SmallRig
@@ -52,4 +53,39 @@ async def test_a_change_that_is_cancelled_leaves_no_member_behind(kind: str) -> 
     rig.members.append(rig.new_member())
     await begin(rig, rig.members[-1])
     (job,) = array.jobs.running()
+    await ended(rig, job)
+
+
+# by layouts without redundancy: no member can be excluded
+RELYING: dict[str, tuple[Callable[[], Rig], Begin]] = {
+    "growth": (lambda: SmallRig("raid0", 3), grow),
+    "restripe": (lambda: RestripeRig("raid0", 3), restripe),
+}
+
+
+@pytest.mark.parametrize("kind", RELYING)
+async def test_a_change_in_force_that_superblocks_lack_goes_on_when_they_take_it(
+    kind: str,
+) -> None:
+    """Without redundancy the member stays: the roles are changed, and nothing is acknowledged."""
+    make, begin = RELYING[kind]
+    rig = await opened(make(), 0.5)
+    array = rig.array
+    entry = await array.context.gate.enter()
+    rig.members.append(rig.new_member())
+    async with trio.open_nursery() as nursery:
+
+        async def refused() -> None:
+            with pytest.raises(ArrayFailedError, match="lacks the newest configuration"):
+                await begin(rig, rig.members[-1])
+
+        nursery.start_soon(refused)
+        await eventually(lambda: bool(array.member_set.spares))
+        rig.members[1].error(("write",), length_bytes=128 << 10)
+        entry.leave()
+    with pytest.raises(ArrayFailedError, match="lacks the newest configuration"):
+        await array.flush()
+    rig.members[1].clear()
+    (job,) = array.jobs.running()
+    job.resume()  # a restripe pauses at what it cannot write
     await ended(rig, job)
