@@ -116,6 +116,21 @@ MAY_READ_MEMBERS = {
     "journal.unsettled": "plans by stripe_parity",
 }
 
+# Who closes the gate of a layout, without which roles and layouts do not change: jobs/reshape.py,
+# and who has a reason of its own.
+MAY_CLOSE = {
+    "engine.context": "gives the block to all others",
+    "jobs.reshape": "all changes of roles and layouts",
+    "jobs.replace": "a member takes the role of one that it mirrors, within a drain of the log",
+    "jobs.rebundle.operation": "a lost role gets as small as the member that takes it",
+    "jobs.restripe.operation": "waits for writes past the log, and changes nothing",
+    "array.settings": "the mode of the log",
+}
+MAY_GIVE_ROLES = {
+    "jobs.attach": "to newcomers, for a swap of jobs/reshape.py",
+    "array.membership": "a vacant role, which is rebuilt",
+}
+
 # (module, attribute of an object that it stores to): other people's interfaces are attributes.
 MAY_STORE = {
     ("members.syscalls", "_libc.fallocate.argtypes"),  # so ctypes is told the types
@@ -443,6 +458,21 @@ def test_layouts_answer_by_methods() -> None:
         "isinstance(a, Layout)\ncast('View', a)\nmatch a:\n    case View(): pass\nf(a, B | Layout)"
     )
     assert {asked for asked, _line in classes_asked_for(ast.parse(text))} == {"Layout", "View"}
+
+
+def test_roles_and_layouts_change_in_one_skeleton() -> None:
+    """A layout is taken with its gate closed only (`ArrayContext.take_layout`): who closes it?"""
+    closers, givers = set(), set()
+    for name, tree in trees().items():
+        for node in nodes(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                of = ast.unparse(node.func.value).split(".")[-1]
+                if node.func.attr == "closed" and of in {"context", "gate"}:
+                    closers.add(name)
+                elif node.func.attr == "give_role":
+                    givers.add(name)
+    assert {name for name in closers if not name.startswith("pool.")} == MAY_CLOSE.keys()
+    assert givers == MAY_GIVE_ROLES.keys()
 
 
 def test_who_reads_members_leaves_out_what_cannot_be_read() -> None:

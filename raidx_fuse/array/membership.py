@@ -440,7 +440,6 @@ class Membership:
         await self.array.context.journal.drain()
         if was_spare:
             require_joined(member_set, [record])
-        member_set.note_role_taken()
         member_set.watermarks[role] = Stripe(0)
         member_set.give_role(role, member)
         member_set.spares.pop(record.member_uuid, None)

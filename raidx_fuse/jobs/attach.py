@@ -16,7 +16,7 @@ from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberR
 from raidx_fuse.format.configuration.names import cleaned
 from raidx_fuse.format.create import new_uuid, prepare_member, reserve_metadata
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
-from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.layouts.numbers import Role, role_range
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.member_set import MemberSet
 
@@ -91,18 +91,23 @@ def require_joined(member_set: MemberSet, records: Sequence[MemberRecord]) -> No
 
 
 def assign_role(
-    member_set: MemberSet, config: ArrayConfig, records: Sequence[MemberRecord]
+    member_set: MemberSet,
+    config: ArrayConfig,
+    records: Sequence[MemberRecord],
+    roles: Sequence[Role] | None = None,
 ) -> ArrayConfig:
-    """Attach the spares *records* in the roles after those of *config*; return the new config.
+    """Attach the spares *records* in *roles* (None: after those of *config*); return the config.
 
     Only memory changes: the caller publishes the configuration. Raises RaidxError, with nothing
     changed, if one of them has left meanwhile.
     """
     require_joined(member_set, records)
-    for role, record in enumerate(records, config.width):
+    if roles is None:
+        roles = role_range(config.width, config.width + len(records))
+    for role, record in zip(roles, records, strict=True):
         member = member_set.spares.pop(record.member_uuid)
-        member_set.give_role(Role(role), member)
-        config = config.with_record(replace(record, role=Role(role), state="active"))
+        member_set.give_role(role, member)
+        config = config.with_record(replace(record, role=role, state="active"))
     return config
 
 

@@ -568,6 +568,7 @@ class MemberSet:
         self.queues.extend([None] * (role + 1 - len(self.queues)))
         self.unreadable.forget(role)
         self.queues[role] = MemberQueue(member, self.nursery, self.clock, self.laws)
+        self.note_role_taken()
 
     def take_out(self, role: Role) -> MemberQueue | None:
         """Remove *role*, in memory: the roles behind it move up. Returns its queue, not closed."""

@@ -143,7 +143,6 @@ class CopiesOperation:
             return replace(config, width=layout.width, jobs=jobs)
 
         member_set.change(widened)
-        member_set.note_role_taken()
         for role in roles:
             member_set.watermarks[role] = Stripe(0)
         self.context.take_layout(layout)

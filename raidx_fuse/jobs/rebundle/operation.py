@@ -31,7 +31,7 @@ from raidx_fuse.errors import (
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.pages import erase_region
 from raidx_fuse.format.table_page import chunks_that_fit, share_region
-from raidx_fuse.jobs.attach import require_joined
+from raidx_fuse.jobs.attach import assign_role
 from raidx_fuse.jobs.costs import copy_cost, redundancy_kept
 from raidx_fuse.jobs.rebundle.capacity import Capacity
 from raidx_fuse.jobs.rebundle.job import EVACUATE, GROW, RESTORE, RebundleJob
@@ -214,19 +214,13 @@ class RebundleOperation:
     ) -> None:
         """Assign their roles to the new members, in memory, without an await."""
         member_set = self.member_set
-        require_joined(member_set, records)
-        for record, role in zip(records, roles, strict=True):
-            member = member_set.spares.pop(record.member_uuid)
-            member_set.give_role(role, member)
-        member_set.note_role_taken()
+        member_set.change(lambda config: assign_role(member_set, config, records, roles))
         self.layout.take_counts(counts)
-
-        def seated(config: ArrayConfig) -> ArrayConfig:
-            for record, role in zip(records, roles, strict=True):
-                config = config.with_record(replace(record, role=role, state="active"))
-            return replace(self._described(config), jobs={**config.jobs, KEY: {"kind": GROW}})
-
-        member_set.change(seated)
+        member_set.change(
+            lambda config: replace(
+                self._described(config), jobs={**config.jobs, KEY: {"kind": GROW}}
+            )
+        )
         self._renew(roles)
 
     def _described(self, config: ArrayConfig, bundles: int | None = None) -> ArrayConfig:
