@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from raidx_fuse.layouts.codes.code import Code, LayoutError
+from raidx_fuse.layouts.placements.pattern import Pattern
 
 WIDTH_MAX = 255
 """A role must fit into one byte of the look-up table (raidx paper, section IV.D)."""
@@ -19,6 +20,7 @@ class LayoutInfo:
     * *width_min*, *width_max*; *allows_width*: a further condition on the width.
     * *build*: returns the code for a width; None if the placement needs more than the width. If
       there is a parameter "prime", it takes one, too.
+    * *pattern*: returns the placement's pattern for a width, None if columns are fixed or rotated.
     * *rotation*: the default rotation of `RotatedLayout`, "fixed" or "left".
     * *params*: the meaning of each parameter, by name.
     * *package*: the package that brought the layout, with its version; "" for those of raidx.
@@ -38,6 +40,7 @@ class LayoutInfo:
     build: Callable[..., Code] | None = None
     width_max: int = WIDTH_MAX
     allows_width: Callable[[int], bool] = lambda _width: True
+    pattern: Callable[[int], Pattern | None] = lambda _width: None
     rotation: str = "fixed"
     params: dict[str, str] = field(default_factory=dict)
     bundled: bool = False

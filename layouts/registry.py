@@ -30,7 +30,8 @@ from raidx_fuse.layouts.placements.bundled import bundle_code, make_bundles
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.numbering import OrderedLayout, numbering_from
-from raidx_fuse.layouts.placements.rotated import RotatedLayout
+from raidx_fuse.layouts.placements.pattern import PatternLayout
+from raidx_fuse.layouts.placements.rotated import RotatedLayout, rotation_pattern
 from raidx_fuse.layouts.plugged import Layouts, require_origin
 
 CHUNK_BYTES_MIN = 4 << 10
@@ -269,10 +270,14 @@ def make_layout(
         return make_bundles(name, counts, chunk_bytes, code.columns, *more)
     if params.get("history") is not None:
         return _elastic(info, width, member_chunks, chunk_bytes, params)
-    rotation = "left" if is_rotated(name, params) else "fixed"
+    rotation, pattern = "left" if is_rotated(name, params) else "fixed", info.pattern(width)
     if "order" in params:
-        order = numbering_from(params["order"])
-        return OrderedLayout(order, name, code, chunk_bytes, member_chunks // code.rows, rotation)
+        order, known = numbering_from(params["order"]), pattern or rotation_pattern(width, rotation)
+        return OrderedLayout(order, name, code, chunk_bytes, member_chunks, width, known)
+    if pattern is not None and rotation == "left":
+        raise LayoutError(f"{name} has a placement of its own: its columns are not rotated")
+    if pattern is not None:
+        return PatternLayout(name, code, chunk_bytes, member_chunks, width, pattern)
     return RotatedLayout(name, code, chunk_bytes, member_chunks // code.rows, rotation)
 
 

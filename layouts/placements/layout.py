@@ -142,6 +142,32 @@ class Layout(ABC):
     def lost_cells(self, stripe: Stripe, lost_roles: frozenset[Role]) -> int:
         """Return the set of cells of *stripe* that lie on *lost_roles*."""
 
+    def phases(self) -> int:
+        """Return after how many stripes their roles repeat, at least about."""
+        return self.width
+
+    def tile(self) -> tuple[int, int]:
+        """Return (stripes, chunks): the fewest stripes that take equally much of each member."""
+        return 1, self.code.rows
+
+    # -- the rows of the members, where stripes lie one behind the other -------------------------
+
+    def rows_before(self, stripe: int) -> int:
+        """Return how many first chunks of each member hold nothing of *stripe* and later ones."""
+        return stripe * self.code.rows
+
+    def rows_until(self, stripe: int) -> int:
+        """Return how many first chunks of each member hold all of the stripes before *stripe*."""
+        return stripe * self.code.rows
+
+    def stripes_within(self, rows: int) -> int:
+        """Return how many first stripes lie in the first *rows* chunks of each member."""
+        return rows // self.code.rows
+
+    def stripes_behind(self, rows: int) -> int:
+        """Return the stripe from which on all lie behind the first *rows* chunks of each member."""
+        return -(-rows // self.code.rows)
+
     def chunks_of(self, role: Role) -> int:
         """Return how many chunks of *role* the layout can use."""
         return self.member_chunks
@@ -180,11 +206,11 @@ class Layout(ABC):
     def tolerates(self, lost_roles: frozenset[Role]) -> bool:
         """Return whether the data of every stripe can be read or solved without *lost_roles*.
 
-        Checks the first *width* stripes: with a rotated placement all others repeat them.
+        Checks the first `phases` stripes: with a placement that repeats, all others repeat them.
         """
         code = self.code
-        for stripe in stripe_range(0, min(self.width, max(1, self.stripes))):
-            cells = self.lost_cells(stripe, lost_roles)
+        stripes = stripe_range(0, min(self.phases(), max(1, self.stripes)))
+        for cells in {self.lost_cells(stripe, lost_roles) for stripe in stripes}:
             try:
                 if cells & code.data_mask:
                     code.solve(cells, cells & code.data_mask)

@@ -23,7 +23,7 @@ import numpy as np
 from raidx_fuse.layouts.codes.code import Code, LayoutError
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Stripe, stripe_and_cell
 from raidx_fuse.layouts.placements.elastic_mapping import Generation, Growth, Numbers
-from raidx_fuse.layouts.placements.rotated import RotatedLayout
+from raidx_fuse.layouts.placements.pattern import Pattern, PatternLayout
 
 MOST = 1 << 40  # stripes
 COLUMNS_MAX = 255
@@ -139,8 +139,8 @@ def _is_generation(values: Any) -> bool:
     return 0 < columns < members <= COLUMNS_MAX and 0 < granule <= MOST
 
 
-class OrderedLayout(RotatedLayout):
-    """A rotated layout whose stripes hold the chunks in the order of *numbering*."""
+class OrderedLayout(PatternLayout):
+    """A layout by a pattern whose stripes hold the chunks in the order of *numbering*."""
 
     contiguous = False
 
@@ -150,10 +150,11 @@ class OrderedLayout(RotatedLayout):
         name: str,
         code: Code,
         chunk_bytes: int,
-        stripes: int,
-        rotation: str,
+        member_chunks: int,
+        width: int,
+        pattern: Pattern,
     ) -> None:
-        super().__init__(name, code, chunk_bytes, stripes, rotation)
+        super().__init__(name, code, chunk_bytes, member_chunks, width, pattern)
         if self.chunks < numbering.total:
             raise LayoutError(
                 f"{name} on {self.width} members has room for {self.chunks} chunks of the image's "

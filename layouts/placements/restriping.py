@@ -32,7 +32,7 @@ from raidx_fuse.layouts.numbers import CellIndex, Chunk, MemberChunk, Role, Stri
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.numbering import Numbering, OrderedLayout
-from raidx_fuse.layouts.placements.rotated import RotatedLayout
+from raidx_fuse.layouts.placements.pattern import PatternLayout
 from raidx_fuse.layouts.placements.views import LayoutView, View
 
 if TYPE_CHECKING:
@@ -203,8 +203,6 @@ class RestripeLayout(Layout):
     def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
         """Return (stripe, cell) of the data chunk that lies there now, None if there is none."""
         for view in (self.below, self.above):
-            if isinstance(view, RotatedLayout) and role >= view.width:
-                continue
             found = view.inverse(role, member_chunk)
             if found is None or found[1] >= view.code.data_count:
                 continue
@@ -261,13 +259,15 @@ def restripe(
     described = [None if each is None else each.as_dict() for each in (numbering, order)]
     if isinstance(new, ElasticLayout) or described[0] != described[1]:
         raise LayoutError(f"{new.name} on {new.width} members has another order of chunks")
-    after: View = _rotated(new)
+    after: View = _by_pattern(new)
     if order is not None or roles is not None:
         after = LayoutView(new, roles=roles)
-    # rows a chunk: rows / data cells, compared without a division
-    if new.code.rows * before.data_count <= old.code.rows * new.code.data_count:
+    # rows a chunk: those of a tile / its data cells, compared without a division
+    (stripes, rows), (new_stripes, new_rows) = old.tile(), new.tile()
+    room, new_room = rows * new_stripes * new.code.data_count, new_rows * stripes
+    if new_room * before.data_count <= room:
         return RestripeLayout(after, before, image_chunks, True, numbering, size_bytes)
-    if new.code.rows * before.least_count < old.code.rows * new.code.data_count:
+    if new_room * before.least_count < room:
         raise PartlyUsedError(
             f"the last growth of {old.name} is in use in part: the first stripes would need more "
             f"space on {new.width} members, and the others less"
@@ -283,7 +283,7 @@ def _kept_order(old: Layout, order: Numbering | None) -> tuple[Numbering | None,
     if isinstance(old, OrderedLayout):
         return old.numbering, LayoutView(old)
     if not isinstance(old, ElasticLayout):
-        return None, _rotated(old)
+        return None, _by_pattern(old)
     if order is None:  # one generation alone is in the order of the image
         return None, LayoutView(old, old.generations[0].columns)
     count = min(len(order.generations), len(old.generations))
@@ -294,8 +294,8 @@ def _kept_order(old: Layout, order: Numbering | None) -> tuple[Numbering | None,
     return old.numbering(count, kept), view
 
 
-def _rotated(layout: Layout) -> RotatedLayout:
-    if isinstance(layout, RotatedLayout):
+def _by_pattern(layout: Layout) -> PatternLayout:
+    if isinstance(layout, PatternLayout):
         return layout
     raise LayoutError(
         f"{layout.name} on {layout.width} members cannot be restriped: its chunks do not lie in an "

@@ -24,7 +24,7 @@ from raidx_fuse.layouts.numbers import (
 )
 from raidx_fuse.layouts.placements.elastic_mapping import Numbers
 from raidx_fuse.layouts.placements.layout import Layout
-from raidx_fuse.layouts.placements.rotated import RotatedLayout
+from raidx_fuse.layouts.placements.pattern import PatternLayout
 
 UNUSED = -1  # the index of a cell that no chunk in use has
 
@@ -75,6 +75,21 @@ class LayoutView(Layout):
         if stripe <= self._kept:
             return stripe * self.data_count
         return self._even + (stripe - self._kept) * self.least_count
+
+    def tile(self) -> tuple[int, int]:
+        return self.layout.tile()
+
+    def rows_before(self, stripe: int) -> int:
+        return self.layout.rows_before(stripe)
+
+    def rows_until(self, stripe: int) -> int:
+        return self.layout.rows_until(stripe)
+
+    def stripes_within(self, rows: int) -> int:
+        return self.layout.stripes_within(rows)
+
+    def stripes_behind(self, rows: int) -> int:
+        return self.layout.stripes_behind(rows)
 
     def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
         if chunk < self._even:
@@ -131,7 +146,7 @@ class _Cells:
         self.numbers = {cell: number for number, cell in enumerate(self.cells)}
 
 
-View = RotatedLayout | LayoutView
+View = PatternLayout | LayoutView
 
 
 def final_layout(view: View) -> Layout:

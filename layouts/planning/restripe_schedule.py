@@ -81,7 +81,9 @@ class RestripeSchedule:
         all_stripes = _stripe_behind(source, self.layout.image_chunks)
         chunks = source.first_of(min(stripes, all_stripes))
         touched = _stripe_behind(target, chunks)
-        if source.code.rows * target.data_count != target.code.rows * source.data_count:
+        (stripes_of_tile, rows), (target_stripes, target_rows) = source.tile(), target.tile()
+        room = rows * target_stripes * target.data_count
+        if room != target_rows * stripes_of_tile * source.data_count:
             touched += 1  # a window need not begin at a stripe boundary of both layouts
         needed = chunks + touched * target.code.parity_count
         if needed > self.record_chunks:
@@ -96,10 +98,11 @@ class RestripeSchedule:
         The move begins where both layouts have a stripe boundary.
         """
         source, target = self.source, self.target
-        freed = source.stripe_at(chunks) * source.code.rows
+        stripe = source.stripe_at(chunks)
         if self.upward:
-            return _stripe_behind(target, chunks) * target.code.rows <= freed
-        return target.stripe_at(chunks) * target.code.rows >= freed
+            end = target.rows_until(_stripe_behind(target, chunks))
+            return end <= source.rows_before(stripe)
+        return target.rows_before(target.stripe_at(chunks)) >= source.rows_until(stripe)
 
     def _aligned(self, chunk: int, limit_chunks: int, *, up: bool = False) -> int:
         """Return the boundary of source stripes before *chunk*, or not before it with *up*.
@@ -159,9 +162,10 @@ class RestripeSchedule:
         if self.upward:
             if saved >= self.layout.image_chunks:
                 return self.target.chunks
-            return target.first_of(source.stripe_at(saved) * source.code.rows // target.code.rows)
-        rows = _stripe_behind(source, saved) * source.code.rows
-        return target.first_of(-(-rows // target.code.rows))
+            rows = source.rows_before(source.stripe_at(saved))
+            return target.first_of(target.stripes_within(rows))
+        rows = source.rows_until(_stripe_behind(source, saved))
+        return target.first_of(target.stripes_behind(rows))
 
     def _cut_directly(self, cut: int, limit: int) -> int:
         """Return the watermark after a window whose target stripes all lie in free rows."""

@@ -350,7 +350,7 @@ async def rebuild_cost(
     if copied:
         return copy_cost(array, "rebuild", written, written, 1)
     # In a rotating layout the role holds every column in turn: use the mean.
-    phases = min(layout.stripes, layout.width)
+    phases = min(layout.stripes, layout.phases())
     holding = [layout.roles(stripe) for stripe in stripe_range(0, phases)]
     columns = [roles.index(role) for roles in holding if role in roles]
     cells = sum(_reads(context, column) for column in columns) / phases

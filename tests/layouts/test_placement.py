@@ -8,18 +8,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raidx_fuse.layouts.codes.code import LayoutError
+from raidx_fuse.layouts.codes.horizontal import rdp, replicas, single_parity, striping
 from raidx_fuse.layouts.numbers import Role, cell_range, stripe_range
 from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.placements.pattern import PatternLayout
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
 from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths, make_code, make_layout
+from tests.support.patterns import made_by
 
 CHUNK = 4096
 BUILDABLE = [name for name, info in LAYOUTS.items() if info.build is not None]
 
 
 @st.composite
+def patterns(draw: st.DrawFn) -> PatternLayout:
+    width = draw(st.integers(4, 8))
+    code = draw(st.sampled_from([single_parity(3), rdp(4), replicas(2), striping(1)]))
+    base = st.permutations(range(width)).map(lambda roles: roles[: code.columns])
+    bases = draw(st.lists(base, min_size=1, max_size=3))
+    chunks = draw(st.integers(1, 2)) * len(bases) * len(code.cells) + draw(st.integers(0, 2))
+    return made_by(code, bases, width, chunks)
+
+
+@st.composite
 def layouts(draw: st.DrawFn) -> Layout:
-    """Draw any layout that can be made, up to 12 members and three rounds of rotation."""
+    """Draw any layout that can be made, up to 12 members and three rounds of rotation.
+
+    Or one by a pattern, of stripes narrower than the array.
+    """
+    if draw(st.booleans()):
+        return draw(patterns())
     name = draw(st.sampled_from(BUILDABLE))
     width = draw(st.sampled_from(allowed_widths(name, 12)))
     rows = make_code(name, width).rows
@@ -104,6 +122,23 @@ def test_lost_cells_are_the_cells_placed_on_lost_roles(layout: Layout, data: st.
             if layout.place(stripe, cell)[0] in lost_roles
         )
         assert layout.lost_cells(stripe, lost_roles) == expected
+
+
+@given(layouts())
+def test_rows_say_where_stripes_begin_and_end(layout: Layout) -> None:
+    """A restripe relies on it: so much is free, so much is full."""
+    cells = range(len(layout.code.cells))
+    chunks = [[layout.place(stripe, cell)[1] for cell in cells] for stripe in range(layout.stripes)]
+    stripes, rows = range(layout.stripes + 1), range(layout.member_chunks + 1)
+    until = [max((max(each) + 1 for each in chunks[:at]), default=0) for at in stripes]
+    before = [min((min(each) for each in chunks[at:]), default=rows[-1]) for at in stripes]
+    assert list(map(layout.rows_until, stripes)) == until
+    assert list(map(layout.rows_before, stripes)) == before
+    for row in rows:
+        assert layout.stripes_within(row) == max(at for at in stripes if until[at] <= row)
+        assert layout.stripes_behind(row) == min(at for at in stripes if before[at] >= row)
+    in_tile, tile_rows = layout.tile()
+    assert layout.stripes * tile_rows == layout.member_chunks * in_tile
 
 
 @given(layouts())

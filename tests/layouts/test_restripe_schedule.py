@@ -9,9 +9,11 @@ import pytest
 from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
+from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout, numbering_for, restripe
 from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule, Window
 from raidx_fuse.layouts.registry import make_layout
+from tests.support.patterns import patterned
 
 Place = tuple[int, int]
 SHAPES = [
@@ -19,14 +21,21 @@ SHAPES = [
     *(("raid1", 2), ("raid1", 3), ("rdp", 5), ("rdp", 6), ("evenodd", 5)),
     *(("xcode", 5), ("pcode", 6), ("upc", 4), ("upc", 6)),
 ]
+PATTERNS = [("of-parity", 4), ("of-parity", 5), ("of-rdp", 5), ("of-copies", 3)]
+SHAPES += PATTERNS
 ROWS = 36
 LOG_CHUNKS = 160
 
 
+def made(name: str, width: int) -> Layout:
+    if (name, width) in PATTERNS:
+        return patterned(name, width, ROWS)
+    return make_layout(name, width, ROWS, 4096)
+
+
 def both(old: tuple[str, int], new: tuple[str, int], chunks: int | None = None) -> RestripeLayout:
     """Return the layout at the begin of a move between shapes; *chunks* limits the image."""
-    before = make_layout(*old, ROWS, 4096)
-    after = make_layout(*new, ROWS, 4096)
+    before, after = made(*old), made(*new)
     return restripe(before, after, min(before.chunks, chunks or before.chunks))
 
 
@@ -106,8 +115,7 @@ class Walk:
 PAIRS = [
     pair
     for pair in itertools.permutations(SHAPES, 2)
-    if pair[1][1] >= pair[0][1]
-    and make_layout(*pair[1], ROWS, 4096).chunks >= make_layout(*pair[0], ROWS, 4096).chunks
+    if pair[1][1] >= pair[0][1] and made(*pair[1]).chunks >= made(*pair[0]).chunks
 ]
 
 
@@ -129,8 +137,10 @@ def test_a_smaller_image_moves_to_a_less_dense_layout_from_its_end() -> None:
         (("raid0", 3), ("raid5", 3)),
         (("raid5", 4), ("raid1", 4)),
         (("raid5", 5), ("rdp", 5)),
+        (("raid5", 5), ("of-parity", 5)),
+        (("of-parity", 4), ("of-copies", 3)),
     ):
-        layout = both(old, new, chunks=make_layout(*new, ROWS, 4096).chunks - 1)
+        layout = both(old, new, chunks=made(*new).chunks - 1)
         assert not layout.rises
         RestripeSchedule(layout, False, LOG_CHUNKS).check()
         walk = Walk(layout, False, 25)

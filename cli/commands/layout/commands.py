@@ -35,6 +35,7 @@ from raidx_fuse.layouts.numbers import (
     Role,
     Stripe,
     cell_range,
+    role_range,
     stripe_range,
 )
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
@@ -119,6 +120,10 @@ def plan_of(
             action="see 'raidx layout bundles --help'",
         )
     rows = info.build(disks).rows if info.allows(disks) else 1
+    pattern = info.pattern(disks) if info.allows(disks) else None
+    if pattern is not None:
+        cells = -(-stripes // len(pattern)) * sum(map(len, pattern)) * rows
+        return make_layout(name, disks, cells // disks, CHUNK_BYTES, **params)
     widest = max(disks, room, *after)
     if widest > disks and "prime" in info.params:
         params["prime"] = prime_for(name, widest)
@@ -232,9 +237,9 @@ def show(
     lines: list[tuple[list[Text], bool]] = []
     document = []
     boxes: Rows = []
-    for stripe in range(plan.stripes):
+    for stripe in stripe_range(0, min(drawn, plan.stripes)):
         rows = [
-            [_content(plan, role, stripe * plan.code.rows + row) for role in range(plan.width)]
+            [_content(plan, stripe, row, role) for role in role_range(0, plan.width)]
             for row in range(plan.code.rows)
         ]
         cells = [[each and _cell_json(plan.code, *each) for each in row] for row in rows]
@@ -283,12 +288,15 @@ CHAINS_NOTE = "A colour is a chain: the XOR of its cells is zero. Thick borders:
 NO_CELL = Text("-", style="bright_black")
 
 
-def _content(plan: Layout, role: int, member_chunk: int) -> tuple[CellIndex, int | None] | None:
-    """Return the cell at a place, and the logical chunk of a data cell."""
-    found = plan.inverse(Role(role), MemberChunk(member_chunk))
+def _content(
+    plan: Layout, stripe: Stripe, row: int, role: Role
+) -> tuple[CellIndex, int | None] | None:
+    """Return the cell in a row of *stripe* on *role*, and the logical chunk of a data cell."""
+    roles = plan.roles(stripe)
+    found = plan.code.index.get((row, roles.index(role))) if role in roles else None
     if found is None:
         return None
-    stripe, cell = found
+    cell = CellIndex(found)
     return cell, plan.logical(stripe, cell) if cell < plan.code.data_count else None
 
 
@@ -424,7 +432,8 @@ def map_chunks(
     needed = -(-chunks // first.code.data_count)
     stripes = -(-needed // region) * region
     if blocks_per_disk is not None:
-        stripes = blocks_per_disk // first.code.rows
+        in_tile, tile_chunks = first.tile()
+        stripes = blocks_per_disk // tile_chunks * in_tile
     plan = plan_of(name, disks, stripes, disks_after, rotate) if stripes else None
     if plan is None or chunks > plan.chunks:
         raise UsageError(
@@ -585,7 +594,7 @@ class _Growth:
         moved = {place for step in steps for _, _, place in step.moved}
         new = {place for step in steps for _, place in step.new}
         rows = []
-        for chunk in range(self.stripes * plan.code.rows):
+        for chunk in range(plan.member_chunks):
             row: list[Box | None] = []
             for role in range(plan.width):
                 place = Role(role), MemberChunk(chunk)

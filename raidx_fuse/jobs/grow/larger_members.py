@@ -63,22 +63,26 @@ class LargerMembers:
             return 0
         if limit is not None and limit <= layout.size_bytes:
             return 0
-        strip_bytes = self._strip_bytes()
-        return max(0, self._fits_bytes() // strip_bytes - layout.stripes) * strip_bytes
+        tile_bytes = self._tile_bytes()
+        return max(0, self._fits_bytes() // tile_bytes - self._tiles()) * tile_bytes
 
     def usable_bytes(self) -> int:
         """Return how much of the unused bytes the written map has room for."""
-        room = max(0, self._room() - self.context.layout.stripes) * self._strip_bytes()
+        room = max(0, self._room() - self._tiles()) * self._tile_bytes()
         return min(self.unused_bytes(), room)
 
-    def _strip_bytes(self) -> int:
-        """Return how much of a member a stripe takes."""
-        return self.context.code.rows * self.context.chunk_bytes
+    def _tiles(self) -> int:
+        return self.context.layout.stripes // self.context.layout.tile()[0]
+
+    def _tile_bytes(self) -> int:
+        """Return how much of a member a tile of the layout takes."""
+        return self.context.layout.tile()[1] * self.context.chunk_bytes
 
     def _room(self) -> int:
-        """Return for how many stripes the written map has room."""
+        """Return for how many tiles the written map has room."""
         pages = self.member_set.config.regions.pages("written").pages
-        return pages * PAYLOAD_BITS // self.context.code.data_count
+        data_count = self.context.code.data_count * self.context.layout.tile()[0]
+        return pages * PAYLOAD_BITS // data_count
 
     def _fits_bytes(self) -> int:
         """Return how many bytes of whole chunks fit on each member."""
@@ -116,7 +120,7 @@ class LargerMembers:
                 "when its stripes are alike",
                 action=f"make them alike: raidx reshape ARRAY --layout {config.layout}, then retry",
             )
-        length = min(self._fits_bytes(), self._room() * self._strip_bytes())
+        length = min(self._fits_bytes(), self._room() * self._tile_bytes())
         larger = self._with_data(config, length)
         layout = layout_of(larger)
         size = layout.size_bytes

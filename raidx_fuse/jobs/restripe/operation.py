@@ -96,10 +96,12 @@ class PlannedRestripe:
         old, new = layout.old, layout.new
         moved = array.context.written.count_written() * array.context.chunk_bytes
         written = round(moved * len(new.code.cells) / new.code.data_count)
-        same = old.code.rows * new.code.data_count == new.code.rows * old.code.data_count
+        (old_stripes, old_rows), (new_stripes, new_rows) = old.tile(), new.tile()
+        room = old.code.data_count * old_stripes * new_rows
+        same = room == new.code.data_count * new_stripes * old_rows
         logged = written * (layout.code.tolerance + 1) if same else 0
         # Read from all old members, written to all new ones, one after the other.
-        cost = 1 / (ASSUMED_RATE_BYTES * old.code.data_count / old.code.rows)
+        cost = old_rows / (ASSUMED_RATE_BYTES * old.code.data_count * old_stripes)
         cost += (written + logged) / max(1, moved) / (ASSUMED_RATE_BYTES * new.width)
         return {
             "bytes_read": moved,
