@@ -1,14 +1,16 @@
 """Layouts of other packages beside the built-in ones, and the origin that arrays keep of them.
 
-A plug-in is a function from a number of members to a `Code`; its first line of documentation is
-the title, and it raises `LayoutError` for a width that it does not have. Title, tolerance and
-efficiency follow from the code. What it builds is proved each time (proof.py).
+A plug-in is a function from a number of members to a `Code`, or to a `Placement`, a code with the
+pattern by which its columns lie on the members (placements/pattern.py). Its first line of
+documentation is the title, and it raises `LayoutError` for a width that it does not have. Title,
+tolerance and efficiency follow from the code. What it builds is proved each time (proof.py).
 
 An array of such a layout keeps in its parameters
 
-    {"made_by": {"package": "raidx-raid50", "version": "1.0", "code": fingerprint of the chains}}
+    {"made_by": {"package": "raidx-raid50", "version": "1.0", "code": fingerprint}}
 
-and is refused where the installed package has other chains for the same name and width.
+the fingerprint that of the chains and the pattern, and is refused where the installed package has
+others for the same name and width.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 from raidx_fuse import plugins
 from raidx_fuse.layouts.codes.code import Code, LayoutError
 from raidx_fuse.layouts.layout_info import LayoutInfo
+from raidx_fuse.layouts.placements.pattern import Pattern, Placement
 from raidx_fuse.layouts.proof import fingerprint, problem_of
 
 MADE_BY = "made_by"
@@ -95,9 +98,10 @@ def _info_of(name: str) -> LayoutInfo:
         f"see package {plugin.package}",
         "",
         1,
-        partial(_build, plugin),
+        lambda width: _proved(plugin, width)[0],
         width_max=PLUGIN_WIDTH_MAX,
         allows_width=lambda width: _call(plugin, width) is not None,
+        pattern=lambda width: _proved(plugin, width)[1],
         params=dict(_PARAMS),
         package=plugin.origin,
         tolerance=lambda width: near(width).tolerance,
@@ -128,22 +132,23 @@ def _nearest(plugin: plugins.Plugin, width: int) -> Code:
     Tolerance and efficiency are also asked of a layout as such: does it have parity at all?
     """
     widths = (*range(width, PLUGIN_WIDTH_MAX + 1), *range(width - 1, 0, -1))
-    return _build(plugin, next((w for w in widths if _call(plugin, w) is not None), width))
+    return _proved(plugin, next((w for w in widths if _call(plugin, w) is not None), width))[0]
 
 
 @lru_cache(maxsize=256)  # codes compare by identity
-def _build(plugin: plugins.Plugin, width: int) -> Code:
-    """Return the proved code of *plugin*. Raises LayoutError."""
-    code = _call(plugin, width)
-    if code is None:
+def _proved(plugin: plugins.Plugin, width: int) -> tuple[Code, Pattern | None]:
+    """Return the proved code of *plugin*, and the pattern of its placement. Raises LayoutError."""
+    built = _call(plugin, width)
+    if built is None:
         raise LayoutError(f"{plugin.name} does not exist for {width} members")
-    problem = problem_of(code, width)
-    if problem is not None or not isinstance(code, Code):
-        raise LayoutError(
-            f"layout {plugin.name!r} of package {plugin.origin} is wrong for {width} members: "
-            f"{problem}"
-        )
-    return code
+    problem = problem_of(built, width)
+    if problem is None and isinstance(built, Code):
+        return built, None
+    if problem is None and isinstance(built, Placement):
+        return built.code, tuple(map(tuple, built.pattern))
+    raise LayoutError(
+        f"layout {plugin.name!r} of package {plugin.origin} is wrong for {width} members: {problem}"
+    )
 
 
 # -- the origin that arrays keep -------------------------------------------------------------------
@@ -158,7 +163,7 @@ def origin_params(layouts: Layouts, name: str, width: int) -> dict[str, Any]:
     if not info.package or info.build is None:
         return {}
     package, _, version = info.package.rpartition(" ")
-    code = fingerprint(info.build(width))
+    code = fingerprint(info.build(width), info.pattern(width))
     return {MADE_BY: {"package": package, "version": version, "code": code}}
 
 
@@ -183,8 +188,8 @@ def require_origin(layouts: Layouts, name: str, width: int, params: Mapping[str,
         )
     if origin_params(layouts, name, width)[MADE_BY]["code"] != code:
         raise LayoutError(
-            f"layout {name!r} of package {info.package} has other chains than that of {wanted}, "
-            "which made the array; install that version"
+            f"layout {name!r} of package {info.package} has other chains or places than that of "
+            f"{wanted}, which made the array; install that version"
         )
 
 

@@ -1,10 +1,11 @@
-"""A code in ten lines and a policy in twenty: what a package adds to raidx."""
+"""A code and a placement in ten lines each, a policy in twenty: what a package adds to raidx."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from raidx_fuse.layouts.codes.code import Code, LayoutError
+from raidx_fuse.layouts.placements.pattern import Placement
 
 
 def raid50(width: int) -> Code:
@@ -17,6 +18,18 @@ def raid50(width: int) -> Code:
     chains = tuple((group[-1], *group[:-1]) for group in (first, second))
     data = tuple(first[:-1] + second[:-1])
     return Code("raid50", rows=1, columns=width, chains=chains, data=data, tolerance=1)
+
+
+def declustered(width: int) -> Placement:
+    """Single parity over four members in turn: all others share the reads of a rebuild."""
+    if width < 5 or any(width % divisor == 0 for divisor in range(2, width)):
+        raise LayoutError("declustered needs a prime number of members, at least five")
+    data = ((0, 0), (0, 1), (0, 2))
+    code = Code("declustered", rows=1, columns=4, chains=(((0, 3), *data),), data=data, tolerance=1)
+    steps = range(1, width // 2 + 1)  # with all of them, any two members meet equally often
+    starts = [(first, step) for step in steps for first in range(width)]
+    pattern = [[(first + step * n) % width for n in range(4)] for first, step in starts]
+    return Placement(code, pattern)
 
 
 def shortest(rmw: Sequence[int], rcw: Sequence[int], waiting: Sequence[int]) -> str:

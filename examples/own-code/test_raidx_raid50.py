@@ -1,9 +1,11 @@
-"""The contract of raidx, for the code and the policy of this package (which must be installed)."""
+"""The contract of raidx, for what this package (which must be installed) brings."""
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
-from raidx_raid50 import raid50, shortest
+from raidx_raid50 import declustered, raid50, shortest
 
 from raidx_fuse.lab import contract
 from raidx_fuse.layouts.codes.code import LayoutError
@@ -20,8 +22,24 @@ def test_other_widths_do_not_exist() -> None:
         raid50(7)
 
 
-def test_it_survives_power_cuts() -> None:
-    contract.check_campaign("raid50", states=60)
+@pytest.mark.parametrize("width", [5, 7, 11])
+def test_it_is_a_placement(width: int) -> None:
+    contract.check_code(declustered, width)
+
+
+def test_other_widths_of_it_do_not_exist() -> None:
+    contract.check_widths(declustered)
+
+
+def test_a_rebuild_reads_equally_much_of_every_other_member() -> None:
+    pattern = declustered(11).pattern
+    reads = Counter(role for stripe in pattern if 0 in stripe for role in stripe)
+    assert {reads[role] for role in range(1, 11)} == {6}
+
+
+@pytest.mark.parametrize("name", ["raid50", "declustered"])
+def test_it_survives_power_cuts(name: str) -> None:
+    contract.check_campaign(name, states=60)
 
 
 def test_it_is_a_policy() -> None:

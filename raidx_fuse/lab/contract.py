@@ -31,6 +31,7 @@ from raidx_fuse.layouts.numbers import (
     stripe_range,
 )
 from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.placements.pattern import Pattern, PatternLayout, Placement
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, write_plans
 from raidx_fuse.layouts.proof import problem_of
@@ -41,26 +42,39 @@ PAIRS_MAX = 200  # small writes of two cells that are tried, beside those of one
 CELL_BYTES = 16
 
 
-def check_code(build: Callable[[int], Code], width: int, *, seed: int = 1) -> None:
+Build = Callable[[int], Code | Placement]
+
+
+def check_code(build: Build, width: int, *, seed: int = 1) -> None:
     """Check the code that *build* returns for *width* members. Raises AssertionError.
 
     It is possible; any tolerated loss is recovered; cells and places are one to one, fixed and
-    rotated; full-stripe and small writes, by both plans, keep the parity, degraded ones too.
+    rotated, or by the pattern of a `Placement`; full-stripe and small writes, by both plans, keep
+    the parity, degraded ones too.
     """
-    code = build(width)
-    problem = problem_of(code, width)
+    built = build(width)
+    problem = problem_of(built, width)
     assert problem is None, f"the code for {width} members is wrong: {problem}"
-    again = build(width)
+    (code, pattern), (again, places) = map(_parts, (built, build(width)))
     same = (again.chains, again.data, again.tolerance) == (code.chains, code.data, code.tolerance)
     assert same, f"two calls for {width} members build different codes"
+    assert pattern == places, f"two calls for {width} members build different placements"
     rng = random.Random(seed)
     check_recovery(code, rng)
-    for rotation in ("fixed", "left"):
-        check_placement(RotatedLayout(code.name, code, CHUNK_BYTES, 2 * width, rotation))
+    if pattern is None:
+        for rotation in ("fixed", "left"):
+            check_placement(RotatedLayout(code.name, code, CHUNK_BYTES, 2 * width, rotation))
+    else:
+        chunks = 2 * len(pattern) * len(code.cells) // width
+        check_placement(PatternLayout(code.name, code, CHUNK_BYTES, chunks, width, pattern))
     check_plans(code, rng)
 
 
-def check_widths(build: Callable[[int], Code], widths: Iterable[int] = range(1, 33)) -> None:
+def _parts(built: Code | Placement) -> tuple[Code, Pattern | None]:
+    return (built, None) if isinstance(built, Code) else (built.code, built.pattern)
+
+
+def check_widths(build: Build, widths: Iterable[int] = range(1, 33)) -> None:
     """Check that *build* makes a code for some of *widths*, and raises LayoutError for the rest."""
     made = 0
     for width in widths:

@@ -46,8 +46,9 @@ def folder(tmp_path: Path, site: Path) -> Iterator[Path]:
     """Return a folder with the experiment; what is mounted there is unmounted at the end."""
     shutil.copy2(PACKAGE / "raid50.toml", tmp_path)
     yield tmp_path
-    if mountpoint.find(tmp_path / "mnt"):
-        subprocess.run(["raidx", "umount", "mnt"], cwd=tmp_path, env=environment(site))
+    for place in ("mnt", "spread"):
+        if mountpoint.find(tmp_path / place):
+            subprocess.run(["raidx", "umount", place], cwd=tmp_path, env=environment(site))
 
 
 def test_its_own_tests_pass(site: Path) -> None:
@@ -59,7 +60,7 @@ def test_its_own_tests_pass(site: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout
-    assert re.search(r"^7 passed", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^13 passed", done.stdout, re.MULTILINE), done.stdout
 
 
 @pytest.mark.mount
@@ -79,6 +80,8 @@ def test_the_page_runs(folder: Path, site: Path) -> None:
         "disk: raid50 on 6 members",
         "on raid50, policy shortest: 1 read, 2 writes",
         "role 4 is failed now",
+        "spread: declustered on 5 members",
+        "new.img takes role 1; it is being rebuilt",
         "raid50, policy shortest",
     ):
         assert words in done.stdout, done.stdout
@@ -101,7 +104,10 @@ def test_the_page_says_what_is_so() -> None:
     for name in re.findall(r"`(check_\w+)\(", text):
         assert callable(getattr(contract, name))
     body = (PACKAGE / "raidx_raid50.py").read_text()
-    code, policy = re.findall(r"^def (?:.+\n)(?:(?: .*)?\n)+", body, re.MULTILINE)
-    statements = re.sub(r'""".*?"""', "", code, flags=re.DOTALL).split("\n")
-    assert sum(1 for line in statements if line.strip()) <= 10, "a code in ten lines"
+    (shown,) = blocks(PAGE, "python")
+    assert shown.strip() in body
+    *layouts, policy = re.findall(r"^def (?:.+\n)(?:(?: .*)?\n)+", body, re.MULTILINE)
+    for layout in layouts:
+        statements = re.sub(r'""".*?"""', "", layout, flags=re.DOTALL).split("\n")
+        assert sum(1 for line in statements if line.strip()) <= 10, "a code in ten lines"
     assert sum(1 for line in policy.split("\n") if line.strip()) <= 20, "a policy in twenty"

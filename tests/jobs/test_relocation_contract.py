@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 
 import pytest
 import trio
@@ -10,6 +11,7 @@ import trio
 from raidx_fuse.errors import BusyError
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.layouts.numbers import Stripe
+from tests.support.packages import installed_example
 from tests.support.relocations import (
     LOST,
     RELOCATIONS,
@@ -21,6 +23,14 @@ from tests.support.relocations import (
     idle,
     under_way,
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_placement(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The package of examples/own-code, without its tests."""
+    with installed_example(tmp_path_factory.mktemp("site")):
+        yield
+
 
 EVERY = pytest.mark.parametrize("relocation", RELOCATIONS, ids=str)
 EACH_LOSS = pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from tests.support.restriping import SmallRig, restripe
 
 BODY = '''
 from raidx_fuse.layouts.codes.code import Code, LayoutError
+from raidx_fuse.layouts.placements.pattern import Placement
 
 def twins(width):
     """Every two members hold the same."""
@@ -58,12 +59,29 @@ def raising(width):
 def silent(width):
     return None
 
+def spread(width):
+    """Pairs of copies on any two members."""
+    if width < 3:
+        raise LayoutError("from three members on")
+    pattern = [[first, second] for first in range(width) for second in range(first)]
+    return Placement(twins(2), pattern)
+
+def turned(width):
+    """The same in another order."""
+    placement = spread(width)
+    return Placement(placement.code, placement.pattern[::-1])
+
+def heaped(width):
+    """The first members have more."""
+    return Placement(twins(2), [[0, 1], [0, 2], [1, 2], [0, 3]])
+
 number = 7
 '''
-GOOD = {"twins": "twins"}
+GOOD = {"twins": "twins", "spread": "spread"}
 BROKEN = {
     "greedy": "greedy",
     "stray": "stray",
+    "heaped": "heaped",
     "raising": "raising",
     "number": "number",
     "gone": "no_such",
@@ -104,6 +122,7 @@ def test_it_is_a_layout_like_any_other() -> None:
         ("greedy", "of package bad-codes 0.3 is wrong for 4 members: it claims to tolerate 2, but"),
         ("stray", "bad-codes 0.3 fails for 4 members: AssertionError: stray: (0, 9) of a chain is"),
         ("raising", "bad-codes 0.3 fails for 4 members: RuntimeError: no idea of 4"),
+        ("heaped", "wrong for 4 members: role 0 is in 3 stripes of its pattern, others are not"),
         ("number", "layout 'number' of package bad-codes 0.3 is no function"),
         ("gone", "'gone' of package bad-codes 0.3 cannot be imported: AttributeError"),
         ("exit", "'exit' of package no-import 1.0 cannot be imported: SystemExit: stop now"),
@@ -181,7 +200,7 @@ def test_a_name_of_two_packages_is_nobodys(tmp_path: Path) -> None:
         with pytest.raises(LayoutError, match=r"'twins' is offered by one 1\.0 and two 1\.0"):
             find_layout("twins")
         assert "twins" not in list(LAYOUTS)
-        assert len(LAYOUTS.problems()) == 1
+        assert len(LAYOUTS.problems()) == len(GOOD)
 
 
 @pytest.mark.usefixtures("site")
@@ -247,7 +266,7 @@ def test_an_array_knows_its_package(tmp_path: Path) -> None:
     )
     with installed(places["changed"]):
         said = run(refused)
-    assert "package good-codes 2.0 has other chains than that of good-codes 1.0" in said
+    assert "package good-codes 2.0 has other chains or places than that of good-codes 1.0" in said
     with installed(places["first"]):
         run(read)
 
@@ -313,7 +332,7 @@ def test_the_proof_finds_what_is_wrong() -> None:
     raid = code(1, 3, (0, 2), ((0, 0), (0, 1)), 1)
     assert problem_of(raid, 3) is None
     assert problem_of(raid, 4) == "it has 3 columns for 4 members"
-    assert "not a Code" in str(problem_of(None, 3))
+    assert "not a Code or a Placement" in str(problem_of(None, 3))
     assert problem_of(dataclasses.replace(raid, tolerance=2), 3) == (
         "it claims to tolerate 2, but not without columns 0, 1"
     )
@@ -347,5 +366,5 @@ def test_short_commands_look_for_no_package() -> None:
 @pytest.mark.usefixtures("site")
 async def test_creation_is_refused_where_the_code_is_not_what_was_said() -> None:
     rig = Rig("twins", 4, params={MADE_BY: {"package": "p", "version": "1", "code": "0"}})
-    with pytest.raises(UsageError, match="has other chains than that of p 1"):
+    with pytest.raises(UsageError, match="has other chains or places than that of p 1"):
         await rig.create()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +13,18 @@ from pathlib import Path
 from raidx_fuse import plugins
 from raidx_fuse.layouts import plugged
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own-code"
+
 
 def forget() -> None:
     """Let raidx look for packages again."""
-    for cached in (plugins._entries, plugins.load, plugged._info_of, plugged._call, plugged._build):
+    for cached in (
+        plugins._entries,
+        plugins.load,
+        plugged._info_of,
+        plugged._call,
+        plugged._proved,
+    ):
         cached.cache_clear()
     importlib.invalidate_caches()
 
@@ -34,6 +43,21 @@ def installed(site: Path) -> Iterator[None]:
             if str(getattr(sys.modules[name], "__file__", "")).startswith(str(site)):
                 del sys.modules[name]
         forget()
+
+
+@contextmanager
+def installed_example(site: Path) -> Iterator[None]:
+    """Let the package of examples/own-code be installed, without pip, until the block ends."""
+    body = (EXAMPLE / "raidx_raid50.py").read_text()
+    described = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    offered = described["entry-points"]
+    layouts, policies = (
+        {name: target.partition(":")[2] for name, target in offered[f"raidx.{group}"].items()}
+        for group in ("layouts", "policies")
+    )
+    write_package(site, described["name"], body, layouts=layouts, policies=policies)
+    with installed(site):
+        yield
 
 
 def pip_install(source: Path, site: Path) -> None:

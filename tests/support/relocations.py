@@ -38,6 +38,7 @@ from tests.support.restriping import SmallRig as RestripeRig
 from tests.support.two_arrays import Arrays, content, is_tidy, make, move_of
 from tests.support.unlike import UnlikeRig
 
+OWN = "declustered"  # the placement of examples/own-code, which must be installed
 SLOW_BYTES = 60 * CHUNK  # a second: jobs of about 200 chunks last for some seconds
 
 
@@ -282,10 +283,12 @@ class ArrayScene(Scene):
 
     def further(self) -> Sequence[Callable[[], Awaitable[object]]]:
         array = self.rig.array
-        changes: list[Callable[[], Awaitable[object]]] = [lambda: array.grow([self.disk()])]
+        changes: list[Callable[[], Awaitable[object]]] = []
+        if self.rig.layout != OWN:  # which neither grows nor has one member fewer
+            changes.append(lambda: array.grow([self.disk()]))
         if not isinstance(self.rig, UnlikeRig):  # raidx layouts are not restriped
             changes.append(lambda: array.restripe([self.disk()], "raid5", {}))
-        if self.rig.layout != "rdp":  # which cannot have one member fewer
+        if self.rig.layout not in ("rdp", OWN):  # which cannot have one member fewer
             changes.append(lambda: array.remove_disk(0))
         return changes
 
@@ -430,6 +433,19 @@ async def _rebuild(rig: Rig) -> None:
     rig.members.pop(1)
 
 
+async def _to_own(rig: Rig) -> None:
+    new = [rig.new_member() for _ in range(2)]
+    await rig.array.restripe(new, OWN, {})
+    rig.members += new
+
+
+def _own(layout: str = OWN) -> Rig:
+    rig = RestripeRig(layout, 5)
+    rig.member_bytes = 1800 << 10  # for a log that a restripe between two patterns needs
+    rig.image_bytes = 600 * CHUNK
+    return rig
+
+
 def _with_room() -> RestripeRig:
     rig = RestripeRig("raid5", 5)
     rig.image_bytes = 300 * CHUNK
@@ -460,6 +476,13 @@ RELOCATIONS = (
     ),
     Relocation("replacement", "replace", _raid5, _replace, (4,), range(5), Promise(0)),
     Relocation("rebuild", "rebuild", _rdp, _rebuild, (3,), range(4), Promise(0)),
+    Relocation("own-to-raid5", "restripe", _own, _restripe, (5,), range(6), TURNS | SPACE),
+    Relocation(
+        "raid5-to-own", "restripe", lambda: _own("raid5"), _to_own, (5, 6), range(7), TURNS | SPACE
+    ),
+    Relocation("own-to-wider-own", "restripe", _own, _to_own, (5, 6), range(7), TURNS | SPACE),
+    Relocation("replacement-in-own", "replace", _own, _replace, (5,), range(6), Promise(0)),
+    Relocation("rebuild-of-own", "rebuild", _own, _rebuild, (4,), (4,), Promise(0)),
     Relocation("move", "move", None, None, (2, 3, 4, 5), range(6), TURNS | SPACE),
 )
 
