@@ -83,7 +83,7 @@ class Change(Generic[PlanT]):
     tail: Callable[[PlanT], int] | None = None
     prepare: Callable[[PlanT], Awaitable[None]] | None = None
     undo: Callable[[], None] | None = None
-    start: Callable[[], int] | None = None
+    start: Callable[[PlanT], int] | None = None
     beside: Collection[str] | None = None
     renumbers: bool = False
     clean: bool = False
@@ -140,10 +140,11 @@ async def reshape(array: ArrayServices, change: Change[PlanT]) -> tuple[PlanT, i
                 array.discarder.keep_all()
                 if left is not None:  # in force, also if a superblock lacks it
                     if change.start is not None:
-                        job = change.start()
+                        job = change.start(planned)
                     for hook in array.on_size if array.size_bytes != size_bytes else ():
                         await hook()
-    await release(left, array.on_release)
+    if left:
+        await release(left, array.on_release)
     return planned, job
 
 

@@ -37,7 +37,7 @@ from raidx_fuse.jobs.costs import copy_cost, redundancy_kept
 from raidx_fuse.jobs.rebuild import PlannedMember, checkpoint_key
 from raidx_fuse.jobs.reshape import Change, reshape
 from raidx_fuse.jobs.services import ArrayServices
-from raidx_fuse.layouts.numbers import Role, Stripe
+from raidx_fuse.layouts.numbers import Role, Stripe, role_range
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, make_layout
 from raidx_fuse.members.base import Member
@@ -106,11 +106,6 @@ class CopiesOperation:
         membership = self.array.membership
         for member in members:
             membership.check_joining(member)
-
-        def roles() -> tuple[Role, ...]:
-            width = self.context.layout.width
-            return tuple(Role(role) for role in range(width - len(members), width))
-
         layout, job = await reshape(
             self.array,
             Change(
@@ -118,12 +113,14 @@ class CopiesOperation:
                 swap=self._widen,
                 members=members,
                 chunks=lambda layout: layout.chunks,
-                start=lambda: self.array.start_rebuild(roles()),
+                start=lambda layout: self.array.start_rebuild(
+                    tuple(role_range(layout.width - plan.added, layout.width))
+                ),
             ),
         )
         return {
             "job": job,
-            "members_before": layout.width - len(members),
+            "members_before": layout.width - plan.added,
             "members_after": layout.width,
             "size_before": self.array.size_bytes,
             "size_after": self.array.size_bytes,

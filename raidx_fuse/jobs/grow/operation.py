@@ -219,7 +219,7 @@ class GrowOperation:
                 swap=lambda layout, records: self._widen(layout, records, parity),
                 members=members,
                 chunks=lambda layout: layout.chunks,
-                start=lambda: self.start(back=False),
+                start=lambda _: self.start(back=False),
             ),
         )
         return {

@@ -88,7 +88,7 @@ class GrowthRemoval:
                 plan=lambda: self.plan(plan.record).layout,
                 swap=lambda layout, _: self._widen(layout),
                 tail=lambda layout: layout.size_bytes,
-                start=lambda: self.operation.start(back=True),
+                start=lambda _: self.operation.start(back=True),
             ),
         )
         return {

@@ -186,7 +186,7 @@ class RebundleOperation:
                 members=members,
                 chunks=lambda _: chunks,
                 prepare=lambda planned: self._clear_shares(members, *planned),
-                start=lambda: self.start(GROW),
+                start=lambda _: self.start(GROW),
             ),
         )
         return {

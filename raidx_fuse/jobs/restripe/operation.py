@@ -253,7 +253,7 @@ class RestripeOperation:
                 tail=lambda planned: planned[0].size_bytes,
                 prepare=lambda planned: self._mark_start(planned[0]),
                 undo=lambda: self.context.journal.force(False),
-                start=lambda: self._start(back=False),
+                start=lambda _: self._start(back=False),
                 clean=True,
             ),
         )

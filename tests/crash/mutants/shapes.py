@@ -188,8 +188,8 @@ MUTANTS = (
     Mutant(
         "restripe-begins-with-stripes-in-flight",
         RESTRIPER,
-        "                start=lambda: self._start(back=False),\n                clean=True,\n",
-        "                start=lambda: self._start(back=False),\n",
+        "                start=lambda _: self._start(back=False),\n                clean=True,\n",
+        "                start=lambda _: self._start(back=False),\n",
         "marks speak of stripes of the layout before",
         RESTRIPE,
         RESTRIPE_TESTS,
