@@ -37,9 +37,10 @@ def test_a_rebuild_reads_equally_much_of_every_other_member() -> None:
     assert {reads[role] for role in range(1, 11)} == {6}
 
 
+@pytest.mark.parametrize("theme", ["", "restripe"])
 @pytest.mark.parametrize("name", ["raid50", "declustered"])
-def test_it_survives_power_cuts(name: str) -> None:
-    contract.check_campaign(name, states=60)
+def test_it_survives_power_cuts(name: str, theme: str) -> None:
+    contract.check_campaign(name, states=60, theme=theme)
 
 
 def test_it_is_a_policy() -> None:

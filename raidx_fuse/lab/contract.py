@@ -148,13 +148,14 @@ def check_plans(code: Code, rng: random.Random) -> None:
                     _carry_out(code, plan, cells, lost, rng)
 
 
-def check_campaign(name: str, *, states: int = 200, seed: int = 1) -> None:
+def check_campaign(name: str, *, states: int = 200, seed: int = 1, theme: str = "") -> None:
     """Cut the power of arrays of layout *name* in *states* moments, with losses.
 
-    It runs in this process, in virtual time. The layout must be installed. Raises AssertionError
-    with the first promise that is broken.
+    *theme*: what they do, "restripe" say; "": all that the layout can do, at random. It runs in
+    this process, in virtual time. The layout must be installed. Raises AssertionError with the
+    first promise that is broken.
     """
-    cells = [Cell(name, journal) for journal in ("partial", "full")]
+    cells = [Cell(name, journal, theme=theme) for journal in ("partial", "full")]
     tally = run_cells(cells, states, seed)
     assert not tally.violations, str(tally.violations[0])
     assert tally.total >= states, f"only {tally.total} states could be checked"

@@ -38,6 +38,7 @@ POOL_NAMES = ("here", "there")
 POOL_OTHERS = ("raid1", "raid5", "raid0", "raid4")
 POOL_STRIPES = 14
 SCATTERED_STRIPES = 40  # of pools whose volumes have up to 16 extents, each in a stripe of its own
+PATTERN_LOG_BYTES = 400 << 10
 GROWTH_PRIME = 7  # of a code of two losses that grows: up to 8 members (rdp) or 9 (evenodd)
 
 # Huge images: the first sector of a page of the written map holds the bits of 3,840 chunks; in the
@@ -151,7 +152,7 @@ class Hardware:
         """Return the member size, in bytes, from which `create` starts to try.
 
         Members for the themes "streams" and "checkpoints" are larger: their log has room for the
-        parity of one stripe that follows its data.
+        parity of one stripe that follows its data. So are those that are restriped from a pattern.
         """
         size = MEMBER_BYTES_MIN
         build = find_layout(self.cell.layout).build
@@ -169,6 +170,9 @@ class Hardware:
             parities = record_bytes(0, code.parity_count * (CHUNK_BYTES + 4 * ENTRY_BYTES))
             wanted = HEAD_BYTES + max(3 * stripe_bytes, RECORD_SHARE * parities)
             while log_bytes(size, stripe_bytes) < wanted:
+                size += MEMBER_UNIT_BYTES
+        if self.theme == "restripe" and find_layout(self.cell.layout).pattern(self.shape.width):
+            while log_bytes(size, len(code.cells) * CHUNK_BYTES) < PATTERN_LOG_BYTES:
                 size += MEMBER_UNIT_BYTES
         return size
 

@@ -28,7 +28,7 @@ from raidx_fuse.lab.crash.themes.members import (
 )
 from raidx_fuse.lab.crash.themes.pool import theme_pool
 from raidx_fuse.lab.crash.themes.shapes import (
-    TARGETS,
+    targets_of,
     theme_growth,
     theme_leave,
     theme_members,
@@ -97,7 +97,7 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         ("shrink", theme_shrink, 0, grows),
         ("leave", theme_leave, 0, grows),
         ("copies", theme_copies, 1, cell.layout == "raid1"),
-        ("restripe", theme_restripe, 1, cell.layout in TARGETS),
+        ("restripe", theme_restripe, 1, bool(targets_of(cell.layout))),
         ("moves", theme_moves, 4, layout.bundled),
         ("members", theme_members, 4, layout.bundled),
         ("discards", theme_discards, 0, True),  # many workloads of other themes have some, too

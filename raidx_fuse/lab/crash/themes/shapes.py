@@ -50,6 +50,12 @@ TARGETS: dict[str, tuple[tuple[str, int], ...]] = {
     "pcode": (("upc", 0), ("raid5", 1)),
     "upc": (("pcode", 0), ("raid5", 1)),
 }
+OF_PACKAGES = ("raid5", 0), ("raid5", 1)
+
+
+def targets_of(layout: str) -> tuple[tuple[str, int], ...]:
+    """Return to what arrays of *layout*, which a package may have brought, are restriped."""
+    return TARGETS.get(layout, OF_PACKAGES if LAYOUTS[layout].package else ())
 
 
 async def theme_growth(player: Player) -> None:
@@ -235,7 +241,7 @@ async def shrink(player: Player) -> None:
 
 async def theme_restripe(player: Player) -> None:
     await player.step()
-    targets = list(TARGETS[player.cell.layout])
+    targets = list(targets_of(player.cell.layout))
     player.rng.shuffle(targets)
     if player.at_changes:  # more losses tolerated at the end: what was logged before has few copies
         width = player.array.member_set.config.width
