@@ -59,13 +59,15 @@ class Shelf:
         own: Own | None = None,
         look: Callable[[Member], Awaitable[None]] | None = None,
     ) -> int | None:
-        if look is not None:
-            await look(self.rig.members[1] if path == "back" else self.rig.new_member())
         if path == "used" and not overwrite_signature:
             raise SignatureFoundError("used carries an ext4 file system")
         if path == "absent" and not may_create:
             raise RaidxError("absent: no such file")
-        return None
+        if look is None or path == "absent":
+            return None
+        member = self.rig.members[1] if path == "back" else self.rig.new_member()
+        await look(member)
+        return member.size_bytes
 
     async def release(self, member: Member) -> None:
         self.released.append(member)

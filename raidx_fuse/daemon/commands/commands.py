@@ -251,17 +251,12 @@ class ArrayCommands:
             plan: PlannedChange[Grown] = self.array.membership.plan_spares(len(members))
         else:
             plan = self.array.member_changes.plan_adding(len(members), way)
+        unlike = role is None and self.array.member_changes.any_size
         if dry_run:
-            sizes = [
-                await self.newcomers.check(
-                    path, overwrite_signature=overwrite_signature, may_create=create
-                )
-                for path in newcomers
-            ]
+            sizes = await self._sizes_of(newcomers, overwrite_signature, create, unlike=unlike)
             return await plan.cost([size or smallest for size in sizes])
         size_bytes = None
         if create:  # as small as the others; but a spare must fit every role
-            unlike = role is None and self.array.member_changes.any_size
             config = self.array.member_set.config
             needed = [0 if unlike else bytes_needed(config, each) for each in config.roles()]
             size_bytes = max(smallest, *needed)
@@ -293,10 +288,7 @@ class ArrayCommands:
         params = {} if rotate is None else {"rotate": rotate}
         plan = array.restripe_operation.plan(len(members), layout, params)
         if dry_run:
-            for path in members:
-                await self.newcomers.check(
-                    path, overwrite_signature=overwrite_signature, may_create=create
-                )
+            await self._sizes_of(members, overwrite_signature, create)
             return await plan.cost()
         before, after = array.context.code.tolerance, plan.layout.new.code.tolerance
         if after < before and not lose_redundancy:
@@ -309,6 +301,30 @@ class ArrayCommands:
         size_bytes = min(record.size_bytes for record in self._records()) if create else None
         async with self._opened(members, overwrite_signature, size_bytes) as opened:
             return await plan.begin(opened)
+
+    async def _sizes_of(
+        self,
+        paths: Sequence[str],
+        overwrite_signature: bool,
+        may_create: bool,
+        *,
+        unlike: bool = False,
+    ) -> list[int | None]:
+        """Return the bytes of the new members *paths*, None for one that is created.
+
+        Raises what refuses them when they join, as large as the others if not *unlike*.
+        """
+        membership = self.array.membership
+
+        async def look(member: Member) -> None:
+            (membership.check_usable if unlike else membership.check_joining)(member)
+
+        return [
+            await self.newcomers.check(
+                path, overwrite_signature=overwrite_signature, may_create=may_create, look=look
+            )
+            for path in paths
+        ]
 
     @asynccontextmanager
     async def _opened(
@@ -441,15 +457,13 @@ async def cost_of_replacing(
     """
     found: list[bool] = []
 
-    async def look(member: Member) -> None:
-        found.append(await why_not_caught_up(array, record, member) is None)
-
     own = own_superblock(array, record)
+
+    async def look(member: Member) -> None:
+        array.membership.check_joining(member, record.role)
+        found.append(own is not None and await why_not_caught_up(array, record, member) is None)
+
     await newcomers.check(
-        path,
-        overwrite_signature=overwrite_signature,
-        may_create=may_create,
-        own=own,
-        look=None if own is None else look,
+        path, overwrite_signature=overwrite_signature, may_create=may_create, own=own, look=look
     )
     return await array.membership.plan_replacing(record.role, path, returns=any(found)).cost()
