@@ -186,18 +186,20 @@ class ChangedRegions:
         if self.member_set.lost and self.active:
             self.note(self._degraded(stripes))
 
-    def _degraded(self, stripes: Iterable[Stripe]) -> Iterator[Stripe]:
+    def _degraded(self, stripes: Iterable[Stripe]) -> list[Stripe]:
         lost_cells, lost_at = self.member_set.layout.lost_cells, self.member_set.lost_at
-        return (stripe for stripe in stripes if lost_cells(stripe, lost_at(stripe)))
+        return [stripe for stripe in stripes if lost_cells(stripe, lost_at(stripe))]
 
     async def before_write(self, stripes: Sequence[Stripe]) -> None:
         """Note, durably, those of *stripes* whose cells are about to change past the log (law 3).
 
         Raises ArrayFailedError, FormatError.
         """
-        self.note_degraded(stripes)
-        await self.save()
-        self.require_noted(self._degraded(stripes))
+        if self.active:
+            degraded = self._degraded(stripes)
+            self.note(degraded)
+            await self.save()
+            self.require_noted(degraded)
 
     async def save(self) -> None:
         """Make everything noted so far durable. Raises ArrayFailedError, FormatError."""

@@ -143,12 +143,14 @@ class Mender:
         await context.journal.settle((stripe,))
         epoch = member_set.role_epoch
         requests: list[MemberIO] = []
+        cover = Cover.SAME
         async with AsyncExitStack() as marks:  # until the chains of what is given up hold again
             for at, cells in sorted(marked.items()):
                 hopeless = self._hopeless(stripe, at)
                 if not cells & hopeless:
                     contents = await self._solved(stripe, at, cells)
                 elif needed is not None and needed.low < at + PAGE_BYTES and at < needed.high:
+                    cover = Cover.MARKED
                     await marks.enter_async_context(context.cells.marked((stripe,)))
                     contents = await self._given_up(stripe, at, cells, hopeless, needed)
                 else:
@@ -159,7 +161,7 @@ class Mender:
                         requests.append((role, begin + at, [content.data], PAGE_BYTES))
             if not requests:
                 return []
-            await context.write_cells(stripe, requests, epoch, Cover.SAME)
+            await context.write_cells(stripe, requests, epoch, cover)
         return [(role, offset // PAGE_BYTES) for role, offset, _, _ in requests]
 
     def _hopeless(self, stripe: Stripe, at: int) -> int:

@@ -458,6 +458,15 @@ MUTANTS = (
         ("tests/journal/test_exclusions.py",),
     ),
     Mutant(
+        "write-that-failed-leaves-no-torn-stripe",
+        "raidx_fuse/store/cells.py",
+        "                self.note_torn(stripes)\n",
+        "                pass\n",
+        "the mark of the region is cleared, and no resync makes its chains hold",
+        TORN,
+        ("tests/engine/test_torn_by_errors.py", "tests/store/test_cells.py"),
+    ),
+    Mutant(
         "torn-first-write-relied-on-to-read-as-zero",
         WRITER,
         "                context.zeros.distrust()\n            raise",

@@ -12,7 +12,7 @@ MUTANTS = (
     Mutant(
         "page-mended-in-memory-only",
         MEND,
-        "        await context.write_cells(stripe, requests, epoch, Cover.SAME)\n",
+        "        await context.write_cells(stripe, requests, epoch, cover)\n",
         "",
         "the place stays unreadable, and its member is failed for it",
         LATENT,

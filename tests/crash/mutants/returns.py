@@ -61,8 +61,8 @@ MUTANTS = (
     Mutant(
         "degraded-write-past-the-log-marked-in-memory-only",
         CHANGES,
-        "        await self.save()\n        self.require_noted(self._degraded",
-        "        self.require_noted(self._degraded",
+        "            await self.save()\n            self.require_noted(degraded)",
+        "            self.require_noted(degraded)",
         "after a cut the region counts as unchanged",
         RETURNS,
         TESTS,

@@ -89,6 +89,15 @@ MUTANTS = (
         GROWTH_TESTS,
     ),
     Mutant(
+        "parity-changed-in-place-while-a-member-is-lost",
+        GROW_COPY,
+        'journal.mode == "none" and not lost and',
+        'journal.mode == "none" and',
+        "piggyback: a copy that is refused takes the chunks of the lost member along",
+        GROWTH,
+        ("tests/jobs/test_growth_parity.py",),
+    ),
+    Mutant(
         "copy-under-an-older-record",
         GROW_COPY,
         "            if holds(stripe):",
