@@ -31,8 +31,12 @@ from tests.support.spy import restarted
 FIXED = [
     *(("raid0", 3, 1), ("raid1", 2, 1), ("raid4", 4, 1), ("raid5", 4, 1), ("rdp", 5, 4)),
     *(("evenodd", 5, 4), ("xcode", 5, 5), ("pcode", 6, 3), ("upc", 6, 3)),
+    ("declustered", 5, 8),  # of examples/own-code
 ]
 MORE_BYTES = 600 << 10
+
+
+pytestmark = pytest.mark.usefixtures("own_placement")
 
 
 async def replaced(rig: Rig, roles: range | None = None) -> None:
@@ -59,8 +63,9 @@ async def test_larger_members_are_used_under_load(name: str, width: int, rows: i
     assert larger_of(rig).unused_bytes() == 0, "one is as small as before"
     rig.member_bytes -= CHUNK
     await replaced(rig, range(width - 1, width))
-    code, unused = rig.array.context.code, larger_of(rig).unused_bytes()
-    strip, stripe = code.rows * CHUNK, code.data_count * CHUNK
+    layout, unused = rig.array.context.layout, larger_of(rig).unused_bytes()
+    stripes, rows = layout.tile()
+    strip, stripe = rows * CHUNK, stripes * layout.code.data_count * CHUNK
     assert unused > MORE_BYTES - 2 * strip
     planned = larger_of(rig).plan()
     before = rig.array.size_bytes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 
 import pytest
 import trio
@@ -11,7 +10,6 @@ import trio
 from raidx_fuse.errors import BusyError
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.layouts.numbers import Stripe
-from tests.support.packages import installed_example
 from tests.support.relocations import (
     LOST,
     RELOCATIONS,
@@ -24,14 +22,7 @@ from tests.support.relocations import (
     under_way,
 )
 
-
-@pytest.fixture(autouse=True, scope="module")
-def own_placement(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The package of examples/own-code, without its tests."""
-    with installed_example(tmp_path_factory.mktemp("site")):
-        yield
-
-
+pytestmark = pytest.mark.usefixtures("own_placement")
 EVERY = pytest.mark.parametrize("relocation", RELOCATIONS, ids=str)
 EACH_LOSS = pytest.mark.parametrize(
     ("relocation", "role"),

@@ -11,10 +11,12 @@ import trio
 from raidx_fuse.engine.gate import Gate
 from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.layouts.placements.numbering import OrderedLayout
+from raidx_fuse.layouts.plugged import MADE_BY
 from tests.support.load import CHUNK, ended, opened, under_load
 from tests.support.reasons import because
 from tests.support.restriping import SmallRig, reach_share, restripe
 
+pytestmark = pytest.mark.usefixtures("own_placement")
 GROWN: dict[str, tuple[str, int, dict[str, Any]]] = {
     "raid5": ("raid5", 5, {"history": [4, 5], "rules": [[2, 1]]}),
     "plain": ("raid4", 6, {"history": [4, 5, 6]}),
@@ -42,13 +44,14 @@ def rig_of(grown: str, **options: Any) -> SmallRig:
         ("plain", "raid5", 6),
         ("raid0", "raid5", 5),
         ("rdp", "raid5", 5),
+        ("raid5", "declustered", 7),  # of examples/own-code
     ],
 )
 async def test_a_restripe_of_a_grown_array_keeps_every_byte(
     grown: str, new: str, after: int
 ) -> None:
     rig = rig_of(grown, slow=grown != "plain")
-    if new == "rdp":
+    if new in ("rdp", "declustered"):
         rig.member_bytes = 2 << 20
     windows = 6 if rig.member_bytes < 2 << 20 else 24
     await opened(rig, 0.7)
@@ -58,7 +61,7 @@ async def test_a_restripe_of_a_grown_array_keeps_every_byte(
     await ended(rig, job)
     array = rig.array
     assert isinstance(array.context.layout, OrderedLayout)
-    assert set(array.member_set.config.params) == {"order"}
+    assert set(array.member_set.config.params) - {MADE_BY} == {"order"}
     data = random.Random(3).randbytes(len(rig.model))
     await rig.put(0, data)
     await rig.compare()
