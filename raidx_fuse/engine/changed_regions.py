@@ -203,6 +203,8 @@ class ChangedRegions:
 
     async def save(self) -> None:
         """Make everything noted so far durable. Raises ArrayFailedError, FormatError."""
+        if not self._unsaved and not self._saving.locked():
+            return  # without a pass through the scheduler
         async with self._saving:  # another save under way may have what the caller noted
             if not (self._unsaved and self.active):
                 return
