@@ -15,6 +15,7 @@ import pytest
 from raidx_fuse.errors import AssemblyError, RaidxError, UsageError
 from raidx_fuse.format.shapes import shapes_of
 from raidx_fuse.layouts.codes.code import Cell, Code, LayoutError
+from raidx_fuse.layouts.placements.pattern import Placement
 from raidx_fuse.layouts.plugged import MADE_BY
 from raidx_fuse.layouts.proof import CELLS_MAX, fingerprint, problem_of
 from raidx_fuse.layouts.registry import LAYOUTS, find_layout, make_code, make_layout
@@ -219,16 +220,15 @@ async def test_an_array_survives_its_losses() -> None:
     )
 
 
-def test_an_array_knows_its_package(tmp_path: Path) -> None:
-    """Mounted without the package, with another version of it, and with one of other chains."""
+@pytest.mark.parametrize(("name", "other"), [("twins", "shifted"), ("spread", "turned")])
+def test_an_array_knows_its_package(tmp_path: Path, name: str, other: str) -> None:
+    """Mounted without it, with another version, and with one of other chains or places."""
     places = {name: tmp_path / name for name in ("first", "newer", "changed", "none")}
     write_package(places["first"], "good-codes", BODY, layouts=GOOD)
     write_package(places["newer"], "good-codes", BODY, version="1.1", layouts=GOOD)
-    write_package(
-        places["changed"], "good-codes", BODY, version="2.0", layouts={"twins": "shifted"}
-    )
+    write_package(places["changed"], "good-codes", BODY, version="2.0", layouts={name: other})
     places["none"].mkdir()
-    rig = Rig("twins", 4)
+    rig = Rig(name, 4)
 
     async def make() -> None:
         array = await rig.create()
@@ -236,7 +236,7 @@ def test_an_array_knows_its_package(tmp_path: Path) -> None:
         assert made == {
             "package": "good-codes",
             "version": "1.0",
-            "code": fingerprint(make_code("twins", 4)),
+            "code": fingerprint(make_code(name, 4), find_layout(name).pattern(4)),
         }
         await array.write(0, b"kept" * 1024)
         await rig.close()
@@ -261,7 +261,7 @@ def test_an_array_knows_its_package(tmp_path: Path) -> None:
     with installed(places["none"]):
         said = run(refused)
     assert said == (
-        "array 'rig' cannot be used: layout 'twins' is of package good-codes 1.0, "
+        f"array 'rig' cannot be used: layout {name!r} is of package good-codes 1.0, "
         "which is not installed here; install it"
     )
     with installed(places["changed"]):
@@ -368,3 +368,24 @@ async def test_creation_is_refused_where_the_code_is_not_what_was_said() -> None
     rig = Rig("twins", 4, params={MADE_BY: {"package": "p", "version": "1", "code": "0"}})
     with pytest.raises(UsageError, match="has other chains or places than that of p 1"):
         await rig.create()
+
+
+def test_the_proof_finds_what_is_wrong_with_a_pattern() -> None:
+    code = Code("c", 1, 2, (((0, 1), (0, 0)),), ((0, 0),), 1)
+    good = [[0, 1], [1, 2], [2, 0]]
+    assert problem_of(Placement(code, good), 3) is None
+    assert problem_of(Placement(code, [[1, 0]]), 2) is None, "one as wide as the array"
+    wrong: list[tuple[Any, str]] = [
+        ([], "no list of 1 to 32768 stripes"),
+        (["01"], "stripe 0 of its pattern is no list of roles"),
+        ([[0, 1.0]], "stripe 0 of its pattern is no list of roles"),
+        ([[0, 1], [1, 1], [2, 0]], "stripe 1 of its pattern has not 2 different roles below 3"),
+        ([[0, 3], [1, 2], [2, 0]], "stripe 0 of its pattern has not 2 different roles below 3"),
+        ([[0, 1, 2]], "stripe 0 of its pattern has not 2 different roles below 3"),
+        (good[:2], "role 0 is in 1 stripes of its pattern, others are not"),
+    ]
+    for pattern, said in wrong:
+        assert said in str(problem_of(Placement(code, pattern), 3)), pattern
+    assert "its stripes have 2 columns for 1 members" in str(problem_of(Placement(code, good), 1))
+    none: Any = None
+    assert "None columns" in str(problem_of(Placement(none, good), 3))
