@@ -59,13 +59,13 @@ class Watched:
         queues += [q for q in array.member_set.queues if q is not None and q not in queues]
         (job,) = (job for job in array.jobs.running() if isinstance(job, Grow))
         if self.each_window:
-            ready = job.ready
+            make_ready = job.make_ready
 
             async def save_first() -> None:
                 await job.growth.save()
-                await ready()
+                await make_ready()
 
-            job.ready = save_first  # type: ignore[method-assign]
+            job.make_ready = save_first  # type: ignore[method-assign]
         await job.finished.wait()
         assert job.state == "done", job.error
         self.seconds = trio.current_time() - start_s

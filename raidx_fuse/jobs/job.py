@@ -1,8 +1,12 @@
-"""The loop of every background job: lock a window, work, record progress, unlock, throttle.
+"""The driver of every background job: lock a window, work, record progress, unlock, throttle.
 
-A job names the next stripes and does the work on them. The loop enters the gate of the layout
-(engine/gate.py) for the window, holds the locks, measures the rate, throttles, and obeys pause,
-resume and cancel. A job that names no stripes, because the arrays lock their own, is not inside.
+A kind of job says what is to be done, by the methods under "what a kind of job defines". The driver
+decides when, and is the same for all: it waits while `blocked`, enters the gate of the layout
+(engine/gate.py) for the window, holds the locks, repeats a window during which a member was lost,
+waits or pauses at errors, measures the rate, throttles, saves the position, turns round at a
+cancel, and obeys pause and resume. A job that names no stripes, because the arrays lock their own,
+is not inside the gate.
+
 Speed limits work as in md: the job runs at *speed_min* while users access the array, and at up to
 *speed_max* (0: no limit) while the array is idle. A window is small (about 1 MiB per member), so
 that a user's write never waits long for it.
@@ -22,7 +26,10 @@ What a user's cancel does to a job, and what the next mount does with one that t
     resync                  ends; its regions stay dirty                 begins with what is dirty
     scrub, tuning           ends; what was repaired or moved stays       is forgotten
 
-A job that reaches `Job.cancel` ends as cancelled; those that turn round override it, and `result`.
+Jobs that move written blocks skip nothing. They wait until the cause of an error is removed
+(*pauses*): while a host file system is full, the job tries again every few seconds; if content
+cannot be read, the job pauses until the user resumes it. In a raidx array jobs that move chunks
+wait instead, and try again; only a restoration gives up what nothing gives back.
 A pause lasts until a user resumes the job, or until the next mount.
 
 Positions are kept where the change is: of a growth in the superblocks (engine/growth_position.py),
@@ -36,15 +43,18 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, final
 
 import trio
 
 from raidx_fuse.documents import JobDetail
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import BusyError, MemberError, NoSpaceError, RaidxError
-from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.format.configuration.config import NO_ROLE
+from raidx_fuse.jobs.words import words_of
+from raidx_fuse.layouts.numbers import Role, Stripe
+from raidx_fuse.store.io_tuples import MemberLostError
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import Job as JobStatus
@@ -56,7 +66,9 @@ BUSY_S = 0.1  # a foreground request within this time means that the array is in
 LOG_POLL_S = 0.25  # while the log cannot be written
 CHECKPOINT_S = 10.0  # longest time between two saved positions
 RATE_WINDOW_S = 10.0
-TRY_AGAIN_S = 1.0  # until the next attempt of `when_free` and `insist`
+TRY_AGAIN_S = 1.0  # until the next attempt of `insist`
+NO_SPACE_S = 5.0  # until the next attempt after a host file system was full
+POLL_S = 0.25  # while the next window is blocked
 
 
 def is_idle(context: ArrayContext, least_s: float) -> bool:
@@ -69,12 +81,17 @@ def is_idle(context: ArrayContext, least_s: float) -> bool:
 class Job(ABC):
     """One background job over stripes in rising order.
 
-    *kind* names the sort of job. *done_bytes* of *total_bytes* are done; `prepare` fixes the total.
-    *state* is "running", "paused", "done", "cancelled" or "failed"; *error* gives the reason of a
-    failure, or what the job waits for.
+    *kind* names the sort of job. *done_bytes* of *total_bytes* are done. *state* is "running",
+    "paused", "done", "cancelled" or "failed"; *error* gives the reason of a failure, or what the
+    job waits for. *waits_for* is a lost role that it waits for. *back*: it has turned round.
+    *window*: how much a window does at most, in the unit of the kind; 0: as the load permits.
     """
 
     kind = "job"
+    turns = False  # a cancel turns it round; else it ends
+    needs_resync = False  # it waits while a resync is pending
+    pauses = False  # errors let it wait or pause; else they end it
+    retries: tuple[type[RaidxError], ...] = (BusyError, NoSpaceError)  # after which it tries again
 
     def __init__(self, context: ArrayContext, job_id: int) -> None:
         self.context = context
@@ -83,20 +100,33 @@ class Job(ABC):
         self.error: str | None = None
         self.done_bytes = 0
         self.total_bytes = 0
+        self.window = 0
+        self.back = False
+        self.was_cancelled = False  # by its user
+        self.waits_for: Role | None = None
         self.speed_min_bytes = 8 << 20
         self.speed_max_bytes = 0
         self.finished = trio.Event()
         self.started_s = context.member_set.clock()
         self._resumed = trio.Event()
         self._resumed.set()
-        self._cancelled = False
+        self._stopped = False
+        self._turn = False
+        self._ending = False
+        self._met_error = False  # in the present window
         self._marks: list[tuple[float, int]] = []
 
-    # -- what a subclass defines ---------------------------------------------------------------
+    # -- what a kind of job defines ------------------------------------------------------------
 
-    @abstractmethod
-    async def prepare(self) -> None:
-        """Set *total_bytes* and the first window."""
+    async def prepare(self) -> None:  # noqa: B027  # optional: its windows may count it
+        """Set *done_bytes* and *total_bytes*, at the start and when the job has turned round."""
+
+    def blocked(self) -> Role | None:
+        """Return the lost role that the next window needs; NO_ROLE if it waits for other things."""
+        return None
+
+    async def make_ready(self) -> None:  # noqa: B027  # optional
+        """Do what the next window needs before its locks. The loop holds none here."""
 
     @abstractmethod
     def next_window(self) -> list[Stripe] | None:
@@ -104,15 +134,29 @@ class Job(ABC):
 
     @abstractmethod
     async def work(self, stripes: list[Stripe]) -> int:
-        """Do the work of one window, whose locks are held; return the progress in bytes."""
+        """Do the work of one window, whose locks are held; return the progress in bytes.
 
-    async def ready(self) -> None:  # noqa: B027  # optional: most jobs never wait
-        """Return when the next window may begin. The loop holds no locks here."""
+        Raises MemberLostError if it is to be done again because a member was lost. Of a job that
+        *pauses*, any RaidxError is met (`meet`).
+        """
 
-    async def settle(self, stripes: list[Stripe]) -> bool:
-        """Make the chains of a window hold; return whether its work may be done."""
-        await self.context.journal.settle(stripes)
+    def replan(self) -> None:  # noqa: B027  # optional
+        """Forget plans: the job has waited, met an error, or a member was lost."""
+
+    def where(self, stripes: Sequence[Stripe]) -> str:
+        """Return in words where the window of *stripes* is."""
+        return f"stripe {stripes[0]}"
+
+    def may_turn(self) -> bool:
+        """Return whether a cancel can still turn the job round, if it has not come to its end."""
         return True
+
+    async def turn_back(self) -> None:  # noqa: B027  # only of jobs that turn round
+        """Make it durable that the job goes back from now on. Raises RaidxError."""
+
+    async def settle(self, stripes: list[Stripe]) -> None:
+        """Make the chains of a window hold. Raises RaidxError."""
+        await self.context.journal.settle(stripes)
 
     async def checkpoint(self) -> None:  # noqa: B027  # optional: most jobs keep no position
         """Save the position, so that the job continues from it after a remount."""
@@ -132,27 +176,78 @@ class Job(ABC):
         """Return whether users access the array, so that the job runs at *speed_min*."""
         return self.context.traffic.idle_s() < BUSY_S
 
+    def result(self, completed: bool) -> str:
+        """Return the final state."""
+        return "done" if completed and not self.back else "cancelled"
+
+    # -- what it may ask -----------------------------------------------------------------------
+
+    @property
+    def slowed(self) -> bool:
+        """Whether windows are to be small, for users or because of a speed limit."""
+        return self.busy() or bool(self.speed_max_bytes)
+
+    @property
+    def turning(self) -> bool:
+        """Whether the job is to turn round before its next window."""
+        return self._turn and not self.back
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the job is to end before its next window."""
+        return self._stopped
+
+    @property
+    def name(self) -> str:
+        """Its name in sentences (words.py)."""
+        return words_of(self.kind).noun
+
+    def waits(self) -> JobDetail:
+        """Return the keys of `detail` that say what the job waits for."""
+        return {
+            "waits_for_role": None if self.waits_for == NO_ROLE else self.waits_for,
+            "waits_for_resync": bool(self.context.dirty_bitmap.pending_regions()),
+        }
+
     # -- control by users and by the array -----------------------------------------------------
 
+    @final
     def pause(self) -> None:
         """Pause the job before its next window; one that was stopped ends there."""
-        if self.state == "running" and not self._cancelled:
+        if self.state == "running" and not self._stopped:
             self.state = "paused"
             self._resumed = trio.Event()
 
+    @final
     def resume(self) -> None:
+        """Continue a paused job; it tries again to read what it could not."""
         if self.state == "paused":
             self.state = "running"
+            if self.pauses:
+                self.error = None
             self._resumed.set()
 
+    @final
     def cancel(self) -> None:
-        """Cancel the job at its user's request."""
-        self.stop()
+        """Cancel the job at its user's request: it turns round, or ends before its next window."""
+        self.was_cancelled = True
+        if not self.turns:
+            self.stop()
+            return
+        if not self._ending and self.may_turn():
+            self._turn = not self.back
+        self.resume()
 
+    @final
     def stop(self) -> None:
         """End the job before its next window, because the array is being closed."""
-        self._cancelled = True
+        self._stopped = True
         self._resumed.set()
+
+    @final
+    def set_window(self, most: int) -> None:
+        """Let a window do *most* at most, in the unit of the kind; 0: as the load permits."""
+        self.window = most
 
     def limit(self, minimum_bytes: int | None, maximum_bytes: int | None) -> None:
         """Set the speed limits in bytes per second (None: unchanged; 0: no limit)."""
@@ -160,9 +255,6 @@ class Job(ABC):
             self.speed_min_bytes = minimum_bytes
         if maximum_bytes is not None:
             self.speed_max_bytes = maximum_bytes
-
-    def result(self, completed: bool) -> str:
-        return "done" if completed else "cancelled"
 
     def status(self) -> JobStatus:
         """Return the job as the control socket's `status` shows it."""
@@ -193,6 +285,7 @@ class Job(ABC):
 
     # -- the loop ------------------------------------------------------------------------------
 
+    @final
     async def run(self) -> None:
         """Run the job until it is done, cancelled or failed. A RaidxError ends up in *error*."""
         try:
@@ -220,9 +313,11 @@ class Job(ABC):
                 await self._resumed.wait()
                 await self.context.member_set.try_unreadable()  # it may have been paused by them
                 self._marks = [(clock(), self.done_bytes)]
-            await self.ready()
-            if self._cancelled:
+            await self._until_ready()
+            if self._stopped:
                 return False
+            if self.turning or not self._resumed.is_set():
+                continue
             if journal.torn is not None:  # recovery may redo what no reader sees
                 said = self.error
                 self.error = said or f"waits until the log can be written: {journal.torn}"
@@ -234,6 +329,7 @@ class Job(ABC):
                 continue
             stripes = self.next_window()
             if stripes is None:
+                self._ending = True
                 return True
             start_s = clock()
             inside = gate.enter_now() if stripes else None
@@ -254,40 +350,124 @@ class Job(ABC):
             while len(self._marks) > 2 and self._marks[1][0] < now - RATE_WINDOW_S:
                 self._marks.pop(0)
             if now - saved_s >= CHECKPOINT_S:
-                await self.checkpoint()
+                await self._save()
                 saved_s = clock()
+
+    async def _save(self) -> None:
+        try:
+            await self.checkpoint()
+        except RaidxError as error:
+            if not self.pauses:
+                raise
+            self.meet(error, "its position")
+
+    async def _until_ready(self) -> None:
+        """Turn round if asked to; return when the next window may begin, or the job is to end."""
+        if self.turning:
+            await self._turn_round()
+        clock, dirty = self.context.member_set.clock, self.context.dirty_bitmap
+        again_s = clock() + (NO_SPACE_S if self.error else 0.0)
+        while not self._stopped and not self.turning:
+            self.waits_for = self.blocked()
+            resync = self.needs_resync and dirty.pending_regions()
+            if self.waits_for is None and not resync and clock() >= again_s:
+                await self.make_ready()
+                return
+            self.replan()
+            await trio.sleep(POLL_S)
+
+    async def _turn_round(self) -> None:
+        try:
+            await self.insist(self.turn_back)
+        except RaidxError as error:
+            if not self._stopped:
+                self.meet(error, "its turn")
+            return
+        self.back = True
+        await self.prepare()
 
     async def _locked(self, stripes: list[Stripe]) -> int:
         """Do the work of a window under the locks of *stripes*; return the progress in bytes."""
-        locks, journal = self.context.locks, self.context.journal
+        locks = self.context.locks
         await locks.acquire_all(stripes)
         try:
-            is_ready = journal.torn is None and await self.settle(stripes)
-            return await self.work(stripes) if is_ready else 0
+            return await self._done(stripes)
         finally:
             locks.release_all(stripes)
 
-    async def when_free(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Do *step*, which closes a gate; repeat it while requests keep the gate from closing.
+    async def _done(self, stripes: list[Stripe]) -> int:
+        """Do the work of a window, or meet its error; return the progress in bytes."""
+        if self.context.journal.torn is not None:
+            return 0
+        self._met_error = False
+        try:
+            await self.settle(stripes)
+            if self.turning:  # a cancel has come while it waited for the locks
+                return 0
+            progress = await self.work(stripes)
+        except MemberLostError:
+            self.replan()
+            return 0
+        except RaidxError as error:
+            if not self.pauses:
+                raise
+            self.meet(error, self.where(stripes))
+            return 0
+        if not self._met_error:
+            self.error = None
+        return progress
 
-        Raises what *step* raises; its BusyError if the job was stopped meanwhile.
+    @final
+    def meet(self, error: RaidxError, where: str) -> None:
+        """Wait after *error*, which came *where*, or pause until the user resumes the job."""
+        self.replan()
+        if isinstance(error, self.retries):
+            self.note_wait(error)
+            return
+        self._met_error = True
+        log.error("the %s is paused at %s: %s", self.name, where, error)
+        self.error = f"{error}; then resume it with `raidx job ARRAY resume`, or cancel it"
+        self.pause()
+
+    @final
+    def note_wait(self, error: RaidxError) -> None:
+        """Record *error* as what the job waits for; log it only the first time.
+
+        A job that an error has paused keeps its text, which says what the user has to do.
+        """
+        self._met_error = True
+        if self.state == "paused" and self.error is not None:
+            return
+        if self.error is None:
+            log.error("the %s waits: %s", self.name, error)
+        self.error = str(error)
+
+    @final
+    async def insist(
+        self,
+        step: Callable[[], Awaitable[None]],
+        through: tuple[type[RaidxError], ...] = (BusyError, MemberError, NoSpaceError),
+    ) -> None:
+        """Do *step*; repeat it after errors *through*, until the job is stopped.
+
+        Raises what *step* raises otherwise.
         """
         while True:
             try:
-                return await step()
-            except BusyError as error:
-                if self._cancelled:
+                await step()
+                break
+            except through as error:
+                if self._stopped:
                     raise
-                log.warning("the end of the %s waits: %s", self.kind, error)
-                self.error = str(error)
+                self.note_wait(error)
             await trio.sleep(TRY_AGAIN_S)
-            self.error = None
+        self.error = None
 
     async def _pay(self, progress: int, start_s: float) -> None:
         """Sleep until *progress* bytes since *start_s* fit the speed limits; always yield."""
         clock = self.context.member_set.clock
         await trio.lowlevel.checkpoint()
-        while not self._cancelled:
+        while not self._stopped:
             now = clock()
             limits = [self.speed_max_bytes] if self.speed_max_bytes else []
             if self.speed_min_bytes and self.busy():
@@ -300,69 +480,10 @@ class Job(ABC):
             await trio.sleep(min(rest_s, BUSY_S / 2))
 
 
-# Jobs that move written blocks skip nothing. They wait until the cause of an error is removed:
-#
-# - If a host file system is full, the job tries again every few seconds.
-# - If content cannot be read, the job pauses until the user resumes it. In a raidx array jobs that
-#   move chunks wait instead, and try again; only a restoration gives up what nothing gives back.
+def stripes_of_window(context: ArrayContext) -> int:
+    """Return how many stripes have WINDOW_BYTES on each member that is in the middle of them.
 
-NO_SPACE_S = 5.0  # until the next attempt after a host file system was full
-
-
-class StallableJob(Job):
-    """A job that waits at an error instead of failing; *error* says what it waits for."""
-
-    title = ""  # its name in the log, if it is not its kind
-
-    def note_wait(self, error: BusyError | MemberError | NoSpaceError) -> None:
-        """Record *error* as what the job waits for; log it only the first time.
-
-        A job that `stall` paused keeps its text, which says what the user has to do.
-        """
-        if self.state == "paused" and self.error is not None:
-            return
-        if self.error is None:
-            log.error("the %s waits: %s", (self.title or self.kind), error)
-        self.error = str(error)
-
-    def retry_s(self) -> float:
-        """Return the time, on the array's clock, at which the job may try again."""
-        return self.context.member_set.clock() + (NO_SPACE_S if self.error else 0.0)
-
-    async def insist(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Repeat *step* until it succeeds.
-
-        Raises its BusyError, MemberError or NoSpaceError if the job was stopped meanwhile.
-        """
-        while True:
-            try:
-                await step()
-                break
-            except (BusyError, MemberError, NoSpaceError) as error:
-                if self._cancelled:
-                    raise
-                self.note_wait(error)
-            await trio.sleep(TRY_AGAIN_S)
-        self.error = None
-
-    async def settle(self, stripes: list[Stripe]) -> bool:
-        """Make the chains of a window hold; return False if the job has to wait before that."""
-        try:
-            return await super().settle(stripes)
-        except NoSpaceError as error:
-            self.note_wait(error)
-        except RaidxError as error:
-            self.stall(f"stripe {stripes[0]}", error)
-        return False
-
-    def stall(self, where: str, error: RaidxError) -> None:
-        """Pause the job because *error* prevents its work at *where*, until the user resumes it."""
-        log.error("the %s is paused at %s: %s", (self.title or self.kind), where, error)
-        self.error = f"{error}; then resume it with `raidx job ARRAY resume`, or cancel it"
-        self.pause()
-
-    def resume(self) -> None:
-        """Continue a paused job; it tries again to read what it could not."""
-        if self.state == "paused":
-            self.error = None
-        super().resume()
+    In a raidx layout only some of the bundles have a chunk on a member.
+    """
+    per_member = WINDOW_BYTES * context.layout.width // context.code.columns
+    return max(1, per_member // (context.code.rows * context.chunk_bytes))

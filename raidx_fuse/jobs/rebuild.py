@@ -24,7 +24,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import ArrayFailedError, RaidxError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.jobs.costs import SCAN_STRIPES, Summary, copy_cost, redundancy_left
-from raidx_fuse.jobs.job import WINDOW_BYTES, Job
+from raidx_fuse.jobs.job import Job, stripes_of_window
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.strips import Place, Strips, batches, read_all
 from raidx_fuse.laws import Law
@@ -33,7 +33,7 @@ from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe, stripe_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, rebuild_plan
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.cells import Cover
-from raidx_fuse.store.io_tuples import MemberIO, MemberLostError, join
+from raidx_fuse.store.io_tuples import MemberIO, join
 from raidx_fuse.store.xor import Program, compile_steps
 
 if TYPE_CHECKING:
@@ -71,13 +71,7 @@ class Rebuild(Job):
         self.roles = roles
         self.was_away = self.catches_up
         self._equations: dict[tuple[tuple[int, ...], int, int], Equations] = {}
-        # In a raidx layout only some of the bundles have a chunk on these roles.
-        per_member = WINDOW_BYTES * context.layout.width // context.code.columns
-        self._window = max(1, per_member // (context.code.rows * context.chunk_bytes))
-
-    def set_window(self, stripes: int) -> None:
-        """Rebuild at most *stripes* stripes in one window."""
-        self._window = stripes
+        self.window = stripes_of_window(context)
 
     def detail(self) -> JobDetail:
         """Return the roles that are rebuilt, and whether their members were only absent."""
@@ -110,8 +104,8 @@ class Rebuild(Job):
     def next_window(self) -> list[Stripe] | None:
         """Return the next stripes to rebuild, starting at the watermark."""
         end = self.context.layout.stripes
-        found = self._to_visit(self.watermark, self._window, end)
-        if len(found) == self._window:
+        found = self._to_visit(self.watermark, self.window, end)
+        if len(found) == self.window:
             end = found[-1]
         return sorted({*found, *self._held(self.watermark, end)}) or None
 
@@ -148,33 +142,31 @@ class Rebuild(Job):
             return stripes
         return [stripe for stripe in stripes if self.context.changes.has(stripe)]
 
+    def replan(self) -> None:
+        self._equations.clear()
+
     async def work(self, stripes: list[Stripe]) -> int:
         """Rebuild *stripes* and move the watermark past them; return the progress in bytes.
 
         Raises ArrayFailedError if the member being rebuilt fails, UnrecoverableError if a cell is
-        lost.
+        lost, MemberLostError if another member fails: its cells are solved, too, if possible.
         """
         context = self.context
         member_set = context.member_set
         start = self.watermark
-        while True:
-            if any(role not in member_set.watermarks for role in self.roles):
-                raise ArrayFailedError(
-                    "the member being rebuilt failed", action="replace it with another one"
-                )
-            # Records written to the member may be lost from the log: the next start must visit
-            # their stripes again.
-            await context.changes.save()
-            visited = self._changed(stripes)
-            await member_set.unreadable.pass_over(visited, context.chunk_bytes)
-            if context.dirty_bitmap.guarded:  # a torn stripe would give two contents of one cell
-                await context.dirty_bitmap.finish(stripes)
-            try:
-                for batch in batches(context, visited, self._equations_of):
-                    await self._rebuild_batch(batch)
-                break
-            except MemberLostError:
-                self._equations.clear()  # another member failed: solve without it, if possible
+        if any(role not in member_set.watermarks for role in self.roles):
+            raise ArrayFailedError(
+                "the member being rebuilt failed", action="replace it with another one"
+            )
+        # Records written to the member may be lost from the log: the next start must visit
+        # their stripes again.
+        await context.changes.save()
+        visited = self._changed(stripes)
+        await member_set.unreadable.pass_over(visited, context.chunk_bytes)
+        if context.dirty_bitmap.guarded:  # a torn stripe would give two contents of one cell
+            await context.dirty_bitmap.finish(stripes)
+        for batch in batches(context, visited, self._equations_of):
+            await self._rebuild_batch(batch)
         if context.journal.torn is not None:
             return 0  # a first write in between has failed, and recovery may redo it
         end = stripes[-1] + 1

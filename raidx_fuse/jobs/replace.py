@@ -31,16 +31,21 @@ import trio
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.read_cells import CellReader
-from raidx_fuse.errors import ArrayFailedError, MemberError, RaidxError, UnrecoverableError
+from raidx_fuse.errors import (
+    ArrayFailedError,
+    BusyError,
+    MemberError,
+    RaidxError,
+    UnrecoverableError,
+)
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.jobs.attach import join, leave, release
-from raidx_fuse.jobs.job import WINDOW_BYTES, Job
+from raidx_fuse.jobs.job import Job, stripes_of_window
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.base import Member, ReadBuffer, WrapperMember
-from raidx_fuse.store.io_tuples import MemberLostError
 from raidx_fuse.store.queue import MemberQueue
 
 if TYPE_CHECKING:
@@ -202,24 +207,13 @@ class Replace(Job):
         super().__init__(context, job_id)
         self.operation = operation
         self.next_stripe = start
-        self.is_cancelled = False
-        per_member = WINDOW_BYTES * context.layout.width // context.code.columns
-        self._window = max(1, per_member // (context.code.rows * context.chunk_bytes))
-
-    def set_window(self, stripes: int) -> None:
-        """Copy at most *stripes* stripes in one window."""
-        self._window = stripes
+        self.window = stripes_of_window(context)
 
     def detail(self) -> JobDetail:
         """Return the role, and the path of its next member."""
         twin = self.operation.twin
         path = None if twin is None else twin.successor.path
         return {"roles": [self.operation.role], "successor": path}
-
-    def cancel(self) -> None:
-        """Cancel the job: the new member stays as a spare."""
-        self.is_cancelled = True
-        super().cancel()
 
     async def prepare(self) -> None:
         """Count the written stripes. Nothing has reached the member alone since it has a twin."""
@@ -234,7 +228,7 @@ class Replace(Job):
         """Return the next written stripes."""
         self.operation.require()
         found = self.context.written.written_stripes(
-            self.context.layout, self.next_stripe, self._window
+            self.context.layout, self.next_stripe, self.window
         )
         return found or None
 
@@ -242,15 +236,12 @@ class Replace(Job):
         """Copy the cells of the role in *stripes*; return the progress in bytes."""
         context = self.context
         twin = self.operation.require()
-        while True:
-            try:
-                copies = await self._read(stripes)
-                break
-            except MemberLostError:
-                self.operation.require()
-            except UnrecoverableError:  # neither the member nor the others have it
-                if not await context.member_set.unreadable.pass_over(stripes, context.chunk_bytes):
-                    raise
+        try:
+            copies = await self._read(stripes)
+        except UnrecoverableError:  # neither the member nor the others have it
+            if not await context.member_set.unreadable.pass_over(stripes, context.chunk_bytes):
+                raise
+            return 0
         for at, views in copies:
             await twin.copy(at, views)
         queue = context.member_set.queues[self.operation.role]
@@ -284,8 +275,8 @@ class Replace(Job):
         """Give the role to the new member; after a cancel, it remains a spare."""
         if completed:
             self.total_bytes = self.done_bytes  # not all cells of a written stripe are written
-            await self.when_free(self.operation.hand_over)
-        elif self.is_cancelled:
+            await self.insist(self.operation.hand_over, (BusyError,))
+        elif self.was_cancelled:
             await self.operation.drop()
 
     async def undo(self) -> None:

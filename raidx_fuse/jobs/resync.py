@@ -64,7 +64,7 @@ class Resync(Scrub):
             stripes = self.context.dirty_bitmap.stripes_of(self._regions[0])
             start = max(self._next, stripes.start)
             if start < stripes.stop:
-                self._next = min(start + self._window, stripes.stop)
+                self._next = min(start + self.window, stripes.stop)
                 return list(stripe_range(start, self._next))
             self._regions.pop(0)
         return None

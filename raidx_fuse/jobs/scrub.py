@@ -87,7 +87,7 @@ class Scrub(Job):
         self._role_epoch = 0
         strip_bytes = context.code.rows * context.chunk_bytes
         self._stripe_bytes = context.code.columns * strip_bytes
-        self._window = max(1, WINDOW_BYTES // strip_bytes)
+        self.window = max(1, WINDOW_BYTES // strip_bytes)
         self._chains: dict[tuple[tuple[int, ...], int, int], Chains] = {}
         self._scratch = np.empty(BLOCK_BYTES, dtype=np.uint8)
         self._equal = np.empty(BLOCK_BYTES // 8, dtype=np.bool_)
@@ -115,7 +115,7 @@ class Scrub(Job):
 
     def next_window(self) -> list[Stripe] | None:
         written, layout = self.context.written, self.context.layout
-        stripes = written.written_stripes(layout, self._next, self._window)
+        stripes = written.written_stripes(layout, self._next, self.window)
         if stripes:
             self._next = stripes[-1] + 1
         return stripes or None

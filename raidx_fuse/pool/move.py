@@ -26,11 +26,12 @@ from raidx_fuse.errors import (
     Reason,
     UsageError,
 )
+from raidx_fuse.format.configuration.config import NO_ROLE
 from raidx_fuse.format.configuration.volumes import ALIGN_BYTES, VOLUMES_MAX
 from raidx_fuse.format.create import new_uuid
 from raidx_fuse.jobs.costs import ASSUMED_RATE_BYTES, job_time, redundancy_left
-from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
-from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.jobs.job import BUSY_S, POLL_S, WINDOW_BYTES, Job
+from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.pool.allocate import exchange_rounds
 from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.pool import Pool
@@ -46,7 +47,6 @@ log = logging.getLogger(__name__)
 BATCH_BYTES_MAX = 16 << 20
 BATCHES_IDLE = 4  # of a window, if nothing slows the job
 LEAP_BYTES = 1 << 30  # of a volume: at most so much that is mostly unwritten in one window
-POLL_S = 0.25
 
 MOVE, SWAP = "move", "swap"
 AGAIN_S = 1.0
@@ -70,8 +70,10 @@ class Leg:
         return self.transfer
 
 
-class MoveVolumes(StallableJob):
+class MoveVolumes(Job):
     """Moves volumes of *pool*, one leg after the other; *kind* is "move" or "swap".
+
+    *window* is the size of a batch in bytes; 0: as the target's stripes suggest.
 
     A move is one leg. A swap is several, one after the other: each volume has room where it goes
     when its leg begins. Legs *in pieces* run together, where volumes change places and none has
@@ -87,6 +89,7 @@ class MoveVolumes(StallableJob):
     """
 
     kind = "move"
+    turns = pauses = True
 
     def __init__(
         self, context: ArrayContext, job_id: int, pool: Pool, legs: Sequence[Leg], kind: str
@@ -95,16 +98,11 @@ class MoveVolumes(StallableJob):
         self.kind = kind
         self._pool = pool
         self._legs = list(legs)
-        self._turn = False
+        transfers = [transfer for _, transfer in self._under_way()]
+        self.back = bool(transfers) and all(transfer.back for transfer in transfers)
         self._went_back = False
-        self._batch = 0
         self._seen = 0
         self._asked_s = -1e9
-        self._again_s = 0.0
-
-    def set_window(self, size_bytes: int) -> None:
-        """Copy *size_bytes* in one batch; 0: as the target's stripes suggest."""
-        self._batch = size_bytes
 
     def names(self, volume_uuid: str) -> bool:
         """Return whether a leg that has not ended moves that volume."""
@@ -120,24 +118,20 @@ class MoveVolumes(StallableJob):
             "from": leg.source.array.name,
             "to": leg.target.array.name,
             "watermark": leg.transfer.saved if leg.transfer else 0,
-            "going_back": self._turn or (leg.transfer is not None and leg.transfer.back),
+            "going_back": self.back or self.turning or bool(leg.transfer and leg.transfer.back),
             "legs_left": len(self._legs),
         }
 
-    def cancel(self) -> None:
-        """Turn round: what is on its way goes back, and no further leg begins."""
+    def may_turn(self) -> bool:
+        """Return whether a volume is on its way, or about to be."""
         leg = self._legs[0] if self._legs else None
-        if leg is not None and not (
-            self._are_settled() if leg.in_pieces else leg.transfer and leg.transfer.arrived
-        ):
-            self._turn = True
-            self._again_s = 0.0
-        self._legs[1:] = [leg for leg in self._legs[1:] if leg.transfer is not None]
-        self.resume()
+        if leg is None or leg.in_pieces:
+            return leg is not None and not self._are_settled()
+        return leg.transfer is None or not leg.transfer.arrived
 
     def result(self, completed: bool) -> str:
         """Return the final state: "cancelled" if a volume went back."""
-        return "cancelled" if self._went_back else super().result(completed)
+        return "done" if completed and not self._went_back else "cancelled"
 
     def busy(self) -> bool:
         """Return whether users have asked for a volume of the arrays lately."""
@@ -153,6 +147,7 @@ class MoveVolumes(StallableJob):
 
     async def prepare(self) -> None:
         """Count the written bytes of all legs."""
+        self.done_bytes = self.total_bytes = 0
         for leg in self._legs:
             if leg.transfer is not None:
                 self.total_bytes += await leg.transfer.written_bytes()
@@ -161,49 +156,44 @@ class MoveVolumes(StallableJob):
             await trio.lowlevel.checkpoint()
         self.busy()
 
-    async def ready(self) -> None:
-        """Wait after an error, and before a leg until its target has wiped what was there."""
-        while not self._cancelled and self._legs:
-            leg = self._legs[0]
-            wiping = leg.transfer is None and bool(leg.target.table().wiping) and not self._turn
-            if not wiping and self.context.member_set.clock() >= self._again_s:
-                return
-            await trio.sleep(POLL_S)
+    def blocked(self) -> Role | None:
+        """Wait before a leg until its target has wiped what was there."""
+        leg = self._legs[0] if self._legs else None
+        if leg is None or leg.transfer is not None or self.back:
+            return None
+        return NO_ROLE if leg.target.table().wiping else None
+
+    async def turn_back(self) -> None:
+        """Let what is on its way go back."""
+        for _, transfer in self._under_way():
+            if not transfer.back and not transfer.arrived:
+                await transfer.turn()
 
     def next_window(self) -> list[Stripe] | None:
         """Return no stripes (the arrays lock their own), or None if all volumes are there."""
+        if self.was_cancelled:  # no further leg begins
+            self._legs[1:] = [leg for leg in self._legs[1:] if leg.transfer is not None]
         return [] if self._legs else None
 
     async def work(self, _stripes: list[Stripe]) -> int:
         """Do the next step of the present leg; return how many bytes it copied."""
         leg = self._legs[0]
-        try:
-            copied = await (self._step_together() if leg.in_pieces else self._step(leg))
-        except (BusyError, NoSpaceError) as error:
-            self.note_wait(error)
-            self._again_s = self.retry_s()
-            return 0
-        except RaidxError as error:
-            self.stall(f"volume {leg.volume.name}", error)
-            return 0
-        self.error = None
-        return copied
+        return await (self._step_together() if leg.in_pieces else self._step(leg))
+
+    def where(self, stripes: Sequence[Stripe]) -> str:
+        return f"volume {self._legs[0].volume.name}"
 
     async def _step(self, leg: Leg) -> int:
         transfer = leg.transfer
         if transfer is None:
-            if self._turn or leg.volume not in leg.source.volumes:
-                if not self._turn:
+            if self.back or leg.volume not in leg.source.volumes:
+                if not self.back:
                     log.error("the %s ends: volume %s was deleted", self.kind, leg.volume.name)
                 self._legs.clear()
                 self._went_back = True
                 return 0
             transfer = await leg.begin()
             self._pool.transfers[transfer.volume_uuid] = transfer
-        if self._turn and not transfer.back and not transfer.arrived:
-            await transfer.turn()
-            self.done_bytes = 0
-            self.total_bytes = await transfer.written_bytes()
         low, high = transfer.rest
         if low < high:
             return await self._copy(transfer, low, high)
@@ -219,12 +209,6 @@ class MoveVolumes(StallableJob):
     async def _step_together(self) -> int:
         """Do the next step of the legs in pieces; return how many bytes it copied."""
         legs = self._under_way()
-        if self._turn and not (all(one.back for _, one in legs) or self._are_settled()):
-            for _, transfer in legs:
-                if not transfer.back:
-                    await transfer.turn()
-            self.done_bytes = 0
-            self.total_bytes = sum([await one.written_bytes() for _, one in legs])
         for _, transfer in legs:
             low, high = transfer.reach
             if low < high:
@@ -264,11 +248,8 @@ class MoveVolumes(StallableJob):
 
     async def checkpoint(self) -> None:
         """Make the watermarks durable."""
-        for leg, transfer in self._under_way():
-            try:
-                await transfer.save()
-            except RaidxError as error:
-                self.stall(f"volume {leg.volume.name}", error)
+        for _, transfer in self._under_way():
+            await transfer.save()
 
     async def finish(self, completed: bool) -> None:
         """Keep the position for the next mount, unless all legs have ended."""
@@ -297,8 +278,7 @@ class MoveVolumes(StallableJob):
                 content = await self._store_and_fetch(transfer, start, content, following)
                 copied += end - start
                 transfer.advance(position)
-                turn = self._turn and not transfer.back
-                if transfer.awaited or turn or self._cancelled:
+                if transfer.awaited or self.turning or self.stopped:
                     break  # a user waits for the window, or the job is to do something else
         return copied
 
@@ -306,13 +286,13 @@ class MoveVolumes(StallableJob):
         """Return the size of a batch: whole stripes of the array that is written."""
         layout = (transfer.source if transfer.back else transfer.target).array.context.layout
         stripe_bytes = layout.code.data_count * layout.chunk_bytes
-        size = self._batch or min(layout.code.data_count * WINDOW_BYTES, BATCH_BYTES_MAX)
+        size = self.window or min(layout.code.data_count * WINDOW_BYTES, BATCH_BYTES_MAX)
         return max(1, size // stripe_bytes) * stripe_bytes
 
     def _window(self, transfer: Transfer, low: int, high: int) -> tuple[int, int]:
         """Return the next window: as many written bytes as the load permits."""
         size = self._size(transfer)
-        if not self._batch and not self.busy() and not self.speed_max_bytes:
+        if not self.window and not self.slowed:
             size *= BATCHES_IDLE
         leap = max(size, LEAP_BYTES)
         if transfer.back:

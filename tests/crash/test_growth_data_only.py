@@ -52,7 +52,7 @@ class Growing:
         await array.grow([player.disks[disk]], "live")
         seen = -1
         while isinstance(job := change_of(player), Grow):
-            job.set_window(1)
+            job.window = 1
             job.limit(None, SLOW_BYTES)
             migrated = job.layout.migrated
             if migrated == seen:

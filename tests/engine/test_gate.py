@@ -213,7 +213,7 @@ async def test_no_window_of_a_job_and_no_fast_write_is_under_way_while_the_gate_
     await rig.in_place()
     number = await array.start_scrub(repair=False)
     (job,) = array.jobs.running()
-    job._window = 1  # type: ignore[attr-defined]
+    job.window = 1
 
     async def write() -> None:
         while not job.finished.is_set():

@@ -213,7 +213,7 @@ async def test_a_replacement_lists_what_is_lost_in_one_stripe_while_others_are_u
     await rig.array.replace_disk(role, rig.members[-1])
     (job,) = rig.array.jobs.running()
     assert isinstance(job, Replace)
-    job.set_window(1)
+    job.window = 1
     assert (await rig.array.jobs.wait(job.job_id))["state"] == "done"
     assert sorted(rig.array.context.bad_chunks.first(10)) == [4, 40]
 

@@ -78,7 +78,7 @@ async def test_a_window_that_began_in_an_idle_time_ends_when_users_ask() -> None
     rig = await opened(SmallRig("raid5", 4, slow=True), 1.0)
     await trio.sleep(10)  # idle
     job = await grow(rig, 2)
-    job.set_window(4)
+    job.window = 4
     await eventually(lambda: job.layout.migrated > 0)
     await rig.array.read(0, 100)
     at = job.layout.migrated

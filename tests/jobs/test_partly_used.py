@@ -44,7 +44,7 @@ async def test_any_member_leaves_in_two_steps_under_load(role: int) -> None:
     async with under_load(rig, 2):
         await array.remove_disk(role)
         job = job_of(rig)
-        job.window_bytes = 24 * CHUNK
+        job.window = 24 * CHUNK
         await job.finished.wait()
     del rig.members[role]
     rig.width -= 1

@@ -40,7 +40,7 @@ async def test_flushed_content_beside_a_first_write_survives_a_cut_and_a_loss(mo
         (job,) = array.jobs.running()
         assert isinstance(job, Rebuild)
         job.pause()
-        job.set_window(WINDOW)
+        job.window = WINDOW
         data = cells_of(context.code.data_mask)
         cells = [cell for cell in data if context.position(SKIPPED, cell)[0] != ROLE]
         first, beside = [context.layout.logical(SKIPPED, cell) * CHUNK for cell in cells[:2]]

@@ -41,7 +41,7 @@ async def remove(rig: Rig, role: int, window_bytes: int = 6 * CHUNK) -> Any:
     """Begin to take out *role*; return the job, with small windows."""
     await rig.array.remove_disk(role)
     job = job_of(rig)
-    job.window_bytes = window_bytes
+    job.window = window_bytes
     return job
 
 

@@ -46,7 +46,7 @@ async def begin(rig: SpyRig, role: int, member: FaultMember | None = None) -> Re
     await rig.array.replace_disk(role, new)
     (job,) = (j for j in rig.array.jobs.running() if isinstance(j, Replace))
     job.limit(8192, 8192)
-    job.set_window(1)
+    job.window = 1
     return job
 
 

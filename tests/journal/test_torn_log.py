@@ -114,7 +114,7 @@ async def test_a_rebuild_passes_no_stripe_of_a_record_that_recovery_may_redo(
         await array.replace_disk(role, rig.new_member())
         (job,) = array.jobs.running()
         assert isinstance(job, Rebuild)
-        job.set_window(8)
+        job.window = 8
         await trio.sleep(0.5)
         job.pause()
         await trio.sleep(3)

@@ -170,7 +170,7 @@ async def test_a_cancel_takes_back_every_move_that_one_mount_goes_on_with() -> N
         await slow_move(pool, "big", "fast")
         await start_swap(pool, "mail", "bigger")
         swap = move_of(pool.array("fast"))
-        swap.set_window(1)
+        swap.window = 1
         swap.limit(0, 2 * SLOW_BYTES)  # its first leg ends before the other move does
         move_of(pool.array("slow")).limit(0, SLOW_BYTES // 4)
         await eventually(lambda: swap.detail()["legs_left"] != 2, 3600, 0.01)

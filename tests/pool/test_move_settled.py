@@ -34,7 +34,7 @@ async def begin_slowly(pool: Pool) -> None:
     """Begin to move mail, which takes about two seconds."""
     await start_move(pool, "mail", "slow")
     move_of(pool.array("fast")).limit(0, 8 * PAGE)
-    move_of(pool.array("fast")).set_window(1)
+    move_of(pool.array("fast")).window = 1
 
 
 async def half_way(arrays: Arrays) -> None:
@@ -213,7 +213,7 @@ async def test_a_copy_of_what_a_crash_has_taken_back_does_not_stay() -> None:
         await volume.write(0, DATA[: PAGES // 2 * PAGE])  # the rest was never written
         await start_move(pool, "late", "slow")
         move_of(pool.array("fast")).limit(0, 4 * PAGE)
-        move_of(pool.array("fast")).set_window(1)
+        move_of(pool.array("fast")).window = 1
         await trio.sleep(0.9)
     async with arrays.mounted("slow") as pool:
         # As if the last page had been written and copied, and the crash had taken the write

@@ -32,7 +32,7 @@ class SlowMover(JobMover):
         source, _ = self.pool.find(volume)
         job = await start_move(self.pool, volume, array)
         move_of(self.pool.array("fast")).limit(0, 4 * PAGE)
-        move_of(self.pool.array("fast")).set_window(1)
+        move_of(self.pool.array("fast")).window = 1
         await source.array.jobs.wait(job)
 
 

@@ -97,7 +97,7 @@ async def test_a_cancelled_swap_ends_where_it_is() -> None:
     await start_swap(pool, "mail", "big")
     job = move_of(pool.array("fast"))
     job.limit(0, SLOW_BYTES)
-    job.set_window(1)
+    job.window = 1
     await eventually(lambda: job.detail()["legs_left"] != 2, 3600, 0.1)
     await trio.sleep(0.5)
     assert job.detail()["volume"] == "big"

@@ -62,7 +62,7 @@ async def grow(
     rig.members += members
     rig.width += added
     job = job_of(rig)
-    job._batch = windows
+    job.window = windows
     if chunks_a_second:
         job.speed_max_bytes = job.speed_min_bytes = chunks_a_second * CHUNK
     return job
@@ -123,5 +123,5 @@ async def remount_until_done(
         job = job_of(rig)
         assert job.layout.migrated >= before  # a clean end loses no progress
         check(job)
-        job._batch = 4
+        job.window = 4
         await rig.compare()

@@ -151,14 +151,9 @@ class Scene(ABC):
 
     def slow_down(self) -> None:
         """Let the job have small windows and little speed; after a remount, too."""
-        job: Any = self.job
+        job = self.job
         job.limit(SLOW_BYTES, SLOW_BYTES)
-        if isinstance(job, Grow):
-            job._batch = 4
-        elif isinstance(job, Restripe):
-            job.window_bytes = 6 * CHUNK
-        else:
-            job.set_window(2)
+        job.window = {Grow: 4, Restripe: 6 * CHUNK}.get(type(job), 2)
 
     @property
     def data_offset(self) -> int:
@@ -341,7 +336,7 @@ class PoolScene(Scene):
     def slow_down(self) -> None:
         job = move_of(self.pool.array("fast"))
         job.limit(0, SLOW_BYTES)
-        job.set_window(1)
+        job.window = 1
 
     @property
     def volume(self) -> Volume:

@@ -30,7 +30,7 @@ async def restripe(rig: Rig, name: str, width: int, *, window_bytes: int = 6 * C
     rig.members += members
     rig.width = width
     job = job_of(rig)
-    job.window_bytes = window_bytes
+    job.window = window_bytes
     return job
 
 

@@ -126,7 +126,7 @@ async def slow_move(pool: Pool, volume: str = "mail", array: str = "slow") -> No
     source, _ = pool.find(volume)
     await start_move(pool, volume, array)
     move_of(source).limit(0, SLOW_BYTES)
-    move_of(source).set_window(1)
+    move_of(source).window = 1
 
 
 async def ended(pool: Pool) -> None:

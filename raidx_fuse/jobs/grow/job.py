@@ -25,10 +25,10 @@ import trio
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.growth_position import JOB_KEY, GrowthPosition
-from raidx_fuse.errors import NoSpaceError, RaidxError
+from raidx_fuse.errors import RaidxError
 from raidx_fuse.jobs.grow.copy import Batch, Copier, live_moves
 from raidx_fuse.jobs.grow.hole_punching import HolePunching
-from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
+from raidx_fuse.jobs.job import WINDOW_BYTES, Job
 from raidx_fuse.layouts.numbers import Role, Stripe, stripe_range
 from raidx_fuse.store.io_tuples import MemberLostError
 
@@ -42,7 +42,6 @@ BATCHES_IDLE = 128  # per window when nothing slows the job: they overlap
 BATCHES_AT_ONCE = 3  # more are no faster, and a user's write waits for all of them
 UNSAVED_BYTES_MAX = 1 << 30  # per member: how far the position may run ahead of its durable copy
 COUNT_STRIPES = 1 << 14
-POLL_S = 0.25
 
 log = logging.getLogger(__name__)
 
@@ -84,11 +83,16 @@ class _Line:
         self._done[number].set()
 
 
-class Grow(StallableJob):
-    """Moves the blocks of the growth under way; *back* reverts it. *end* concludes the growth."""
+class Grow(Job):
+    """Moves the blocks of the growth under way; *back* reverts it. *end* concludes the growth.
+
+    *window* counts blocks; while idle, one window has a few times as many.
+    """
 
     kind = "grow"
-    title = "growth"
+    # A resync zeroes unwritten places, which blocks may have left only a moment ago; and lost cells
+    # are solved from parity, which the resync makes consistent first.
+    turns = needs_resync = pauses = True
 
     def __init__(self, context: ArrayContext, job_id: int, back: bool, end: End) -> None:
         super().__init__(context, job_id)
@@ -98,21 +102,14 @@ class Grow(StallableJob):
         self.back = back
         jobs = context.member_set.config.jobs
         self.removes = bool(jobs.get(JOB_KEY, {}).get("remove"))  # back, because members leave
-        self.waits_for: int | None = None
         self._end = end
-        self._turn = False
-        self._ending = False
         self._copier = Copier(context, self.growth, back)
         self._vacated = HolePunching(context, self.layout)
         self._stale_copies: list[
             Stripe
         ] = []  # past the position, but with old copies in their parity
         sources = self.layout.members_before
-        self._batch = max(1, min(sources * WINDOW_BYTES, BATCH_BYTES_MAX) // context.chunk_bytes)
-
-    def set_window(self, chunks: int) -> None:
-        """Copy at most *chunks* blocks in one window, or a few times as many while idle."""
-        self._batch = chunks
+        self.window = max(1, min(sources * WINDOW_BYTES, BATCH_BYTES_MAX) // context.chunk_bytes)
 
     def detail(self) -> JobDetail:
         """Return direction, progress and what the job waits for."""
@@ -121,22 +118,15 @@ class Grow(StallableJob):
             "members_after": self.layout.history[-1],
             "size_after": self.layout.chunks * self.context.chunk_bytes,
             "parity": self.growth.parity,
-            "going_back": self.back or self._turn,
+            "going_back": self.back or self.turning,
             "removes_members": self.removes,
-            "waits_for_role": self.waits_for,
-            "waits_for_resync": bool(self.context.dirty_bitmap.pending_regions()),
+            **self.waits(),
             "checkpoints": self.growth.checkpoints,
         }
 
-    def cancel(self) -> None:
-        """Turn round: from the next window on the array returns to its old shape."""
-        if not self._ending:
-            self._turn = not self.back
-        self.resume()
-
     def result(self, completed: bool) -> str:
-        """Return the final state: "cancelled" for a growth that was cancelled and went back."""
-        return "cancelled" if self.back and not self.removes else super().result(completed)
+        """Return the final state: a removal of members goes back to its end."""
+        return "done" if completed and self.removes else super().result(completed)
 
     # -- which stripes -------------------------------------------------------------------------
 
@@ -181,9 +171,6 @@ class Grow(StallableJob):
     async def prepare(self) -> None:
         """Count the written blocks that still have to move."""
         self._find_stale_copies()
-        await self._count()
-
-    async def _count(self) -> None:
         first, end = self._rest()
         self.done_bytes = self.total_bytes = 0
         for at in range(first, end, COUNT_STRIPES):
@@ -191,24 +178,13 @@ class Grow(StallableJob):
             self.total_bytes += len(stripes) * self.context.chunk_bytes
             await trio.lowlevel.checkpoint()
 
-    async def ready(self) -> None:
-        """Before a window: turn round if asked to, save a position far ahead, wait for targets."""
-        if self._turn and not self.back:
-            await self.insist(self._turn_round)
+    async def make_ready(self) -> None:
+        """Save a position that is far ahead of its durable copy."""
         ahead = len(self.growth.unsaved) * self.context.code.rows
         if ahead * self.context.chunk_bytes > UNSAVED_BYTES_MAX:
             await self.insist(self.growth.save)
-        again_s = self.retry_s()
-        while not self._cancelled and not (self._turn and not self.back):
-            self.waits_for = self._blocked_by()
-            # A resync zeroes unwritten places, which blocks may have left only a moment ago; and
-            # lost cells are solved from parity, which the resync makes consistent first.
-            resync = self.context.dirty_bitmap.pending_regions()
-            if self.waits_for is None and not resync and self.context.member_set.clock() >= again_s:
-                break
-            await trio.sleep(POLL_S)
 
-    def _blocked_by(self) -> int | None:
+    def blocked(self) -> Role | None:
         """Return the lost role that the next stripes need, None if they can be moved."""
         reach, role = self._reach()
         first, end = self._rest()
@@ -216,14 +192,13 @@ class Grow(StallableJob):
             return None
         return role if (end > reach if self.back else first >= reach) else None
 
-    async def _turn_round(self) -> None:
-        member_set = self.context.member_set
+    async def turn_back(self) -> None:
+        """Make it durable that blocks return to their old places from here on."""
         await self.growth.save()
-        await member_set.update(lambda c: replace(c, jobs={**c.jobs, JOB_KEY: {"back": True}}))
-        self.back = True
+        await self.context.member_set.update(
+            lambda c: replace(c, jobs={**c.jobs, JOB_KEY: {"back": True}})
+        )
         self._copier = Copier(self.context, self.growth, back=True)
-        self._find_stale_copies()
-        await self._count()
 
     def next_window(self) -> list[Stripe] | None:
         """Return the stripes that migrate next, whether written or not."""
@@ -231,11 +206,9 @@ class Grow(StallableJob):
             return self._stale_copies[:STRIPES_MAX]
         first, end = self._rest()
         if first == end:
-            self._ending = True
             return None
-        slowed = self._is_busy() or bool(self.speed_max_bytes)
-        limit = self._batch * (1 if slowed else BATCHES_IDLE)
-        most = STRIPES_MAX if slowed else STRIPES_IDLE
+        limit = self.window * (1 if self.slowed else BATCHES_IDLE)
+        most = STRIPES_MAX if self.slowed else STRIPES_IDLE
         if self.back:
             first = max(first, end - most)
             stripes, _ = self._live(first, end)
@@ -252,24 +225,14 @@ class Grow(StallableJob):
         """Return whether a request waits for the end of the window: for a lock, or at the gate."""
         return self.context.gate.is_closed or self.context.locks.awaited(window)
 
-    def _is_busy(self) -> bool:
-        """Return whether users have asked for something a moment ago."""
-        return self.context.traffic.idle_s() < BUSY_S
-
     async def work(self, stripes: list[Stripe]) -> int:
         """Copy the blocks of *stripes* and move the position past them; return the bytes copied."""
-        if not stripes or (self._turn and not self.back):
-            return 0  # a target failed, or a cancel came, while waiting for the locks
+        if not stripes:
+            return 0  # a target has failed
         context = self.context
         first, end = stripes[0], stripes[-1] + 1
         if self._copier.piggyback:
-            try:
-                await self._copier.drop(stripes)
-            except MemberLostError:
-                return 0
-            except RaidxError as error:
-                self._stall(error)
-                return 0
+            await self._copier.drop(stripes)
             if self._stale_copies:
                 del self._stale_copies[: len(stripes)]
                 return 0
@@ -302,7 +265,7 @@ class Grow(StallableJob):
 
         In a granule the columns move to some of the new members only, so one batch alone would
         leave the others idle. Returns the number of blocks copied. It is less than all if a member
-        failed (`ready` finds out which), or if users wait for a lock of the window or ask for
+        failed (`blocked` finds out which), or if users wait for a lock of the window or ask for
         anything else: the next window is shorter. An error of a read or write pauses the job.
         """
         stripes, cells = moves
@@ -315,15 +278,12 @@ class Grow(StallableJob):
         async with trio.open_nursery() as nursery:
             for number in range(len(batches)):
                 await slots.acquire()
-                awaited = self._is_busy() or self._is_awaited(window)
+                awaited = self.busy() or self._is_awaited(window)
                 if number >= line.end or (number and awaited):
                     break
                 nursery.start_soon(self._copy_one, line, number, slots)
-        error = line.error
-        if isinstance(error, NoSpaceError):
-            self.note_wait(error)
-        elif isinstance(error, RaidxError):
-            self._stall(error)
+        if isinstance(line.error, RaidxError):
+            self.meet(line.error, self.where(window))
         return line.copied
 
     async def _copy_one(self, line: _Line, number: int, slots: trio.Semaphore) -> None:
@@ -346,23 +306,22 @@ class Grow(StallableJob):
             line.stop(number)  # a target failed during the write
         if number < line.end:
             line.note_copied(number)
-            self.error = None
             behind = line.batches[number + 1 : number + 2]
             context.migrate_to(Stripe(behind[0][0][0] + self.back) if behind else line.last)
         line.let_next(number)
         slots.release()
 
-    def _stall(self, error: RaidxError) -> None:
-        self.stall(f"stripe {self.layout.migrated}", error)
+    def where(self, stripes: Sequence[Stripe]) -> str:
+        return f"stripe {self.layout.migrated}"
 
     def _cuts(self, stripes: Sequence[Stripe]) -> list[int]:
         """Return the indexes that cut the moves into batches, each between two stripes."""
         cuts = []
-        at = self._batch
+        at = self.window
         while at < len(stripes):
             if stripes[at] != stripes[at - 1]:
                 cuts.append(at)
-                at += self._batch
+                at += self.window
             else:
                 at += 1
         return cuts

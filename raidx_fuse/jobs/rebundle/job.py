@@ -16,8 +16,9 @@ import trio
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.move_chunks import ChunkMover
-from raidx_fuse.errors import MemberError, NoSpaceError, RaidxError
-from raidx_fuse.jobs.job import WINDOW_BYTES, StallableJob
+from raidx_fuse.errors import BusyError, MemberError, NoSpaceError, RaidxError
+from raidx_fuse.format.configuration.config import NO_ROLE
+from raidx_fuse.jobs.job import WINDOW_BYTES, Job
 from raidx_fuse.layouts.numbers import MemberChunk, Role, Stripe, stripe_and_cell
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.planning.rebundle import Moves
@@ -32,18 +33,20 @@ GROW, EVACUATE, RESTORE = "grow", "evacuate", "restore"
 
 UNWRITTEN_MAX = 1024  # moves without content in one record
 WRITTEN_MAX = 16  # moves with content in one window
-POLL_S = 0.25
 
 Plan = Callable[[], Moves]
 End = Callable[["RebundleJob", bool], Awaitable[None]]
 
 
-class RebundleJob(StallableJob):
-    """Moves chunks until *plan* returns none; *waits* names a lost role that must return first.
+class RebundleJob(Job):
+    """Moves chunks until *plan* returns none; *lacks* names a lost role that must return first.
 
     *end* concludes the purpose of the moves. *written* counts the chunks moved with their content,
-    *placed* those without content; *given_up* is set when a user cancelled the job.
+    *placed* those without content; *window* is the most of the former in one window.
     """
+
+    needs_resync = pauses = True
+    retries = (BusyError, MemberError, NoSpaceError)
 
     def __init__(
         self,
@@ -52,7 +55,7 @@ class RebundleJob(StallableJob):
         kind: str,
         mover: ChunkMover,
         plan: Plan,
-        waits: Callable[[], int | None],
+        lacks: Callable[[], Role | None],
         end: End,
     ) -> None:
         super().__init__(context, job_id)
@@ -61,21 +64,15 @@ class RebundleJob(StallableJob):
         self.layout: BundleLayout = mover.layout
         self.written = self.placed = 0
         self.stuck = 0
-        self.given_up = False
-        self.waits_for: int | None = None
         self.extra: JobDetail = {}
         self._plan = plan
-        self._waits = waits
+        self._lacks = lacks
         self._end = end
         self._pending: dict[Role, list[int]] = {}  # target -> cells, taken from the end
         self._records: list[list[Move]] = []
         self._stale = True  # the plan may not fit the table any more
         self._moved_since = True  # a move was done since the last plan
-        self._limit = max(1, min(WRITTEN_MAX, WINDOW_BYTES // context.chunk_bytes))
-
-    def set_window(self, chunks: int) -> None:
-        """Move at most *chunks* written chunks in one window."""
-        self._limit = chunks
+        self.window = max(1, min(WRITTEN_MAX, WINDOW_BYTES // context.chunk_bytes))
 
     def detail(self) -> JobDetail:
         """Return what moved and what the job waits for."""
@@ -83,22 +80,11 @@ class RebundleJob(StallableJob):
             "chunks_moved": self.written,
             "places_changed": self.placed,
             "stuck": self.stuck,
-            "waits_for_role": self.waits_for,
-            "waits_for_resync": bool(self.context.dirty_bitmap.pending_regions()),
+            **self.waits(),
             **self.extra,
         }
 
-    def cancel(self) -> None:
-        """Give up: chunks that moved stay where they are."""
-        self.given_up = True
-        super().cancel()
-
     # -- the job -------------------------------------------------------------------------------
-
-    async def prepare(self) -> None:
-        """Make the first plan."""
-        await self.ready()
-        self._make_plan()
 
     def _make_plan(self) -> None:
         plan = self._plan()
@@ -109,22 +95,13 @@ class RebundleJob(StallableJob):
         self.total_bytes = self.done_bytes + plan.written * self.context.chunk_bytes
         self._stale = self._moved_since = False
 
-    async def ready(self) -> None:
-        """Wait while the moves need a lost member, or while a resync or a rebuild is pending."""
-        again_s = self.retry_s()
-        while not self._cancelled:
-            self.waits_for = self._waits()
-            blocked = (
-                self.context.dirty_bitmap.pending_regions() or self.context.member_set.watermarks
-            )
-            if (
-                self.waits_for is None
-                and not blocked
-                and self.context.member_set.clock() >= again_s
-            ):
-                return
-            self._stale = True
-            await trio.sleep(POLL_S)
+    def blocked(self) -> Role | None:
+        """Return a lost role that must return first; no chunk moves during a rebuild either."""
+        lacks = self._lacks()
+        return NO_ROLE if lacks is None and self.context.member_set.watermarks else lacks
+
+    def replan(self) -> None:
+        self._stale = True
 
     def next_window(self) -> list[Stripe] | None:
         """Return the bundles of the next moves."""
@@ -149,7 +126,7 @@ class RebundleJob(StallableJob):
             if not cells:
                 continue
             free = self.layout.free_chunks(target)[: UNWRITTEN_MAX + WRITTEN_MAX].tolist()
-            while cells and free and len(records) < self._limit and len(empty) < UNWRITTEN_MAX:
+            while cells and free and len(records) < self.window and len(empty) < UNWRITTEN_MAX:
                 bundle, column = stripe_and_cell(cells[-1], length)
                 if bundle in taken:
                     break
@@ -198,12 +175,6 @@ class RebundleJob(StallableJob):
                     return cell
         return None
 
-    async def settle(self, stripes: list[Stripe]) -> bool:
-        """As every job that waits at errors; the moves that are left out are planned again."""
-        settled = await super().settle(stripes)
-        self._stale = self._stale or not settled
-        return settled
-
     async def work(self, stripes: list[Stripe]) -> int:
         """Do the moves of one window concurrently; return the bytes moved."""
         records, self._records = self._records, []
@@ -223,16 +194,10 @@ class RebundleJob(StallableJob):
         try:
             give_up = self.kind == RESTORE  # as a rebuild; others leave what they cannot read
             done = await self.mover.move_locked(bundles, record, give_up=give_up)
-        except (MemberError, NoSpaceError) as error:
-            self.note_wait(error)
-            self._stale = True
-            return
         except RaidxError as error:
-            self.stall(f"bundle {bundles[0]}", error)
-            self._stale = True
+            self.meet(error, f"bundle {bundles[0]}")
             return
         if done:
-            self.error = None
             self._moved_since = True
             self.written += live
             self.placed += len(record) - live
@@ -244,4 +209,4 @@ class RebundleJob(StallableJob):
 
     async def finish(self, completed: bool) -> None:
         """Conclude the purpose of the moves."""
-        await self.when_free(lambda: self._end(self, completed))
+        await self.insist(lambda: self._end(self, completed))

@@ -328,7 +328,7 @@ class RebundleOperation:
     # -- jobs ----------------------------------------------------------------------------------
 
     def start(self, kind: str, role: Role | None = None) -> int:
-        def waits() -> int | None:
+        def lacks() -> Role | None:
             lost = self.member_set.lost - {role}
             return min(lost) if lost and kind != RESTORE else None
 
@@ -340,7 +340,7 @@ class RebundleOperation:
             return self.capacity.plan(self.layout.counts, [role])[0]
 
         def make(context: ArrayContext, job_id: int) -> RebundleJob:
-            job = RebundleJob(context, job_id, kind, self.mover, plan, waits, self._conclude)
+            job = RebundleJob(context, job_id, kind, self.mover, plan, lacks, self._conclude)
             if role is not None:
                 job.extra["role"] = role
                 self.layout.closed.add(role)
@@ -356,12 +356,12 @@ class RebundleOperation:
             self.start(begun["kind"], begun.get("role"))
 
     async def _conclude(self, job: RebundleJob, completed: bool) -> None:
-        if not completed and not job.given_up:
+        if not completed and not job.was_cancelled:
             return  # the array is being closed: the next start continues
         if job.kind == GROW:
             await self._extend()
         elif job.kind == RESTORE:
-            self.declined = self.member_set.lost if job.given_up else frozenset()
+            self.declined = self.member_set.lost if job.was_cancelled else frozenset()
             for role in sorted(self.member_set.lost):
                 await self._retire(role)
             if not self.member_set.lost:

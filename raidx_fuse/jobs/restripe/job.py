@@ -20,7 +20,7 @@ member is being rebuilt the restripe waits. If it is cancelled, it runs backward
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,12 +28,11 @@ import numpy as np
 import trio
 
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.errors import NoSpaceError, RaidxError
 from raidx_fuse.format.log_record import ENTRY_BYTES, RECORD_HEADER_BYTES
 from raidx_fuse.format.regions import SECTOR_BYTES
-from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
+from raidx_fuse.jobs.job import WINDOW_BYTES, Job
 from raidx_fuse.jobs.restripe.copy import Copier, Prepared
-from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule, Window
 from raidx_fuse.store.cells import Cover
 from raidx_fuse.store.io_tuples import MemberLostError
@@ -47,7 +46,6 @@ STRIPES_MAX = 4096  # of the source, whose locks one window takes
 # Unwritten chunks of a window; in the other layout each may lie in a stripe of its own.
 LEAP_CHUNKS_MAX = 1 << 16
 COUNT_CHUNKS = 1 << 20
-POLL_S = 0.25
 
 log = logging.getLogger(__name__)
 
@@ -60,27 +58,24 @@ def record_chunks(capacity: int, chunk_bytes: int) -> int:
     return max(0, room // (chunk_bytes + ENTRY_BYTES))
 
 
-class Restripe(StallableJob):
+class Restripe(Job):
     """Moves the chunks of the restripe under way; *back* reverts it. *end* concludes it.
 
-    *window_bytes* is the part of the image that a window moves; 0: as the load permits.
-    *checkpoints* counts how often the watermark had to be made durable before the next window could
-    begin.
+    *window* is the part of the image that a window moves, in bytes. *checkpoints* counts how often
+    the watermark had to be made durable before the next window could begin.
     """
 
     kind = "restripe"
+    turns = pauses = True
+    needs_resync = True  # it repairs parity at the places that stripes had before the crash
 
     def __init__(self, context: ArrayContext, job_id: int, back: bool, end: End) -> None:
         super().__init__(context, job_id)
         assert context.restripe is not None
         self.layout = context.restripe
         self.back = back
-        self.window_bytes = 0
         self.checkpoints = 0
-        self.waits_for: int | None = None
         self._end = end
-        self._turn = False
-        self._ending = False
         self._window: Window | None = None
         self._set_out()
 
@@ -88,10 +83,6 @@ class Restripe(StallableJob):
         chunks = record_chunks(self.context.journal.capacity, self.context.chunk_bytes)
         self.schedule = RestripeSchedule(self.layout, self.layout.rises != self.back, chunks)
         self._copier = Copier(self.context, self.schedule.target)
-
-    def set_window(self, size_bytes: int) -> None:
-        """Move *size_bytes* of the image in one window; 0: as the load permits."""
-        self.window_bytes = size_bytes
 
     def detail(self) -> JobDetail:
         """Return direction, progress and what the job waits for."""
@@ -103,29 +94,16 @@ class Restripe(StallableJob):
             "layout_after": after.name,
             "members_before": before.width,
             "members_after": after.width,
-            "going_back": self.back or self._turn,
-            "waits_for_role": self.waits_for,
-            "waits_for_resync": bool(self.context.dirty_bitmap.pending_regions()),
+            "going_back": self.back or self.turning,
+            **self.waits(),
             "checkpoints": self.checkpoints,
         }
-
-    def cancel(self) -> None:
-        """Turn round: from the next window on the chunks return to their old layout."""
-        if not self._ending:
-            self._turn = not self.back
-        self.resume()
-
-    def result(self, completed: bool) -> str:
-        """Return the final state: "cancelled" for a restripe that went back."""
-        return "cancelled" if self.back else super().result(completed)
 
     # -- the job -------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
         """Count the written chunks that still have to move."""
-        await self._count()
-
-    async def _count(self) -> None:
+        self._set_out()
         rest = self.schedule.rest
         self.done_bytes = self.total_bytes = 0
         for at in range(rest.start, rest.stop, COUNT_CHUNKS):
@@ -135,23 +113,21 @@ class Restripe(StallableJob):
             self.total_bytes += written * self.context.chunk_bytes
             await trio.lowlevel.checkpoint()
 
-    async def ready(self) -> None:
-        """Before a window: turn round if asked to, wait for members, free log space if needed."""
+    def replan(self) -> None:
         self._window = None
-        if self._turn and not self.back:
-            await self.insist(self._turn_round)
-        await self._wait_for_members()
-        if self._cancelled or (self._turn and not self.back) or not self.schedule.rest:
+        # What was abandoned may still write into the buffers.
+        self._copier = Copier(self.context, self.schedule.target)
+
+    async def make_ready(self) -> None:
+        """Choose the next window; if there is none, make the watermark durable first."""
+        self._window = None
+        if not self.schedule.rest:
             return
         self._window = self._skip_unwritten()
-        if self._window is not None:
-            return
-        journal = self.context.journal
-        while True:
-            self._window = self.schedule.window(journal.durable_mark, self._limit())
-            if self._window is not None:
-                return
-            await self.insist(self.checkpoint)
+        while self._window is None:
+            self._window = self.schedule.window(self.context.journal.durable_mark, self._limit())
+            if self._window is None:
+                await self.insist(self.checkpoint)
 
     async def checkpoint(self) -> None:
         """Make the watermark durable, with everything that was logged before it."""
@@ -160,18 +136,7 @@ class Restripe(StallableJob):
         await self.context.member_set.flush()
         await trio.lowlevel.checkpoint()
 
-    async def _wait_for_members(self) -> None:
-        member_set = self.context.member_set
-        again_s = self.retry_s()
-        while not self._cancelled and not (self._turn and not self.back):
-            self.waits_for = self._blocked_by()
-            # A resync repairs parity at the places that stripes had before the crash.
-            resync = self.context.dirty_bitmap.pending_regions()
-            if self.waits_for is None and not resync and member_set.clock() >= again_s:
-                return
-            await trio.sleep(POLL_S)
-
-    def _blocked_by(self) -> int | None:
+    def blocked(self) -> Role | None:
         """Return a lost role that the target stripes need now, None if there is none."""
         member_set = self.context.member_set
         if member_set.watermarks:
@@ -183,11 +148,10 @@ class Restripe(StallableJob):
     def _limit(self) -> int:
         """Return the maximum number of chunks of the next window."""
         source = self.schedule.source
-        size = self.window_bytes
+        size = self.window
         if not size:
-            busy = self.context.traffic.idle_s() < BUSY_S
             size = IDLE_BYTES
-            if busy or self.speed_max_bytes:
+            if self.slowed:
                 size = WINDOW_BYTES * max(1, source.data_count // source.code.rows)
         return max(1, min(size // self.context.chunk_bytes, STRIPES_MAX * source.data_count))
 
@@ -203,7 +167,8 @@ class Restripe(StallableJob):
         unwritten = int(written.argmax()) if written.any() else len(near)
         return self.schedule.skip(unwritten) if unwritten > self._limit() else None
 
-    async def _turn_round(self) -> None:
+    async def turn_back(self) -> None:
+        """Make it durable that chunks return to their old layout from here on."""
         context = self.context
         await context.journal.drain()
         await context.member_set.update(
@@ -212,16 +177,10 @@ class Restripe(StallableJob):
         # A read from before its chunk moved would find it in the same layout again, but may have
         # seen what had its place in between.
         await context.gate.passed()
-        self.back = True
-        self._set_out()
-        await self._count()
 
     def next_window(self) -> list[Stripe] | None:
         """Return the stripes of both layouts that the next window touches."""
         if self._window is None:
-            if self.schedule.rest:
-                return []
-            self._ending = True
             return None
         layout, schedule = self.layout, self.schedule
         stripes = [
@@ -234,33 +193,23 @@ class Restripe(StallableJob):
 
     async def work(self, stripes: list[Stripe]) -> int:
         """Move the window, then the watermark past it; return the progress in bytes."""
-        window = self._window
-        if window is None or (self._turn and not self.back):
+        window, context = self._window, self.context
+        assert window is not None
+        if self.blocked() is not None:
             return 0
-        context = self.context
-        while self._blocked_by() is None:
-            epoch = context.member_set.role_epoch
-            try:
-                prepared = await self._copier.prepare(window)
-                if prepared.logged_chunks > self.schedule.record_chunks:
-                    # The window was to be skipped, but a chunk in it was written meanwhile.
-                    return 0
-                if await self._write(prepared, window, epoch):
-                    context.traffic.count_moved(prepared.moved)
-                    for stripe in prepared.stripes:  # their parity has changed
-                        context.forget_stripe(stripe)
-                    self.error = None
-                    return prepared.moved * context.chunk_bytes
-            except MemberLostError:
-                # A read that was abandoned may still write into the buffers.
-                self._copier = Copier(context, self.schedule.target)
-            except NoSpaceError as error:
-                self.note_wait(error)
-                break
-            except RaidxError as error:
-                self.stall(f"chunk {self.layout.watermark}", error)
-                break
-        return 0
+        epoch = context.member_set.role_epoch
+        prepared = await self._copier.prepare(window)
+        if prepared.logged_chunks > self.schedule.record_chunks:
+            return 0  # the window was to be skipped, but a chunk in it was written meanwhile
+        if not await self._write(prepared, window, epoch):
+            raise MemberLostError
+        context.traffic.count_moved(prepared.moved)
+        for stripe in prepared.stripes:  # their parity has changed
+            context.forget_stripe(stripe)
+        return prepared.moved * context.chunk_bytes
+
+    def where(self, stripes: Sequence[Stripe]) -> str:
+        return f"chunk {self.layout.watermark}"
 
     async def _write(self, prepared: Prepared, window: Window, epoch: int) -> bool:
         """Write what was prepared, then commit; return False if the members changed meanwhile."""
@@ -269,14 +218,14 @@ class Restripe(StallableJob):
         if prepared.direct:
             await context.cells.write(prepared.direct, Cover.VACANT)
             await context.member_set.flush()
-            if self._blocked_by() is not None:
+            if self.blocked() is not None:
                 return False  # the member that failed is needed to read this back
         begun = False
 
         def still_valid() -> bool:
             nonlocal begun
             if not begun:  # once the record is written, recovery would take its watermark
-                begun = epoch == context.member_set.role_epoch and self._blocked_by() is None
+                begun = epoch == context.member_set.role_epoch and self.blocked() is None
             return begun
 
         return await context.journal.commit(

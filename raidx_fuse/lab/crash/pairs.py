@@ -800,9 +800,8 @@ async def ended(scene: Scene, job: Job) -> None:
 async def _job_ended(scene: Scene, job_id: int) -> None:
     for job in scene.array.jobs.running():
         if job.job_id == job_id:
-            window = getattr(job, "set_window", None)
-            if window is not None and job.kind in ("rebuild", "replace"):
-                window(scene.rng.choice((1, 4, 16)))
+            if job.kind in ("rebuild", "replace"):
+                job.set_window(scene.rng.choice((1, 4, 16)))
             await ended(scene, job)
 
 

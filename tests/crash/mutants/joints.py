@@ -237,8 +237,9 @@ MUTANTS = (
     Mutant(
         "torn-stripes-rebuilt",
         REBUILD,
-        "            if context.dirty_bitmap.guarded:  # a torn stripe would give two contents of "
-        "one cell\n                await context.dirty_bitmap.finish(stripes)\n",
+        "        if context.dirty_bitmap.guarded:  # a torn stripe would give two contents of "
+        "one cell\n"
+        "            await context.dirty_bitmap.finish(stripes)\n",
         "",
         "the new member gets content by parity that a crash has torn",
         TORN,

@@ -79,7 +79,7 @@ MUTANTS = (
     Mutant(
         "catching-up-writes-what-is-not-marked",
         REBUILD,
-        "            await context.changes.save()\n",
+        "        await context.changes.save()\n",
         "",
         "a cut drops the record, and the next catching up passes what it had written",
         RETURNS,

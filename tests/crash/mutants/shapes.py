@@ -109,8 +109,8 @@ MUTANTS = (
     Mutant(
         "block-moves-before-the-resync",
         GROW,
-        "if self.waits_for is None and not resync and self.context.member_set.clock() >= again_s:",
-        "if self.waits_for is None and self.context.member_set.clock() >= again_s:",
+        "    turns = needs_resync = pauses = True",
+        "    turns = pauses = True",
         "the resync fills the place with zeros that the block has left or come to (law 3)",
         GROWTH,
         GROWTH_TESTS,
@@ -161,8 +161,8 @@ MUTANTS = (
     Mutant(
         "window-from-a-mark-that-is-not-durable",
         RESTRIPE_FILE,
-        "            self._window = self.schedule.window(journal.durable_mark, self._limit())",
-        "            self._window = self.schedule.window(journal.mark, self._limit())",
+        "self.schedule.window(self.context.journal.durable_mark, self._limit())",
+        "self.schedule.window(self.context.journal.mark, self._limit())",
         "a crash goes back to rows that are overwritten (law 2)",
         ("raid5:partial:restripe",),
         RESTRIPE_TESTS,
@@ -170,8 +170,8 @@ MUTANTS = (
     Mutant(
         "window-counts-before-it-is-durable",
         RESTRIPE_FILE,
-        "            await context.member_set.flush()\n            if self._blocked_by()",
-        "            if self._blocked_by()",
+        "            await context.member_set.flush()\n            if self.blocked()",
+        "            if self.blocked()",
         "the record makes stripes count that a cut drops (law 3)",
         RESTRIPE,
         RESTRIPE_TESTS,
