@@ -13,6 +13,7 @@ from rich.text import Text
 
 from raidx_fuse.cli.console import table_of
 from raidx_fuse.cli.output import Output, duration, percent, plural
+from raidx_fuse.jobs.words import words_of
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import ArrayReport, Job, LastScrub, Load, Member
@@ -31,10 +32,6 @@ STATE_STYLES = {
     "degraded": "bold yellow",
     "missing": "red",
     "failed": "bold red",
-}
-MDSTAT_VERBS = {
-    **{"rebuild": "recovery", "restore": "recovery", "scrub": "check", "resync": "resync"},
-    **{"grow": "reshape", "restripe": "reshape", "evacuate": "reshape"},
 }
 
 
@@ -270,7 +267,7 @@ def _mdstat_job(job: Job) -> str:
     cells = max(0, int(share / 5))
     bar = "=" * cells + ">" + "." * (20 - cells) if cells < 20 else "=" * 20
     minutes = (job.get("eta_seconds") or 0) / 60
-    verb = MDSTAT_VERBS.get(job["kind"], job["kind"])
+    verb = words_of(job["kind"]).mdstat
     return (
         f"      [{bar}]  {verb} = {share:4.1f}% ({job['done'] // 1024}/{job['total'] // 1024}) "
         f"finish={minutes:.1f}min speed={int(job.get('rate') or 0) // 1024}K/sec"

@@ -15,6 +15,7 @@ from raidx_fuse.engine.parity_policies import why_not_asked
 from raidx_fuse.format.configuration.remembered import shown_scrub
 from raidx_fuse.format.shapes import RESTRIPE, leaving_roles
 from raidx_fuse.jobs.costs import redundancy_left
+from raidx_fuse.jobs.words import RECOVERY, WORDS
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.unreadable import PAGE_BYTES
 from raidx_fuse.settings import POLICY, TRADITIONAL
@@ -35,18 +36,14 @@ def state(array: RunningArray) -> str:
     if member_set.lost and not member_set.layout.tolerates(member_set.lost):
         return "failed"
     kinds = {job.kind for job in array.jobs.running()}
-    if "rebuild" in kinds:
-        return "rebuilding"
-    if member_set.lost:
-        return "restoring" if "restore" in kinds else "degraded"
-    if "resync" in kinds:
-        return "resyncing"
     if RESTRIPE in member_set.config.params:
-        return "restriping"
-    if "evacuate" in kinds:
-        return "evacuating"
-    growing = array.context.growth is not None or "grow" in kinds
-    return "growing" if growing else "clean"
+        kinds.add("restripe")
+    if array.context.growth is not None:
+        kinds.add("grow")
+    for kind, words in WORDS.items():
+        if kind in kinds and words.state and (words.mdstat == RECOVERY or not member_set.lost):
+            return words.state
+    return "degraded" if member_set.lost else "clean"
 
 
 def unreadable(array: RunningArray) -> Unreadable:

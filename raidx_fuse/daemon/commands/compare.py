@@ -24,6 +24,7 @@ from raidx_fuse.engine.access_stats import TICKS_A_SECOND, AccessStats
 from raidx_fuse.engine.explain import explain_stripe
 from raidx_fuse.errors import UsageError
 from raidx_fuse.jobs.job import Job
+from raidx_fuse.jobs.words import words_of
 from raidx_fuse.layouts.numbers import (
     CellIndex,
     MemberChunk,
@@ -41,7 +42,6 @@ MOVED_MAX = 1 << 15  # some 6 MB
 SAMPLED_CELLS = 1 << 11  # looked up one by one: some 10 ms
 STRIPES_MAX = 16
 TUNING, COPIES = "tuning", "copies"
-MOVING = {"grow", "restripe", TUNING, "evacuate", "restore"}  # kinds of jobs
 
 Place = tuple[Role, MemberChunk]
 
@@ -77,7 +77,7 @@ class Comparison:
 
     def _shape(self) -> _Shape | None:
         layout = self._context.layout
-        moves = any(job.kind in MOVING for job in self._array.jobs.running())
+        moves = any(words_of(job.kind).moves_chunks for job in self._array.jobs.running())
         if moves or layout.changing:
             return None
         return _Shape(layout, layout.stripes, tuple(sorted(self._paths().items())))
@@ -109,7 +109,7 @@ class Comparison:
         self._settled = now
 
     def _started(self, job: Job) -> None:
-        if job.kind in MOVING:
+        if words_of(job.kind).moves_chunks:
             self._begin(job.kind, job)
 
     def _ended(self, job: Job) -> None:
@@ -117,7 +117,7 @@ class Comparison:
 
     def _moved(self, back: Sequence[Move]) -> None:
         """Note the places *back* that cells have just left."""
-        has_job = any(job.kind in MOVING for job in self._array.jobs.running())
+        has_job = any(words_of(job.kind).moves_chunks for job in self._array.jobs.running())
         if not has_job and self._kind != TUNING:
             self._begin(TUNING, None)
         for cell, role, chunk in back:

@@ -12,6 +12,7 @@ from raidx_fuse.daemon.events.event import ERROR, INFO, TEXT_CHARS_MAX, WARNING,
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.jobs.scrub import Scrub
+from raidx_fuse.jobs.words import has_begun, words_of
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.loop.tasks import rest
 
@@ -19,14 +20,6 @@ if TYPE_CHECKING:
     from raidx_fuse.documents import Load
 
 LOOK_S = 10.0  # between two looks for what no hook tells
-STARTED = {"rebuild": "RebuildStarted", "scrub": "ScrubStarted"}
-FINISHED = {"rebuild": "RebuildFinished", "scrub": "ScrubFinished"}
-NOUNS = {  # of kinds of jobs that are named by a verb
-    "grow": "growth",
-    "evacuate": "evacuation",
-    "restore": "restoration",
-    "replace": "replacement",
-}
 
 
 class Watch:
@@ -154,22 +147,21 @@ class Watch:
         )
 
     def _job_started(self, job: Job) -> None:
-        text = f"{'an' if job.kind == 'evacuate' else 'a'} {_noun(job)} has begun"
+        text = has_begun(job.kind)
         if isinstance(job, Rebuild) and job.was_away:
             text += ": its member was away and is caught up by what changed"
-        self._tell(STARTED.get(job.kind, "JobStarted"), INFO, text, job.kind)
+        self._tell(f"{words_of(job.kind).event}Started", INFO, text, job.kind)
 
     def _job_ended(self, job: Job) -> None:
         self._waiting.pop(job.job_id, None)
-        kind = FINISHED.get(job.kind, "JobFinished")
         if job.state == "failed":
-            self._tell("JobFailed", ERROR, f"the {_noun(job)} failed: {job.error}", job.kind)
+            self._tell("JobFailed", ERROR, f"the {job.name} failed: {job.error}", job.kind)
             return
         found = job.detail()
-        text = f"the {_noun(job)} is {job.state}"
+        text = f"the {job.name} is {job.state}"
         if isinstance(job, Rebuild) and job.was_away:
             text += f": caught up by {job.done_bytes} bytes"
-        self._tell(kind, INFO, text, job.kind)
+        self._tell(f"{words_of(job.kind).event}Finished", INFO, text, job.kind)
         if isinstance(job, Rebuild) and job.state == "done":
             self._active_again(job)
         if job.kind == Scrub.kind and found.get("mismatches"):  # a resync expects them
@@ -216,7 +208,7 @@ class Watch:
         for job in self._array.jobs.running():
             if job.error and self._waiting.get(job.job_id) != job.error:
                 self._waiting[job.job_id] = job.error
-                self._tell("JobStalled", ERROR, f"the {_noun(job)} waits: {job.error}", job.kind)
+                self._tell("JobStalled", ERROR, f"the {job.name} waits: {job.error}", job.kind)
         self._look_at_log()
         self._look_at_hosts()
         problems = self._array.presence.problems
@@ -244,7 +236,3 @@ class Watch:
             text = f"pages that cannot be read, and that nothing gives back: {pages}"
             self._tell("UnreadablePages", ERROR, text, "", advice)
         self._unreadable = pages
-
-
-def _noun(job: Job) -> str:
-    return NOUNS.get(job.kind, job.kind)
