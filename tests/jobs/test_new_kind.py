@@ -1,0 +1,146 @@
+"""A new kind of job takes a module, and a row of words: here one that compares copies."""
+
+from __future__ import annotations
+
+import trio
+
+from raidx_fuse.cli.status_text import brief
+from raidx_fuse.daemon.events.event import Event
+from raidx_fuse.daemon.events.sources import Watch
+from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.errors import ArrayFailedError, MemberError, RaidxError
+from raidx_fuse.jobs.job import CHECKPOINT_S, Job, stripes_of_window
+from raidx_fuse.jobs.strips import Strips, read_all
+from raidx_fuse.jobs.words import WORDS, JobWords
+from raidx_fuse.layouts.numbers import Stripe
+from tests.support.arrays import job_ended
+from tests.support.closing import close_at_end
+from tests.support.growing import SmallRig
+from tests.support.load import CHUNK
+
+
+class Verify(Job):
+    """Compares the copies of all written stripes; *differing* counts those that are unlike."""
+
+    kind = "verify"
+
+    def __init__(self, context: ArrayContext, job_id: int) -> None:
+        super().__init__(context, job_id)
+        self.window = stripes_of_window(context)
+        self.differing = 0
+        self._next = 0
+
+    async def prepare(self) -> None:
+        """Count the written stripes."""
+        written, layout = self.context.written, self.context.layout
+        self.total_bytes = written.count_live(layout, 0, layout.stripes) * self.context.chunk_bytes
+
+    def next_window(self) -> list[Stripe] | None:
+        """Return the next written stripes."""
+        found = self.context.written.written_stripes(self.context.layout, self._next, self.window)
+        return found or None
+
+    async def work(self, stripes: list[Stripe]) -> int:
+        """Compare the copies of *stripes*."""
+        for stripe in stripes:
+            strips = Strips(self.context, stripe, 1)
+            places = [(role, 0) for role in self.context.layout.roles(stripe)]
+            await read_all(self.context, [(strips, places)])
+            first, *others = (bytes(strips.array(place)) for place in places)
+            self.differing += any(other != first for other in others)
+            strips.release()
+        self._next = stripes[-1] + 1
+        return len(stripes) * self.context.chunk_bytes
+
+    async def finish(self, completed: bool) -> None:
+        """Nothing is left to do."""
+
+
+async def test_a_kind_of_job_that_the_project_does_not_know_has_all_that_jobs_have() -> None:
+    rig = SmallRig("raid1", 3)
+    close_at_end(rig.close)
+    await rig.create(0.8)
+    events: list[Event] = []
+    Watch(events.append, "/mnt", lambda: 0).begin(rig.array)
+    job = rig.array.jobs.start(Verify)
+    assert isinstance(job, Verify)
+    job.limit(0, 20 * CHUNK)
+    job.set_window(2)
+    await trio.sleep(0.5)
+    assert 0 < job.done_bytes < job.total_bytes
+    job.pause()
+    (shown,) = rig.array.status()["jobs"]
+    assert (shown["kind"], shown["state"], shown["paused"]) == ("verify", "paused", True)
+    assert " verify = " in brief(rig.array.status())
+    job.resume()
+    job.limit(0, 0)
+    await job_ended(job)
+    assert job.differing == 0
+    assert job.done_bytes == job.total_bytes > 0
+    said = [(event.event, event.message) for event in events]
+    assert ("JobStarted", "a verify has begun") in said
+    assert ("JobFinished", "the verify is done") in said
+
+
+def test_a_row_gives_it_words() -> None:
+    assert WORDS["evacuate"] == JobWords("evacuation", "reshape", "evacuating", moves_chunks=True)
+
+
+class Turned(Verify):
+    """Turns round, if it can."""
+
+    turns = pauses = True
+    refused: RaidxError | None = None
+    saves = 0
+
+    async def turn_back(self) -> None:
+        """Fail as long as it is *refused*."""
+        if self.refused is not None:
+            raise self.refused
+
+    async def checkpoint(self) -> None:
+        """Fail as long as it is *refused*."""
+        self.saves += 1
+        if self.refused is not None:
+            raise self.refused
+
+
+async def test_a_position_that_cannot_be_saved_stops_no_job() -> None:
+    rig = SmallRig("raid1", 3)
+    close_at_end(rig.close)
+    await rig.create(0.8)
+    job = rig.array.jobs.start(Turned)
+    assert isinstance(job, Turned)
+    job.limit(0, 4 * CHUNK)
+    job.set_window(1)
+    job.refused = ArrayFailedError("no superblock could be written")
+    await trio.sleep(CHECKPOINT_S + 1)
+    assert job.state == "paused"
+    assert job.error is not None
+    assert job.error.startswith("no superblock")
+    job.refused = None
+    job.resume()
+    job.limit(0, 0)
+    await job_ended(job)
+
+
+async def test_a_job_turns_round_when_that_is_durable_and_not_before() -> None:
+    rig = SmallRig("raid1", 3)
+    close_at_end(rig.close)
+    await rig.create(0.8)
+    job = rig.array.jobs.start(Turned)
+    assert isinstance(job, Turned)
+    job.limit(0, 4 * CHUNK)
+    job.set_window(1)
+    job.refused = MemberError("disk1", "write", 0, 5, "I/O error")
+    job.cancel()
+    await trio.sleep(60)
+    assert (job.state, job.back) == ("running", False)
+    job.refused = ArrayFailedError("no superblock could be written")
+    await trio.sleep(60)
+    assert (job.state, job.turning) == ("paused", True)
+    job.refused = None
+    job.resume()
+    job.limit(0, 0)
+    await job_ended(job, "cancelled")
+    assert job.back
