@@ -44,7 +44,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Protocol, final
 
 import trio
 
@@ -76,6 +76,19 @@ def is_idle(context: ArrayContext, least_s: float) -> bool:
     queues = context.member_set.queues
     waits = any(queue is not None and queue.queue_length() for queue in queues)
     return context.traffic.idle_s() >= least_s and not waits
+
+
+class Position(Protocol):
+    """How far a change is. ARCHITECTURE.md says where each one is kept, and why there.
+
+    *saved* is what the next start finds whatever happens: all before it is durable.
+    """
+
+    @property
+    def saved(self) -> int: ...
+
+    async def save(self) -> None:
+        """Make the position of this moment durable, after what it stands for. Raises RaidxError."""
 
 
 class Job(ABC):
@@ -158,8 +171,12 @@ class Job(ABC):
         """Make the chains of a window hold. Raises RaidxError."""
         await self.context.journal.settle(stripes)
 
-    async def checkpoint(self) -> None:  # noqa: B027  # optional: most jobs keep no position
-        """Save the position, so that the job continues from it after a remount."""
+    def positions(self) -> Sequence[Position]:
+        """Return what says how far the job is, so that it continues from there after a remount."""
+        return ()
+
+    async def after_durable(self) -> None:  # noqa: B027  # optional
+        """Do what is safe only behind the saved positions."""
 
     @abstractmethod
     async def finish(self, completed: bool) -> None:
@@ -352,6 +369,13 @@ class Job(ABC):
             if now - saved_s >= CHECKPOINT_S:
                 await self._save()
                 saved_s = clock()
+
+    @final
+    async def checkpoint(self) -> None:
+        """Save the positions."""
+        for position in self.positions():
+            await position.save()
+        await self.after_durable()
 
     async def _save(self) -> None:
         try:

@@ -24,7 +24,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import ArrayFailedError, RaidxError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.jobs.costs import SCAN_STRIPES, Summary, copy_cost, redundancy_left
-from raidx_fuse.jobs.job import Job, stripes_of_window
+from raidx_fuse.jobs.job import Job, Position, stripes_of_window
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.strips import Place, Strips, batches, read_all
 from raidx_fuse.laws import Law
@@ -256,7 +256,17 @@ class Rebuild(Job):
                     )
         return requests
 
-    async def checkpoint(self) -> None:
+    def positions(self) -> Sequence[Position]:
+        return (self,)
+
+    @property
+    def saved(self) -> int:
+        """The watermark in the superblocks."""
+        jobs = self.context.member_set.config.jobs
+        keys = map(checkpoint_key, self.roles)
+        return min((jobs.get(key, {}).get("next_stripe", 0) for key in keys), default=0)
+
+    async def save(self) -> None:
         """Save the watermark in the superblocks, after everything below it is durable."""
         member_set = self.context.member_set
         marks = {
@@ -290,7 +300,7 @@ class Rebuild(Job):
             for role in done:
                 member_set.watermarks[role] = Stripe(self.context.layout.stripes)
         rebuilt = {role: member_set.queues[role] for role in done}
-        await self.checkpoint()
+        await self.save()
         if not completed:
             return
         try:  # before another member may be lost: until now records had a copy less

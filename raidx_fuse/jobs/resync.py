@@ -19,11 +19,12 @@ the crash builds on torn parity.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import MemberError
+from raidx_fuse.jobs.job import Position
 from raidx_fuse.jobs.scrub import Chains, Scrub
 from raidx_fuse.jobs.strips import Place
 from raidx_fuse.layouts.codes.error_location import locate
@@ -108,7 +109,16 @@ class Resync(Scrub):
         if context.dirty_bitmap.unlogged and not context.code.is_copies:
             give_up_cells(context, stripe, context.member_set.lost_cells(stripe))
 
-    async def checkpoint(self) -> None:
+    def positions(self) -> Sequence[Position]:
+        return (self,)
+
+    @property
+    def saved(self) -> int:
+        """The first region that the next start would visit, in stripes."""
+        dirty = self.context.dirty_bitmap
+        return min((stripes.start for stripes in dirty.stripes_to_resync()), default=0)
+
+    async def save(self) -> None:
         """Make the repairs and the list of lost chunks durable, then clear the finished regions."""
         await self._keep_lost()
         await self.context.member_set.flush()
@@ -118,7 +128,7 @@ class Resync(Scrub):
         """Clear all dirty regions; after a stop, those that were finished."""
         if completed:
             self.context.dirty_bitmap.note_resynced(self.context.layout.stripes)
-        await self.checkpoint()
+        await self.save()
         self.context.zeros.note()
 
 

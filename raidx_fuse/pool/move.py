@@ -30,7 +30,7 @@ from raidx_fuse.format.configuration.config import NO_ROLE
 from raidx_fuse.format.configuration.volumes import ALIGN_BYTES, VOLUMES_MAX
 from raidx_fuse.format.create import new_uuid
 from raidx_fuse.jobs.costs import ASSUMED_RATE_BYTES, job_time, redundancy_left
-from raidx_fuse.jobs.job import BUSY_S, POLL_S, WINDOW_BYTES, Job
+from raidx_fuse.jobs.job import BUSY_S, POLL_S, WINDOW_BYTES, Job, Position
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.pool.allocate import exchange_rounds
 from raidx_fuse.pool.array_volumes import ArrayVolumes
@@ -246,15 +246,13 @@ class MoveVolumes(Job):
             )
         await trio.sleep(POLL_S)
 
-    async def checkpoint(self) -> None:
-        """Make the watermarks durable."""
-        for _, transfer in self._under_way():
-            await transfer.save()
+    def positions(self) -> Sequence[Position]:
+        return [transfer for _, transfer in self._under_way()]
 
     async def finish(self, completed: bool) -> None:
         """Keep the position for the next mount, unless all legs have ended."""
         if not completed:
-            await self.checkpoint()
+            await self._save()
 
     # -- copying ---------------------------------------------------------------------------------
 

@@ -152,13 +152,13 @@ async def test_a_member_that_fails_while_its_rebuild_ends_stays_failed() -> None
     rig.members[1] = new
     rebuild = next(each for each in array.jobs.running() if each.job_id == job)
     assert isinstance(rebuild, Rebuild)
-    checkpoint = rebuild.checkpoint
+    save = rebuild.save
 
-    async def checkpoint_and_fail() -> None:
-        await checkpoint()
+    async def save_and_fail() -> None:
+        await save()
         array.member_set.fail(1, "it broke while the last checkpoint was written")
 
-    rebuild.checkpoint = checkpoint_and_fail  # type: ignore[method-assign]
+    rebuild.save = save_and_fail  # type: ignore[method-assign]
     await rebuild.finished.wait()
     assert array.member_set.config.record(1).state == "failed"
     assert array.member_set.lost == {1}

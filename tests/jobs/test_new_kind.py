@@ -9,7 +9,7 @@ from raidx_fuse.daemon.events.event import Event
 from raidx_fuse.daemon.events.sources import Watch
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import ArrayFailedError, MemberError, RaidxError
-from raidx_fuse.jobs.job import CHECKPOINT_S, Job, stripes_of_window
+from raidx_fuse.jobs.job import CHECKPOINT_S, Job, Position, stripes_of_window
 from raidx_fuse.jobs.strips import Strips, read_all
 from raidx_fuse.jobs.words import WORDS, JobWords
 from raidx_fuse.layouts.numbers import Stripe
@@ -98,7 +98,16 @@ class Turned(Verify):
         if self.refused is not None:
             raise self.refused
 
-    async def checkpoint(self) -> None:
+    def positions(self) -> list[Position]:
+        """The job itself."""
+        return [self]
+
+    @property
+    def saved(self) -> int:
+        """Nothing."""
+        return 0
+
+    async def save(self) -> None:
         """Fail as long as it is *refused*."""
         self.saves += 1
         if self.refused is not None:

@@ -28,7 +28,7 @@ from raidx_fuse.engine.growth_position import JOB_KEY, GrowthPosition
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.jobs.grow.copy import Batch, Copier, live_moves
 from raidx_fuse.jobs.grow.hole_punching import HolePunching
-from raidx_fuse.jobs.job import WINDOW_BYTES, Job
+from raidx_fuse.jobs.job import WINDOW_BYTES, Job, Position
 from raidx_fuse.layouts.numbers import Role, Stripe, stripe_range
 from raidx_fuse.store.io_tuples import MemberLostError
 
@@ -244,9 +244,11 @@ class Grow(Job):
         context.traffic.count_moved(copied)
         return copied * context.chunk_bytes
 
-    async def checkpoint(self) -> None:
-        """Make the position durable; then punch holes where blocks were vacated below it."""
-        await self.growth.save()
+    def positions(self) -> Sequence[Position]:
+        return (self.growth,)
+
+    async def after_durable(self) -> None:
+        """Punch holes where blocks were vacated."""
         if not self.back and not self._copier.piggyback:
             await self._vacated.give_back(self.growth.saved)
 

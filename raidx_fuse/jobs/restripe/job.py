@@ -30,7 +30,7 @@ import trio
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.format.log_record import ENTRY_BYTES, RECORD_HEADER_BYTES
 from raidx_fuse.format.regions import SECTOR_BYTES
-from raidx_fuse.jobs.job import WINDOW_BYTES, Job
+from raidx_fuse.jobs.job import WINDOW_BYTES, Job, Position
 from raidx_fuse.jobs.restripe.copy import Copier, Prepared
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule, Window
@@ -125,11 +125,19 @@ class Restripe(Job):
             return
         self._window = self._skip_unwritten()
         while self._window is None:
-            self._window = self.schedule.window(self.context.journal.durable_mark, self._limit())
+            self._window = self.schedule.window(self.saved, self._limit())
             if self._window is None:
-                await self.insist(self.checkpoint)
+                await self.insist(self.save)
 
-    async def checkpoint(self) -> None:
+    def positions(self) -> Sequence[Position]:
+        return (self,)
+
+    @property
+    def saved(self) -> int:
+        """The watermark that the next start finds, whatever the log has then."""
+        return self.context.journal.durable_mark
+
+    async def save(self) -> None:
         """Make the watermark durable, with everything that was logged before it."""
         self.checkpoints += 1
         await self.context.journal.place()

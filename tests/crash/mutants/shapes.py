@@ -161,8 +161,8 @@ MUTANTS = (
     Mutant(
         "window-from-a-mark-that-is-not-durable",
         RESTRIPE_FILE,
-        "self.schedule.window(self.context.journal.durable_mark, self._limit())",
-        "self.schedule.window(self.context.journal.mark, self._limit())",
+        "        return self.context.journal.durable_mark",
+        "        return self.context.journal.mark",
         "a crash goes back to rows that are overwritten (law 2)",
         ("raid5:partial:restripe",),
         RESTRIPE_TESTS,
