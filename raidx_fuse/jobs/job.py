@@ -143,7 +143,10 @@ class Job(ABC):
 
     @abstractmethod
     def next_window(self) -> list[Stripe] | None:
-        """Return the next stripes to lock, in rising order, or None when the job has no more."""
+        """Return the next stripes to lock, in rising order, or None when the job has no more.
+
+        The same ones again if their work was not done.
+        """
 
     @abstractmethod
     async def work(self, stripes: list[Stripe]) -> int:
@@ -421,12 +424,12 @@ class Job(ABC):
 
     async def _done(self, stripes: list[Stripe]) -> int:
         """Do the work of a window, or meet its error; return the progress in bytes."""
-        if self.context.journal.torn is not None:
-            return 0
         self._met_error = False
         try:
-            await self.settle(stripes)
-            if self.turning:  # a cancel has come while it waited for the locks
+            if self.context.journal.torn is None:
+                await self.settle(stripes)
+            if self.context.journal.torn is not None or self.turning:  # since it was ready
+                self.replan()
                 return 0
             progress = await self.work(stripes)
         except MemberLostError:

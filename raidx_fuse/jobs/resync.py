@@ -32,6 +32,7 @@ from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe, stripe_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import Bytes, zero_buffers
 from raidx_fuse.store.cells import Cover
+from raidx_fuse.store.io_tuples import MemberLostError
 
 
 class Resync(Scrub):
@@ -65,8 +66,7 @@ class Resync(Scrub):
             stripes = self.context.dirty_bitmap.stripes_of(self._regions[0])
             start = max(self._next, stripes.start)
             if start < stripes.stop:
-                self._next = min(start + self.window, stripes.stop)
-                return list(stripe_range(start, self._next))
+                return list(stripe_range(start, min(start + self.window, stripes.stop)))
             self._regions.pop(0)
         return None
 
@@ -76,12 +76,17 @@ class Resync(Scrub):
         await finish(
             self, [stripe for stripe in stripes if context.dirty_bitmap.awaits_resync(stripe)]
         )
-        context.dirty_bitmap.note_resynced(stripes[-1] + 1)
+        self._next = stripes[-1] + 1
+        context.dirty_bitmap.note_resynced(self._next)
         return len(stripes) * self._stripe_bytes
 
     async def check(self, stripes: list[Stripe]) -> None:
-        """Make the written *stripes* consistent; their locks are held."""
-        await super().work(stripes)
+        """Make the written *stripes* consistent, for a request, too; their locks are held."""
+        while True:
+            try:
+                return await super().check(stripes)
+            except MemberLostError:
+                self.replan()
 
     async def mend(self, stripes: list[Stripe]) -> None:
         """Mend nothing: chains of these stripes may not hold yet. Unreadable cells are solved."""

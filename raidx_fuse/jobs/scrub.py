@@ -31,7 +31,7 @@ from raidx_fuse.loop.tasks import rest
 from raidx_fuse.settings import SCRUB_EACH, SETTINGS
 from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
 from raidx_fuse.store.cells import Cover
-from raidx_fuse.store.io_tuples import MemberIO, MemberLostError
+from raidx_fuse.store.io_tuples import MemberIO
 from raidx_fuse.store.xor import combine
 
 if TYPE_CHECKING:
@@ -115,33 +115,33 @@ class Scrub(Job):
 
     def next_window(self) -> list[Stripe] | None:
         written, layout = self.context.written, self.context.layout
-        stripes = written.written_stripes(layout, self._next, self.window)
-        if stripes:
-            self._next = stripes[-1] + 1
-        return stripes or None
+        return written.written_stripes(layout, self._next, self.window) or None
+
+    def replan(self) -> None:
+        self._chains.clear()
 
     async def work(self, stripes: list[Stripe]) -> int:
         """Check *stripes* and, with *repair*, correct them; return the progress in bytes."""
+        await self.check(stripes)
+        self._next = stripes[-1] + 1
+        return len(stripes) * self._stripe_bytes
+
+    async def check(self, stripes: list[Stripe]) -> None:
+        """Check the written *stripes*. Raises MemberLostError as well as RaidxError."""
         context = self.context
-        while True:
-            await self.mend(stripes)
-            self._role_epoch = context.member_set.role_epoch
-            try:
-                for batch in batches(context, stripes, self._chains_of):
-                    wanted = []
-                    for first, count, chains in batch:
-                        strips = Strips(context, first, count)
-                        places = {place for chain in chains for place in chain}
-                        wanted.append((strips, sorted(places), chains))
-                    await read_all(context, [(strips, places) for strips, places, _ in wanted])
-                    for strips, _places, chains in wanted:
-                        await self._check_run(strips, chains)
-                break
-            except MemberLostError:
-                self._chains.clear()
+        await self.mend(stripes)
+        self._role_epoch = context.member_set.role_epoch
+        for batch in batches(context, stripes, self._chains_of):
+            wanted = []
+            for first, count, chains in batch:
+                strips = Strips(context, first, count)
+                places = {place for chain in chains for place in chain}
+                wanted.append((strips, sorted(places), chains))
+            await read_all(context, [(strips, places) for strips, places, _ in wanted])
+            for strips, _places, chains in wanted:
+                await self._check_run(strips, chains)
         if self.repair and not context.member_set.lost:
             context.dirty_bitmap.note_repaired(stripes)
-        return len(stripes) * self._stripe_bytes
 
     async def mend(self, stripes: list[Stripe]) -> None:
         """Mend what cannot be read in *stripes*; what cannot be mended is not checked."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import trio
 
 from raidx_fuse.cli.status_text import brief
@@ -10,6 +13,7 @@ from raidx_fuse.daemon.events.sources import Watch
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import ArrayFailedError, MemberError, RaidxError
 from raidx_fuse.jobs.job import CHECKPOINT_S, Job, Position, stripes_of_window
+from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.jobs.strips import Strips, read_all
 from raidx_fuse.jobs.words import WORDS, JobWords
 from raidx_fuse.layouts.numbers import Stripe
@@ -153,3 +157,27 @@ async def test_a_job_turns_round_when_that_is_durable_and_not_before() -> None:
     job.limit(0, 0)
     await job_ended(job, "cancelled")
     assert job.back
+
+
+@pytest.mark.parametrize(
+    "begin", [Verify, lambda context, number: Scrub(context, number, repair=False)]
+)
+async def test_a_window_before_which_the_log_fails_is_done_when_it_is_mended(
+    begin: Callable[[ArrayContext, int], Job],
+) -> None:
+    """A scrub left it out, and a resync called its stripes consistent."""
+    rig = SmallRig("raid1", 3)
+    close_at_end(rig.close)
+    await rig.create(0.8)
+    journal = rig.array.context.journal
+    await rig.array.context.locks.acquire(Stripe(0))
+    job = rig.array.jobs.start(begin)
+    job.set_window(2)
+    await trio.sleep(1)  # it waits for the lock
+    journal.torn = MemberError("disk1", "write", 0, 5, "I/O error")
+    rig.array.context.locks.release(Stripe(0))
+    await trio.sleep(0.1)
+    assert job.done_bytes == 0
+    journal.torn = None
+    await job_ended(job)
+    assert job.done_bytes == job.total_bytes > 0
