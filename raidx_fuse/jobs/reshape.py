@@ -74,6 +74,7 @@ class Change(Generic[PlanT]):
       of roles or codes, and are waited for.
     * *renumbers*: roles get other members, so that no record may name any of them.
     * *clean*: stripes get other numbers, so that no region of the dirty bitmap may be marked.
+    * *drained*: stripes get other cells, and what the log has of a stripe is counted by them.
     """
 
     plan: Callable[[], PlanT]
@@ -87,6 +88,7 @@ class Change(Generic[PlanT]):
     beside: Collection[str] | None = None
     renumbers: bool = False
     clean: bool = False
+    drained: bool = True
 
 
 async def reshape(array: ArrayServices, change: Change[PlanT]) -> tuple[PlanT, int]:
@@ -115,7 +117,7 @@ async def reshape(array: ArrayServices, change: Change[PlanT]) -> tuple[PlanT, i
                 await context.written.pages.make_room(chunks)
                 if change.clean:  # most of it while requests come
                     await context.dirty_bitmap.clean_quiet(all_regions=True)
-                async with context.closed():
+                async with context.closed(drained=change.drained):
                     await quiesce(context, renumbers=change.renumbers, clean=change.clean)
                     if _others(array, change.beside):
                         continue

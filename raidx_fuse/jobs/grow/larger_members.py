@@ -169,6 +169,7 @@ class LargerMembers:
                 chunks=lambda larger: larger.layout.chunks,
                 prepare=self._reserve,
                 clean=True,
+                drained=False,
             ),
         )
 

@@ -278,6 +278,7 @@ class GrowOperation:
                 swap=lambda layout, _: self._take_back(layout) if back else self._finish(layout),
                 beside=(Grow.kind,) if roles_change else None,
                 renumbers=roles_change,
+                drained=roles_change,
             ),
         )
         if not back:

@@ -118,8 +118,8 @@ MUTANTS = (
     Mutant(
         "wider-with-records-of-before",
         RESHAPER,
-        "                async with context.closed():\n",
-        "                async with context.closed(drained=not records or change.clean):\n",
+        "closed(drained=change.drained):",
+        "closed(drained=not records or change.clean):",
         "a record of a role's former member is replayed onto the newcomer",
         GROWTH,
         GROWTH_TESTS,
@@ -206,7 +206,7 @@ MUTANTS = (
     Mutant(
         "restripe-ends-with-records-of-both-layouts",
         RESHAPER,
-        "                async with context.closed():\n"
+        "                async with context.closed(drained=change.drained):\n"
         "                    await quiesce(context, renumbers=change.renumbers, clean=",
         "                async with context.closed(drained=not change.renumbers):\n"
         "                    await quiesce(context, renumbers=False, clean=",
