@@ -1,4 +1,7 @@
-"""Parameter types of the commands: sizes, layouts, running arrays; with shell completion."""
+"""Parameter types of the commands: sizes, layouts, running arrays; with shell completion.
+
+Options that several commands have stand here, too. What `-n` prints: jobs/costs.py.
+"""
 
 from __future__ import annotations
 

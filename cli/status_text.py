@@ -1,4 +1,4 @@
-"""The status of an array as a page of text and in the format of ``/proc/mdstat``."""
+"""The status of an array as a page of text and in the format of ``/proc/mdstat``; dry runs."""
 
 from __future__ import annotations
 

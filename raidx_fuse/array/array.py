@@ -239,7 +239,7 @@ class Array:
     # -- reports -------------------------------------------------------------------------------
 
     def status(self) -> ArrayReport:
-        """Return the state as the dict of `status --json`, without *output_version*."""
+        """Return the state of the array; status.py says who adds the rest of `status --json`."""
         return status.status(self)
 
     def stats(self) -> ArrayCounters:

@@ -1,7 +1,9 @@
 """The status of a running array: what `raidx status --json` shows of it.
 
-The commands of the daemon add its volumes and the next step (daemon/commands/commands.py), the
-other arrays of the mount and the pool (daemon/commands/dispatch.py). All keys: documents.py.
+The commands of the daemon add its volumes, what the mount itself is, and the next step
+(daemon/commands/commands.py), the other arrays of the mount and the pool (dispatch.py), faults of a
+lab (lab.py); the client adds what it knows of arrays without a daemon (client/status_document.py).
+All keys: documents.py.
 """
 
 from __future__ import annotations

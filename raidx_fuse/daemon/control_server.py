@@ -1,5 +1,7 @@
 """The server side of the control socket; `raidx_fuse.daemon.control_client` defines the protocol.
 
+Root and the user of the daemon may connect; daemon/paths.py closes the directory to others.
+
 A connection carries any number of requests, one after the other. Whatever a client does (sends
 nothing, sends garbage, reads nothing, disconnects), it occupies at most one of `CLIENTS_MAX`
 connections for a bounded time, and the connection that has been idle longest is closed for the next

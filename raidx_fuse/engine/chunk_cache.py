@@ -1,13 +1,14 @@
 """The chunk cache: content read or written last, kept in memory; least recently used goes first.
 
 See the raidx paper, section V.C. The cache keeps pages of 4 KiB, not whole chunks, because only the
-requested part of a chunk is ever read. A page is keyed by its *address*, which no move, growth,
-loss or rebuild changes: a byte of a data cell has its image offset as address; a byte of a parity
-cell has a negative address that follows from its stripe. So a page stays valid whatever happens to
-the members. Only a change of content must be reported:
+requested part of a chunk is ever read. A page is keyed by its *address*, which no move, loss or
+rebuild changes: a byte of a data cell has its image offset as address; a byte of a parity cell has
+a negative address that follows from its stripe. So a page stays valid whatever happens to the
+members, but for parity in a growth, which is not cached then, and for another layout, with which
+the cache is emptied (engine/context.py). Only a change of content must be reported:
 
 * a write forgets the pages that it will change, under the stripe's lock and before its first byte
-  is written, and caches the new content when it has succeeded;
+  is written, and caches the new content when it has succeeded (engine/write/);
 * a repair forgets the stripe, and so does everything else that writes to cells past the write
   path: `forget_stripe` of engine/context.py, for a discard, a failed write, growth and restripe;
 * a read caches what it found unless the stripe is locked or was written meanwhile (`stamp`).

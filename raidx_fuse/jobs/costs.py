@@ -3,7 +3,7 @@
 Each operation plans a change of the array and returns a value that has been checked. The costs that
 the value has are what `--dry-run` prints, and the value itself is what begins. Documents follow the
 dry-run rules of INTERFACE.md: *bytes_read* and *bytes_written* count all members, *bytes_logged*
-what goes through the log besides. `raidx ... --dry-run` prints them as `dry_run_text` says
+what goes through the log besides. Commands about members and volumes print them by `dry_run_text`
 (cli/status_text.py).
 """
 

@@ -36,7 +36,10 @@ Positions are kept where the change is: of a growth in the superblocks (engine/g
 of a restripe in the head page of the log (journal/journal.py), of a rebuild and a replacement in
 the configuration (format/configuration/saved_jobs.py); `Array.start` (array/array.py) begins these
 jobs again. Of a move they are in the tables of both arrays (pool/array_volumes.py), and pool.py
-begins it again.
+begins it again. ARCHITECTURE.md, "The walk of any job", says why.
+
+A new kind of job is a subclass of `Job` and a row in jobs/words.py; if it continues after a mount,
+also a `Position`, its keys in saved_jobs.py, and a call in `Array.start`.
 """
 
 from __future__ import annotations

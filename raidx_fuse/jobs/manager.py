@@ -136,7 +136,7 @@ class Jobs:
         return job.status()
 
     async def stop_all(self) -> None:
-        """Stop every job and wait until all have ended. Rebuilds keep their position."""
+        """Stop every job and wait until all have ended; jobs/job.py says which keep a position."""
         self.closing = True
         running = self.running()
         for job in running:

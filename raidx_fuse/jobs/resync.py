@@ -1,5 +1,7 @@
 """Resync: after a crash, make the stripes of the dirty regions consistent (closes the write hole).
 
+A member that returns is caught up by a rebuild instead: engine/changed_regions.py.
+
 A dirty region is coarse: most of its stripes were not in flight. Recovery has already redone the
 logged writes. Only writes that bypassed the log and were not flushed can leave a torn stripe:
 

@@ -2,7 +2,7 @@
 
     begin:     new members join -> no region is marked dirty, all writes are logged from here on
                -> the watermark at its start, durable -> gate closed: two layouts -> superblocks
-    job:       windows (job.py)
+    job:       windows (job.py); how far it is lies in the log
     end:       the log is empty -> gate closed: the new layout -> superblocks -> the image is larger
     cancelled: the same with the old layout, and the new members are released
 
