@@ -137,6 +137,8 @@ def narrowed() -> tuple[Recording, int]:
         async def drain_and_write(*then: Any) -> None:
             nonlocal begin
             await drain(*then)
+            if begin:  # with the gate closed, no user can write any more
+                return
             begin = player.event
             for number in range(3):
                 await player.write(number * player.stripe_bytes + 3 * CHUNK_BYTES, 1024)
