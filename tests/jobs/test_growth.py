@@ -157,3 +157,25 @@ async def test_places_that_blocks_left_go_back_to_the_host_once_that_is_durable(
     await scrubbed(rig)
     await rig.fill(seed=3, share=0.3)
     await rig.compare()
+
+
+@pytest.mark.parametrize("rotates", [True, None])
+async def test_a_new_member_of_another_kind_gives_the_superblocks_no_other_rules(
+    rotates: bool | None,
+) -> None:
+    """Those of the growth were found without it; after a remount, chunks were looked for anew."""
+    rig = SmallRig("raid5", 4)
+    rig.member_bytes = 8 << 20
+    await opened(rig, 0.9)
+    for member in rig.members:
+        member.rotates = False
+    new = rig.new_member()
+    new.rotates = rotates
+    await rig.array.grow([new])
+    rig.members.append(new)
+    (job,) = rig.array.jobs.running()
+    await job.finished.wait()
+    enlarge(rig)
+    await rig.compare()
+    await rig.reopen()
+    await rig.compare()

@@ -240,11 +240,14 @@ class GrowOperation:
         """Change to the wider shape in memory, without an await."""
         member_set, added = self.member_set, layout.history[-1] - layout.history[-2]
 
+        # As `plan` had them: with the newcomers among the members there might be other rules.
+        params = self._params(member_set.config, added, parity)
+
         def widened(config: ArrayConfig) -> ArrayConfig:
             return replace(
                 assign_role(member_set, config, records),
                 width=layout.width,
-                params=self._params(config, added, parity),
+                params=params,
                 jobs={**config.jobs, JOB_KEY: {"back": False}},
             )
 
