@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from raidx_fuse.errors import ArrayFailedError, FormatError, RaidxError, Reason
+from raidx_fuse.errors import RaidxError, Reason
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.configuration.names import cleaned
 from raidx_fuse.format.create import new_uuid, prepare_member, reserve_metadata
@@ -53,7 +53,7 @@ async def join(member_set: MemberSet, members: Sequence[Member], chunks: int) ->
         await member_set.update(
             lambda config: replace(config, members=(*config.members, *records)), asked=True
         )
-    except (FormatError, ArrayFailedError):  # no space for so many records, or not written
+    except BaseException:  # no space for so many records, not written, or cancelled
         for record in records:
             forget_spare(member_set, record)
         raise

@@ -90,6 +90,10 @@ class Change(Generic[PlanT]):
     clean: bool = False
     drained: bool = True
 
+    def __post_init__(self) -> None:
+        if self.beside is not None and (self.members or self.undo):
+            raise ValueError("to wait for other jobs again would have to undo what is prepared")
+
 
 async def reshape(array: ArrayServices, change: Change[PlanT]) -> tuple[PlanT, int]:
     """Make *change*; return its plan, and the number of the job that it started (NO_JOB: none).
@@ -131,7 +135,9 @@ async def reshape(array: ArrayServices, change: Change[PlanT]) -> tuple[PlanT, i
                         await _give_maps(context)
                     await member_set.update(lambda config: config)
             except BaseException:
-                if left is None:
+                if left is not None:  # until then nothing that relies on it is acknowledged
+                    member_set.publish_soon()
+                else:
                     if change.undo is not None:
                         change.undo()
                     if records:
@@ -141,10 +147,12 @@ async def reshape(array: ArrayServices, change: Change[PlanT]) -> tuple[PlanT, i
             finally:
                 array.discarder.keep_all()
                 if left is not None:  # in force, also if a superblock lacks it
-                    if change.start is not None:
-                        job = change.start(planned)
-                    for hook in array.on_size if array.size_bytes != size_bytes else ():
-                        await hook()
+                    try:
+                        for hook in array.on_size if array.size_bytes != size_bytes else ():
+                            await hook()
+                    finally:
+                        if change.start is not None:
+                            job = change.start(planned)
     if left:
         await release(left, array.on_release)
     return planned, job

@@ -7,12 +7,15 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from raidx_fuse.errors import ArrayFailedError
+from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.errors import ArrayFailedError, MemberError
+from raidx_fuse.jobs import reshape
 from raidx_fuse.members.simulated.faulty import FaultMember
 from tests.support.arrays import Rig
-from tests.support.growing import SmallRig
+from tests.support.growing import SmallRig, ram_of
 from tests.support.load import ended, eventually, opened
 from tests.support.restriping import SmallRig as RestripeRig
+from tests.support.spy import restarted
 from tests.support.unlike import UnlikeRig
 
 Begin = Callable[[Rig, FaultMember], Awaitable[object]]
@@ -85,7 +88,36 @@ async def test_a_change_in_force_that_superblocks_lack_goes_on_when_they_take_it
         entry.leave()
     with pytest.raises(ArrayFailedError, match="lacks the newest configuration"):
         await array.flush()
-    rig.members[1].clear()
     (job,) = array.jobs.running()
-    job.resume()  # a restripe pauses at what it cannot write
+    if kind == "restripe":  # it pauses at what it cannot write
+        await eventually(lambda: job.state == "paused")
+    rig.members[1].clear()
+    job.resume()
+    await ended(rig, job)
+
+
+@pytest.mark.parametrize("kind", RELYING)
+async def test_a_change_whose_maps_a_member_does_not_take_is_not_relied_on_before_it_is_published(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job began at once, and overwrote what a start by the old superblocks would read."""
+    make, begin = RELYING[kind]
+    rig = await opened(make(), 0.5)
+    rig.members.append(rig.new_member())
+
+    async def refused(context: ArrayContext) -> None:
+        raise MemberError("disk1", "write", 0, 5, "I/O error")
+
+    monkeypatch.setattr(reshape, "_give_maps", refused)
+    with pytest.raises(MemberError):
+        await begin(rig, rig.members[-1])
+    images = [bytes(ram_of(member).memory) for member in rig.members]
+    async with restarted(images) as array:
+        assert bytes(await array.read(0, len(rig.model))) == rig.model
+    await rig.array.flush()  # published now, or this raises
+    (job,) = rig.array.jobs.running()
+    images = [bytes(ram_of(member).memory) for member in rig.members]
+    async with restarted(images) as array:
+        assert job.kind in {one.kind for one in array.jobs.running()}
+        assert bytes(await array.read(0, len(rig.model))) == rig.model
     await ended(rig, job)
