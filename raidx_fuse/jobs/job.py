@@ -269,7 +269,7 @@ class Job(ABC):
 
     @final
     def set_window(self, most: int) -> None:
-        """Let a window do *most* at most, in the unit of the kind; 0: as the load permits."""
+        """Let a window do *most* at most, in the unit of the kind."""
         self.window = most
 
     def limit(self, minimum_bytes: int | None, maximum_bytes: int | None) -> None:
@@ -378,9 +378,15 @@ class Job(ABC):
 
     @final
     async def checkpoint(self) -> None:
-        """Save the positions."""
+        """Save each of the positions. Raises the first error of them."""
+        errors = []
         for position in self.positions():
-            await position.save()
+            try:
+                await position.save()
+            except RaidxError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
         await self.after_durable()
 
     async def _save(self) -> None:
@@ -393,6 +399,8 @@ class Job(ABC):
 
     async def _until_ready(self) -> None:
         """Turn round if asked to; return when the next window may begin, or the job is to end."""
+        if self.turning and not self.may_turn():  # it has come to its end since the cancel
+            self._turn = False
         if self.turning:
             await self._turn_round()
         clock, dirty = self.context.member_set.clock, self.context.dirty_bitmap
@@ -401,8 +409,15 @@ class Job(ABC):
             self.waits_for = self.blocked()
             resync = self.needs_resync and dirty.pending_regions()
             if self.waits_for is None and not resync and clock() >= again_s:
-                await self.make_ready()
-                return
+                try:
+                    return await self.make_ready()
+                except RaidxError as error:
+                    if not self.pauses or self._stopped:
+                        raise
+                    self.meet(error, "its position")
+                if not self._resumed.is_set():
+                    return
+                again_s = clock() + NO_SPACE_S
             self.replan()
             await trio.sleep(POLL_S)
 
@@ -412,6 +427,7 @@ class Job(ABC):
         except RaidxError as error:
             if not self._stopped:
                 self.meet(error, "its turn")
+                await trio.sleep(TRY_AGAIN_S)
             return
         self.back = True
         await self.prepare()

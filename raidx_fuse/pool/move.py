@@ -159,7 +159,7 @@ class MoveVolumes(Job):
     def blocked(self) -> Role | None:
         """Wait before a leg until its target has wiped what was there."""
         leg = self._legs[0] if self._legs else None
-        if leg is None or leg.transfer is not None or self.back:
+        if leg is None or leg.transfer is not None or self.was_cancelled:
             return None
         return NO_ROLE if leg.target.table().wiping else None
 
@@ -168,11 +168,10 @@ class MoveVolumes(Job):
         for _, transfer in self._under_way():
             if not transfer.back and not transfer.arrived:
                 await transfer.turn()
+        self._legs[1:] = [leg for leg in self._legs[1:] if leg.transfer is not None]
 
     def next_window(self) -> list[Stripe] | None:
         """Return no stripes (the arrays lock their own), or None if all volumes are there."""
-        if self.was_cancelled:  # no further leg begins
-            self._legs[1:] = [leg for leg in self._legs[1:] if leg.transfer is not None]
         return [] if self._legs else None
 
     async def work(self, _stripes: list[Stripe]) -> int:
@@ -186,8 +185,8 @@ class MoveVolumes(Job):
     async def _step(self, leg: Leg) -> int:
         transfer = leg.transfer
         if transfer is None:
-            if self.back or leg.volume not in leg.source.volumes:
-                if not self.back:
+            if self.was_cancelled or leg.volume not in leg.source.volumes:
+                if not self.was_cancelled:
                     log.error("the %s ends: volume %s was deleted", self.kind, leg.volume.name)
                 self._legs.clear()
                 self._went_back = True

@@ -11,7 +11,7 @@ from raidx_fuse.cli.status_text import brief
 from raidx_fuse.daemon.events.event import Event
 from raidx_fuse.daemon.events.sources import Watch
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.errors import ArrayFailedError, MemberError, RaidxError
+from raidx_fuse.errors import ArrayFailedError, MemberError, NoSpaceError, RaidxError
 from raidx_fuse.jobs.job import CHECKPOINT_S, Job, Position, stripes_of_window
 from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.jobs.strips import Strips, read_all
@@ -95,7 +95,13 @@ class Turned(Verify):
 
     turns = pauses = True
     refused: RaidxError | None = None
+    unready: RaidxError | None = None
     saves = 0
+
+    async def make_ready(self) -> None:
+        """Fail as long as it is *unready*."""
+        if self.unready is not None:
+            raise self.unready
 
     async def turn_back(self) -> None:
         """Fail as long as it is *refused*."""
@@ -116,6 +122,23 @@ class Turned(Verify):
         self.saves += 1
         if self.refused is not None:
             raise self.refused
+
+
+async def test_what_a_window_needs_before_it_lets_a_job_pause() -> None:
+    rig = SmallRig("raid1", 3)
+    close_at_end(rig.close)
+    await rig.create(0.8)
+    job = rig.array.jobs.start(Turned)
+    assert isinstance(job, Turned)
+    job.unready = ArrayFailedError("no superblock could be written")
+    await trio.sleep(60)
+    assert (job.state, job.done_bytes) == ("paused", 0)
+    job.unready = NoSpaceError("the host is full")
+    job.resume()
+    await trio.sleep(60)
+    assert (job.state, job.error) == ("running", "the host is full")
+    job.unready = None
+    await job_ended(job)
 
 
 async def test_a_position_that_cannot_be_saved_stops_no_job() -> None:

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 import trio
 
-from raidx_fuse.errors import JobRunningError, NoSpaceError, Reason, UsageError
+from raidx_fuse.errors import BusyError, JobRunningError, NoSpaceError, Reason, UsageError
 from raidx_fuse.format.configuration.volumes import VolumeTable
+from raidx_fuse.pool import transfer as transfers_of
+from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.move import Leg, MoveVolumes, cost, plan_swap, start, start_move, start_swap
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.transfer import Transfer, with_record
@@ -323,3 +325,57 @@ async def test_an_exchange_begins_with_all_its_moves_or_with_none(
     await start_swap(pool, "one", "two")
     await ended(pool)
     assert (await content(one), await content(two)) == before
+
+
+async def test_a_cancel_while_a_volume_is_handed_over_lets_no_other_one_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = await mounted(await created())
+    await make(pool)
+    await make(pool, "slow", "big", 60)
+    await start_swap(pool, "mail", "big")
+    job, forget_arrival = move_of(pool.array("fast")), transfers_of.forget_arrival
+
+    async def cancelled(volumes: ArrayVolumes, uuid: str) -> None:
+        job.cancel()
+        await forget_arrival(volumes, uuid)
+
+    monkeypatch.setattr(transfers_of, "forget_arrival", cancelled)
+    await ended(pool)
+    assert job.state == "cancelled"
+    assert pool.find("mail")[0] is pool.array("slow")  # it had arrived
+    assert pool.find("big")[0] is pool.array("slow")
+    await is_tidy(pool)
+
+
+async def test_a_cancel_that_comes_as_all_pieces_are_settled_turns_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One volume was there for good; the other turned round, and had no place to go back to."""
+    pool = await mounted(await created())
+    await full(pool, (1, 2))
+    await start_swap(pool, "one", "two")
+    job = move_of(pool.find("one")[0])
+    transfers = list(pool.transfers.values())
+    save, hand_over = Transfer.save, Transfer.hand_over
+    refused = False
+
+    async def cancelled(self: Transfer) -> None:
+        if all(one.rest[0] == one.rest[1] for one in transfers) and not job.was_cancelled:
+            job.cancel()
+        await save(self)
+
+    async def busy_once(self: Transfer) -> None:
+        nonlocal refused
+        if self is transfers[-1] and not refused:
+            refused = True
+            raise BusyError("requests did not end in time")
+        await hand_over(self)
+
+    monkeypatch.setattr(Transfer, "save", cancelled)
+    monkeypatch.setattr(Transfer, "hand_over", busy_once)
+    await ended(pool)
+    assert refused
+    assert job.was_cancelled
+    assert job.state == "done"
+    await is_tidy(pool)

@@ -257,7 +257,7 @@ class Grow(Job):
         if not completed:
             await self.growth.save()
         else:
-            await self.insist(self.checkpoint)
+            await self.insist(self.checkpoint, (RaidxError,))
             await self.insist(lambda: self._end(self.back))
 
     # -- copying -------------------------------------------------------------------------------

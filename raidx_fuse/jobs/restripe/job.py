@@ -28,10 +28,12 @@ import numpy as np
 import trio
 
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.log_record import ENTRY_BYTES, RECORD_HEADER_BYTES
 from raidx_fuse.format.regions import SECTOR_BYTES
 from raidx_fuse.jobs.job import WINDOW_BYTES, Job, Position
 from raidx_fuse.jobs.restripe.copy import Copier, Prepared
+from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule, Window
 from raidx_fuse.store.cells import Cover
@@ -125,7 +127,10 @@ class Restripe(Job):
             return
         self._window = self._skip_unwritten()
         while self._window is None:
-            self._window = self.schedule.window(self.saved, self._limit())
+            try:
+                self._window = self.schedule.window(self.saved, self._limit())
+            except LayoutError as error:  # which its check at the begin excludes
+                raise RaidxError(str(error), action="cancel it: raidx job ARRAY cancel") from None
             if self._window is None:
                 await self.insist(self.save)
 
@@ -189,7 +194,7 @@ class Restripe(Job):
     def next_window(self) -> list[Stripe] | None:
         """Return the stripes of both layouts that the next window touches."""
         if self._window is None:
-            return None
+            return [] if self.schedule.rest else None
         layout, schedule = self.layout, self.schedule
         stripes = [
             layout.stripe_of(schedule.source, Stripe(stripe)) for stripe in self._window.sources
@@ -202,8 +207,7 @@ class Restripe(Job):
     async def work(self, stripes: list[Stripe]) -> int:
         """Move the window, then the watermark past it; return the progress in bytes."""
         window, context = self._window, self.context
-        assert window is not None
-        if self.blocked() is not None:
+        if window is None or self.blocked() is not None:
             return 0
         epoch = context.member_set.role_epoch
         prepared = await self._copier.prepare(window)
