@@ -271,11 +271,11 @@ def make_layout(
     if params.get("history") is not None:
         return _elastic(info, width, member_chunks, chunk_bytes, params)
     rotation, pattern = "left" if is_rotated(name, params) else "fixed", info.pattern(width)
+    if pattern is not None and rotation == "left":
+        raise LayoutError(f"{name} has a placement of its own: its columns are not rotated")
     if "order" in params:
         order, known = numbering_from(params["order"]), pattern or rotation_pattern(width, rotation)
         return OrderedLayout(order, name, code, chunk_bytes, member_chunks, width, known)
-    if pattern is not None and rotation == "left":
-        raise LayoutError(f"{name} has a placement of its own: its columns are not rotated")
     if pattern is not None:
         return PatternLayout(name, code, chunk_bytes, member_chunks, width, pattern)
     return RotatedLayout(name, code, chunk_bytes, member_chunks // code.rows, rotation)

@@ -74,7 +74,7 @@ def parse_writes(spec: str, layout: Layout) -> list[Chunk]:
             cells = cell_range(0, code.data_count)
             found = [layout.logical(Stripe(0), c) for c in cells if code.row_of[c] == row]
         else:
-            end = min(layout.chunks, layout.phases() * code.data_count)
+            end = min(layout.chunks, max(layout.phases(), layout.width) * code.data_count)
             rng = np.random.default_rng(int(item["seed"] or 0))
             found = rng.integers(0, end, int(item["count"])).tolist()
         if not found:

@@ -27,6 +27,8 @@ from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.placements.views import View
 
+STRIPES_MAX = 1 << 14  # looked at for the largest step: some 60 ms
+
 
 def _stripe_behind(view: View, chunk: int) -> int:
     """Return the first stripe of *view* that holds no chunk before *chunk*."""
@@ -73,7 +75,20 @@ class RestripeSchedule:
         return range(mark, chunks) if self.upward else range(min(mark, chunks))
 
     def check(self) -> None:
-        """Raise LayoutError if the smallest safe step does not fit into one log record."""
+        """Raise LayoutError if a step between two safe places does not fit into one log record."""
+        whole_rows = self.source.tile()[0] == self.target.tile()[0] == 1
+        needed = self._first_step() if whole_rows else self._largest_step()
+        if needed > self.record_chunks:
+            raise LayoutError(
+                f"moving from {self.source.name} to {self.target.name} takes {needed} chunks in "
+                f"one change, the log of these members holds {self.record_chunks}"
+            )
+
+    def _first_step(self) -> int:
+        """Return the chunks of the first step, parity included.
+
+        Where stripes are whole rows, no later one is larger.
+        """
         source, target = self.source, self.target
         stripes = 1
         while not self._clears(source.first_of(stripes)):
@@ -81,16 +96,34 @@ class RestripeSchedule:
         all_stripes = _stripe_behind(source, self.layout.image_chunks)
         chunks = source.first_of(min(stripes, all_stripes))
         touched = _stripe_behind(target, chunks)
-        (stripes_of_tile, rows), (target_stripes, target_rows) = source.tile(), target.tile()
-        room = rows * target_stripes * target.data_count
-        if room != target_rows * stripes_of_tile * source.data_count:
+        rows, target_rows = source.tile()[1], target.tile()[1]
+        if rows * target.data_count != target_rows * source.data_count:
             touched += 1  # a window need not begin at a stripe boundary of both layouts
-        needed = chunks + touched * target.code.parity_count
-        if needed > self.record_chunks:
-            raise LayoutError(
-                f"moving from {self.source.name} to {self.target.name} takes {needed} chunks in "
-                f"one change, the log of these members holds {self.record_chunks}"
-            )
+        return chunks + touched * target.code.parity_count
+
+    def _largest_step(self) -> int:
+        """Return the chunks of the largest step, parity included; of one that is too large.
+
+        Of patterns that both begin again at a safe place, later steps are no larger than those
+        before. Raises LayoutError if that takes more than STRIPES_MAX stripes.
+        """
+        source, target, image = self.source, self.target, self.layout.image_chunks
+        tiles = [view.tile()[0] * view.data_count for view in (source, target)]
+        largest = saved = 0
+        for stripe in range(1, STRIPES_MAX):
+            at = min(source.first_of(stripe), image)
+            step = at - saved + len(self._targets(saved, at)) * target.code.parity_count
+            if step > self.record_chunks:
+                return step
+            if at < image and not self._clears(at):
+                continue
+            largest, saved = max(largest, step), at
+            if at == image or not any(at % tile for tile in tiles):
+                return largest
+        raise LayoutError(
+            f"the places of {source.name} and {target.name} begin again together only after more "
+            f"than {STRIPES_MAX} stripes: their restripe cannot be planned"
+        )
 
     def _clears(self, chunks: int) -> bool:
         """Return whether moving *chunks* uses only rows that the same move frees.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import pytest
 
 from raidx_fuse.layouts.codes.code import LayoutError
+from raidx_fuse.layouts.codes.horizontal import replicas
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.placements.pattern import PatternLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout, numbering_for, restripe
 from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule, Window
 from raidx_fuse.layouts.registry import make_layout
@@ -53,10 +56,13 @@ def places(layout: RestripeLayout, first: int, end: int) -> set[Place]:
 class Walk:
     """Moves the watermark window by window; *saved* follows as seldom as the course allows."""
 
-    def __init__(self, layout: RestripeLayout, upward: bool, limit: int) -> None:
+    def __init__(
+        self, layout: RestripeLayout, upward: bool, limit: int, log_chunks: int = LOG_CHUNKS
+    ) -> None:
         self.layout = layout
         self.limit = limit
-        self.schedule = RestripeSchedule(layout, upward, LOG_CHUNKS)
+        self.log_chunks = log_chunks
+        self.schedule = RestripeSchedule(layout, upward, log_chunks)
         self.saved = layout.watermark
         self.windows: list[Window] = []
 
@@ -91,7 +97,7 @@ class Walk:
                 assert not written & counted, "a place that counts is overwritten past the log"
             else:
                 logged += len(every)
-        assert logged <= LOG_CHUNKS
+        assert logged <= self.log_chunks
         self.layout.watermark = window.mark
         stays = places(self.layout, 0, self.layout.image_chunks)
         moved = places(self.layout, window.first, window.end)
@@ -254,3 +260,30 @@ def test_members_that_the_old_layout_lacks_count_as_losses_of_it_too() -> None:
     assert union.code.tolerance == 1
     assert all(union.tolerates(frozenset({Role(role)})) for role in range(8))
     assert not union.tolerates(frozenset({Role(6), Role(7)}))
+
+
+def smallest_log(layout: RestripeLayout) -> int:
+    """Return the fewest chunks of a record with which a restripe may begin, in both directions."""
+    for chunks in range(1, 1000):
+        with contextlib.suppress(LayoutError):
+            for upward in (True, False):
+                RestripeSchedule(layout, upward, chunks).check()
+            return chunks
+    raise AssertionError
+
+
+@pytest.mark.parametrize("width", [5, 6])
+def test_the_smallest_log_that_is_accepted_is_enough_to_the_end(width: int) -> None:
+    """Whole rows first, then all choices of members: the largest step is not the first one."""
+    rows = [range(at, at + 2) for at in range(0, width - 1, 2)] if width % 2 == 0 else []
+    code = replicas(2)
+    pattern = [*map(list, rows), *map(list, itertools.combinations(range(width), 2))]
+    uneven = PatternLayout("uneven", code, 4096, 600, width, pattern)
+    for name in ("raid5", "raid1", "raid0"):
+        even = make_layout(name, width, 600, 4096)
+        for old, new in ((even, uneven), (uneven, even)):
+            layout = restripe(old, new, min(old.chunks, new.chunks))
+            for upward in (layout.rises, not layout.rises):
+                layout.watermark = 0 if upward else layout.image_chunks
+                walk = Walk(layout, upward, 400, smallest_log(layout))
+                walk.to_the_end()
