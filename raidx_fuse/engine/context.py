@@ -333,10 +333,10 @@ class ArrayContext:
         column_of = self.code.column_of
         for stripe in stripes:
             lost = self.layout.lost_cells(stripe, self.member_set.lost_at(stripe))
+            lost &= ~self.unwritten_cells(stripe)  # those are zero in every chain
             if len({column_of[cell] for cell in cells_of(lost)}) < self.code.tolerance:
                 self.dirty_bitmap.note_torn((stripe,))
-            lost &= self.code.data_mask & ~self.unwritten_cells(stripe)
-            for cell in cells_of(lost):
+            for cell in cells_of(lost & self.code.data_mask):
                 chunk = self.layout.logical(stripe, cell)
                 if chunk not in self.bad_chunks:
                     log.error(

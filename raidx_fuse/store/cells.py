@@ -7,7 +7,7 @@ What makes a write safe is its *cover*; what has to happen around the write foll
   in the overlay and the log.
 * MARKED (users and jobs, past the log). The regions of the stripes are marked before the first byte
   (`Cells.marked`), and what absent members lack is noted durably. After an error the stripes are
-  torn.
+  torn; where all redundancy is lost, their chunks on lost members are.
 * SAME (mend, scrub repair, past the log). Marked and noted like that. After an error nothing is
   torn: what readers see of the stripe is what it was.
 * VACANT (growth, restripe, rebuild; zeros at unwritten places). No reader looks there before a

@@ -345,3 +345,23 @@ async def test_who_looks_and_who_measures_costs_no_member_that_cannot_read_a_pla
         await trio.sleep(100)
         await tuner.measure(patiently=True)
     assert state_of(rig, role) == "active"
+
+
+@pytest.mark.parametrize("mode", ["none", "partial", "full"])
+async def test_a_page_that_stays_unreadable_takes_no_chunk_with_it(mode: str) -> None:
+    rig = await spied("rdp", 6, chunk_bytes=CHUNK)
+    await rig.array.set("journal", mode)
+    await fill(rig)
+    await rig.in_place()
+    context, chunk = rig.array.context, 5
+    stripe, cell = context.layout.locate(chunk)
+    role, position = context.position(stripe, cell)
+    lose_page(rig, chunk)
+    for other in [one for one in context.layout.roles(stripe) if one != role][:2]:
+        await rig.array.fail_disk(other)
+    at = position + PAGE_BYTES
+    fault = rig.members[role].error(("write",), offset_bytes=at, length_bytes=PAGE_BYTES)
+    with pytest.raises(RaidxError):
+        await rig.put(chunk * CHUNK + PAGE_BYTES, noise(PAGE_BYTES, 1))
+    fault.lift()
+    assert rig.array.status()["lost_chunks"] == 5  # 8 with those of both lost members

@@ -114,3 +114,26 @@ async def test_a_first_write_does_not_rely_on_a_place_where_one_has_failed() -> 
     for chunk in (4, 5):
         await rig.put(chunk * CHUNK + 512, b"new")
     await rig.compare()
+
+
+async def test_a_lost_cell_that_was_never_written_takes_no_redundancy() -> None:
+    """The stripe was not noted as torn, and the next loss brought old content back."""
+    async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
+        context = rig.array.context
+        await rig.array.set("journal", "none")
+        await rig.array.write(0, noise(CHUNK, 1))  # the other data cell stays unwritten
+        await rig.array.flush()
+        await trio.sleep(60)
+        places = [context.position(Stripe(0), CellIndex(cell)) for cell in range(3)]
+        (data, _), (unwritten, _), (parity, offset) = places
+        await rig.array.fail_disk(unwritten)
+        fault = rig.members[parity].error(("write",), offset_bytes=offset, length_bytes=CHUNK)
+        with pytest.raises(RaidxError):
+            await rig.array.write(0, noise(CHUNK, 2))
+        fault.lift()
+        assert bytes(await rig.array.read(0, CHUNK)) == noise(CHUNK, 2)
+        assert Stripe(0) in context.dirty_bitmap.torn
+        await rig.array.replace_disk(unwritten, rig.new_member())
+        await jobs_ended(rig.array)
+        with pytest.raises(ArrayFailedError):  # not silently, at least
+            await rig.array.fail_disk(data)

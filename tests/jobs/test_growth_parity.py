@@ -287,3 +287,27 @@ async def test_what_cannot_be_meant_is_refused() -> None:
     with pytest.raises(NotWithLayoutError):
         await array.grow([newcomer], surrogate=rig.new_member())
     assert array.member_set.config.width == 2
+
+
+async def test_two_new_members_that_refuse_at_once_leave_no_block_in_parity_twice() -> None:
+    """Parity and copies were written together: the parity of the first attempt stayed."""
+    rig = await opened(SmallRig())
+    await rig.array.set("journal", "none")
+    await rig.fill()
+    first = len(rig.members)
+    job = await grow(rig, 2, parity=PIGGYBACK, chunks_a_second=100)
+    await trio.sleep(0.3)
+    data = rig.array.member_set.data_offset
+    faults = [rig.members[first + k].error(("write",), offset_bytes=data) for k in (0, 1)]
+    await eventually(lambda: job.state == "paused")
+    for fault in faults:
+        fault.lift()
+    for role in sorted(rig.array.member_set.lost):
+        answer = await rig.array.replace_disk(role, rig.new_member(role))
+        await rig.array.jobs.wait(answer["job"])
+    job.resume()
+    await job_ended(job)
+    await take_new_end(rig)
+    await scrubbed(rig)
+    await rig.array.fail_disk(0)
+    await rig.compare()

@@ -207,7 +207,8 @@ class Mender:
         for cell, content in new.items():
             role, begin = context.position(stripe, cell)
             test.append((role, begin + at, [content.data], PAGE_BYTES))
-        await context.cells.write(test, Cover.MARKED, (stripe,))
+        # A page that stays unreadable takes nothing with it: what readers see is what it was.
+        await context.cells.write(test, Cover.SAME, (stripe,))
         unwritten = context.unwritten_cells(stripe)
         known = await self._solved(stripe, at, code.data_mask & ~hopeless & ~unwritten)
         contents = {cell: known[cell] for cell in cells_of(cells & ~hopeless) if cell in known}

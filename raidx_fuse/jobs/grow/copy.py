@@ -11,9 +11,10 @@ Piggyback updates parity in place. One commit writes the parity and marks the ne
 after the copies are durable. From then on the XOR over the places of the stripe is the same
 whichever of the two copies is the current block, so the position may become durable later, as for
 `live`. A crash or a cancelled growth can leave that parity on a stripe whose blocks have their old
-places; `drop` takes the old copies out of it again. With journal=none the parity is written
-together with the copies, as in the paper, and a crash leaves the stripe to a resync. While a member
-is lost it goes through the log in any mode: a change that is interrupted would cost its chunks.
+places; `drop` takes the old copies out of it again. With journal=none the parity is written in its
+place, and a crash leaves the stripe to a resync; not together with the copies, as in the paper: of
+a copy that its member refuses, the parity would get the block again with the next attempt. While a
+member is lost it goes through the log in any mode: an interrupted change would cost its chunks.
 """
 
 from __future__ import annotations
@@ -209,16 +210,15 @@ class Copier:
         for writes in (direct, *held.values()):
             context.member_set.reserve(writes)
         changes = list(self._raised(load)) if self.piggyback and not self.back else []
-        if changes and not held and self._changes_in_place(load.stripes):
-            await self._change_in_place(changes, direct)
-            return
         await context.cells.write(direct, Cover.VACANT)
         most = max(1, context.journal.capacity // 8 // context.chunk_bytes)
         for stripe, requests in held.items():
             for at in range(0, len(requests), most):
                 part = requests[at : at + most]
                 await context.write_cells(stripe, part, epoch, Cover.VACANT)
-        if changes:
+        if changes and not held and self._changes_in_place(load.stripes):
+            await self._change_in_place(changes)
+        elif changes:
             await self._make_durable()
             await self._commit(changes, epoch)
 
@@ -289,7 +289,7 @@ class Copier:
         for array, part in parts:
             combine(array, (array, part))
         if self._changes_in_place(changes):
-            await self._change_in_place(list(changes.values()), [])
+            await self._change_in_place(list(changes.values()))
         else:
             await self._commit(list(changes.values()), epoch)
         for arena in reader.arenas:
@@ -323,17 +323,20 @@ class Copier:
         journal, lost = self.context.journal, self.context.member_set.lost
         return journal.mode == "none" and not lost and not any(map(journal.holds, stripes))
 
-    async def _change_in_place(self, changes: Sequence[Change], beside: list[MemberIO]) -> None:
-        """Write *changes* together with *beside*, past the log.
+    async def _change_in_place(self, changes: Sequence[Change]) -> None:
+        """Write *changes* past the log.
 
-        The regions are marked dirty first, so that a resync repairs what a crash interrupts.
+        The regions are marked dirty first, so that a resync repairs what a crash interrupts. Raises
+        MemberLostError, with nothing written, if a member was lost meanwhile.
         """
         context = self.context
         stripes = [change.stripe for change in changes]
         self._forget(changes)
         writes = [request for change in changes for request in change.writes]
         async with context.cells.marked(stripes):
-            await context.cells.write(join([*beside, *writes]), Cover.MARKED, stripes)
+            if not self._changes_in_place(stripes):
+                raise MemberLostError
+            await context.cells.write(join(writes), Cover.MARKED, stripes)
             await context.written.mark(
                 [chunk for change in changes for chunk in change.fresh],
                 [chunk for change in changes for chunk in change.unwritten],
