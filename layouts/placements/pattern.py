@@ -101,6 +101,7 @@ class PatternLayout(Layout):
                 ends[role] += rows
             highest.append(max(ends))
         self._role_of, self._chunk_of = tuple(map(tuple, role_of)), tuple(map(tuple, chunk_of))
+        self._by_cell = np.array(role_of, np.int64).T, np.array(chunk_of, np.int64).T
         self._highest = highest
         # The rows that are free of the stripes from each phase on; later patterns lie behind.
         self._lowest = np.minimum.accumulate([*firsts, self._span][::-1])[::-1].tolist()
@@ -118,11 +119,8 @@ class PatternLayout(Layout):
         self, stripes: NDArray[np.int64], cell: CellIndex
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         numbers, phases = np.divmod(stripes, self.period)
-        roles, chunks = (
-            np.array([of[cell] for of in table], np.int64)
-            for table in (self._role_of, self._chunk_of)
-        )
-        return roles[phases], numbers * self._span + chunks[phases]
+        roles, chunks = self._by_cell
+        return roles[cell][phases], numbers * self._span + chunks[cell][phases]
 
     def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
         if not 0 <= member_chunk < self.member_chunks or role >= self.width:
