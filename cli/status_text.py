@@ -13,7 +13,7 @@ from rich.text import Text
 
 from raidx_fuse.cli.console import table_of
 from raidx_fuse.cli.output import Output, duration, percent, plural
-from raidx_fuse.jobs.words import words_of
+from raidx_fuse.job_words import words_of
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import ArrayReport, Job, LastScrub, Load, Member

@@ -20,6 +20,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -101,10 +103,9 @@ class PatternLayout(Layout):
                 ends[role] += rows
             highest.append(max(ends))
         self._role_of, self._chunk_of = tuple(map(tuple, role_of)), tuple(map(tuple, chunk_of))
-        self._by_cell = np.array(role_of, np.int64).T, np.array(chunk_of, np.int64).T
         self._highest = highest
         # The rows that are free of the stripes from each phase on; later patterns lie behind.
-        self._lowest = np.minimum.accumulate([*firsts, self._span][::-1])[::-1].tolist()
+        self._lowest = [*accumulate([self._span, *firsts[::-1]], min)][::-1]
 
     # -- look-ups ------------------------------------------------------------------------------
 
@@ -114,6 +115,11 @@ class PatternLayout(Layout):
             self._role_of[phase][cell],
             number * self._span + self._chunk_of[phase][cell],  # type: ignore[return-value]
         )
+
+    @cached_property
+    def _by_cell(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The roles and the chunks of each cell, by phase; numpy is loaded when they are needed."""
+        return np.array(self._role_of, np.int64).T, np.array(self._chunk_of, np.int64).T
 
     def places(
         self, stripes: NDArray[np.int64], cell: CellIndex
@@ -170,7 +176,7 @@ class PatternLayout(Layout):
 
     def rows_before(self, stripe: int) -> int:
         number, phase = divmod(stripe, self.period)
-        return number * self._span + int(self._lowest[phase])
+        return number * self._span + self._lowest[phase]
 
     def rows_until(self, stripe: int) -> int:
         number, phase = divmod(stripe, self.period)

@@ -16,8 +16,8 @@ from raidx_fuse.engine.explain import explain_place
 from raidx_fuse.engine.parity_policies import why_not_asked
 from raidx_fuse.format.configuration.remembered import shown_scrub
 from raidx_fuse.format.shapes import RESTRIPE, leaving_roles
+from raidx_fuse.job_words import RECOVERY, WORDS
 from raidx_fuse.jobs.costs import redundancy_left
-from raidx_fuse.jobs.words import RECOVERY, WORDS
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.unreadable import PAGE_BYTES
 from raidx_fuse.settings import POLICY, TRADITIONAL

@@ -38,7 +38,7 @@ the configuration (format/configuration/saved_jobs.py); `Array.start` (array/arr
 jobs again. Of a move they are in the tables of both arrays (pool/array_volumes.py), and pool.py
 begins it again. ARCHITECTURE.md, "The walk of any job", says why.
 
-A new kind of job is a subclass of `Job` and a row in jobs/words.py; if it continues after a mount,
+A new kind of job is a subclass of `Job` and a row in job_words.py; if it continues after a mount,
 also a `Position`, its keys in saved_jobs.py, and a call in `Array.start`.
 """
 
@@ -55,7 +55,7 @@ from raidx_fuse.documents import JobDetail
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import BusyError, MemberError, NoSpaceError, RaidxError
 from raidx_fuse.format.configuration.config import NO_ROLE
-from raidx_fuse.jobs.words import words_of
+from raidx_fuse.job_words import words_of
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.store.io_tuples import MemberLostError
 

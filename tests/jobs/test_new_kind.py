@@ -12,10 +12,10 @@ from raidx_fuse.daemon.events.event import Event
 from raidx_fuse.daemon.events.sources import Watch
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import ArrayFailedError, MemberError, NoSpaceError, RaidxError
+from raidx_fuse.job_words import WORDS, JobWords
 from raidx_fuse.jobs.job import CHECKPOINT_S, Job, Position, stripes_of_window
 from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.jobs.strips import Strips, read_all
-from raidx_fuse.jobs.words import WORDS, JobWords
 from raidx_fuse.layouts.numbers import Stripe
 from tests.support.arrays import job_ended
 from tests.support.closing import close_at_end

@@ -23,8 +23,8 @@ from raidx_fuse.daemon.commands.arguments import Result
 from raidx_fuse.engine.access_stats import TICKS_A_SECOND, AccessStats
 from raidx_fuse.engine.explain import explain_stripe
 from raidx_fuse.errors import UsageError
+from raidx_fuse.job_words import words_of
 from raidx_fuse.jobs.job import Job
-from raidx_fuse.jobs.words import words_of
 from raidx_fuse.layouts.numbers import (
     CellIndex,
     MemberChunk,

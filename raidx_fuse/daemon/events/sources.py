@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from raidx_fuse.array import advice
 from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.events.event import ERROR, INFO, TEXT_CHARS_MAX, WARNING, Event
+from raidx_fuse.job_words import has_begun, words_of
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.jobs.scrub import Scrub
-from raidx_fuse.jobs.words import has_begun, words_of
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.loop.tasks import rest
 
