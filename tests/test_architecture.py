@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "settings",
         "answers",
         "documents",
+        "job_words",
         "typed",
         "plugins",
         "version",

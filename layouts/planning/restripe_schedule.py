@@ -27,7 +27,7 @@ from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.placements.views import View
 
-STRIPES_MAX = 1 << 14  # looked at for the largest step: some 60 ms
+STRIPES_MAX = 1 << 14  # looked at for the largest step
 
 
 def _stripe_behind(view: View, chunk: int) -> int:
@@ -105,7 +105,8 @@ class RestripeSchedule:
         """Return the chunks of the largest step, parity included; of one that is too large.
 
         Of patterns that both begin again at a safe place, later steps are no larger than those
-        before. Raises LayoutError if that takes more than STRIPES_MAX stripes.
+        before. Steps behind STRIPES_MAX stripes are not looked at: should one be larger than the
+        log, the restripe pauses there, and can be cancelled.
         """
         source, target, image = self.source, self.target, self.layout.image_chunks
         tiles = [view.tile()[0] * view.data_count for view in (source, target)]
@@ -120,10 +121,7 @@ class RestripeSchedule:
             largest, saved = max(largest, step), at
             if at == image or not any(at % tile for tile in tiles):
                 return largest
-        raise LayoutError(
-            f"the places of {source.name} and {target.name} begin again together only after more "
-            f"than {STRIPES_MAX} stripes: their restripe cannot be planned"
-        )
+        return largest
 
     def _clears(self, chunks: int) -> bool:
         """Return whether moving *chunks* uses only rows that the same move frees.

@@ -72,6 +72,7 @@ RATE_WINDOW_S = 10.0
 TRY_AGAIN_S = 1.0  # until the next attempt of `insist`
 NO_SPACE_S = 5.0  # until the next attempt after a host file system was full
 POLL_S = 0.25  # while the next window is blocked
+WAITED_OUT = (BusyError, MemberError, NoSpaceError)  # by `insist`, unless it is told otherwise
 
 
 def is_idle(context: ArrayContext, least_s: float) -> bool:
@@ -492,7 +493,7 @@ class Job(ABC):
     async def insist(
         self,
         step: Callable[[], Awaitable[None]],
-        through: tuple[type[RaidxError], ...] = (BusyError, MemberError, NoSpaceError),
+        through: tuple[type[RaidxError], ...] = WAITED_OUT,
     ) -> None:
         """Do *step*; repeat it after errors *through*, until the job is stopped.
 

@@ -37,13 +37,14 @@ the second one is the first that it has as the member of that role (`Replacement
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import trio
 
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.errors import BusyError
+from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.format.configuration.config import MemberRecord
 from raidx_fuse.jobs.attach import join, leave, release
 from raidx_fuse.jobs.job import Job
@@ -136,6 +137,9 @@ async def reshape(array: ArrayServices, change: Change[PlanT]) -> tuple[PlanT, i
                     await member_set.update(lambda config: config)
             except BaseException:
                 if left is not None:  # until then nothing that relies on it is acknowledged
+                    if records:  # once more, as nobody else writes them
+                        with trio.CancelScope(shield=True), suppress(RaidxError):
+                            await _give_maps(context)
                     member_set.publish_soon()
                 else:
                     if change.undo is not None:

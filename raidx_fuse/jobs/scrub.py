@@ -340,6 +340,17 @@ class Scrub(Job):
         """Make repairs durable."""
         if self.repaired:
             await self.context.member_set.flush()
+        if completed and self.repair and not self.context.member_set.lost:
+            await self._note_unwritten()
+
+    async def _note_unwritten(self) -> None:
+        """Note that torn stripes in which nothing is written have no chain that could be wrong."""
+        locks, dirty = self.context.locks, self.context.dirty_bitmap
+        for stripe in sorted(dirty.torn):
+            await locks.acquire(stripe)
+            if self.context.is_unwritten(stripe):
+                dirty.note_repaired((stripe,))
+            locks.release(stripe)
 
 
 def _without(lost: int, masks: list[int]) -> list[int]:

@@ -137,3 +137,26 @@ async def test_a_lost_cell_that_was_never_written_takes_no_redundancy() -> None:
         await jobs_ended(rig.array)
         with pytest.raises(ArrayFailedError):  # not silently, at least
             await rig.array.fail_disk(data)
+
+
+async def test_a_torn_stripe_in_which_nothing_is_written_is_whole_after_a_repair() -> None:
+    """A scrub visits written stripes only, and the stripe kept a restripe from beginning."""
+    async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
+        context = rig.array.context
+        await rig.array.set("journal", "none")
+        await rig.array.write(8 * CHUNK, noise(CHUNK, 1))
+        await rig.array.flush()
+        await trio.sleep(60)
+        places = [context.position(Stripe(0), CellIndex(cell)) for cell in range(3)]
+        await rig.array.fail_disk(places[1][0])
+        role, offset = places[2]
+        fault = rig.members[role].error(("write",), offset_bytes=offset, length_bytes=CHUNK)
+        with pytest.raises(RaidxError):
+            await rig.array.write(0, noise(CHUNK, 2))
+        fault.lift()
+        assert Stripe(0) in context.dirty_bitmap.torn
+        assert context.is_unwritten(Stripe(0))
+        await rig.array.replace_disk(places[1][0], rig.new_member())
+        await jobs_ended(rig.array)
+        await rig.array.jobs.wait(await rig.array.start_scrub(repair=True))
+        context.dirty_bitmap.require_whole()

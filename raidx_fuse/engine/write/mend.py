@@ -207,8 +207,15 @@ class Mender:
         for cell, content in new.items():
             role, begin = context.position(stripe, cell)
             test.append((role, begin + at, [content.data], PAGE_BYTES))
-        # A page that stays unreadable takes nothing with it: what readers see is what it was.
-        await context.cells.write(test, Cover.SAME, (stripe,))
+        try:
+            await context.cells.write(test, Cover.SAME, (stripe,))
+        except RaidxError:
+            # Pages that stay unreadable take nothing with them: what readers see is what it was.
+            for role, place, _, _ in test:
+                if await context.member_set.probe(role, place // PAGE_BYTES) is None:
+                    context.note_torn((stripe,))
+                    break
+            raise
         unwritten = context.unwritten_cells(stripe)
         known = await self._solved(stripe, at, code.data_mask & ~hopeless & ~unwritten)
         contents = {cell: known[cell] for cell in cells_of(cells & ~hopeless) if cell in known}

@@ -25,10 +25,10 @@ import trio
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.growth_position import JOB_KEY, GrowthPosition
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import ArrayFailedError, RaidxError
 from raidx_fuse.jobs.grow.copy import Batch, Copier, live_moves
 from raidx_fuse.jobs.grow.hole_punching import HolePunching
-from raidx_fuse.jobs.job import WINDOW_BYTES, Job, Position
+from raidx_fuse.jobs.job import WAITED_OUT, WINDOW_BYTES, Job, Position
 from raidx_fuse.layouts.numbers import Role, Stripe, stripe_range
 from raidx_fuse.store.io_tuples import MemberLostError
 
@@ -257,7 +257,7 @@ class Grow(Job):
         if not completed:
             await self.growth.save()
         else:
-            await self.insist(self.checkpoint, (RaidxError,))
+            await self.insist(self.checkpoint, (ArrayFailedError, *WAITED_OUT))
             await self.insist(lambda: self._end(self.back))
 
     # -- copying -------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ class Restripe(Job):
             try:
                 self._window = self.schedule.window(self.saved, self._limit())
             except LayoutError as error:  # which its check at the begin excludes
-                raise RaidxError(str(error), action="cancel it: raidx job ARRAY cancel") from None
+                raise RaidxError(str(error)) from None
             if self._window is None:
                 await self.insist(self.save)
 
