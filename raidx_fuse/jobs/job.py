@@ -223,7 +223,7 @@ class Job(ABC):
 
     @property
     def name(self) -> str:
-        """Its name in sentences (words.py)."""
+        """Its name in sentences (job_words.py)."""
         return words_of(self.kind).noun
 
     def waits(self) -> JobDetail:

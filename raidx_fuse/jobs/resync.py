@@ -121,9 +121,10 @@ class Resync(Scrub):
 
     @property
     def saved(self) -> int:
-        """The first region that the next start would visit, in stripes."""
+        """The first stripe that the next start visits; all if none is left."""
         dirty = self.context.dirty_bitmap
-        return min((stripes.start for stripes in dirty.stripes_to_resync()), default=0)
+        left = dirty.regions_to_resync()
+        return dirty.stripes_of(left[0]).start if left else self.context.layout.stripes
 
     async def save(self) -> None:
         """Make the repairs and the list of lost chunks durable, then clear the finished regions."""

@@ -348,9 +348,11 @@ class Scrub(Job):
         locks, dirty = self.context.locks, self.context.dirty_bitmap
         for stripe in sorted(dirty.torn):
             await locks.acquire(stripe)
-            if self.context.is_unwritten(stripe):
-                dirty.note_repaired((stripe,))
-            locks.release(stripe)
+            try:
+                if self.context.is_unwritten(stripe):
+                    dirty.note_repaired((stripe,))
+            finally:
+                locks.release(stripe)
 
 
 def _without(lost: int, masks: list[int]) -> list[int]:
