@@ -124,12 +124,18 @@ class Turned(Verify):
             raise self.refused
 
 
-async def test_what_a_window_needs_before_it_lets_a_job_pause() -> None:
+async def turned() -> Turned:
+    """Start such a job on an array that is closed when the test ends."""
     rig = SmallRig("raid1", 3)
     close_at_end(rig.close)
     await rig.create(0.8)
     job = rig.array.jobs.start(Turned)
     assert isinstance(job, Turned)
+    return job
+
+
+async def test_what_a_window_needs_before_it_lets_a_job_pause() -> None:
+    job = await turned()
     job.unready = ArrayFailedError("no superblock could be written")
     await trio.sleep(60)
     assert (job.state, job.done_bytes) == ("paused", 0)
@@ -142,11 +148,7 @@ async def test_what_a_window_needs_before_it_lets_a_job_pause() -> None:
 
 
 async def test_a_position_that_cannot_be_saved_stops_no_job() -> None:
-    rig = SmallRig("raid1", 3)
-    close_at_end(rig.close)
-    await rig.create(0.8)
-    job = rig.array.jobs.start(Turned)
-    assert isinstance(job, Turned)
+    job = await turned()
     job.limit(0, 4 * CHUNK)
     job.set_window(1)
     job.refused = ArrayFailedError("no superblock could be written")
@@ -161,11 +163,7 @@ async def test_a_position_that_cannot_be_saved_stops_no_job() -> None:
 
 
 async def test_a_job_turns_round_when_that_is_durable_and_not_before() -> None:
-    rig = SmallRig("raid1", 3)
-    close_at_end(rig.close)
-    await rig.create(0.8)
-    job = rig.array.jobs.start(Turned)
-    assert isinstance(job, Turned)
+    job = await turned()
     job.limit(0, 4 * CHUNK)
     job.set_window(1)
     job.refused = MemberError("disk1", "write", 0, 5, "I/O error")
