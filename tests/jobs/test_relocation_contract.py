@@ -7,9 +7,12 @@ import errno
 import pytest
 import trio
 
+from raidx_fuse.array.array import Array
 from raidx_fuse.errors import BusyError
+from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.jobs.job import Job
-from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.layouts.numbers import Stripe, cell_range
+from raidx_fuse.layouts.placements.restriping import restripe_of
 from tests.support.relocations import (
     LOST,
     RELOCATIONS,
@@ -25,7 +28,8 @@ from tests.support.relocations import (
 pytestmark = pytest.mark.usefixtures("own_placement")
 EVERY = pytest.mark.parametrize("relocation", RELOCATIONS, ids=str)
 # The rest is planned anew: moves of bundles are records; a copy by a clean end only has a position.
-PLANNED_ANEW = {"growth-of-bundles", "evacuation", "replacement", "replacement-in-own"}
+BUNDLES = {"growth-of-bundles", "evacuation"}
+PLANNED_ANEW = BUNDLES | {"replacement", "replacement-in-own"}
 EACH_LOSS = pytest.mark.parametrize(
     ("relocation", "role"),
     [(kind, role) for kind in RELOCATIONS for role in kind.lost],
@@ -122,6 +126,39 @@ async def test_the_next_start_finds_the_position_that_is_saved(relocation: Reloc
             running = [one for array in arrays for one in array.jobs.running()]
             (again,) = (one for one in running if one.kind == job.kind)
             assert [position.saved for position in again.positions()] == saved
+
+
+def described(array: Array) -> None:
+    """Assert that the superblocks place every cell where the layout in memory does."""
+    layout, found = array.context.layout, layout_of(array.member_set.config)
+    if array.context.restripe is not None:  # its watermark is in the log
+        restripe = restripe_of(found)
+        assert restripe is not None
+        restripe.watermark = array.context.restripe.watermark
+    assert (found.chunks, found.stripes) == (layout.chunks, layout.stripes)
+    for stripe in map(Stripe, range(layout.stripes)):
+        for cell in cell_range(0, len(layout.code.cells)):
+            assert found.place(stripe, cell) == layout.place(stripe, cell), (stripe, cell)
+
+
+@pytest.mark.parametrize(
+    "relocation",
+    [one for one in RELOCATIONS if one.rig is not None and one.name not in BUNDLES],
+    ids=str,
+)
+async def test_the_superblocks_describe_the_layout_that_is_in_use(relocation: Relocation) -> None:
+    """Bundles are left out: their places are in the look-up table, not in the superblocks."""
+    async with under_way(relocation) as scene:
+        (array,) = scene.arrays
+        job = scene.job
+        assert await scene.reach(job, 0.3)
+        job.pause()
+        await trio.sleep(2)
+        await job.checkpoint()
+        described(array)
+        job.resume()
+        await scene.ended()
+        described(array)
 
 
 @EVERY
