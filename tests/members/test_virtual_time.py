@@ -214,15 +214,15 @@ def test_the_clock_alone_serves_trio_run_too() -> None:
 
 async def test_a_threads_answer_is_heard_while_tasks_keep_running() -> None:
     heard = trio.Event()
-
-    async def ask() -> None:
-        await trio.to_thread.run_sync(threading.Event().wait, 0.01)
-        heard.set()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(ask)
-        while not heard.is_set():
-            await trio.lowlevel.checkpoint()
+    token = trio.lowlevel.current_trio_token()
+    thread = threading.Thread(target=token.run_sync_soon, args=(heard.set,))
+    thread.start()
+    thread.join()  # the answer is there: how fast threads of this machine are does not matter
+    turns = 0
+    while not heard.is_set():
+        await trio.lowlevel.checkpoint()
+        turns += 1
+        assert turns < 200  # the kernel is polled each 64 turns; trio's own task then needs some
 
 
 async def test_the_kernel_is_asked_seldom_while_tasks_can_run(
