@@ -50,6 +50,15 @@ SECTIONS = {
             "create.wipe",
             "Make members forget their array: overwrite their superblocks with zeros.",
         ),
+        "save-metadata": Row(
+            "metadata.save_metadata",
+            "Save the configuration of an array in a file, for members that lose their "
+            "superblocks.",
+        ),
+        "restore-metadata": Row(
+            "metadata.restore_metadata",
+            "Give members that have lost their superblocks new ones from a saved configuration.",
+        ),
     },
     "Look": {
         "status": Row(

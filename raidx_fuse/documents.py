@@ -1083,6 +1083,75 @@ class Renamed(TypedDict):
     name: str
 
 
+class SavedMember(TypedDict):
+    """A member in a file of metadata; what its superblock counts is None if it was absent.
+
+    *samples* maps byte offsets on the member to the CRC-32C of the 4 KiB that lay there.
+    """
+
+    uuid: str
+    role: Number
+    state: str
+    size: Bytes
+    path: str
+    sequence: Count | None
+    base_events: Count | None
+    samples: dict[str, str]
+
+
+class SavedMetadata(TypedDict):
+    """The file of `raidx save-metadata`, and what that prints; FORMAT.md says what it is good for.
+
+    *pages* has, for each kind of pages behind the superblocks, runs [first, end] of those that
+    there are. *checksum*: of all other keys, as FORMAT.md has it.
+    """
+
+    format: str
+    version: Number
+    saved_s: Seconds
+    configuration: Internal
+    log_epoch: Count
+    pages: dict[str, list[list[Number]]]
+    members: list[SavedMember]
+    checksum: str
+
+
+class MetadataSaved(TypedDict):
+    path: str
+    array: str
+    array_uuid: str
+    events: Count
+    saved: SavedMetadata
+
+
+class RestoredMember(TypedDict):
+    """What `raidx restore-metadata` does with a member, and how it knows which one it is."""
+
+    path: str
+    uuid: str
+    role: Number
+    action: Annotated[str, "write, or keep: its superblock is valid"]
+    recognised: str
+
+
+class MetadataRestored(TypedDict):
+    """What `raidx restore-metadata` prints; *source*: whose configuration the superblocks get."""
+
+    array: str
+    array_uuid: str
+    events: Count
+    saved_s: Seconds
+    source: Annotated[str, "file, or members: those with a valid superblock have a newer one"]
+    members: list[RestoredMember]
+    absent: list[str]
+    state: str
+    stripes_checked: Count
+    stripes_wrong: Count
+    warnings: list[str]
+    dry_run: bool
+    changed: bool
+
+
 class Settings(TypedDict):
     """What `raidx get` and `raidx set` print: each value in the unit that its name has."""
 

@@ -56,6 +56,7 @@ MAY_TOUCH_THE_SYSTEM = {
     "members",  # files, devices, memory, threads
     "daemon.backing_devices",  # what a path stands on, and other names, by the kernel's tables
     "daemon.array_lock",  # a lock file for each array
+    "daemon.metadata",  # files of saved metadata
     "daemon.member_files",  # does a file exist? removes the ones it made
     "fuse.mountpoint",  # mount table, fusermount3
     "daemon.paths",  # where sockets and logs lie

@@ -98,6 +98,8 @@ DOCUMENTS = {
     "replay": (Shape(answers.Replayed),),
     "reshape": (Shape(documents.Reshaping), Shape(documents.ReshapePlan)),
     "resize": (_DETAILS, _LOSING),
+    "restore-metadata": (Shape(documents.MetadataRestored),),
+    "save-metadata": (Shape(documents.MetadataSaved),),
     "scan": (Shape(documents.Found),),
     "schema": (Shape(answers.Schemas),),
     "scrub": (Shape(documents.Scrub, (documents.Job,)),),

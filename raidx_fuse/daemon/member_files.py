@@ -119,16 +119,25 @@ class Disks:
                 array = superblock.array_uuid, superblock.config.name
                 remote[array] = remote.get(array, True) and is_uri(member.path)
         for (uuid, name), is_remote in remote.items():
-            if uuid in self._arrays:
-                continue
-            try:
-                shared = self._read_only or is_remote
-                self._arrays[uuid] = await _lock_array(uuid, name, place, shared=shared)
-            except BusyError:
+            await self.claim_array(uuid, name, place, is_remote=is_remote)
+
+    async def claim_array(
+        self, uuid: str, name: str, place: str = "", *, is_remote: bool = False
+    ) -> None:
+        """Take the lock of the array *uuid*, called *name*, as `claim` does for those of members.
+
+        *is_remote*: all of its members are exports. Raises BusyError, RaidxError.
+        """
+        if uuid in self._arrays:
+            return
+        try:
+            shared = self._read_only or is_remote
+            self._arrays[uuid] = await _lock_array(uuid, name, place, shared=shared)
+        except BusyError:
+            raise
+        except RaidxError:
+            if not self._read_only:
                 raise
-            except RaidxError:
-                if not self._read_only:
-                    raise
 
     def attach(self, specs: Sequence[str]) -> list[Member]:
         """Open existing members, each once. Raises UsageError, BusyError, MemberError."""

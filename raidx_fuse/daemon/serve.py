@@ -39,6 +39,7 @@ from raidx_fuse.daemon.events.sources import Watch
 from raidx_fuse.daemon.events.store import EventStore, state_directory
 from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.daemon.memory_protection import few_collections, protect
+from raidx_fuse.daemon.metadata import METADATA, MetadataFiles, MetadataKeeper
 from raidx_fuse.daemon.paths import own_directory
 from raidx_fuse.errors import FormatError, RaidxError, Reason, single
 from raidx_fuse.fuse.mountpoint import loop_devices
@@ -146,6 +147,8 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
             place = request.mountpoint or request.nbd
             watch = Watch(delivery.emit, place, unix_s, beside_others=len(groups) > 1)
             stack.callback(watch.ended)
+            keeper = MetadataKeeper(MetadataFiles(state_directory() / METADATA), unix_s)
+            stack.push_async_callback(keeper.ended)
             array = await stack.enter_async_context(
                 open_array(
                     members,
@@ -175,6 +178,9 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
             watch.begin(array)
             watches.append(watch)
             array.nursery.start_soon(watch.run)
+            if not request.read_only:
+                keeper.begin(array)
+                array.nursery.start_soon(keeper.run)
             events = EventCommands(array.uuid, delivery, watch)
             shown.append(volumes)
             commands.append(ArrayCommands(array, volumes.volumes, disks, events))

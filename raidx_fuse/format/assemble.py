@@ -65,6 +65,7 @@ from raidx_fuse.format.configuration.config import (
 )
 from raidx_fuse.format.configuration.names import brief
 from raidx_fuse.format.configuration.saved_jobs import refuse_half_renamed
+from raidx_fuse.format.pages import hint_behind
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
 from raidx_fuse.format.shapes import RESTRIPE, can_lose, shapes_of
 from raidx_fuse.format.signature import describe, find_in_front, find_signatures
@@ -285,8 +286,11 @@ async def _look_at(members: Sequence[Member]) -> tuple[list[Given], list[str], l
             superblock = newest(slots, member.path)
         except OtherVersionError:
             raise
-        except (MemberError, FormatError) as error:
+        except MemberError as error:
             left_out.append(str(error))
+            continue
+        except FormatError as error:
+            left_out.append(str(error) + await hint_behind(member))
             continue
         if superblock is None:
             left_out.append(await _why_not_a_member(member))
@@ -317,7 +321,7 @@ async def _why_not_a_member(member: Member) -> str:
     except MemberError as error:
         return str(error)
     what = f"it holds {describe(signatures)}" if signatures else "it has no superblock"
-    return f"{member.path} is no member of an array: {what}"
+    return f"{member.path} is no member of an array: {what}{await hint_behind(member)}"
 
 
 def _refuse_foreign(given: Sequence[Given]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from raidx_fuse.errors import FormatError, MemberError, OtherVersionError, reason_of
 from raidx_fuse.format.configuration.config import ArrayConfig, config_to_dict
-from raidx_fuse.format.pages import load_pages
+from raidx_fuse.format.pages import hint_behind, load_pages
 from raidx_fuse.format.signature import describe, find_signatures
 from raidx_fuse.format.superblock import MAJOR, Slot, newest, read_slots
 from raidx_fuse.format.table_page import bytes_needed_by, page_regions_of
@@ -51,10 +51,13 @@ async def examine(member: Member) -> dict[str, Any]:
     }
     try:
         superblock = newest(slots, member.path)
-    except FormatError as error:
+    except OtherVersionError as error:
         return {**document, "problem": reason_of(error, member.path)}
+    except FormatError as error:
+        hint = await hint_behind(member)
+        return {**document, "problem": reason_of(error, member.path) + hint}
     if superblock is None:
-        return {**document, "problem": "no member of a raidx array"}
+        return {**document, "problem": "no member of a raidx array" + await hint_behind(member)}
     config = superblock.config
     record = config.find(superblock.member_uuid)
     assert record is not None, "checked when it was decoded"

@@ -17,7 +17,7 @@ import crc32c
 import numpy as np
 
 from raidx_fuse.errors import MemberError, OtherVersionError
-from raidx_fuse.format.configuration.config import uuid_bytes
+from raidx_fuse.format.configuration.config import uuid_bytes, uuid_text
 from raidx_fuse.format.log_record import RECORD_MAGIC
 from raidx_fuse.format.regions import (
     COUNTER_MAX,
@@ -28,6 +28,8 @@ from raidx_fuse.format.regions import (
     PAYLOAD_BYTES,
     REGION_KINDS,
     SECTOR_BYTES,
+    SUPERBLOCK_SLOT_BYTES,
+    SUPERBLOCK_SLOTS,
     PageRegion,
     Regions,
 )
@@ -49,6 +51,7 @@ _SLOT_DTYPE: Any = {  # as long as a slot, so that many slots are examined in pl
     "itemsize": PAGE_BYTES,
 }
 PAIR_BYTES = PAGE_BYTES * PAGE_SLOTS
+SEARCHED_BYTES = 1 << 20  # behind lost superblocks
 READ_BYTES = 2 << 20  # of one read: large enough for a disk, small enough for the CPU cache
 
 
@@ -149,6 +152,37 @@ async def _read(member: Member, offset: int, length: int) -> memoryview:
     if not member.try_readv(offset, [buffer]):
         await read_promptly(member, offset, [buffer])
     return buffer
+
+
+async def array_behind(member: Member) -> str | None:
+    """Return the first half of the UUID of the array whose maps lie on *member*, or None.
+
+    For a member without a superblock: only the first of them are looked at. Raises MemberError.
+    """
+    start = SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS
+    length = min(SEARCHED_BYTES, member.size_bytes - start) // PAGE_BYTES * PAGE_BYTES
+    if length <= 0:
+        return None
+    block = await _read(member, start, length)
+    for at in range(0, length, PAGE_BYTES):
+        magic, crc, *_, half = PAGE_HEADER.unpack_from(block, at)
+        if magic == PAGE_MAGIC and _crc_holds(block[at : at + PAGE_BYTES], crc):
+            return uuid_text(half + bytes(8))[:18]
+    return None
+
+
+async def hint_behind(member: Member) -> str:
+    """Return what to do if *member* has lost its superblocks, "" if nothing says that."""
+    try:
+        half = await array_behind(member)
+    except MemberError:
+        half = None
+    if half is None:
+        return ""
+    return (
+        f"; maps of array {half[:8]} lie behind its front: raidx restore-metadata FILE MEMBER... "
+        "gives it a superblock"
+    )
 
 
 class _Found:

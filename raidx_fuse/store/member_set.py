@@ -159,6 +159,7 @@ class MemberSet:
         self.hosts = HostSpaces(lambda: self.present().values())
         self.on_change: list[Hook] = []
         self.on_fail: list[Callable[[Role], None]] = []
+        self.on_published: list[Hook] = []  # after each round of superblocks
         self.unpublished = False
         self._publication: trio.Event | None = None
         self._unwritable: RaidxError | None = None  # why no superblock can be written
@@ -750,6 +751,8 @@ class MemberSet:
         self._deaf = deaf
         if not deaf:
             self._reached_events = self._taken_events = events
+        for hook in self.on_published:
+            hook()
 
     async def update(
         self, change: Callable[[ArrayConfig], ArrayConfig], *, asked: bool = False

@@ -80,6 +80,8 @@ create --layout raid5 --size 4MiB -n a b c
 scan .
 examine a
 check a b c
+save-metadata a b c saved.json
+restore-metadata saved.json a b c
 wipe text
 destroy a b c -n
 events

@@ -17,17 +17,20 @@ import trio
 from raidx_fuse.array import advice, statistics
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.membership import is_past, why_not_caught_up
+from raidx_fuse.array.save_metadata import save
 from raidx_fuse.daemon.commands.advise import Advice
 from raidx_fuse.daemon.commands.arguments import Result, check_newcomers
 from raidx_fuse.daemon.commands.compare import Comparison
 from raidx_fuse.daemon.commands.events import EventCommands
 from raidx_fuse.daemon.commands.trace import Trace
+from raidx_fuse.daemon.events.event import unix_s
 from raidx_fuse.daemon.member_files import Own
 from raidx_fuse.engine.explain import explain_place
 from raidx_fuse.engine.growth_position import parity_way
 from raidx_fuse.errors import BusyError, RaidxError, Reason, UsageError
 from raidx_fuse.format.configuration.config import FAILED, MISSING, MemberRecord
 from raidx_fuse.format.configuration.volumes import volume_at
+from raidx_fuse.format.saved_metadata import to_document
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.jobs.costs import PlannedChange
 from raidx_fuse.layouts.numbers import Role
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
         Failing,
         Grown,
         MemberPlan,
+        SavedMetadata,
     )
     from raidx_fuse.documents import Job as JobStatus
     from raidx_fuse.documents import VolumeCounters as VolumeStats
@@ -195,6 +199,10 @@ class ArrayCommands:
             self.array.name, self.array.member_set.config.volumes, place["image_offset"]
         )
         return {**place, "volume": volume, "volume_offset": inside}
+
+    async def save_metadata(self) -> SavedMetadata:
+        """Return what a file of metadata has. Raises RaidxError if no superblock can be read."""
+        return to_document(await save(self.array, self.array.member_set.present(), unix_s()))
 
     # -- members -------------------------------------------------------------------------------
 
