@@ -1111,6 +1111,7 @@ class SavedMetadata(TypedDict):
     saved_s: Seconds
     configuration: Internal
     log_epoch: Count
+    log_generation: Count
     pages: dict[str, list[list[Number]]]
     members: list[SavedMember]
     checksum: str

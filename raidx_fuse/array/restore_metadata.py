@@ -5,7 +5,9 @@ Nothing is written before all of this holds; the same is what a dry run shows.
 1. **Whose configuration.** Members with a valid superblock keep it. If theirs extends the saved one
    (format/assemble.py), the others get theirs, not the saved one: a file never makes an array older
    than its members. If the saved one extends theirs, they are judged by it; else it is refused.
-   A member that the configuration excludes is out of date: it has to be rebuilt.
+   A member that the configuration excludes is out of date: it has to be rebuilt. And theirs counts
+   only if one of them has content and as new a head of the log as there is: a spare that was pulled
+   and a member that was left behind do not know how the array continued.
 2. **How old the file is.** Without such members the file has the last word, so it must be known to
    be the newest: it was saved when the array was closed, and the log says that the array was not
    started since; or the daemon, which keeps each change of the configuration, kept it last. Else
@@ -143,7 +145,8 @@ class _Candidate:
     """A given member; without *superblock* one to be recognised.
 
     *hits*: by UUID, how many sums of that member alone fit; *shared*: the same of all sums.
-    *has_pages*: pages of this array lie behind its superblocks. *fresh*: one of them tells its age.
+    *fitting*: whether half of all sums of a member fit. *has_pages*: pages of this array lie behind
+    its superblocks. *generation*: of the head of its log, by which its age is known; 0: none.
     """
 
     member: Member
@@ -152,19 +155,31 @@ class _Candidate:
     superblock: Superblock | None
     hits: dict[str, int] = field(default_factory=dict)
     shared: dict[str, int] = field(default_factory=dict)
+    fitting: bool = False
     has_pages: bool = False
-    fresh: bool = False
+    generation: int = 0
 
     @property
     def path(self) -> str:
         return self.member.path
 
-    def looks_like(self) -> str | None:
-        """Return the UUID of the member whose content it has, None if that is not clear."""
-        ranked = sorted(self.hits, key=lambda uuid: -self.hits[uuid])
-        best = self.hits[ranked[0]] if ranked else 0
-        second = self.hits[ranked[1]] if len(ranked) > 1 else 0
-        return ranked[0] if best > CLEAR_WIN * second else None
+    def looks_like(self, saved: Saved) -> str | None:
+        """Return the UUID of the member whose content it has, None if nothing says that.
+
+        Raises AssemblyError if it has the content of several.
+        """
+        hits = {one.uuid: self.hits[one.uuid] for one in saved.members if one.samples}
+        ranked = sorted(hits, key=lambda uuid: -hits[uuid])
+        if not ranked or not hits[ranked[0]]:
+            return None
+        if len(ranked) > 1 and hits[ranked[0]] <= CLEAR_WIN * hits[ranked[1]]:
+            raise AssemblyError(
+                f"{self.path} has content of several members: the layout is another one since the "
+                "file was saved",
+                action="take the newest file",
+                reason=Reason.OUTDATED,
+            )
+        return ranked[0]
 
 
 async def plan(saved: Saved, members: Sequence[Member], leave: Leave) -> Restoration:
@@ -187,8 +202,13 @@ async def plan(saved: Saved, members: Sequence[Member], leave: Leave) -> Restora
     head = await _look_behind(saved, config, candidates)
     warnings: list[str] = []
     if not from_members:
-        config = _of_the_file(saved, head.epoch, leave, warnings)
+        config = _of_the_file(saved, head, leave, warnings)
+    else:
+        _require_witness(config, intact, head)
     _require_members_of_log(head, config)
+    _require_same_age(config, candidates, head)
+    if _places(config) != _places(saved.config):  # content lies elsewhere since
+        saved = replace(saved, members=tuple(replace(one, samples={}) for one in saved.members))
     found = _assign(saved, config, candidates, leave)
     restored = []
     for one in candidates:
@@ -202,6 +222,10 @@ async def plan(saved: Saved, members: Sequence[Member], leave: Leave) -> Restora
         superblock = Superblock(record.member_uuid, sequence or 0, base, config)
         restored.append(Restored(one.member, record, how, superblock))
         _note_signature(one, leave, warnings)
+        if not one.generation:
+            warnings.append(
+                f"{one.path} has lost its maps, too: nothing tells whether it is an old copy"
+            )
     here = {one.record.member_uuid for one in restored}
     absent = tuple(
         record
@@ -300,13 +324,55 @@ def _rank(config: ArrayConfig) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """The newest head page of the log: *epoch*, the count of starts, and who may have records.
+    """The newest head page of the log: its *generation* (0: no member has one) and what it says.
 
-    None if no member has one, or if it does not say.
+    *epoch* counts starts; *holders* may have records (None: it does not say).
     """
 
-    epoch: int | None = None
+    generation: int = 0
+    epoch: int = 0
     holders: Collection[bytes] | None = None
+
+
+def _require_witness(config: ArrayConfig, intact: Sequence[_Candidate], head: _Head) -> None:
+    """Refuse *config*, of members, if none of them shows that the array did not go on without it.
+
+    A spare that was pulled has no content, and a member that was left behind has an older log.
+    """
+    for one in intact:
+        assert one.superblock is not None
+        record = config.find(one.superblock.member_uuid)
+        counts = record is not None and record.state in (ACTIVE, REBUILDING) and record.role >= 0
+        if counts and one.superblock.config == config and one.generation == head.generation > 0:
+            return
+    names = ", ".join(one.path for one in intact)
+    raise AssemblyError(
+        f"{names}: nothing tells whether the array continued after event {config.events}, which is "
+        "the newest there",
+        action="leave them out, and give the newest file",
+        reason=Reason.OUTDATED,
+    )
+
+
+def _require_same_age(config: ArrayConfig, candidates: Sequence[_Candidate], head: _Head) -> None:
+    """Refuse members with content that have an older head of the log than others."""
+    for one in candidates:
+        record = None if one.superblock is None else config.find(one.superblock.member_uuid)
+        left_behind = one.superblock is not None and (
+            record is None or record.role < 0 or record.state not in (ACTIVE, REBUILDING)
+        )
+        if not left_behind and 0 < one.generation < head.generation:
+            raise AssemblyError(
+                f"{one.path} has an older head of the log than others: it is an old copy, or the "
+                "array continued without it",
+                action="leave it out (--start-degraded), mount, then raidx replace-disk",
+                reason=Reason.OUTDATED,
+            )
+
+
+def _places(config: ArrayConfig) -> object:
+    """Return what decides where content lies."""
+    return config.layout, config.params, config.width, config.chunk_bytes, config.regions
 
 
 def _require_members_of_log(head: _Head, config: ArrayConfig) -> None:
@@ -331,15 +397,17 @@ async def _look_behind(
         for one in saved.members
     }
     offsets = {at for one in saved.members for at in one.samples}
-    newest_head, head = 0, _Head()
+    head = _Head()
     there: dict[str, set[int]] = {kind: set() for kind in REGION_KINDS}
     for one in candidates:
         end = one.member.size_bytes
-        sums = await sample(one.member, [at for at in offsets if at + SAMPLE_BYTES <= end])
+        sums: dict[int, int] = {}
+        await sample(one.member, [at for at in offsets if at + SAMPLE_BYTES <= end], sums)
         for saved_member in saved.members:
             uuid, samples = saved_member.uuid, saved_member.samples
             one.hits[uuid] = sum(sums.get(at) == crc for at, crc in tellers[uuid].items())
             one.shared[uuid] = sum(sums.get(at) == crc for at, crc in samples.items())
+            one.fitting |= 2 * one.shared[uuid] >= len(samples) > 0
         for kind in REGION_KINDS:
             region = config.regions.pages(kind)
             if region.offset + region.length > end:
@@ -350,9 +418,9 @@ async def _look_behind(
             there[kind].update(present)
             one.has_pages |= bool(present)
             if is_head and present:
-                one.fresh = True
-                if (generation := int(loaded.generations[0])) > newest_head:
-                    newest_head, head = generation, _head_of(loaded.payload[0].tobytes())
+                one.generation = int(loaded.generations[0])
+                if one.generation > head.generation:
+                    head = _head_of(one.generation, loaded.payload[0].tobytes())
     for kind, runs in saved.pages.items():
         gone = [page for run in runs for page in range(*run) if page not in there[kind]]
         if gone:
@@ -366,9 +434,9 @@ async def _look_behind(
     return head
 
 
-def _head_of(payload: bytes) -> _Head:
+def _head_of(generation: int, payload: bytes) -> _Head:
     epoch, *_, held_epoch, count = HEAD.unpack_from(payload)
-    return _Head(epoch, decode_holders(payload, count) if held_epoch == epoch else None)
+    return _Head(generation, epoch, decode_holders(payload, count) if held_epoch == epoch else None)
 
 
 def _is_alone(saved: Saved, offset: int, crc: int) -> bool:
@@ -378,17 +446,18 @@ def _is_alone(saved: Saved, offset: int, crc: int) -> bool:
 # -- whether the file is the newest ----------------------------------------------------------------
 
 
-def _of_the_file(saved: Saved, epoch: int | None, leave: Leave, warnings: list[str]) -> ArrayConfig:
+def _of_the_file(saved: Saved, head: _Head, leave: Leave, warnings: list[str]) -> ArrayConfig:
     """Return the configuration that superblocks get from the file. Raises AssemblyError."""
     config, name = saved.config, saved.config.name
-    if epoch is not None and epoch < saved.log_epoch:
+    if 0 < head.generation < saved.log_generation:
         raise AssemblyError(
-            f"the members were started {epoch} times, the file is from start {saved.log_epoch}: "
-            "they are older copies of the members",
+            f"the members are older copies: array {name!r} ran on after them before the file was "
+            "saved",
             action="give the members themselves, or a file as old as they are",
             reason=Reason.OUTDATED,
         )
-    if config.clean and epoch == saved.log_epoch:
+    same_run = head.epoch == saved.log_epoch
+    if config.clean and same_run and head.generation == saved.log_generation:
         return config  # closed, and not started since: nothing can have changed
     if leave.newer:
         raise AssemblyError(
@@ -402,13 +471,14 @@ def _of_the_file(saved: Saved, epoch: int | None, leave: Leave, warnings: list[s
             action="give a member with a valid superblock, or a later file",
             reason=Reason.OUTDATED,
         )
-    if not leave.older and not (leave.is_newest and epoch == saved.log_epoch):
-        since = "it is not known how often" if epoch is None else f"{epoch - saved.log_epoch} times"
-        what = (
-            f"array {name!r} ran when the file was saved"
-            if epoch == saved.log_epoch
-            else f"array {name!r} was started since the file was saved ({since})"
-        )
+    if not leave.older and not (leave.is_newest and same_run):
+        if not head.generation:
+            what = f"nothing tells whether array {name!r} was started since the file was saved"
+        elif same_run:
+            what = f"array {name!r} ran when the file was saved"
+        else:
+            times = f"{head.epoch - saved.log_epoch} times"
+            what = f"array {name!r} was started since the file was saved ({times})"
         raise AssemblyError(
             f"{what}: what changed later of members, layout or volumes is not in it",
             action="take the newest file; if nothing has changed, add --accept-older",
@@ -448,13 +518,13 @@ def _assign(
             _take(found, one, record, "by its superblock", candidates)
     lost = [one for one in candidates if one.superblock is None]
     for one in lost:
-        if not one.has_pages and not any(one.shared.values()):
+        if not (one.has_pages or one.fitting):
             raise UsageError(
                 f"nothing on {one.path} is of array {config.name!r}",
                 action="if it is new, mount without it, then raidx replace-disk",
                 reason=Reason.NOT_A_MEMBER,
             )
-        record = config.find(one.looks_like() or "")
+        record = config.find(one.looks_like(saved) or "")
         named = leave.roles.get(one.position)
         if named is not None:
             wanted = next((each for each in config.members if each.role == named), None)
@@ -566,7 +636,7 @@ def _prefer_rebuild(
     found: Mapping[int, tuple[MemberRecord, str]],
 ) -> None:
     """Refuse a member whose age nothing tells, if the array can do without it: it is rebuilt."""
-    blind = [one for one in candidates if one.superblock is None and not one.fresh]
+    blind = [one for one in candidates if one.superblock is None and not one.generation]
     roles = {found[one.position][0].role for one in blind}
     here = {record.role for record, _ in found.values()}
     lost, layout = frozenset(roles | (set(config.roles()) - here)), layout_of(config)

@@ -25,6 +25,7 @@ from raidx_fuse.members.threads import read_promptly
 from raidx_fuse.store.page_store import PageStore, set_bits_in
 
 SAMPLED_STRIPES = 64
+SAMPLE_S = 2.0  # slow members give fewer sums: an unmount does not wait for all of them
 T = TypeVar("T")
 
 
@@ -42,9 +43,10 @@ def page_store(array: Array, kind: str) -> PageStore:
     return next(store for store in stores if store.kind == kind)
 
 
-def log_epoch(array: Array) -> int:
-    """Return how often the array was started for writing, as the head of its log says."""
-    return int(HEAD.unpack_from(page_store(array, "journal").payload)[0])
+def _log_counts(array: Array) -> tuple[int, int]:
+    """Return the epoch in the head of the log, and the generation of the page."""
+    head = page_store(array, "journal")
+    return int(HEAD.unpack_from(head.payload)[0]), head.generations.get(0, 0)
 
 
 def sampled_stripes(array: Array) -> list[Stripe]:
@@ -73,12 +75,11 @@ def _sampled_places(context: ArrayContext, stripes: Iterable[Stripe]) -> dict[in
     return places
 
 
-async def sample(member: Member, offsets: Iterable[int]) -> dict[int, int]:
-    """Return the sums of the content of *member* at *offsets*; none where it is zero or unreadable.
+async def sample(member: Member, offsets: Iterable[int], found: dict[int, int]) -> None:
+    """Add to *found* the sums of the content of *member* at *offsets*.
 
-    What reads as zero is everywhere, and says nothing about the member.
+    There is none where it is zero, which is everywhere and says nothing, or unreadable.
     """
-    found: dict[int, int] = {}
     for offset in sorted(offsets):
         content = bytearray(SAMPLE_BYTES)
         try:
@@ -87,7 +88,6 @@ async def sample(member: Member, offsets: Iterable[int]) -> dict[int, int]:
             continue
         if content.count(0) < SAMPLE_BYTES:
             found[offset] = crc32c.crc32c(content)
-    return found
 
 
 def _pages(array: Array) -> dict[str, Runs]:
@@ -122,16 +122,14 @@ async def save(array: Array, members: Mapping[str, Member], saved_s: int) -> Sav
     config = superblocks[max(ranks, key=lambda uuid: ranks[uuid])].config
     places = _sampled_places(array.context, sampled_stripes(array))
     samples: dict[str, dict[int, int]] = {}
-
-    async def take(uuid: str, member: Member, offsets: Iterable[int]) -> None:
-        samples[uuid] = await sample(member, offsets)
-
-    async with trio.open_nursery() as nursery:
-        for record in config.members:
-            there = members.get(record.member_uuid)
-            if there is not None and record.role >= 0:
-                offsets = places.get(record.role, set())
-                nursery.start_soon(take, record.member_uuid, there, offsets)
+    with trio.move_on_after(SAMPLE_S):
+        async with trio.open_nursery() as nursery:
+            for record in config.members:
+                there = members.get(record.member_uuid)
+                if there is not None and record.role >= 0:
+                    sums = samples[record.member_uuid] = {}
+                    offsets = places.get(record.role, set())
+                    nursery.start_soon(sample, there, offsets, sums)
     saved = []
     for record in config.members:
         one = superblocks.get(record.member_uuid)
@@ -140,4 +138,4 @@ async def save(array: Array, members: Mapping[str, Member], saved_s: int) -> Sav
             continue
         counts = one.sequence, one.base_events
         saved.append(SavedMember(one.member_uuid, *counts, samples.get(one.member_uuid, {})))
-    return Saved(config, tuple(saved), log_epoch(array), _pages(array), saved_s)
+    return Saved(config, tuple(saved), *_log_counts(array), _pages(array), saved_s)

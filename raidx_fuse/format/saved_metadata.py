@@ -1,11 +1,13 @@
 """Saved metadata: the configuration of an array in a file, for members that lost their superblocks.
 
     {"format": "raidx metadata", "version": 1, "saved_s": ..., "configuration": {...},
-     "log_epoch": ..., "pages": {kind: [[first, end], ...]}, "members": [...], "checksum": ...}
+     "log_epoch": ..., "log_generation": ..., "pages": {kind: [[first, end], ...]},
+     "members": [...], "checksum": ...}
 
 The file has what a superblock has, and what tells later whether it still describes the members:
 
-* *log_epoch*, a count of starts: the log of the members says whether the array was started since;
+* *log_epoch*, a count of starts, and *log_generation*, one of changes of the head of the log: the
+  members' own say whether the array was started since, or the members are older than the file;
 * *pages*: which pages of the maps there were. They lie behind the superblocks and are not saved;
   where no member has one of them any more, what it says of the content is lost;
 * *samples*: a few sums of content, by which a member without a superblock is recognised.
@@ -31,6 +33,7 @@ from raidx_fuse.format.configuration.config import (
 )
 from raidx_fuse.format.configuration.lost_chunks import KEY as LOST_CHUNKS
 from raidx_fuse.format.configuration.names import brief
+from raidx_fuse.format.configuration.saved_jobs import RENAMED
 from raidx_fuse.format.configuration.volumes import TARGET
 from raidx_fuse.format.regions import COUNTER_MAX, REGION_KINDS
 from raidx_fuse.format.shapes import MIGRATED
@@ -68,6 +71,7 @@ class Saved:
     config: ArrayConfig
     members: tuple[SavedMember, ...]
     log_epoch: int
+    log_generation: int
     pages: Mapping[str, Runs]
     saved_s: int = 0
 
@@ -134,6 +138,8 @@ def position_in(config: ArrayConfig) -> str | None:
     """
     if MIGRATED in config.params:
         return "a growth was under way"
+    if RENAMED in config.jobs:
+        return "its UUID was being changed"
     for volume in () if config.volumes is None else config.volumes.volumes:
         if volume.move is not None and volume.move.role == TARGET:
             return f"volume {volume.name} was moving here"
@@ -177,6 +183,7 @@ def to_document(saved: Saved) -> SavedMetadata:
         "saved_s": saved.saved_s,
         "configuration": config_to_dict(saved.config),
         "log_epoch": saved.log_epoch,
+        "log_generation": saved.log_generation,
         "pages": {kind: [list(run) for run in runs] for kind, runs in saved.pages.items()},
         "members": members,
         "checksum": "",
@@ -249,6 +256,7 @@ def _decoded(document: dict[str, Any]) -> Saved:
         if not all(0 <= first < end <= room for first, end in runs):
             raise ValueError("a page is out of range")
         pages[kind] = tuple((first, end) for first, end in runs)
-    if not 0 <= document["log_epoch"] <= COUNTER_MAX:
+    counts = document["log_epoch"], document["log_generation"]
+    if not all(0 <= count <= COUNTER_MAX for count in counts):
         raise ValueError("a counter is out of range")
-    return Saved(config, tuple(members), document["log_epoch"], pages, int(document["saved_s"]))
+    return Saved(config, tuple(members), *counts, pages, int(document["saved_s"]))

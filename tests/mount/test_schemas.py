@@ -142,6 +142,10 @@ volume list door
 umount door
 umount door --if-exists
 rename e f g h western
+save-metadata e f g h saved
+wipe e --lose-data
+restore-metadata saved e f g h
+restore-metadata saved e f g h --yes
 lab reset scratch --disks 3 --size 16MiB
 lab end scratch
 check e f g h
