@@ -74,12 +74,12 @@ from raidx_fuse.store.io_tuples import MemberLostError
 
 CLEAR_WIN = 4  # so many times as much of a member's content is there as of any other's
 TELLING = 8  # so many sums of a member that all fail say that it is another one, or was rewritten
-WRONG_MAX = 0.25  # of the stripes that are scrubbed: more is no rot
+WRONG_MAX = 0.25  # of the stripes that are scrubbed: more is no rot; none on the user's word alone
 FRONT_BYTES = SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class Permits:
     """What the user permits, and says.
 
     *roles*: role of members, by their position among those given. *degraded*: without members that
@@ -182,14 +182,14 @@ class _Candidate:
         return ranked[0]
 
 
-async def plan(saved: Saved, members: Sequence[Member], leave: Leave) -> Restoration:
+async def plan(saved: Saved, members: Sequence[Member], permits: Permits) -> Restoration:
     """Return what restoring *saved* to *members* does. Writes nothing.
 
     Raises RaidxError for what must not be written.
     """
     if not members:
         raise UsageError("no members given", action="name the array's disks")
-    candidates = [await _look_at(n, member, saved, leave) for n, member in enumerate(members)]
+    candidates = [await _look_at(n, member, saved, permits) for n, member in enumerate(members)]
     intact = [one for one in candidates if one.superblock is not None]
     lost = [one for one in candidates if one.superblock is None]
     if not lost:
@@ -202,14 +202,14 @@ async def plan(saved: Saved, members: Sequence[Member], leave: Leave) -> Restora
     head = await _look_behind(saved, config, candidates)
     warnings: list[str] = []
     if not from_members:
-        config = _of_the_file(saved, head, leave, warnings)
+        config = _of_the_file(saved, head, permits, warnings)
     else:
         _require_witness(config, intact, head)
     _require_members_of_log(head, config)
     _require_same_age(config, candidates, head)
     if _places(config) != _places(saved.config):  # content lies elsewhere since
         saved = replace(saved, members=tuple(replace(one, samples={}) for one in saved.members))
-    found = _assign(saved, config, candidates, leave)
+    found = _assign(saved, config, candidates, permits)
     restored = []
     for one in candidates:
         record, how = found[one.position]
@@ -221,7 +221,7 @@ async def plan(saved: Saved, members: Sequence[Member], leave: Leave) -> Restora
         sequence = saved.member(record.member_uuid).sequence if known else None
         superblock = Superblock(record.member_uuid, sequence or 0, base, config)
         restored.append(Restored(one.member, record, how, superblock))
-        _note_signature(one, leave, warnings)
+        _note_signature(one, permits, warnings)
         if not one.generation:
             warnings.append(
                 f"{one.path} has lost its maps, too: nothing tells whether it is an old copy"
@@ -232,14 +232,14 @@ async def plan(saved: Saved, members: Sequence[Member], leave: Leave) -> Restora
         for record in config.members
         if record.member_uuid not in here and record.state in (ACTIVE, REBUILDING)
     )
-    if absent and not leave.degraded:
+    if absent and not permits.degraded:
         raise UsageError(
             f"{_named(absent[0])} is not given",
             action="give it, too; if it is gone for good, add --start-degraded",
             reason=Reason.MEMBERS_MISSING,
         )
     _prefer_rebuild(config, candidates, found)
-    state, checked, wrong = await _try(restored, leave, warnings)
+    state, checked, wrong = await _try(restored, permits, warnings)
     return Restoration(
         config, from_members, tuple(restored), absent, tuple(warnings), state, checked, wrong
     )
@@ -253,7 +253,7 @@ def _named(record: MemberRecord) -> str:
 # -- what there is ---------------------------------------------------------------------------------
 
 
-async def _look_at(number: int, member: Member, saved: Saved, leave: Leave) -> _Candidate:
+async def _look_at(number: int, member: Member, saved: Saved, permits: Permits) -> _Candidate:
     """Return what *member* has in front. Raises FormatError, SignatureFoundError, MemberError."""
     name = saved.config.name
     if member.size_bytes < FRONT_BYTES:
@@ -278,7 +278,7 @@ async def _look_at(number: int, member: Member, saved: Saved, leave: Leave) -> _
             f"{member.path} has a valid superblock and carries {describe(foreign)}",
             action="if that is not needed, mount with --accept-member",
         )
-    if foreign and not leave.overwrite_signature:
+    if foreign and not permits.overwrite_signature:
         raise SignatureFoundError(
             f"{member.path} carries {describe(foreign)} now",
             action="--overwrite-signature destroys it",
@@ -286,9 +286,9 @@ async def _look_at(number: int, member: Member, saved: Saved, leave: Leave) -> _
     return _Candidate(member, number, slots, superblock)
 
 
-def _note_signature(one: _Candidate, leave: Leave, warnings: list[str]) -> None:
+def _note_signature(one: _Candidate, permits: Permits, warnings: list[str]) -> None:
     foreign = find_in_front(one.slots)
-    if foreign and leave.overwrite_signature:
+    if foreign and permits.overwrite_signature:
         warnings.append(
             f"{one.path} carries {describe(foreign)}, which is destroyed: what else was written to "
             "it is found by raidx scrub"
@@ -446,7 +446,7 @@ def _is_alone(saved: Saved, offset: int, crc: int) -> bool:
 # -- whether the file is the newest ----------------------------------------------------------------
 
 
-def _of_the_file(saved: Saved, head: _Head, leave: Leave, warnings: list[str]) -> ArrayConfig:
+def _of_the_file(saved: Saved, head: _Head, permits: Permits, warnings: list[str]) -> ArrayConfig:
     """Return the configuration that superblocks get from the file. Raises AssemblyError."""
     config, name = saved.config, saved.config.name
     if 0 < head.generation < saved.log_generation:
@@ -459,9 +459,9 @@ def _of_the_file(saved: Saved, head: _Head, leave: Leave, warnings: list[str]) -
     same_run = head.epoch == saved.log_epoch
     if config.clean and same_run and head.generation == saved.log_generation:
         return config  # closed, and not started since: nothing can have changed
-    if leave.newer:
+    if permits.newer:
         raise AssemblyError(
-            f"{leave.newer} has later changes of array {name!r}",
+            f"{permits.newer} has later changes of array {name!r}",
             action="restore that file",
             reason=Reason.OUTDATED,
         )
@@ -471,7 +471,7 @@ def _of_the_file(saved: Saved, head: _Head, leave: Leave, warnings: list[str]) -
             action="give a member with a valid superblock, or a later file",
             reason=Reason.OUTDATED,
         )
-    if not leave.older and not (leave.is_newest and same_run):
+    if not permits.older and not (permits.is_newest and same_run):
         if not head.generation:
             what = f"nothing tells whether array {name!r} was started since the file was saved"
         elif same_run:
@@ -493,7 +493,7 @@ def _of_the_file(saved: Saved, head: _Head, leave: Leave, warnings: list[str]) -
 
 
 def _assign(
-    saved: Saved, config: ArrayConfig, candidates: Sequence[_Candidate], leave: Leave
+    saved: Saved, config: ArrayConfig, candidates: Sequence[_Candidate], permits: Permits
 ) -> dict[int, tuple[MemberRecord, str]]:
     """Return the record of each candidate, and how it was recognised, by its position.
 
@@ -509,7 +509,7 @@ def _assign(
                     action="leave it out",
                     reason=Reason.OUTDATED,
                 )
-            if one.position in leave.roles:
+            if one.position in permits.roles:
                 raise UsageError(
                     f"{one.path} has a valid superblock, of {_named(record)}",
                     action="give it without a role",
@@ -525,7 +525,7 @@ def _assign(
                 reason=Reason.NOT_A_MEMBER,
             )
         record = config.find(one.looks_like(saved) or "")
-        named = leave.roles.get(one.position)
+        named = permits.roles.get(one.position)
         if named is not None:
             wanted = next((each for each in config.members if each.role == named), None)
             if wanted is None:
@@ -654,14 +654,14 @@ def _prefer_rebuild(
 
 
 async def _try(
-    restored: Sequence[Restored], leave: Leave, warnings: list[str]
+    restored: Sequence[Restored], permits: Permits, warnings: list[str]
 ) -> tuple[str, int, int]:
     """Open the array as it would be; return its state, and how many stripes fit and do not.
 
     Raises RaidxError as a mount would.
     """
     trial = [FrontedMember(one.member, _front(one.superblock)) for one in restored]
-    async with open_array(trial, read_only=True, start_degraded=leave.degraded) as array:
+    async with open_array(trial, read_only=True, start_degraded=permits.degraded) as array:
         for member, why in array.stale:
             if next(one for one in restored if one.member.path == member.path).superblock:
                 raise AssemblyError(
@@ -670,7 +670,7 @@ async def _try(
         warnings += array.warnings
         checked, wrong = await _scrubbed(array)
         state = str(array.status()["state"])
-    if wrong > WRONG_MAX * checked:
+    if wrong > (0 if permits.older else WRONG_MAX * checked):
         raise AssemblyError(
             f"the content does not fit: {wrong} of {checked} stripes contradict their parity, so a "
             "member is not the one it is taken for or is out of date, or the file is",

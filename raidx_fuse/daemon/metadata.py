@@ -25,7 +25,7 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.array.restore_metadata import Leave, Restoration, plan
+from raidx_fuse.array.restore_metadata import Permits, Restoration, plan
 from raidx_fuse.array.save_metadata import save
 from raidx_fuse.daemon.events.event import unix_s
 from raidx_fuse.daemon.events.store import state_directory
@@ -51,7 +51,7 @@ METADATA = "metadata"
 KEPT = 10
 ARRAYS_MAX = 64
 REFRESH_S = 3600.0
-END_S = 5.0
+WRITE_S = 5.0  # for a file: an unmount waits no longer
 _NAMED = re.compile("([0-9]{1,5}|[0-9a-f]{8}[0-9a-f-]{0,28})=(.+)", re.DOTALL)
 log = logging.getLogger(__name__)
 
@@ -219,7 +219,7 @@ class MetadataKeeper:
     async def ended(self) -> None:
         """Keep the last configuration: the array is closed, its members are still open."""
         if self._array is not None:
-            with trio.CancelScope(shield=True), trio.move_on_after(END_S):
+            with trio.CancelScope(shield=True):
                 await self._keep()
 
     async def _keep(self) -> None:
@@ -227,7 +227,9 @@ class MetadataKeeper:
         assert array is not None
         try:
             saved = await save(array, array.member_set.present(), self._unix_s())
-            await in_thread(str(self._files.folder), partial(self._files.keep, saved))
+            with trio.CancelScope(shield=True):  # else the last one is written beside it
+                folder = str(self._files.folder)
+                await in_thread(folder, partial(self._files.keep, saved), limit_s=WRITE_S)
             self._kept = essence(saved.config)
         except (OSError, RaidxError) as error:
             await self._complain(error)
@@ -301,7 +303,7 @@ async def restore(request: RestoreRequest, *, write: bool) -> MetadataRestored:
         counts = saved.config.starts, saved.config.events
         if not same and (last.config.starts, last.config.events) > counts:
             newer = str(path)
-    leave = Leave(
+    permits = Permits(
         {at: _role(saved, name) for at, name in request.names.items()},
         degraded=request.degraded,
         older=request.older,
@@ -314,7 +316,7 @@ async def restore(request: RestoreRequest, *, write: bool) -> MetadataRestored:
             members: list[Member] = disks.attach(request.members)
             await disks.claim(members)
             await disks.claim_array(uuid, saved.config.name)
-            found = await plan(saved, members, leave)
+            found = await plan(saved, members, permits)
             if write:
                 await found.carry_out()
     except BaseExceptionGroup as group:

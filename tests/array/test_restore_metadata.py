@@ -11,7 +11,7 @@ import pytest
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.array.restore_metadata import FRONT_BYTES, Leave, Restoration, plan
+from raidx_fuse.array.restore_metadata import FRONT_BYTES, Permits, Restoration, plan
 from raidx_fuse.array.save_metadata import save
 from raidx_fuse.errors import AssemblyError, FormatError, RaidxError, Reason
 from raidx_fuse.format.assemble import assemble
@@ -72,8 +72,8 @@ def as_the_kernel_names(members: Sequence[RamMember]) -> None:
         member.path = f"/dev/sd{number}"
 
 
-async def restored(saved: Saved, members: Sequence[Member], **leave: Any) -> Restoration:
-    found = await plan(saved, members, Leave(**leave))
+async def restored(saved: Saved, members: Sequence[Member], **permits: Any) -> Restoration:
+    found = await plan(saved, members, Permits(**permits))
     await found.carry_out()
     return found
 
@@ -83,12 +83,12 @@ async def refused(
     saved: Saved,
     members: Sequence[RamMember],
     words: str | None = None,
-    **leave: Any,
+    **permits: Any,
 ) -> None:
     """Expect that it is refused, and that nothing was written."""
     before = [bytes(member.memory) for member in members]
     with pytest.raises(RaidxError, match=words, check=because(reason)):
-        await restored(saved, members, **leave)
+        await restored(saved, members, **permits)
     assert [bytes(member.memory) for member in members] == before
 
 
@@ -233,6 +233,18 @@ async def test_a_file_from_before_a_change_is_found_out() -> None:
         await refused(Reason.OUTDATED, saved, given, older=True)
 
 
+async def test_a_file_from_before_a_growth_is_found_out() -> None:
+    members = await filled("raid5")
+    saved = await saved_of(members)
+    fresh = RamMember(2 << 20, name="fresh")
+    async with open_array(members) as array:
+        await array.member_changes.plan_adding(1, None).begin([fresh])
+        await jobs_ended(array)
+        await array.write(0, CONTENT[::-1])  # until then, all of it lies at its old places as well
+    lose_front(*members, fresh)
+    await refused(Reason.OUTDATED, saved, members, "contradict", older=True)
+
+
 async def test_a_file_from_before_a_restripe_is_found_out() -> None:
     members = await filled("raid5")
     saved = await saved_of(members)
@@ -295,6 +307,24 @@ async def _front_of(saved: Saved, role: int) -> bytes:
     assert one.sequence is not None
     await write_superblock(member, Superblock(uuid, one.sequence, saved.base_events, saved.config))
     return bytes(member.memory)
+
+
+async def test_a_member_that_was_away_is_not_caught_up_by_too_little() -> None:
+    members = await filled("raid5", 8 << 20)
+    async with open_array(members[:3]) as array:
+        await array.write(0, b"missed")
+        await array.flush()
+        saved = await kept(array)
+        assert "away" in saved.config.jobs
+        await array.write(6 << 20, CONTENT)  # in a region that the file does not have
+        await array.flush()
+        cut = [*(copy_of(member) for member in members[:3]), members[3]]
+    lose_front(*cut[:3])
+    await restored(saved, cut[:3], is_newest=True)
+    async with open_array(cut) as array:
+        await jobs_ended(array)
+        assert array.member_set.lost == {3}  # with the map of the file it would count as whole
+        assert bytes(await array.read(6 << 20, len(CONTENT))) == CONTENT
 
 
 async def test_an_old_copy_of_a_member_is_refused() -> None:
