@@ -950,6 +950,25 @@ class Checked(TypedDict):
     unchecked_stripes: Count
 
 
+class RepairedMember(TypedDict):
+    """*lost*: the superblock slots that are written again; *carries*: what goes with that."""
+
+    path: str | None
+    array: str | None
+    array_uuid: str | None
+    carries: str | None
+    lost: list[str]
+    repaired: bool
+    problem: str | None
+
+
+class Repaired(TypedDict):
+    """What `raidx check --repair-superblocks` prints."""
+
+    members: list[RepairedMember]
+    dry_run: bool
+
+
 class PoolArray(TypedDict):
     name: str
     uuid: str

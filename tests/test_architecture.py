@@ -363,7 +363,7 @@ MAY_ATTACH_WITHOUT_THE_ARRAY = {
     ("daemon.inspect", "examine"),
     ("daemon.inspect", "status"),
     ("daemon.inspect", "_in_use"),
-    ("daemon.scan", "scan"),
+    ("daemon.scan", "look"),
 }
 
 

@@ -61,7 +61,7 @@ DOCUMENTS = {
     "array forget": (Shape(documents.Forgotten),),
     "array list": (Shape(documents.PoolArrays),),
     "balance": (Shape(documents.PoolChange, (documents.PoolPlan,)),),
-    "check": (Shape(documents.Checked),),
+    "check": (Shape(documents.Checked), Shape(documents.Repaired)),
     "completions": (Shape(answers.Completions),),
     "crash": (Shape(answers.Crashed, STATUS.optional),),
     "create": (STATUS, Shape(documents.CreationPlan)),

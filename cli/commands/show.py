@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -41,7 +42,7 @@ from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.spec import absolute
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import ArrayReport, Bpu, Cache, MountProblem, Stats
+    from raidx_fuse.documents import ArrayReport, Bpu, Cache, MountProblem, RepairedMember, Stats
 
 STATUS_TIMEOUT_S = 30.0
 LATENCIES: Final = ("mean", "p50", "p95", "p99")
@@ -363,11 +364,30 @@ def _field(name: str, value: object, out: Output) -> Text:
 
 @verb()
 @click.argument("members", metavar="MEMBER...", nargs=-1, required=True, type=PATH)
-def check(out: Output, members: tuple[str, ...]) -> int:
+@click.option(
+    "--repair-superblocks",
+    "repair",
+    is_flag=True,
+    help="Instead, write the superblocks that are lost at one end of a member.",
+)
+@click.option("--yes", is_flag=True, help="With --repair-superblocks: do not ask.")
+@click.option(
+    "-n", "--dry-run", is_flag=True, help="With --repair-superblocks: only report what it would do."
+)
+def check(out: Output, members: tuple[str, ...], repair: bool, yes: bool, dry_run: bool) -> int:
     """Check an array that is not mounted, without writing.
 
     It checks superblocks, maps, and the parity of all written chunks.
+
+    A member of 64 MiB or more has its superblocks twice, in front and at its end. With
+    --repair-superblocks, those that are lost at one of the two are written again from the other,
+    after a question. What somebody else made in front of a member, a partition table say, is
+    overwritten by that. Nothing else is checked or written.
     """
+    if repair:
+        return _repair_superblocks(out, [absolute(member) for member in members], yes, dry_run)
+    if yes or dry_run:
+        raise click.UsageError("--yes and --dry-run go with --repair-superblocks")
     result = out.fit(_at_rest("check", [absolute(member) for member in members]))
     problems = result["problems"]
     lines = [
@@ -384,3 +404,37 @@ def check(out: Output, members: tuple[str, ...]) -> int:
     verdict = "no problem found" if result["ok"] else plural(len(problems), "problem")
     out.emit(result, "\n".join([*lines, verdict]))
     return 0 if result["ok"] else 1
+
+
+def _repair_superblocks(out: Output, members: list[str], yes: bool, dry_run: bool) -> int:
+    """Repair the superblocks of *members*; return the exit status."""
+    from raidx_fuse.daemon import repair  # late: a check writes nothing
+
+    found = trio.run(repair.plan, members)
+    if any(each["lost"] and each["problem"] is None for each in found) and not dry_run:
+        if not yes:
+            _ask_to_repair(out.fit(found))
+        found = trio.run(repair.repair, members)
+    found = out.fit(found)
+    lines = []
+    for each in found:
+        did = "is" if each["repaired"] else "would be"
+        what = f"{', '.join(each['lost'])} {did} written again from the other end"
+        if each["carries"] and each["lost"]:
+            what += f", over {each['carries']}"
+        if not each["lost"]:
+            what = "no superblock is lost"
+        lines.append(f"{each['path']}: {each['problem'] or what}")
+    out.emit({"members": found, "dry_run": dry_run}, "\n".join(lines))
+    return 1 if any(each["problem"] for each in found) else 0
+
+
+def _ask_to_repair(found: list[RepairedMember]) -> None:
+    """Ask whether to write to the members of *found*. Raises UsageError if nobody can answer."""
+    if not sys.stdin.isatty():
+        raise UsageError("this writes to members, and nobody can be asked", action="add --yes")
+    for each in found:
+        if each["lost"] and each["problem"] is None:
+            over = f", over {each['carries']}" if each["carries"] else ""
+            warn(f"{each['path']} ({each['array']}): {', '.join(each['lost'])}{over}")
+    click.confirm("Write these superblocks again?", abort=True, err=True)

@@ -31,11 +31,12 @@ from raidx_fuse.errors import (
     TooSmallError,
     UsageError,
 )
+from raidx_fuse.format.both_ends import read_superblock
 from raidx_fuse.format.configuration.absence import CHANGED
-from raidx_fuse.format.configuration.config import MISSING, ArrayConfig, MemberRecord
+from raidx_fuse.format.configuration.config import MISSING, NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.create import prepare_member, reserve_metadata
 from raidx_fuse.format.shapes import leaving_roles
-from raidx_fuse.format.superblock import Superblock, read_superblock
+from raidx_fuse.format.superblock import Superblock
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.jobs.attach import forget_spare, record_of, require_joined
 from raidx_fuse.jobs.costs import PlannedChange
@@ -251,10 +252,11 @@ class Membership:
 
     def check_joining(self, member: Member, role: Role | None = None) -> None:
         """Raise UsageError unless *member* is usable and fits *role* (None: any one)."""
-        needed = self.array.member_changes.bytes_to_join(role)
-        if member.size_bytes < needed:
+        config, needed = self.member_set.config, self.array.member_changes.bytes_to_join(role)
+        if config.usable_bytes(member.size_bytes) < needed:
             raise TooSmallError(
-                f"{member.path} has {member.size_bytes} bytes, this array's members need {needed}",
+                f"{member.path} has {member.size_bytes} bytes, this array's members need "
+                f"{config.member_bytes_for(needed)}",
                 action="use a larger one",
             )
         self.check_usable(member)
@@ -278,14 +280,16 @@ class Membership:
                 reason=Reason.NO_ANSWER,
             )
 
-    async def _prepare(self, member: Member, *, keeps_data: bool = False) -> None:
+    async def _prepare(self, member: Member, record: MemberRecord, *, kept_bytes: int = 0) -> None:
         """Clear the metadata regions of a new member and reserve the space for its metadata.
 
-        *keeps_data*: it has been a member, and its content stays.
+        *record* is what it will have. *kept_bytes*: it has been a member, and its content up to
+        here stays.
         """
-        regions = self.member_set.config.regions
-        await prepare_member(member, regions, keeps_data=keeps_data)
-        reserve_metadata(member, regions, self.array.context.layout.chunks)
+        config = self.member_set.config
+        await prepare_member(member, config.regions, kept_bytes=kept_bytes)
+        end = config.end_of(replace(record, role=NO_ROLE))  # it may get fewer chunks than the role
+        reserve_metadata(member, config.regions, self.array.context.layout.chunks, end)
 
     def plan_spares(self, added: int) -> PlannedMember[Grown]:
         """Return how *added* members join as hot spares. Raises RaidxError."""
@@ -311,8 +315,8 @@ class Membership:
         """Add *member* as a hot spare; a degraded array starts to rebuild onto it."""
         self._require_redundancy()
         self.check_joining(member)
-        await self._prepare(member)
-        record = record_of(member, Role(-1), "spare")
+        record = record_of(member, NO_ROLE, "spare")
+        await self._prepare(member, record)
         self.member_set.spares[record.member_uuid] = member
         try:
             await self.member_set.update(
@@ -394,8 +398,9 @@ class Membership:
                     if back:
                         await self.take_back(record.role, member)
                     else:
-                        await self._prepare(member)
-                        await self._seat(record_of(member, record.role, "rebuilding"), member)
+                        seated = record_of(member, record.role, "rebuilding")
+                        await self._prepare(member, seated)
+                        await self._seat(seated, member)
                 except RaidxError as error:
                     begun = self.rebuild_seated((record.role,))
                     if begun is None:
@@ -413,8 +418,9 @@ class Membership:
         Its metadata is made anew, as that of any member that joins; its data stays. What was
         discarded meanwhile, or in flight when it left, may still lie in its unwritten places.
         """
-        await self._prepare(member, keeps_data=True)
         record = replace(record_of(member, role, "rebuilding"), reads_zero=False)
+        kept_bytes = bytes_needed(self.member_set.config, role)
+        await self._prepare(member, record, kept_bytes=kept_bytes)
         await self._seat(record, member, changed=True)
 
     async def _seat(self, record: MemberRecord, member: Member, *, changed: bool = False) -> None:
@@ -481,6 +487,7 @@ class Membership:
 
     def spare_for(self) -> tuple[Role, str] | None:
         """Return a vacant role and the UUID of a spare that is large enough for it, or None."""
+        usable = self.member_set.config.usable_bytes
         for role in self._vacant() if self.member_set.spares else ():
             needed, every = (
                 self.array.member_changes.bytes_of_spare(role),
@@ -489,10 +496,11 @@ class Membership:
             taken = successors(self.member_set.config)
             # one that has every chunk of the role rather than one that has what it holds
             spares = sorted(
-                self.member_set.spares.items(), key=lambda spare: spare[1].size_bytes < every
+                self.member_set.spares.items(),
+                key=lambda spare: usable(spare[1].size_bytes) < every,
             )
             for uuid, member in spares:
-                if member.size_bytes >= needed and uuid not in taken:
+                if usable(member.size_bytes) >= needed and uuid not in taken:
                     return role, uuid
         return None
 

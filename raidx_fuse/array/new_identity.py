@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import AssemblyError, Reason, UsageError
 from raidx_fuse.format.assemble import Assembly, assemble
+from raidx_fuse.format.both_ends import read_copies, read_superblock
 from raidx_fuse.format.configuration.codec import encode
 from raidx_fuse.format.configuration.config import (
     FAILED,
@@ -44,13 +45,8 @@ from raidx_fuse.format.configuration.saved_jobs import RENAMED, Renamed, renamed
 from raidx_fuse.format.create import UuidSource, new_uuid
 from raidx_fuse.format.log_record import holder_of
 from raidx_fuse.format.pages import encode_page, load_pages
-from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS, PageRegion
-from raidx_fuse.format.superblock import (
-    Superblock,
-    read_superblock,
-    write_config,
-    write_superblock,
-)
+from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, PageRegion
+from raidx_fuse.format.superblock import Superblock, places_of, write_config, write_superblock
 from raidx_fuse.format.table_page import KIND, page_regions_of
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.nbd.heartbeat import HEARTBEAT_BYTES
@@ -182,14 +178,18 @@ async def write_superblocks(members: Sequence[Member], new: ArrayConfig, made: R
     Raises MemberError.
     """
     for member in members:
-        found = await _superblock_of(member)
+        copies = await read_copies(member)
+        found = _known(member, copies.superblock)
         if found.array_uuid != new.array_uuid:
             uuid = made.members[found.member_uuid]
             found = Superblock(uuid, found.sequence + 1, found.base_events, new)
-            await write_superblock(member, found)  # <- this member is of the new array
-        other = (found.slot + 1) % SUPERBLOCK_SLOTS
+        # Also if it was cut after this one: perhaps only one end of the member has it.
+        places = places_of(member, found, in_front=not copies.from_end)
+        await write_superblock(member, found, places)  # <- this member is of the new array
         zeros = bytes(SUPERBLOCK_SLOT_BYTES - HEARTBEAT_BYTES)
-        await member.writev(other * SUPERBLOCK_SLOT_BYTES, [zeros])
+        step = SUPERBLOCK_SLOT_BYTES * (1 - 2 * found.slot)
+        for offset, _content in places:
+            await member.writev(offset + step, [zeros])
         await member.flush()
 
 
@@ -218,7 +218,10 @@ async def finish(members: Sequence[Member], new: ArrayConfig) -> ArrayConfig:
 
 
 async def _superblock_of(member: Member) -> Superblock:
-    superblock = await read_superblock(member)
+    return _known(member, await read_superblock(member))
+
+
+def _known(member: Member, superblock: Superblock | None) -> Superblock:
     if superblock is None:
         raise AssemblyError(f"{member.path} is no member of an array", reason=Reason.NOT_A_MEMBER)
     return superblock

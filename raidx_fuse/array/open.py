@@ -10,7 +10,7 @@ import trio
 from raidx_fuse.array.array import Array
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import AssemblyError, FormatError, RaidxError, Reason
-from raidx_fuse.format.assemble import Assembly, assemble
+from raidx_fuse.format.assemble import Assembly, assemble, tolerates
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.saved_jobs import check_progress
 from raidx_fuse.format.configuration.volumes import image_end
@@ -18,7 +18,7 @@ from raidx_fuse.format.regions import PAYLOAD_BYTES
 from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.journal.journal import Journal
-from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.loop.tasks import Tasks
 from raidx_fuse.members.base import Member
@@ -47,6 +47,16 @@ def check_startable(
     A role that is being rebuilt counts as lost: above its watermark it has no content yet.
     """
     lost = sorted({*assembly.missing_roles, *rebuilding})
+    if assembly.logs_lost and not start_degraded:
+        gone = assembly.logs_lost | frozenset(map(Role, lost))
+        if not tolerates(assembly.config, gone):
+            paths = ", ".join(assembly.by_role[role].path for role in sorted(assembly.logs_lost))
+            raise AssemblyError(
+                f"the array was writing when it stopped, and the log on {paths} was overwritten "
+                "with the front: data that was written then may be lost",
+                action="accept the risk with --start-degraded",
+                reason=Reason.WRITE_HOLE,
+            )
     if lost and pending_regions and not start_degraded and runs_unlogged(assembly.config):
         missing = ", ".join(str(role) for role in lost)
         raise AssemblyError(

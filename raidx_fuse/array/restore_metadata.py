@@ -42,6 +42,7 @@ from raidx_fuse.errors import (
     UsageError,
 )
 from raidx_fuse.format.assemble import Given, ruling_config
+from raidx_fuse.format.both_ends import erase_superblocks, read_copies, read_superblock
 from raidx_fuse.format.configuration.absence import KEY as ABSENCE
 from raidx_fuse.format.configuration.config import (
     ACTIVE,
@@ -59,10 +60,8 @@ from raidx_fuse.format.superblock import (
     Slot,
     Superblock,
     encode_superblock,
-    erase_superblocks,
     newest,
     read_slots,
-    read_superblock,
     write_superblock,
 )
 from raidx_fuse.format.table_page import bytes_needed_by
@@ -126,7 +125,7 @@ class Restoration:
             if one.superblock is None:
                 continue
             try:
-                await erase_superblocks(one.member)
+                await erase_superblocks(one.member, whatever=True)
                 await write_superblock(one.member, one.superblock)
                 if await read_superblock(one.member) != one.superblock:
                     raise FormatError(f"{one.member.path}: its new superblock is not read back")
@@ -195,7 +194,8 @@ async def plan(saved: Saved, members: Sequence[Member], permits: Permits) -> Res
     if not lost:
         raise RaidxError(
             "every member that was given has a valid superblock: there is nothing to restore",
-            action="mount them",
+            action="mount them; what one end of a member has lost: raidx check "
+            "--repair-superblocks",
             reason=Reason.ALREADY,
         )
     config, base, from_members = _whose(saved, intact)
@@ -254,7 +254,10 @@ def _named(record: MemberRecord) -> str:
 
 
 async def _look_at(number: int, member: Member, saved: Saved, permits: Permits) -> _Candidate:
-    """Return what *member* has in front. Raises FormatError, SignatureFoundError, MemberError."""
+    """Return what *member* has in front, and the superblock at its end if that counts.
+
+    Raises FormatError, SignatureFoundError, MemberError.
+    """
     name = saved.config.name
     if member.size_bytes < FRONT_BYTES:
         raise TooSmallError(f"{member.path} has {member.size_bytes} bytes: too few for a member")
@@ -263,8 +266,12 @@ async def _look_at(number: int, member: Member, saved: Saved, permits: Permits) 
         if slot.other is not None:
             newest(slots, member.path)  # raises
     superblock = None
-    if any(slot.superblock is not None for slot in slots):
-        superblock = newest(slots, member.path)
+    try:
+        sizes = [record.size_bytes for record in saved.config.members]
+        superblock = (await read_copies(member, sizes)).superblock
+    except FormatError:
+        if any(slot.superblock is not None for slot in slots):
+            raise
     if superblock is not None and superblock.array_uuid != saved.config.array_uuid:
         raise UsageError(
             f"{member.path} is a member of array {superblock.config.name!r} "

@@ -15,10 +15,11 @@ import trio
 from raidx_fuse.array.array import Array
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import MemberError, RaidxError, Reason
+from raidx_fuse.format.both_ends import readable_superblock
 from raidx_fuse.format.log_record import HEAD
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.format.saved_metadata import SAMPLE_BYTES, Runs, Saved, SavedMember, runs_of
-from raidx_fuse.format.superblock import Superblock, readable_superblock
+from raidx_fuse.format.superblock import Superblock
 from raidx_fuse.layouts.numbers import Chunk, Stripe, cell_range
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.threads import read_promptly

@@ -75,13 +75,13 @@ class MemberChanges(ABC):
         """Return how the member of *record* leaves. Raises RaidxError."""
 
     def bytes_to_join(self, role: Role | None) -> int:
-        """Return how large a new member must be, for *role* or, None, for any one."""
+        """Return how much of a new member must be usable, for *role* or, None, for any one."""
         config = self.array.member_set.config
         chunks = self.array.context.layout.member_chunks
         return config.regions.data.offset + chunks * config.chunk_bytes
 
     def bytes_of_spare(self, role: Role) -> int:
-        """Return how large a spare must be to take the vacant *role*."""
+        """Return how much of a spare must be usable to take the vacant *role*."""
         return bytes_needed(self.array.member_set.config, role)
 
     async def make_way(self) -> None:  # noqa: B027  # only bundles move chunks of a lost role

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from raidx_fuse.daemon.events.event import unix_s
 from raidx_fuse.daemon.member_files import Disks, check_distinct, is_there
 from raidx_fuse.errors import FormatError, LosesDataError, Reason, TooSmallError, UsageError
+from raidx_fuse.format.both_ends import end_slots, erase_superblocks, read_superblock
 from raidx_fuse.format.configuration.config import NO_ROLE
 from raidx_fuse.format.create import check_array_name, create_array, shape
-from raidx_fuse.format.regions import SECTOR_BYTES
-from raidx_fuse.format.superblock import erase_superblocks, newest, read_slots
+from raidx_fuse.format.regions import SECTOR_BYTES, usable_bytes
+from raidx_fuse.format.superblock import read_slots
 from raidx_fuse.format.table_page import share_bytes
 from raidx_fuse.layouts.numbers import by_role
 from raidx_fuse.layouts.placements.bundled import SPARE_CHUNKS
@@ -93,6 +94,7 @@ def member_use(plan: CreatePlan) -> list[SpaceUse]:
         if layout.has_table:
             used += SPARE_CHUNKS * chunk_bytes
             metadata += share_bytes(layout.chunks_of(role))
+        metadata += size - usable_bytes(size)
         uses.append({"size": size, "used": used, "wasted": max(0, size - metadata - used)})
     return uses
 
@@ -229,7 +231,7 @@ async def wipe(specs: Sequence[str], *, lose_data: bool) -> list[WipedMember]:
 
 async def _look(member: Member, *, lose_data: bool) -> WipedMember:
     """Return what is on *member*. Raises UsageError if it is of use and *lose_data* is false."""
-    slots = await read_slots(member)
+    slots = [*(await read_slots(member)), *(await end_slots(member))]
     document: WipedMember = {
         "path": member.path,
         "wiped": any(slot.ours for slot in slots),
@@ -240,11 +242,12 @@ async def _look(member: Member, *, lose_data: bool) -> WipedMember:
     if not document["wiped"]:
         return document
     try:
-        superblock = newest(slots, member.path)
+        superblock = await read_superblock(member)
     except FormatError:
+        superblock = None
+    if superblock is None:
         what = "has superblocks that are damaged or of another version"
     else:
-        assert superblock is not None, "a slot is ours"
         record = superblock.config.find(superblock.member_uuid)
         role = record.role if record is not None else NO_ROLE
         document |= {

@@ -40,8 +40,9 @@ from raidx_fuse.errors import (
     SignatureFoundError,
     UsageError,
 )
+from raidx_fuse.format.both_ends import read_copies, readable_superblock
 from raidx_fuse.format.signature import Signature, clear_front, describe, find_in_front
-from raidx_fuse.format.superblock import Superblock, newest, read_slots, readable_superblock
+from raidx_fuse.format.superblock import Superblock, read_slots
 from raidx_fuse.members.base import Identity, Member, host_errors
 from raidx_fuse.members.local import identity_of
 from raidx_fuse.members.nbd.uri import is_uri, parse_uri
@@ -403,13 +404,13 @@ async def _look_at_newcomer(
     check_member(member)
     foreign: list[Signature] = []
     with trio.move_on_after(CALL_S) as waiting:
-        found = None
+        copies = None
         if own is not None:
-            slots = await read_slots(member, searched=True)
             with suppress(FormatError):
-                found = newest(slots, member.path)
-        if own is not None and found is not None and own(found):
-            foreign = find_in_front(slots)
+                copies = await read_copies(member)
+        found = None if copies is None else copies.superblock
+        if own is not None and copies is not None and found is not None and own(found):
+            foreign = list(copies.foreign)
             if foreign and not overwrite_signature:
                 raise SignatureFoundError(
                     f"{member.path} carries {describe(foreign)} now, made after it left the array",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +20,10 @@ from raidx_fuse.errors import (
     UsageError,
     reason_of,
 )
-from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
-from raidx_fuse.format.superblock import MAGIC, read_superblock
+from raidx_fuse.format.both_ends import read_copies
+from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS, end_offset
+from raidx_fuse.format.signature import describe
+from raidx_fuse.format.superblock import MAGIC
 from raidx_fuse.members.threads import in_thread
 
 if TYPE_CHECKING:
@@ -39,36 +41,64 @@ async def scan(paths: Sequence[str]) -> Found:
     A folder stands for the files in it; no path for all disks. Where arrays are mounted is not
     known here. Raises UsageError if no path exists.
     """
-    found: dict[str, list[str]] = {}
-    newest: dict[str, ArrayConfig] = {}
     problems: list[ScanProblem] = []
-    unknown: list[tuple[str | None, str]] = []  # array and path of members that are newer
-    for path in _candidates(paths, problems):
-        try:
-            if not await in_thread(path, partial(has_magic, path)):
-                continue
-            with Disks(read_only=True, lock=False) as disks:
-                (member,) = disks.attach([path])
-                superblock = await read_superblock(member)
-        except RaidxError as error:
-            problems.append({"path": path, "problem": reason_of(error, path)})
-            if isinstance(error, OtherVersionError):
-                unknown.append((error.array_uuid, path))
-            continue
-        except OSError as error:
-            problems.append({"path": path, "problem": error.strerror or "cannot be read"})
-            continue
-        if superblock is None:
-            continue
-        uuid, config = superblock.array_uuid, superblock.config
-        found.setdefault(uuid, []).append(path)
-        if uuid not in newest or config.events > newest[uuid].events:
-            newest[uuid] = config
-    for other, path in unknown:  # the array must not be started as if they were absent
+    search = _Search(problems)
+    rest = [path for path in _candidates(paths, problems) if not await search.look(path)]
+    sizes = {record.size_bytes for config in search.newest.values() for record in config.members}
+    for path in rest if sizes else ():  # one that has become larger, without its front
+        await search.look(path, sizes)
+    found, newest = search.found, search.newest
+    for other, path in search.unsure:  # the array must not be started as if they were absent
         if other in found:
             found[other].append(path)
     arrays = [await _judged(uuid, newest[uuid], members) for uuid, members in found.items()]
     return {"arrays": arrays, "problems": problems}
+
+
+class _Search:
+    """What was found so far: members by the UUID of their array, its *newest* configuration.
+
+    *unsure*: array and path of members of a newer raidx, and of those that somebody else has made
+    something of: their ends are those of members.
+    """
+
+    def __init__(self, problems: list[ScanProblem]) -> None:
+        self.found: dict[str, list[str]] = {}
+        self.newest: dict[str, ArrayConfig] = {}
+        self.unsure: list[tuple[str | None, str]] = []
+        self._problems = problems
+
+    async def look(self, path: str, sizes: Collection[int] = ()) -> bool:
+        """Look at *path*, which may have had *sizes*; return whether there is a superblock."""
+        try:
+            if not await in_thread(path, partial(has_magic, path, sizes)):
+                return False
+            with Disks(read_only=True, lock=False) as disks:
+                (member,) = disks.attach([path])
+                copies = await read_copies(member, sizes)
+        except RaidxError as error:
+            self._problems.append({"path": path, "problem": reason_of(error, path)})
+            if isinstance(error, OtherVersionError):
+                self.unsure.append((error.array_uuid, path))
+            return True
+        except OSError as error:
+            self._problems.append({"path": path, "problem": error.strerror or "cannot be read"})
+            return True
+        if (superblock := copies.superblock) is None:
+            return False
+        uuid, config = superblock.array_uuid, superblock.config
+        if copies.from_end and copies.foreign:
+            problem = (
+                f"carries {describe(copies.foreign)}, and the end of a member of {config.name}"
+            )
+            self._problems.append({"path": path, "problem": problem})
+            self.unsure.append((uuid, path))
+            return True
+        self._problems += [{"path": path, "problem": text} for text in copies.problems()]
+        self.found.setdefault(uuid, []).append(path)
+        if uuid not in self.newest or config.events > self.newest[uuid].events:
+            self.newest[uuid] = config
+        return True
 
 
 async def _judged(uuid: str, config: ArrayConfig, members: list[str]) -> FoundArray:
@@ -153,13 +183,19 @@ def _is_disk(path: str) -> bool:
     return stat.S_ISREG(mode) or stat.S_ISBLK(mode)
 
 
-def has_magic(path: str) -> bool:
-    """Return whether *path* begins like a member, in either slot. Raises OSError."""
+def has_magic(path: str, sizes: Collection[int] = ()) -> bool:
+    """Return whether *path* has a slot of a member, in front or at its end. Raises OSError.
+
+    *sizes* are those that it may have had.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        return MAGIC in (
-            os.pread(descriptor, len(MAGIC), 0),
-            os.pread(descriptor, len(MAGIC), SUPERBLOCK_SLOT_BYTES),
+        size = os.lseek(descriptor, 0, os.SEEK_END)
+        begins = [0, *(end for each in (size, *sizes) if (end := end_offset(each)) is not None)]
+        return any(
+            os.pread(descriptor, len(MAGIC), begin + number * SUPERBLOCK_SLOT_BYTES) == MAGIC
+            for begin in begins
+            for number in range(SUPERBLOCK_SLOTS)
         )
     finally:
         os.close(descriptor)

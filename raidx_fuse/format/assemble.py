@@ -43,16 +43,15 @@ a prefix of that of W and W has at least as many starts. Which configuration is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raidx_fuse.errors import (
     AssemblyError,
-    FormatError,
     MemberError,
-    OtherVersionError,
     Reason,
     UsageError,
 )
+from raidx_fuse.format.both_ends import Copies, copies_of
 from raidx_fuse.format.configuration.config import (
     ACTIVE,
     FAILED,
@@ -65,11 +64,11 @@ from raidx_fuse.format.configuration.config import (
 )
 from raidx_fuse.format.configuration.names import brief
 from raidx_fuse.format.configuration.saved_jobs import refuse_half_renamed
-from raidx_fuse.format.pages import hint_behind
-from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
+from raidx_fuse.format.pages import hint_behind, load_pages
+from raidx_fuse.format.regions import SUPERBLOCK_BYTES
 from raidx_fuse.format.shapes import RESTRIPE, can_lose, shapes_of
-from raidx_fuse.format.signature import describe, find_in_front, find_signatures
-from raidx_fuse.format.superblock import Superblock, newest, read_slots
+from raidx_fuse.format.signature import describe, find_signatures
+from raidx_fuse.format.superblock import Superblock
 from raidx_fuse.format.table_page import bytes_needed_by
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.plugged import require_origin
@@ -79,10 +78,11 @@ from raidx_fuse.members.base import Member
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A member with its newest superblock."""
+    """A member with its newest superblock; *from_end*: it has none in its front any more."""
 
     member: Member
     superblock: Superblock
+    from_end: bool = False
 
     @property
     def uuid(self) -> str:
@@ -198,6 +198,7 @@ class Assembly:
     * *warnings*: one line for everything that is not in order.
     * *base_events*: the lowest event counter that a member in use may have.
     * *behind*: the UUIDs of spares whose event counter is not that of *config*.
+    * *logs_lost*: the roles of members that lost their front, with the log that it had.
     """
 
     config: ArrayConfig
@@ -208,9 +209,10 @@ class Assembly:
     warnings: list[str]
     base_events: int = 0
     behind: frozenset[str] = frozenset()
+    logs_lost: frozenset[Role] = frozenset()
 
 
-def _tolerates(config: ArrayConfig, lost: frozenset[Role]) -> bool:
+def tolerates(config: ArrayConfig, lost: frozenset[Role]) -> bool:
     """Return whether all data of the array of *config* can be read without the roles *lost*.
 
     Raises AssemblyError for an unknown or impossible layout.
@@ -265,7 +267,23 @@ async def assemble(members: Sequence[Member]) -> Assembly:
         raise AssemblyError("; ".join(left_out), reason=Reason.NOT_A_MEMBER)
     assembly = _judge(given, config, base, warnings)
     _refuse_failed(assembly, left_out)
-    return assembly
+    if config.clean or not any(one.from_end for one in given):
+        return assembly
+    return replace(assembly, logs_lost=await _logs_lost(given, assembly))
+
+
+async def _logs_lost(given: Sequence[Given], assembly: Assembly) -> frozenset[Role]:
+    """Return the roles of members without a front, and without the head of their log behind it.
+
+    What overwrote the superblocks went on at least to there. An empty log would be read instead.
+    """
+    config, lost = assembly.config, set[Role]()
+    without_front = [one.member for one in given if one.from_end]
+    for role, member in assembly.by_role.items():
+        if member in without_front:
+            head = await load_pages(member, config.regions.pages("journal"), config.array_uuid)
+            lost.update([] if head.present() else [role])
+    return frozenset(lost)
 
 
 # -- what was given ------------------------------------------------------------------------------
@@ -280,41 +298,30 @@ async def _look_at(members: Sequence[Member]) -> tuple[list[Given], list[str], l
     given: list[Given] = []
     left_out: list[str] = []
     warnings: list[str] = []
-    for member in members:
-        try:
-            slots = await read_slots(member, searched=True)
-            superblock = newest(slots, member.path)
-        except OtherVersionError:
-            raise
-        except MemberError as error:
-            left_out.append(str(error))
-            continue
-        except FormatError as error:
-            left_out.append(str(error) + await hint_behind(member))
-            continue
-        if superblock is None:
+    for member, copies in zip(members, await copies_of(members), strict=True):
+        if not isinstance(copies, Copies):
+            hint = "" if isinstance(copies, MemberError) else await hint_behind(member)
+            left_out.append(f"{copies}{hint}")
+        elif copies.superblock is None:
             left_out.append(await _why_not_a_member(member))
-            continue
-        foreign = find_in_front(slots)
-        if foreign:
+        elif copies.foreign:
             left_out.append(
-                f"{member.path} carries {describe(foreign)} now, made after it joined the array; "
-                "if that is not needed, take it back with --accept-member"
+                f"{member.path} carries {describe(copies.foreign)} now, made after it joined the "
+                "array; if that is not needed, take it back with --accept-member"
             )
-            continue
-        given.append(Given(member, superblock))
-        for slot in slots:  # at most one of them is not valid
-            what = f"is damaged ({slot.problem})" if slot.ours else "has other content"
-            if slot.state in ("damaged", "other"):
-                warnings.append(
-                    f"{member.path}: superblock slot {slot.number} {what}, the other one is used"
-                )
+        elif copies.contradict:
+            left_out.append(
+                f"{member.path}: its superblocks in front and at its end are of different members: "
+                "a copy of another disk was written over one of them"
+            )
+        else:
+            given.append(Given(member, copies.superblock, copies.from_end))
+            warnings += [f"{member.path}: {text}" for text in copies.problems()]
     return given, left_out, warnings
 
 
 async def _why_not_a_member(member: Member) -> str:
-    needed = SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS
-    if member.size_bytes < needed:
+    if member.size_bytes < SUPERBLOCK_BYTES:
         return f"{member.path} is no member: {member.size_bytes} bytes are too few (truncated?)"
     try:
         signatures = await find_signatures(member)
@@ -433,7 +440,7 @@ def _refuse_failed(assembly: Assembly, left_out: Sequence[str]) -> None:
     config = assembly.config
     unfinished = config.roles_in(REBUILDING)
     lost = frozenset(assembly.missing_roles) | unfinished
-    if _tolerates(config, lost):
+    if tolerates(config, lost):
         return
     parts = []
     for role in sorted(lost):

@@ -20,7 +20,9 @@ from raidx_fuse.errors import (
     UsageError,
     no_space,
 )
+from raidx_fuse.format.both_ends import erase_ends, readable_superblock
 from raidx_fuse.format.configuration.config import ACTIVE, NAME_SHOWN, ArrayConfig, MemberRecord
+from raidx_fuse.format.configuration.features import ENDS
 from raidx_fuse.format.configuration.names import cleaned, name_problem
 from raidx_fuse.format.configuration.volumes import VolumeTable
 from raidx_fuse.format.pages import erase_log, erase_pages, erase_region
@@ -28,17 +30,19 @@ from raidx_fuse.format.regions import (
     PAGE_BYTES,
     PAGE_SLOTS,
     SECTOR_BYTES,
-    SUPERBLOCK_SLOT_BYTES,
+    SUPERBLOCK_BYTES,
     SUPERBLOCK_SLOTS,
     Regions,
+    end_offset,
     page_count,
     plan_regions,
+    usable_bytes,
 )
 from raidx_fuse.format.signature import Signature, clear_signatures, describe, find_signatures
-from raidx_fuse.format.superblock import readable_superblock, write_config
+from raidx_fuse.format.superblock import write_config
 from raidx_fuse.format.table_page import chunks_that_fit, shares_of
 from raidx_fuse.layouts.codes.code import LayoutError
-from raidx_fuse.layouts.numbers import Role, by_role
+from raidx_fuse.layouts.numbers import Offset, Role, by_role
 from raidx_fuse.layouts.placements.bundled import SPARE_CHUNKS, TURNS, check_table
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.allocate import maximum
@@ -58,10 +62,13 @@ CHUNK_BYTES_DEFAULT = 64 << 10
 UuidSource = Callable[[], str]
 
 
-def reserve_metadata(member: Member, regions: Regions, chunks: int) -> None:
+def reserve_metadata(
+    member: Member, regions: Regions, chunks: int, end: Offset | None = None
+) -> None:
     """Reserve superblocks, dirty bitmap, log, and the written map of *chunks* logical chunks.
 
-    Raises NoSpaceError, MemberError.
+    *end*: where the superblocks at the end of the member begin, if it has them. Raises
+    NoSpaceError, MemberError.
 
     If the host of a sparse member is full later, log and maps can still be written. So a write is
     then refused as a whole (`NoSpaceError`) instead of failing members one after the other.
@@ -72,6 +79,8 @@ def reserve_metadata(member: Member, regions: Regions, chunks: int) -> None:
         (regions.written.offset, min(written, regions.written.length)),
         (regions.log.offset, regions.log.length),
     ]
+    if end is not None:
+        ranges.append((end, SUPERBLOCK_BYTES))
     for offset, length in ranges:
         try:
             member.reserve(offset, length)
@@ -112,14 +121,15 @@ async def check_unsigned(member: Member) -> None:
         )
 
 
-async def prepare_member(member: Member, regions: Regions, *, keeps_data: bool = False) -> None:
+async def prepare_member(member: Member, regions: Regions, *, kept_bytes: int = 0) -> None:
     """Clear signatures, superblock slots, old pages and log records durably, before a member joins.
 
-    *keeps_data*: the data region has content of the array, and nothing there is touched. Raises
-    MemberError.
+    *kept_bytes*: from the data region up to here it has content of the array, and nothing there is
+    touched. Raises MemberError.
     """
-    await clear_signatures(member, regions.data.offset if keeps_data else member.size_bytes)
-    await member.writev(0, [bytes(SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS)])
+    await erase_ends(member, kept_bytes)
+    await clear_signatures(member, regions.data.offset if kept_bytes else member.size_bytes)
+    await member.writev(0, [bytes(SUPERBLOCK_BYTES)])
     await erase_pages(member, regions)
     await erase_log(member, regions)
     await member.flush()
@@ -142,8 +152,9 @@ async def create_array(
     """Create an array of *members*, in the order of their roles; return its configuration.
 
     Every member is used up to the last whole chunk of the smallest member; in a raidx layout, up to
-    its own last whole chunk. *size_bytes* limits the image. *log_bytes*: of the log region,
-    instead of the default. *now_s* is the Unix time of creation.
+    its own last whole chunk. Members of 64 MiB and more have superblocks at their ends.
+    *size_bytes* limits the image. *log_bytes*: of the log region, instead of the default.
+    *now_s* is the Unix time of creation.
     Without *with_volume* the whole image is free, else it is one volume.
     *uuid_source* is called for the UUID of the array, then for those of the members. Raises
     UsageError and SignatureFoundError before anything is written, MemberError, and RaidxError if a
@@ -187,6 +198,7 @@ async def create_array(
         size_bytes=size_bytes,
         created_s=now_s,
         volumes=None if with_volume else VolumeTable(),
+        needs=(ENDS,) if any(end_offset(record.size_bytes) for record in records) else (),
     )
     shares = shares_of(config)
     for role, member in by_role(members):
@@ -194,10 +206,12 @@ async def create_array(
         if role in shares:
             await erase_region(member, shares[role])
             await member.flush()
-    for member in members:
-        reserve_metadata(member, regions, layout_made.chunks)
+    for record, member in zip(records, members, strict=True):
+        reserve_metadata(member, regions, layout_made.chunks, config.end_of(record))
     by_uuid = {record.member_uuid: members[record.role] for record in records}
-    failed = await write_config(by_uuid, config)
+    failed: frozenset[str] = frozenset()
+    for _ in range(SUPERBLOCK_SLOTS):  # both slots have one from the start
+        failed |= await write_config(by_uuid, config)
     if failed:
         paths = ", ".join(sorted(by_uuid[uuid].path for uuid in failed))
         raise RaidxError(
@@ -232,6 +246,7 @@ def shape(
             width_max(layout, width, params),
             code.rows,
             log_bytes_wanted=log_bytes,
+            data_end=min(map(usable_bytes, sizes)),
         )
         chunks = regions.data.length // chunk_bytes
         return regions, make_layout(layout, width, chunks, chunk_bytes, **params)
@@ -242,8 +257,10 @@ def shape(
         max(2, code.columns),
         total_bytes=sum(sizes),
         log_bytes_wanted=log_bytes,
+        data_end=min(map(usable_bytes, sizes)),
     )
-    counts = [chunks_that_fit(size, regions.data.offset, chunk_bytes) for size in sizes]
+    offset = regions.data.offset
+    counts = [chunks_that_fit(usable_bytes(size), offset, chunk_bytes) for size in sizes]
     given = {**params, "length": code.columns, "chunk_counts": counts}
     if code.columns == 1:
         given["numbering"] = TURNS

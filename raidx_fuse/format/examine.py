@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from raidx_fuse.errors import FormatError, MemberError, OtherVersionError, reason_of
+from raidx_fuse.format.both_ends import end_slots, read_copies
 from raidx_fuse.format.configuration.config import ArrayConfig, config_to_dict
 from raidx_fuse.format.pages import hint_behind, load_pages
 from raidx_fuse.format.signature import describe, find_signatures
-from raidx_fuse.format.superblock import MAJOR, Slot, newest, read_slots
+from raidx_fuse.format.superblock import MAJOR, Slot, read_slots
 from raidx_fuse.format.table_page import bytes_needed_by, page_regions_of
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member
@@ -29,15 +30,23 @@ async def examine(member: Member) -> dict[str, Any]:
 
     * *path*, *kind*, *size*; *carries*: the signatures in words.
     * Only of a member behind NBD: *held_by*, the process that its heartbeat names, or None.
-    * *slots*: both superblock slots with *state* (valid, damaged, other, empty) and *problem*.
-    * *valid*: whether there is a usable superblock; *problem*: why not, or that it is truncated.
+    * *slots*: both superblock slots with *state* (valid, damaged, other, empty) and *problem*;
+      *end_slots*: those at its end, empty if it has none there.
+    * *valid*: whether there is a usable superblock; *problem*: why not, that the one at one of its
+      ends is lost, or that it is truncated.
     * Only with a superblock: *format*, *slot*, *sequence*, *base_events*, *member_uuid*, *role*,
       *state*; *pages*: for each kind the number of written pages and the damaged slots; and the
       configuration of the array, field by field.
 
     Raises MemberError if the member cannot be read at all.
     """
-    slots = await read_slots(member)
+    try:
+        copies = await read_copies(member)
+    except FormatError as error:
+        refused: FormatError | None = error
+        front, end = await read_slots(member), await end_slots(member)
+    else:
+        refused, front, end = None, copies.front, list(copies.end)
     signatures = await find_signatures(member)
     document: Document = {
         "path": member.path,
@@ -45,19 +54,26 @@ async def examine(member: Member) -> dict[str, Any]:
         "size": member.size_bytes,
         "carries": describe(signatures) if signatures else None,
         **(await _holder(member)),
-        "slots": [_slot(slot) for slot in slots],
+        "slots": [_slot(slot) for slot in front],
+        "end_slots": [_slot(slot) for slot in end],
         "valid": False,
         "problem": None,
     }
-    try:
-        superblock = newest(slots, member.path)
-    except OtherVersionError as error:
-        return {**document, "problem": reason_of(error, member.path)}
-    except FormatError as error:
-        hint = await hint_behind(member)
-        return {**document, "problem": reason_of(error, member.path) + hint}
+    if refused is not None:
+        is_known = isinstance(refused, OtherVersionError)
+        hint = "" if is_known else await hint_behind(member)
+        return {**document, "problem": reason_of(refused, member.path) + hint}
+    superblock = copies.superblock
     if superblock is None:
         return {**document, "problem": "no member of a raidx array" + await hint_behind(member)}
+    if copies.contradict:
+        document["problem"] = "its superblocks in front and at its end are of different members"
+    elif copies.from_end and copies.foreign:
+        document["problem"] = (
+            f"its front carries {describe(copies.foreign)}: only its end has its superblock"
+        )
+    elif copies.from_end or copies.end_is_lost:
+        document["problem"] = copies.problems()[0]
     config = superblock.config
     record = config.find(superblock.member_uuid)
     assert record is not None, "checked when it was decoded"

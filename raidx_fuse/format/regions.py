@@ -6,6 +6,7 @@
              log       redo log: a head page in two slots, then a ring of records
              table     empty: the share of the look-up table (raidx) lies after the data
     aligned  data      chunks 0, 1, 2, ...
+    end      copies of the superblock slots (`end_offset`), on members of 64 MiB and more
 
 A member of 1 MiB with 4 KiB chunks: log 128 KiB, data from 272 KiB (a multiple of 16 KiB).
 
@@ -31,6 +32,12 @@ PAYLOAD_BITS = PAYLOAD_BYTES * 8
 PAGE_SLOTS = 2
 SUPERBLOCK_SLOT_BYTES = 64 << 10
 SUPERBLOCK_SLOTS = 2
+SUPERBLOCK_BYTES = SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS
+END_MEMBER_BYTES_MIN = 64 << 20  # a smaller member has superblocks in its front only
+END_GAP_BYTES = 1 << 20
+"""What stays free behind the superblocks at the end, and the unit to which a size is rounded down
+before: a GPT's backup lies there, tools clear the last MiB, and loop devices and NBD servers round
+sizes."""
 
 COUNTER_MAX = 1 << 62
 """The limit of all counters and sizes of the format; larger numbers were never written by raidx."""
@@ -52,6 +59,35 @@ REGION_KINDS = ("bitmap", "written", "journal")
 
 def _up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
+
+
+def end_offset(member_bytes: int) -> Offset | None:
+    """Return where the superblock slots at the end of a member of *member_bytes* begin, or None.
+
+    >>> end_offset((100 << 20) + 12345) == (99 << 20) - (128 << 10)
+    True
+    """
+    if member_bytes < END_MEMBER_BYTES_MIN:
+        return None
+    return Offset(member_bytes // END_GAP_BYTES * END_GAP_BYTES - END_GAP_BYTES - SUPERBLOCK_BYTES)
+
+
+def usable_bytes(member_bytes: int) -> int:
+    """Return how many bytes of a member may be used that has superblocks at its end, if it can."""
+    return end_offset(member_bytes) or member_bytes
+
+
+def member_bytes_for(needed_bytes: int) -> int:
+    """Return the least size of a member with *needed_bytes* of `usable_bytes`.
+
+    >>> member_bytes_for(62 << 20) >> 20, member_bytes_for(63 << 20) >> 20
+    (62, 63)
+    >>> [member_bytes_for(needed << 20) >> 20 for needed in (64, 70)]
+    [66, 72]
+    """
+    if needed_bytes < END_MEMBER_BYTES_MIN:
+        return needed_bytes
+    return _up(needed_bytes + SUPERBLOCK_BYTES, END_GAP_BYTES) + END_GAP_BYTES
 
 
 class Region(NamedTuple):
@@ -119,7 +155,7 @@ class Regions:
             if region.offset % PAGE_BYTES or region.length % PAGE_BYTES:
                 return f"region {name} is not made of whole pages"
             end = region.end
-        if self.superblock != Region(0, SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS):
+        if self.superblock != Region(0, SUPERBLOCK_BYTES):
             return "the superblock region is not the first 128 KiB"
         if end > COUNTER_MAX:
             return f"the regions reach to byte {end}"
@@ -166,8 +202,11 @@ def plan_regions(
     rows: int = 1,
     total_bytes: int | None = None,
     log_bytes_wanted: int | None = None,
+    data_end: int | None = None,
 ) -> Regions:
     """Return the regions for *width* members, of which the smallest has *member_bytes*.
+
+    The data end at *data_end*, by default with the member.
 
     *rows* is the number of chunks of a stripe on one member. *total_bytes*, the size of all members
     together, is given for raidx layouts, which use every member completely; *width* is then the
@@ -184,7 +223,7 @@ def plan_regions(
         # A bit covers at least 16 MiB of the image (store/dirty_bitmap.py): this has space for four
         # times the image as well.
         bitmap_bytes = total_bytes // min(width, GROWTH_FACTOR)
-    superblock = Region(0, SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS)
+    superblock = Region(0, SUPERBLOCK_BYTES)
 
     def pages_after(before: Region, bits: int) -> Region:
         pages = max(1, page_count(bits))
@@ -195,7 +234,7 @@ def plan_regions(
     log = Region(written.end, log_bytes(member_bytes, rows * width * chunk_bytes, log_bytes_wanted))
     table = Region(log.end, 0)
     start = _up(table.end, data_alignment(member_bytes))
-    usable = (member_bytes - start) // chunk_bytes * chunk_bytes
+    usable = ((data_end or member_bytes) - start) // chunk_bytes * chunk_bytes
     if usable < chunk_bytes:
         raise TooSmallError(
             f"a member of {member_bytes} bytes is too small: {start} bytes of metadata and one "

@@ -4,7 +4,8 @@ There is a table of (name, magic, offsets) for the formats that are usual on Lin
 functions for formats whose magic number of two bytes is no sufficient proof. A false positive only
 costs the user an option; a false negative could cost a disk.
 
-A disk that becomes a member is searched whole (`find_signatures`). Of one that is a member already
+A disk that becomes a member is searched at both ends (`find_signatures`), and where a member has
+superblocks before its last MiB. Of one that is a member already
 only the front counts (`find_in_front`), because users' data lies behind it. Creation clears the
 front, and arrays write nothing there but their superblocks: any other format was made later, on a
 disk that was believed to be free.
@@ -17,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from raidx_fuse.errors import MemberError
-from raidx_fuse.format.regions import PAGE_BYTES, SUPERBLOCK_SLOT_BYTES
-from raidx_fuse.format.superblock import MAGIC, Slot
+from raidx_fuse.format.regions import PAGE_BYTES, SUPERBLOCK_SLOT_BYTES, end_offset
+from raidx_fuse.format.superblock import MAGIC, Slot, read_slots
 from raidx_fuse.members.base import Member
 
 HEAD_BYTES = 260 << 10  # up to and including the first ZFS label
@@ -171,6 +172,9 @@ async def find_signatures(member: Member) -> list[Signature]:
     await member.readv(0, [head])
     await member.readv(member.size_bytes - len(tail), [tail])
     found = {*find_in_head(bytes(head)), *find_in_tail(bytes(tail), member.size_bytes)}
+    if (end := end_offset(member.size_bytes)) is not None:
+        slots = await read_slots(member, end=end)
+        found.update(Signature(_OWN, slot.offset, len(MAGIC)) for slot in slots if slot.ours)
     return sorted(found, key=lambda signature: signature.offset)
 
 

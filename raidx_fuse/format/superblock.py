@@ -1,5 +1,10 @@
 """Superblocks: two slots on every member, written alternately; the newest valid one counts.
 
+    0 ... 128 KiB: both slots    ...    both slots again (`ArrayConfig.end_of`) | 1 to 2 MiB free
+
+Members of 64 MiB and more have the slots a second time, at their end. What finds them is in
+both_ends.py: the end counts where the front has no superblock.
+
 Laws (FORMAT.md, "Superblock" and "Update protocol"):
  1. A write goes to the slot that does not hold the newest valid superblock: sequence s is in slot
     s mod 2. So a torn write leaves the old configuration readable.
@@ -9,6 +14,16 @@ Laws (FORMAT.md, "Superblock" and "Update protocol"):
     the next round fails the members that missed it, before anything that depends on the round is
     acknowledged. `base_events` is the lowest event counter that a member is sure to have had
     durably when the round began.
+ 4. A round writes the slot at the end, then the same slot in front, and one flush covers both. The
+    other slot of either end is not touched, and holds the round before, flushed. So a power cut
+    before the flush, whatever it keeps or tears, leaves the newest or the one before at either end;
+    and after it, when the round counts as written, both ends have it: an end alone never
+    says less than what was committed. No flush between the two is needed: which of them a cut keeps
+    is of no use to know, as neither counts before the flush. The order is for a process that dies
+    between them.
+ 5. A front without a valid superblock is not written while the end has one of a later round than
+    the first: what lies there may be somebody's, and `check --repair-superblocks` writes it when
+    the user says so. The end alone then follows law 1.
 """
 
 from __future__ import annotations
@@ -39,10 +54,12 @@ from raidx_fuse.format.configuration.saved_jobs import renamed
 from raidx_fuse.format.regions import (
     COUNTER_MAX,
     PAGE_BYTES,
+    SUPERBLOCK_BYTES,
     SUPERBLOCK_SLOT_BYTES,
     SUPERBLOCK_SLOTS,
 )
 from raidx_fuse.laws import Law, LawError
+from raidx_fuse.layouts.numbers import Offset
 from raidx_fuse.loop.tasks import Starter, ends_within, was_stopped
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.nbd.heartbeat import HEARTBEAT_BYTES
@@ -54,11 +71,13 @@ MAJOR = 1
 MINOR = 0
 """Increases when fields are added; a program refuses a member of a higher one than it knows."""
 
-HEADER = struct.Struct("<8sHHIIIQQQ16s16s48s")
-"""magic, major, minor, crc, length, slot, events, base events, sequence, array, member, zeros."""
+HEADER = struct.Struct("<8sHHIIIQQQ16s16sQQ32s")
+"""magic, major, minor, crc, length, slot, events, base events, sequence, array, member, offset,
+size, zeros."""
 HEADER_BYTES = 128
 CRC_OFFSET = 12
-LENGTH_FIELD = 4
+LENGTH_FIELD, OFFSET_FIELD = 4, 11
+FIRST_SEQUENCE = 0
 HEAD_BYTES = 8 << 10  # the part of a slot that is read first: enough for a dozen members
 SEARCHED_BYTES = (40 << 10, HEAD_BYTES)
 """What is searched for signatures of others in an intact slot: JFS and UDF begin at 32 KiB, and no
@@ -101,6 +120,7 @@ class Superblock:
 class Slot:
     """The content of a slot: a *superblock*, or a *problem* in words, or neither (empty).
 
+    *offset* is where it lies on the member, in bytes; 0 and 64 KiB are in front.
     *ours* is true if the slot has the magic of raidx (a damaged superblock rather than other data).
     *other* is set if it is intact but nothing that this program can read. *length* is that of an
     intact superblock in bytes; *content* is what was read of it for a search of other formats.
@@ -113,6 +133,13 @@ class Slot:
     other: OtherVersionError | None = None
     length: int = 0
     content: bytes | bytearray = b""
+    offset: int = 0
+
+    @property
+    def name(self) -> str:
+        return (
+            f"slot {self.number}" if self.offset < SUPERBLOCK_BYTES else f"end slot {self.number}"
+        )
 
     @property
     def state(self) -> str:
@@ -124,10 +151,17 @@ class Slot:
         return "empty" if self.problem is None else "other"
 
 
-def encode_superblock(superblock: Superblock, body: bytes | None = None) -> bytes:
+def encode_superblock(
+    superblock: Superblock,
+    body: bytes | None = None,
+    end: Offset | None = None,
+    size_bytes: int | None = None,
+) -> bytes:
     """Return the bytes of a slot, whole pages. Raises FormatError if they do not fit.
 
-    *body* is the encoded configuration, if the caller has it already.
+    *body* is the encoded configuration, if the caller has it already. *end*: where the slots at the
+    end of the member begin, if it is for the one there; *size_bytes*: the size of the member that
+    this follows from, if it is not that of its record.
     """
     if body is None:
         body = encode_config(superblock.config)
@@ -140,17 +174,29 @@ def encode_superblock(superblock: Superblock, body: bytes | None = None) -> byte
     counters = superblock.events, superblock.base_events, superblock.sequence
     uuids = uuid_bytes(superblock.array_uuid), uuid_bytes(superblock.member_uuid)
     fields = [MAGIC, MAJOR, superblock.minor, 0, len(body), superblock.slot, *counters, *uuids]
-    fields.append(bytes(48))
+    fields += (0, 0, b"") if end is None else _end_fields(superblock, end, size_bytes)
     fields[3] = crc32c.crc32c(body, crc32c.crc32c(HEADER.pack(*fields)))
     content = HEADER.pack(*fields) + body
     content += bytes(-len(content) % PAGE_BYTES)
-    assert decode_superblock(content, superblock.slot) == superblock
+    assert decode_superblock(content, superblock.slot, end) == superblock
     return content
 
 
-def decode_superblock(content: bytes | bytearray, slot: int) -> Superblock:
+def _end_fields(
+    superblock: Superblock, end: Offset, size_bytes: int | None
+) -> tuple[int, int, bytes]:
+    record = superblock.config.find(superblock.member_uuid)
+    assert record is not None
+    size = record.size_bytes if size_bytes is None else size_bytes
+    return end + superblock.slot * SUPERBLOCK_SLOT_BYTES, size, b""
+
+
+def decode_superblock(
+    content: bytes | bytearray, slot: int, end: Offset | None = None
+) -> Superblock:
     """Return the superblock that *content*, the bytes of *slot*, holds.
 
+    *end*: where the slots at the end of the member begin, if it is the one there; None: in front.
     Raises FormatError naming the first condition of FORMAT.md that does not hold.
     """
     if not content.startswith(MAGIC):
@@ -160,15 +206,14 @@ def decode_superblock(content: bytes | bytearray, slot: int) -> Superblock:
     length = HEADER.unpack_from(content)[LENGTH_FIELD]
     if length > len(content) - HEADER_BYTES:
         raise FormatError(f"length {length} is beyond the slot")
-    return _decode(bytes(content[: HEADER_BYTES + length]), slot)
+    return _decode(bytes(content[: HEADER_BYTES + length]), slot, end)
 
 
-@lru_cache(maxsize=64)  # every round reads the superblocks of the round before it
-def _decode(content: bytes, slot: int) -> Superblock:
+@lru_cache(maxsize=128)  # every round reads the superblocks of the round before it
+def _decode(content: bytes, slot: int, end: Offset | None) -> Superblock:
     header = HEADER.unpack_from(content)
-    _magic, major, minor, crc, _length, in_slot, events, base, sequence, array, member, zeros = (
-        header
-    )
+    _magic, major, minor, crc, _length, in_slot, events, base, sequence, array, member = header[:11]
+    offset, size, zeros = header[11:]
     body = content[HEADER_BYTES:]
     zeroed = content[:CRC_OFFSET] + bytes(4) + content[CRC_OFFSET + 4 : HEADER_BYTES]
     if crc32c.crc32c(body, crc32c.crc32c(zeroed)) != crc:
@@ -185,6 +230,8 @@ def _decode(content: bytes, slot: int) -> Superblock:
         raise OtherVersionError(what, array_uuid=uuid)
     if in_slot != slot or sequence % SUPERBLOCK_SLOTS != slot:
         raise FormatError(f"belongs to slot {in_slot} (misdirected write)")
+    if offset != (0 if end is None else end + slot * SUPERBLOCK_SLOT_BYTES):
+        raise FormatError(f"belongs to byte {offset} of its member (misdirected write)")
     if max(events, base, sequence) > COUNTER_MAX:
         raise FormatError("its event or sequence counter is out of range")
     try:
@@ -194,33 +241,40 @@ def _decode(content: bytes, slot: int) -> Superblock:
     if config.events != events or uuid_bytes(config.array_uuid) != array:
         raise FormatError("header and configuration differ")
     superblock = Superblock(uuid_text(member), sequence, base, config, minor)
-    if config.find(superblock.member_uuid) is None:
+    record = config.find(superblock.member_uuid)
+    if record is None:
         raise FormatError("the configuration does not name this member")
+    expected = None if end is None else config.end_of(replace(record, size_bytes=size))
+    if expected != end or (end is None and size):
+        raise FormatError("its place is not at the end of this member, or inside the data")
     return superblock
 
 
 # -- reading -------------------------------------------------------------------------------------
 
 
-async def read_slots(member: Member, *, searched: bool = False) -> tuple[Slot, Slot]:
-    """Read both slots; if *searched* with the *content* in which others leave signatures.
+async def read_slots(
+    member: Member, *, searched: bool = False, end: Offset | None = None
+) -> tuple[Slot, Slot]:
+    """Read both slots in front, or those that begin at *end*.
 
-    One unreadable slot counts as damaged; raises MemberError if both are.
+    If *searched* with the *content* in which others leave signatures. One unreadable slot counts as
+    damaged; raises MemberError if both are.
     """
     slots: list[Slot] = []
     errors: list[MemberError] = []
     for number in range(SUPERBLOCK_SLOTS):
-        offset = number * SUPERBLOCK_SLOT_BYTES
+        offset = (end or 0) + number * SUPERBLOCK_SLOT_BYTES
         if offset + SUPERBLOCK_SLOT_BYTES > member.size_bytes:
-            slots.append(Slot(number, problem="beyond the member's end"))
+            slots.append(Slot(number, problem="beyond the member's end", offset=offset))
             continue
         try:
             buffer = await _read_slot(member, offset, SEARCHED_BYTES[number] if searched else 0)
         except MemberError as error:
             errors.append(error)
-            slots.append(Slot(number, problem=error.message, ours=True))
+            slots.append(Slot(number, problem=error.message, ours=True, offset=offset))
             continue
-        slot = _judge(number, buffer)
+        slot = replace(_judge(number, buffer, end), offset=offset)
         if searched and slot.superblock is None:  # overwritten by another tool, perhaps
             with suppress(MemberError):
                 rest = bytearray(SUPERBLOCK_SLOT_BYTES - len(buffer))
@@ -255,12 +309,14 @@ async def _read_slot(member: Member, offset: int, searched_bytes: int) -> bytear
     return content
 
 
-def _judge(number: int, content: bytearray) -> Slot:
+def _judge(number: int, content: bytearray, end: Offset | None) -> Slot:
     ours = content.startswith(MAGIC)
+    if ours and end is not None:  # at the end, what has our magic may be content of a user
+        ours = HEADER.unpack_from(content)[OFFSET_FIELD] == end + number * SUPERBLOCK_SLOT_BYTES
     if not ours and content.count(0) == len(content):
         return Slot(number)
     try:
-        superblock = decode_superblock(content, number)
+        superblock = decode_superblock(content, number, end)
         length = HEADER_BYTES + HEADER.unpack_from(content)[LENGTH_FIELD]
         return Slot(number, superblock, ours=True, length=length)
     except OtherVersionError as error:
@@ -279,7 +335,7 @@ def valid_ones(slots: Sequence[Slot]) -> list[Superblock]:
     return [one for one in valid if one.array_uuid not in formers]
 
 
-def newest(slots: tuple[Slot, Slot], path: str) -> Superblock | None:
+def newest(slots: Sequence[Slot], path: str) -> Superblock | None:
     """Return the newest valid superblock of *slots*, None if neither slot has a superblock.
 
     *path* names the member in errors. Raises OtherVersionError if one is intact and cannot be read
@@ -292,53 +348,58 @@ def newest(slots: tuple[Slot, Slot], path: str) -> Superblock | None:
             raise OtherVersionError(problem, array_uuid=slot.other.array_uuid)
     valid = valid_ones(slots)
     if len({(s.array_uuid, s.member_uuid) for s in valid}) > 1:
-        raise FormatError(f"{path}: its two superblocks belong to different members")
+        raise FormatError(f"{path}: its superblocks belong to different members")
     if valid:
         return max(valid, key=lambda superblock: superblock.sequence)
-    damaged = [f"slot {slot.number}: {slot.problem}" for slot in slots if slot.ours]
+    damaged = [f"{slot.name}: {slot.problem}" for slot in slots if slot.ours]
     if damaged:
         raise FormatError(f"{path}: no superblock is valid ({', '.join(damaged)})")
-    return None
-
-
-async def read_superblock(member: Member) -> Superblock | None:
-    """Return the newest valid superblock of *member*, None if it is not a member of any array.
-
-    Raises FormatError as `newest` does, MemberError when neither slot can be read.
-    """
-    return newest(await read_slots(member), member.path)
-
-
-async def readable_superblock(member: Member) -> Superblock | None:
-    """Return the newest valid superblock of *member*, None if none can be read."""
-    with suppress(FormatError, MemberError):
-        return await read_superblock(member)
     return None
 
 
 # -- writing -------------------------------------------------------------------------------------
 
 
+Places = Sequence[tuple[Offset, bytes]]
+
+
+def places_of(
+    member: Member, superblock: Superblock, body: bytes | None = None, *, in_front: bool = True
+) -> Places:
+    """Return (offset, content) of the slots that *superblock* goes to, in the order of writing.
+
+    Those are the slot at the end of *member*, if it has one, then the slot in front, unless it is
+    to stay as it is (*in_front*). *body* as for `encode_superblock`. Raises FormatError.
+    """
+    places: list[tuple[Offset, bytes]] = []
+    end = end_on(member, superblock)
+    at = superblock.slot * SUPERBLOCK_SLOT_BYTES
+    if end is not None:
+        places.append((Offset(end + at), encode_superblock(superblock, body, end)))
+    if in_front:
+        places.append((Offset(at), encode_superblock(superblock, body)))
+    return places
+
+
+def end_on(member: Member, superblock: Superblock) -> Offset | None:
+    """Return where the slots at the end of *member* begin that *superblock* names, None if nowhere.
+
+    A member that is shorter now may have lost them.
+    """
+    record = superblock.config.find(superblock.member_uuid)
+    end = None if record is None else superblock.config.end_of(record)
+    return None if end is None or end + SUPERBLOCK_BYTES > member.size_bytes else end
+
+
 async def write_superblock(
-    member: Member, superblock: Superblock, content: bytes | None = None
+    member: Member, superblock: Superblock, places: Places | None = None
 ) -> None:
-    """Write *superblock*, encoded as *content*, into its slot and flush.
+    """Write *superblock* to its *places* (`places_of`), and flush.
 
     Raises MemberError, FormatError.
     """
-    content = encode_superblock(superblock) if content is None else content
-    await member.writev(superblock.slot * SUPERBLOCK_SLOT_BYTES, [content])
-    await member.flush()
-
-
-async def erase_superblocks(member: Member) -> None:
-    """Overwrite both slots of *member* with zeros, except the heartbeat, and flush.
-
-    Raises MemberError.
-    """
-    zeros = bytes(SUPERBLOCK_SLOT_BYTES - HEARTBEAT_BYTES)
-    for number in range(SUPERBLOCK_SLOTS):
-        await member.writev(number * SUPERBLOCK_SLOT_BYTES, [zeros])
+    for offset, content in places_of(member, superblock) if places is None else places:
+        await member.writev(offset, [content])
     await member.flush()
 
 
@@ -388,10 +449,13 @@ async def write_config(
     if not set(members) <= config.reached():
         raise LawError(Law.REACHED, f"the round {config.events}")
     before: dict[str, Superblock | None] = {}
+    without_front: set[str] = set()
 
     async def look(uuid: str, member: Member) -> None:
         try:
-            before[uuid] = await _superblock_to_replace(member, uuid, config)
+            old, is_lost = await _superblock_to_replace(member, uuid, config)
+            before[uuid] = old
+            without_front.update([uuid] if is_lost else ())
         except (MemberError, FormatError) as error:
             log.error("superblock not written: %s", error.message)
 
@@ -421,8 +485,11 @@ async def write_config(
     }
     body = encode_config(config)
     # Encoded before any write: a configuration that does not fit changes no member.
-    contents = {uuid: encode_superblock(superblock, body) for uuid, superblock in new.items()}
-    writes = [_Write(members[uuid], new[uuid], content) for uuid, content in contents.items()]
+    places = {
+        uuid: places_of(members[uuid], superblock, body, in_front=uuid not in without_front)
+        for uuid, superblock in new.items()
+    }
+    writes = [_Write(members[uuid], new[uuid], of_member) for uuid, of_member in places.items()]
     if patience is None:
         async with trio.open_nursery() as nursery:
             for write in writes:
@@ -438,51 +505,52 @@ async def write_config(
         await ends_within(patience.timeout_s, all_over)
         for write in writes:
             write.give_up()
-    done = {uuid for uuid, write in zip(contents, writes, strict=True) if write.done}
+    done = {uuid for uuid, write in zip(places, writes, strict=True) if write.done}
     return frozenset(set(members) - done)  # <- committed on every member that is not in here
 
 
 class _Write:
     """The write of one superblock: *over* is set when it has ended, *done* if it succeeded."""
 
-    def __init__(self, member: Member, superblock: Superblock, content: bytes) -> None:
+    def __init__(self, member: Member, superblock: Superblock, places: Places) -> None:
         self.over = trio.Event()
         self.done = False
         self._member = member
         self._superblock = superblock
-        self._content = content
-        self._place = superblock.slot * SUPERBLOCK_SLOT_BYTES, len(content)
+        self._places = places
         self._given_up = False
 
     async def run(self) -> None:
-        """Write the superblock and flush."""
+        """Write the superblock to its places and flush."""
+        member = self._member
         try:
-            if self._member.is_overdue(*self._place):
+            if any(member.is_overdue(offset, len(content)) for offset, content in self._places):
                 why = "an earlier one got no answer and may still land"
-                log.error("superblock not written: %s: %s", self._member.path, why)
+                log.error("superblock not written: %s: %s", member.path, why)
             else:
-                await self._member.check_whole()
-                await write_superblock(self._member, self._superblock, self._content)
+                await member.check_whole()
+                await write_superblock(member, self._superblock, self._places)
                 self.done = True
         except MemberError as error:
             log.error("superblock not written: %s", error.message)
         finally:
             self.over.set()
-            if self._given_up:
-                self._member.end_overdue(*self._place)
+            for offset, content in self._places if self._given_up else ():
+                member.end_overdue(offset, len(content))
 
     def give_up(self) -> None:
         """Mark the write as overdue if it has not ended: it may still take effect."""
         if not self.over.is_set():
             log.error("superblock not written: %s: no answer", self._member.path)
             self._given_up = True
-            self._member.note_overdue(*self._place)
+            for offset, content in self._places:
+                self._member.note_overdue(offset, len(content))
 
 
 def _next_sequence(old: Superblock | None, taken_events: int | None) -> int:
     """Return the sequence number of the superblock after *old*; its parity is that of the slot."""
     if old is None:
-        return 0
+        return FIRST_SEQUENCE
     is_loose = taken_events is not None and old.events > taken_events
     return old.sequence + (SUPERBLOCK_SLOTS if is_loose else 1)
 
@@ -497,15 +565,23 @@ def _with_spares_present(config: ArrayConfig, members: Mapping[str, Member]) -> 
 
 async def _superblock_to_replace(
     member: Member, member_uuid: str, config: ArrayConfig
-) -> Superblock | None:
-    """Return the superblock that *member* holds now, None if none is valid (it is then rewritten).
+) -> tuple[Superblock | None, bool]:
+    """Return the superblock that *member* holds now, and whether its front is lost (law 5).
 
-    Raises FormatError for a superblock that must not be overwritten, MemberError.
+    None if none is valid: it is then rewritten. Raises FormatError for a superblock that must not
+    be overwritten, MemberError.
     """
-    slots = await read_slots(member)
-    if any(slot.other is not None for slot in slots):
-        raise FormatError(f"{member.path}: a superblock of another version appeared on it")
-    valid, record = valid_ones(slots), config.find(member_uuid)
+    valid, record, unread = [], config.find(member_uuid), None
+    end = None if record is None else config.end_of(record)
+    try:
+        valid = _ours(await read_slots(member), member.path)
+    except MemberError as error:
+        unread = error
+    is_lost = not valid
+    if is_lost and end is not None:
+        valid = _ours(await read_slots(member, end=end), member.path)
+    if unread is not None and not valid:
+        raise unread
     is_spare = record is not None and record.role == NO_ROLE
     for superblock in valid:
         if (superblock.array_uuid, superblock.member_uuid) != (config.array_uuid, member_uuid):
@@ -516,4 +592,12 @@ async def _superblock_to_replace(
         )
         if not ours and not is_spare:
             raise FormatError(f"{member.path}: it was started without the others meanwhile")
-    return max(valid, key=lambda superblock: superblock.sequence, default=None)
+    old = max(valid, key=lambda superblock: superblock.sequence, default=None)
+    return old, is_lost and old is not None and old.sequence > FIRST_SEQUENCE
+
+
+def _ours(slots: Sequence[Slot], path: str) -> list[Superblock]:
+    """Return the valid superblocks of *slots*. Raises FormatError if one is of another version."""
+    if any(slot.other is not None for slot in slots):
+        raise FormatError(f"{path}: a superblock of another version appeared on it")
+    return valid_ones(slots)

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from raidx_fuse.errors import RaidxError, Reason
+from raidx_fuse.format.both_ends import erase_ends
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.configuration.names import cleaned
 from raidx_fuse.format.create import new_uuid, prepare_member, reserve_metadata
-from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
+from raidx_fuse.format.regions import SUPERBLOCK_BYTES
 from raidx_fuse.layouts.numbers import Role, role_range
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.member_set import MemberSet
@@ -44,9 +45,11 @@ async def join(member_set: MemberSet, members: Sequence[Member], chunks: int) ->
     regions = member_set.config.regions
     for member in members:
         await prepare_member(member, regions)
-    for member in [*members, *member_set.present().values()]:
-        reserve_metadata(member, regions, chunks)
     records = [record_of(member, NO_ROLE, "spare") for member in members]
+    for record, member in zip(records, members, strict=True):
+        reserve_metadata(member, regions, chunks, member_set.config.end_of(record))
+    for member in member_set.present().values():
+        reserve_metadata(member, regions, chunks)
     for record, member in zip(records, members, strict=True):
         member_set.spares[record.member_uuid] = member
     try:
@@ -115,7 +118,8 @@ async def release(members: Iterable[Member], hooks: Sequence[Callable[[Member], 
     """Erase the superblocks of members that left the array, then call *hooks* with each of them."""
     for member in members:
         try:
-            await member.writev(0, [bytes(SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS)])
+            await erase_ends(member)
+            await member.writev(0, [bytes(SUPERBLOCK_BYTES)])
         except RaidxError as error:
             log.warning("%s", error)
         for hook in hooks:

@@ -39,6 +39,7 @@ from raidx_fuse.errors import (
     UnrecoverableError,
 )
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
+from raidx_fuse.format.regions import COUNTER_MAX
 from raidx_fuse.jobs.attach import join, leave, release
 from raidx_fuse.jobs.job import Job, stripes_of_window
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation
@@ -57,7 +58,9 @@ ZEROS = bytes(1 << 20)
 
 
 class Twin(WrapperMember):
-    """*inner* with its *successor*; bytes below *own_bytes* belong to each of them alone.
+    """*inner* with its *successor*; what is outside of *shared* belongs to each of them alone.
+
+    That is what begins at other offsets in bytes: superblocks, in front and at their ends.
 
     *patience_s* returns how many seconds the successor may take for an operation. *error* says why
     the successor is out of use; None while it is in use. No operation is synchronous but reads:
@@ -65,7 +68,7 @@ class Twin(WrapperMember):
     """
 
     def __init__(
-        self, inner: Member, successor: Member, own_bytes: int, patience_s: Callable[[], float]
+        self, inner: Member, successor: Member, shared: range, patience_s: Callable[[], float]
     ) -> None:
         super().__init__(inner)
         self.successor = successor
@@ -75,7 +78,7 @@ class Twin(WrapperMember):
         # late from *inner* is older than what follows. Copies that are on their way still arrive.
         self.has_ended = False
         self._copies = 0  # writes and holes that are on their way to the successor
-        self._own_bytes = own_bytes
+        self._shared = shared
         self._patience_s = patience_s
 
     def pass_on(self) -> None:
@@ -90,7 +93,7 @@ class Twin(WrapperMember):
         return False
 
     async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
-        if offset_bytes < self._own_bytes:
+        if offset_bytes not in self._shared:
             owner = self.successor if self.has_passed_on else self.inner
             await owner.writev(offset_bytes, buffers)
             return
@@ -100,7 +103,7 @@ class Twin(WrapperMember):
         await self.copy(offset_bytes, buffers)
 
     async def readv(self, offset_bytes: int, buffers: Sequence[bytearray | memoryview]) -> None:
-        own = offset_bytes < self._own_bytes and self.has_passed_on
+        own = offset_bytes not in self._shared and self.has_passed_on
         await (self.successor if own else self.inner).readv(offset_bytes, buffers)
 
     async def copy(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
@@ -375,14 +378,12 @@ class Replacement:
         if not reads_zero:
             member_set.change(lambda config: _distrusted(config, role))
             context.zeros.note()
-        own_bytes = member_set.config.regions.superblock.end
+        shared = _shared(member_set.config, role, uuid)
 
         async def mirror() -> None:
             # No placement is under way, so that none reaches the member alone from here on.
             queue, successor = require_both()
-            twin = Twin(
-                queue.member, successor, own_bytes, lambda: member_set.io_timeout_s * PATIENCE
-            )
+            twin = Twin(queue.member, successor, shared, lambda: member_set.io_timeout_s * PATIENCE)
             self.twin, self.role, self.member_uuid, self._job = twin, role, uuid, None
             queue.serve_by(twin)
             member_set.unreadable.spare(role)
@@ -497,6 +498,14 @@ class Replacement:
         except RaidxError as error:  # the log tries again by itself
             log.error("the log is not on the new member yet: %s", error)
         await release([twin.inner], self.array.on_release)
+
+
+def _shared(config: ArrayConfig, role: Role, uuid: str) -> range:
+    """Return the bytes that the member in *role* and its successor *uuid* both are to have."""
+    new = config.find(uuid)
+    assert new is not None
+    ends = [end for one in (config.record(role), new) if (end := config.end_of(one)) is not None]
+    return range(config.regions.superblock.end, min(ends, default=COUNTER_MAX))
 
 
 def _noted(config: ArrayConfig, role: Role, uuid: str, next_stripe: int) -> ArrayConfig:

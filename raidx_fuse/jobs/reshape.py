@@ -70,6 +70,7 @@ class Change(Generic[PlanT]):
     * *tail*: the size of the image in bytes while the chunks move, if it may be smaller: what is
       behind must not be used any more before it has no place.
     * *prepare*: more that has to be durable before; *undo* reverts it in memory.
+    * *settle*: what follows the superblocks while the gate is still closed; it does not raise.
     * *start* starts the job that moves the content; no other one may come between.
     * *beside*: the kinds of jobs that may run at the swap (None: all); others rely on the meaning
       of roles or codes, and are waited for.
@@ -85,6 +86,7 @@ class Change(Generic[PlanT]):
     tail: Callable[[PlanT], int] | None = None
     prepare: Callable[[PlanT], Awaitable[None]] | None = None
     undo: Callable[[], None] | None = None
+    settle: Callable[[], Awaitable[None]] | None = None
     start: Callable[[PlanT], int] | None = None
     beside: Collection[str] | None = None
     renumbers: bool = False
@@ -135,6 +137,8 @@ async def reshape(array: ArrayServices, change: Change[PlanT]) -> tuple[PlanT, i
                     if records:
                         await _give_maps(context)
                     await member_set.update(lambda config: config)
+                    if change.settle is not None:
+                        await change.settle()
             except BaseException:
                 if left is not None:  # until then nothing that relies on it is acknowledged
                     if records:  # once more, as nobody else writes them

@@ -32,11 +32,11 @@ from raidx_fuse.errors import (
     UsageError,
 )
 from raidx_fuse.format.assemble import assemble
+from raidx_fuse.format.both_ends import readable_superblock
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.remembered import RememberedArray
 from raidx_fuse.format.configuration.saved_jobs import refuse_half_renamed
 from raidx_fuse.format.configuration.volumes import SOURCE, TARGET, MoveRecord, VolumeRecord
-from raidx_fuse.format.superblock import readable_superblock
 from raidx_fuse.members.base import Member
 from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.transfer import Transfer, forget_arrival, give_up

@@ -12,8 +12,8 @@ from raidx_fuse.array.new_identity import give_new_identity
 from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import AssemblyError, RaidxError, Reason, UsageError
+from raidx_fuse.format.both_ends import read_superblock
 from raidx_fuse.format.create import create_array
-from raidx_fuse.format.superblock import read_superblock
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.powercut import CutRecord, Image, PowerCutMember

@@ -15,9 +15,9 @@ from raidx_fuse.array.restore_metadata import FRONT_BYTES, Permits, Restoration,
 from raidx_fuse.array.save_metadata import save
 from raidx_fuse.errors import AssemblyError, FormatError, RaidxError, Reason
 from raidx_fuse.format.assemble import assemble
+from raidx_fuse.format.both_ends import read_superblock
 from raidx_fuse.format.configuration.volumes import VolumeTable
 from raidx_fuse.format.saved_metadata import Saved, essence, from_bytes, to_document, to_text
-from raidx_fuse.format.superblock import read_superblock
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember

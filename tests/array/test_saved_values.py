@@ -12,11 +12,12 @@ import pytest
 from raidx_fuse.array.open import open_array
 from raidx_fuse.array.settings import parse, restored_settings
 from raidx_fuse.errors import FormatError, RaidxError, UsageError
+from raidx_fuse.format.both_ends import read_superblock
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.examine import examine
 from raidx_fuse.format.regions import Region, Regions
-from raidx_fuse.format.superblock import encode_superblock, read_superblock
+from raidx_fuse.format.superblock import encode_superblock
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.settings import KEPT_AS, OF_ARRAY, RETIRED

@@ -134,6 +134,50 @@ def test_a_disk_that_somebody_else_uses_now_is_left_alone_until_it_is_accepted(
         checked(tmp_path, "wait mnt --state clean --timeout 60")
 
 
+@pytest.mark.parametrize("front", ["noise", "zeros", "GPT"])
+def test_a_front_that_is_lost_is_named_and_written_again_when_the_user_says_so(
+    tmp_path: Path, front: str
+) -> None:
+    """From the superblocks at the end; a signature in front outweighs these."""
+    checked(tmp_path, "create --layout raid5 --size 64MiB --name disk a b c")
+    with mounted(tmp_path, "a b c") as image:
+        image.write_bytes(b"content" * 1000)
+    with (tmp_path / "b").open("r+b") as file:
+        file.write(bytes(128 << 10) if front != "noise" else os.urandom(128 << 10))
+        if front == "GPT":
+            for offset, piece in GPT:
+                os.pwrite(file.fileno(), piece, offset)
+    lost = "carries" if front == "GPT" else "its front has no superblock"
+    for line in ("check a b c", "mount a b c mnt", "mount --name disk --scan . mnt"):
+        done = raidx(tmp_path, line)
+        assert "/b" in done.stdout + done.stderr, line
+        assert lost in done.stdout + done.stderr, line
+        if line.startswith("mount"):
+            assert done.status == 0, done.stderr
+            state = "degraded" if front == "GPT" else "clean"
+            assert state in checked(tmp_path, "wait mnt --state degraded --state clean")
+            with (tmp_path / "mnt" / "disk").open("rb") as file:
+                assert file.read(7000) == b"content" * 1000
+            assert raidx(tmp_path, "check --repair-superblocks b --yes").status == FAILED
+            checked(tmp_path, "umount mnt")
+    assert raidx(tmp_path, "examine b").status == FAILED
+    assert lost in raidx(tmp_path, "scan .").stderr
+    refused = raidx(tmp_path, "check --repair-superblocks a b c")
+    assert refused.status == USAGE, "nobody can be asked"
+    before = (tmp_path / "b").read_bytes()
+    told = checked(tmp_path, "check --repair-superblocks a b c --dry-run")
+    assert "b: slot 0, slot 1 would be written again" in told
+    assert (tmp_path / "b").read_bytes() == before
+    checked(tmp_path, "check --repair-superblocks a b c --yes")
+    checked(tmp_path, "examine b")
+    assert "no superblock is lost" in checked(tmp_path, "check --repair-superblocks b --yes")
+    with mounted(tmp_path, "a b c") as image, image.open("rb") as file:
+        checked(tmp_path, "wait mnt --state clean --timeout 60")
+        assert file.read(7000) == b"content" * 1000
+    checked(tmp_path, "wipe b --lose-data")
+    assert raidx(tmp_path, "check --repair-superblocks b --yes").status == FAILED
+
+
 def test_two_halves_of_a_split_array(tmp_path: Path) -> None:
     """Halves of a mirror: one that was only absent is caught up, two that ran are refused."""
     checked(tmp_path, "create --layout raid1 --size 4MiB a b")

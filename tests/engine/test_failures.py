@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from raidx_fuse.errors import MemberError, RaidxError
-from raidx_fuse.format.superblock import read_superblock
+from raidx_fuse.format.both_ends import read_superblock
 from tests.support.spy import (
     FLUSH,
     WRITE,

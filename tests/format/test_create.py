@@ -11,6 +11,7 @@ import pytest
 
 from raidx_fuse.errors import RaidxError, Reason, SignatureFoundError, UsageError
 from raidx_fuse.format.assemble import assemble
+from raidx_fuse.format.both_ends import read_superblock
 from raidx_fuse.format.configuration.config import ArrayConfig, uuid_bytes
 from raidx_fuse.format.create import create_array, prepare_member
 from raidx_fuse.format.examine import examine
@@ -18,7 +19,6 @@ from raidx_fuse.format.log_record import DATA, RecordBody, encode_record
 from raidx_fuse.format.pages import encode_page, load_pages
 from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS, PAYLOAD_BYTES
 from raidx_fuse.format.signature import find_signatures
-from raidx_fuse.format.superblock import read_superblock
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
@@ -248,7 +248,7 @@ def test_examine_tells_what_a_member_says() -> None:
     assert said["member_uuid"] == config.record(1).member_uuid
     assert (said["layout"], said["chunk_bytes"], said["events"]) == ("raid5", 4096, 1)
     assert said["regions"]["data"] == [config.regions.data.offset, config.regions.data.length]
-    assert [slot["state"] for slot in said["slots"]] == ["valid", "empty"]
+    assert [slot["state"] for slot in said["slots"]] == ["valid", "valid"]
     assert said["carries"] == "a raidx member"
     pages = {report["kind"]: report for report in said["pages"]}
     assert (pages["written"]["written"], pages["written"]["damaged"]) == (1, ["page 0 slot 1"])
@@ -258,7 +258,8 @@ def test_examine_tells_what_a_member_says() -> None:
 def test_examine_tells_of_damage_instead_of_failing() -> None:
     members = rams(3)
     create(members)
-    members[0].memory[200] ^= 1
+    for at in (0, 64 << 10):
+        members[0].memory[at + 200] ^= 1
     said = run(examine, members[0])
     assert said["valid"] is False
     assert said["problem"].startswith("no superblock is valid"), "the path is named beside it"

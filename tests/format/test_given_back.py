@@ -19,6 +19,7 @@ import pytest
 import trio
 
 from raidx_fuse.format.configuration.features import FEATURES
+from raidx_fuse.format.regions import END_MEMBER_BYTES_MIN
 from raidx_fuse.journal.announce import announce, retract
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.pool.pool import Pool
@@ -237,3 +238,21 @@ def test_arrays_with_a_member_smaller_than_the_one_that_it_replaced_mount_there(
     outcomes = played(path, old_python, old_tree)
     assert set(outcomes) == {name for name, _, _ in found}
     assert {name: why for name, why in outcomes.items() if why != ("ok", "")} == {}
+
+
+def test_arrays_with_superblocks_at_both_ends_are_refused_there_by_name(
+    old_tree: Path, old_python: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From members of 64 MiB on: it would change the fronts alone."""
+    monkeypatch.setattr(shelf, "MEMBER_BYTES", END_MEMBER_BYTES_MIN)
+    made = [
+        one
+        for layout in ("raid1", "raidx-copy")
+        for one in shelf.made(shelf.Case(layout, "partial", "clean", 0))
+    ]
+    path = tmp_path / "new.shelf"
+    path.write_bytes(shelf.pack(made, {}))
+    outcomes = played(path, old_python, old_tree)
+    assert len(outcomes) == len(made) >= 2
+    for name, (outcome, why) in outcomes.items():
+        assert (outcome, f"{ANNOUNCED} 'needs'" in why) == ("refused", True), (name, why)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raidx_fuse.errors import FormatError, MemberError, Reason
+from raidx_fuse.format.both_ends import read_superblock
 from raidx_fuse.format.configuration.config import encode_config
 from raidx_fuse.format.regions import COUNTER_MAX, SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.format.superblock import (
@@ -19,7 +20,6 @@ from raidx_fuse.format.superblock import (
     decode_superblock,
     encode_superblock,
     read_slots,
-    read_superblock,
     write_config,
 )
 from raidx_fuse.members.ram import RamMember

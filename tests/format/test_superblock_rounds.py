@@ -11,6 +11,7 @@ import trio
 
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import OtherVersionError
+from raidx_fuse.format.both_ends import read_superblock
 from raidx_fuse.format.configuration.config import FAILED, ArrayConfig, MemberRecord
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
@@ -19,7 +20,6 @@ from raidx_fuse.format.superblock import (
     Superblock,
     encode_superblock,
     read_slots,
-    read_superblock,
     write_config,
     write_superblock,
 )

@@ -380,8 +380,9 @@ async def test_the_position_of_a_member_that_fails_is_not_that_of_the_spare_that
             monkeypatch.undo()
             await flush()
             await rig.array.fail_disk(ROLE)
-            await membership._prepare(spare)
-            await membership._seat(record_of(spare, ROLE, "rebuilding"), spare)
+            record = record_of(spare, ROLE, "rebuilding")
+            await membership._prepare(spare, record)
+            await membership._seat(record, spare)
 
         monkeypatch.setattr(member_set, "flush", then_a_spare_follows)
         await job.checkpoint()

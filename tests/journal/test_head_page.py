@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.format.superblock import read_superblock
+from raidx_fuse.format.both_ends import read_superblock
 from raidx_fuse.members.simulated.faulty import Fault
 from tests.support.arrays import job_ended
 from tests.support.spy import SpyRig, lift, noise, spying

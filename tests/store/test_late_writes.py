@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.format.superblock import read_superblock
+from raidx_fuse.format.both_ends import read_superblock
 from tests.support.hanging import (
     CLOSED_S,
     OVER_S,

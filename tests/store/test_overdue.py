@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from raidx_fuse.errors import ArrayFailedError, BusyError, MemberError, Reason
-from raidx_fuse.format.superblock import read_superblock
+from raidx_fuse.format.both_ends import read_superblock
 from raidx_fuse.members.ram import RamMember
 from tests.support.arrays import parity_holds
 from tests.support.hanging import (

@@ -8,14 +8,10 @@ from typing import Any
 
 import crc32c
 
+from raidx_fuse.format.both_ends import read_superblock
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, plan_regions
-from raidx_fuse.format.superblock import (
-    HEADER_BYTES,
-    Superblock,
-    encode_superblock,
-    read_superblock,
-)
+from raidx_fuse.format.superblock import HEADER_BYTES, Superblock, encode_superblock
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run

@@ -267,7 +267,7 @@ class ArrayCommands:
         if create:  # as small as the others; but a spare must fit every role
             config = self.array.member_set.config
             needed = [0 if unlike else bytes_needed(config, each) for each in config.roles()]
-            size_bytes = max(smallest, *needed)
+            size_bytes = max(smallest, config.member_bytes_for(max(needed)))
         async with self._opened(newcomers, overwrite_signature, size_bytes) as opened:
             return await plan.begin(opened)
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from raidx_fuse.errors import FormatError, OtherVersionError
 from raidx_fuse.format.configuration.codec import Stored, decode, encode
-from raidx_fuse.format.configuration.features import parted, with_needs
+from raidx_fuse.format.configuration.features import ENDS, parted, with_needs
 from raidx_fuse.format.configuration.names import (
     brief,
     cleaned,
@@ -27,8 +27,14 @@ from raidx_fuse.format.configuration.names import (
     name_problem,
 )
 from raidx_fuse.format.configuration.volumes import VolumeTable
-from raidx_fuse.format.regions import COUNTER_MAX, Regions
-from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.format.regions import (
+    COUNTER_MAX,
+    Regions,
+    end_offset,
+    member_bytes_for,
+    usable_bytes,
+)
+from raidx_fuse.layouts.numbers import Offset, Role
 from raidx_fuse.layouts.registry import WIDTH_MAX
 
 DEPTH_MAX = 12  # of nested JSON values
@@ -163,6 +169,35 @@ class ArrayConfig:
     def roles(self) -> list[Role]:
         """Return the roles that have a member, present or not, ascending."""
         return sorted(r.role for r in self.members if r.role >= 0)
+
+    @property
+    def has_ends(self) -> bool:
+        """Whether its members have superblocks at their ends, too, if they are large enough."""
+        return ENDS in self.needs
+
+    def usable_bytes(self, member_bytes: int) -> int:
+        """Return how much of a member of *member_bytes* is not behind superblocks at its end."""
+        return usable_bytes(member_bytes) if self.has_ends else member_bytes
+
+    def member_bytes_for(self, needed_bytes: int) -> int:
+        """Return the least size of a member that has *needed_bytes* of `usable_bytes`."""
+        return member_bytes_for(needed_bytes) if self.has_ends else needed_bytes
+
+    def end_of(self, record: MemberRecord) -> Offset | None:
+        """Return where the superblocks at the end of the member of *record* begin, or None.
+
+        The size counts that the member had when it joined. A place inside its data never counts.
+        """
+        end = end_offset(record.size_bytes) if self.has_ends else None
+        return None if end is None or end < self._data_end(record.role) else end
+
+    def _data_end(self, role: Role) -> int:
+        if role == NO_ROLE:
+            return 0
+        counts = self.params.get("chunk_counts", ())
+        if role < len(counts):
+            return self.regions.data.offset + int(counts[role]) * self.chunk_bytes
+        return self.regions.data.end
 
     def vacant_roles(self) -> frozenset[Role]:
         """Return the roles without a member, because it left a raidx layout: 0 chunks."""

@@ -20,7 +20,10 @@ NEEDS = "needs"
 RESTRIPE = "restripe"
 _SHAPES = ("from", "to")
 Params = dict[str, object]
-FEATURES: dict[str, str] = {}
+ENDS = "ends"
+FEATURES: dict[str, str] = {
+    ENDS: "superblocks also at the end of members of 64 MiB and more: for ever, from its creation",
+}
 """The features that this program knows, and what of an array each of them changes."""
 
 

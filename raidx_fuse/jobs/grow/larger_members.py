@@ -1,11 +1,17 @@
 """Larger members: what all of them have behind the data becomes data (mdadm: --grow --size=max).
 
-    gate closed: no region is marked dirty -> more stripes -> superblocks -> gate open
+    new ends -> gate closed: no region is marked dirty -> more stripes -> superblocks
+             -> old ends erased -> gate open
 
 The new stripes lie behind the others, at places that hold nothing: the written map says of none of
 their chunks that it was written. So nothing is copied and no parity is computed. Every chunk keeps
 its place, and a crash around the change leaves the array intact with either number of stripes.
 Only a bit of the dirty bitmap may stand for other stripes afterwards.
+
+The superblocks at the ends move with the size that the configuration has. So that a member which
+loses its front meanwhile is found, whichever configuration the others have, its superblock is first
+written to the new end as it is, durably. When the round is durable, and before there are data, the
+old ends are erased. Between the two they are inside the data, and no configuration leads there.
 
 Arrays that have grown are refused: a growth numbers its chunks behind those of all stripes, so that
 with more stripes they would be other chunks. A restripe onto the same members ends that.
@@ -17,14 +23,18 @@ import logging
 from dataclasses import replace
 from typing import NamedTuple
 
-from raidx_fuse.errors import Reason, TooSmallError, UsageError
+from raidx_fuse.errors import MemberError, Reason, TooSmallError, UsageError
+from raidx_fuse.format.both_ends import read_copies
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.create import reserve_metadata
-from raidx_fuse.format.regions import PAYLOAD_BITS, Region
+from raidx_fuse.format.regions import PAYLOAD_BITS, SUPERBLOCK_BYTES, SUPERBLOCK_SLOT_BYTES, Region
 from raidx_fuse.format.shapes import RESTRIPE, layout_of
+from raidx_fuse.format.superblock import encode_superblock, end_on, write_superblock
 from raidx_fuse.jobs.reshape import Change, reshape
 from raidx_fuse.jobs.services import ArrayServices
+from raidx_fuse.layouts.numbers import Offset
 from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.members.base import Member
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +58,7 @@ class LargerMembers:
         self.array = array
         self.member_set = array.member_set
         self.context = array.context
+        self._old_ends: list[tuple[Member, Offset]] = []  # of the change under way
 
     # -- questions -----------------------------------------------------------------------------
 
@@ -87,8 +98,12 @@ class LargerMembers:
     def _fits_bytes(self) -> int:
         """Return how many bytes of whole chunks fit on each member."""
         config = self.member_set.config
-        smallest = min(self._size_of(record) for record in config.members if record.role >= 0)
-        return (smallest - config.regions.data.offset) // config.chunk_bytes * config.chunk_bytes
+        usable = min(
+            config.usable_bytes(self._size_of(record))
+            for record in config.members
+            if record.role >= 0
+        )
+        return (usable - config.regions.data.offset) // config.chunk_bytes * config.chunk_bytes
 
     def _size_of(self, record: MemberRecord) -> int:
         queue = self.member_set.queues[record.role]
@@ -140,13 +155,14 @@ class LargerMembers:
         data = Region(config.regions.data.offset, length)
         members = []
         for record in config.members:
-            if record.role >= 0 and record.size_bytes < data.end:
+            usable = config.usable_bytes(record.size_bytes)
+            if record.role >= 0 and usable < data.end:
                 size = self._size_of(record)
                 record = replace(record, size_bytes=size, reads_zero=False)
-            elif record.state == "spare" and record.size_bytes < data.end:
+            elif record.state == "spare" and usable < data.end:
                 raise TooSmallError(
                     f"spare {record.path_hint} would be too small: it has {record.size_bytes} "
-                    f"bytes, members would need {data.end}",
+                    f"bytes, members would need {config.member_bytes_for(data.end)}",
                     action=f"take it out: raidx remove-disk ARRAY {record.path_hint}",
                 )
             members.append(record)
@@ -168,18 +184,52 @@ class LargerMembers:
                 swap=lambda larger, _: self._take(larger),
                 chunks=lambda larger: larger.layout.chunks,
                 prepare=self._reserve,
+                settle=self._erase_old_ends,
                 clean=True,
                 drained=False,
             ),
         )
 
     async def _reserve(self, larger: Larger) -> None:
-        for member in self.member_set.present().values():
-            reserve_metadata(member, larger.config.regions, larger.layout.chunks)
+        for uuid, member in self.member_set.present().items():
+            copies = await read_copies(member)
+            if copies.from_end:  # the next round would not find its end
+                raise UsageError(
+                    f"{member.path} has no superblock in its front",
+                    action="unmount, then: raidx check --repair-superblocks MEMBER...",
+                    reason=Reason.DEGRADED,
+                )
+            record = larger.config.find(uuid)
+            end = None if record is None else larger.config.end_of(record)
+            reserve_metadata(member, larger.config.regions, larger.layout.chunks, end)
+            superblock = copies.superblock
+            if record is None or superblock is None or end in (None, end_on(member, superblock)):
+                continue
+            content = encode_superblock(superblock, end=end, size_bytes=record.size_bytes)
+            place = end + superblock.slot * SUPERBLOCK_SLOT_BYTES
+            await write_superblock(member, superblock, [(Offset(place), content)])
+
+    async def _erase_old_ends(self) -> None:
+        """Erase what the members have at their former ends; a stale one there would not count."""
+        for member, end in self._old_ends:
+            try:
+                await member.writev(end, [bytes(SUPERBLOCK_BYTES)])
+                await member.flush()
+            except MemberError as error:
+                log.warning("%s", error)
 
     def _take(self, larger: Larger) -> None:
         """Change to the array of *larger* in memory, without an await."""
         context, layout = self.context, larger.layout
+        before = self.member_set.config
+        self._old_ends = [
+            (member, end)
+            for uuid, member in self.member_set.present().items()
+            if (old := before.find(uuid)) is not None
+            and (new := larger.config.find(uuid)) is not None
+            and (end := before.end_of(old)) is not None
+            and end != larger.config.end_of(new)
+        ]
         self.member_set.change(lambda _config: larger.config)
         context.written.extend(layout.chunks)
         context.dirty_bitmap.reshape(layout.stripes, layout.initial_data_count * layout.chunk_bytes)

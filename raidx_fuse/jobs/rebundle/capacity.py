@@ -147,7 +147,8 @@ class Capacity:
         if len(counts) > WIDTH_MAX:
             raise UsageError(f"an array has at most {WIDTH_MAX} members", reason=Reason.LIMIT)
         for role, size in zip(roles, sizes, strict=True):
-            counts[role] = chunks_that_fit(size, self.member_set.data_offset, config.chunk_bytes)
+            usable = config.usable_bytes(size)
+            counts[role] = chunks_that_fit(usable, self.member_set.data_offset, config.chunk_bytes)
             if counts[role] <= SPARE_CHUNKS:
                 least = self.member_set.data_offset + (SPARE_CHUNKS + 1) * config.chunk_bytes
                 raise TooSmallError(

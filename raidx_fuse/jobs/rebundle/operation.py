@@ -250,8 +250,13 @@ class RebundleOperation:
 
     def gains(self, role: Role, size_bytes: int) -> int:
         """Return how many more chunks than *role* has a member of *size_bytes* has room for."""
-        fits = chunks_that_fit(size_bytes, self.member_set.data_offset, self.context.chunk_bytes)
-        return max(0, fits - self.layout.counts[role])
+        return max(0, self._fitting(size_bytes) - self.layout.counts[role])
+
+    def _fitting(self, size_bytes: int) -> int:
+        """Return how many chunks a member of *size_bytes* has room for."""
+        member_set = self.member_set
+        usable = member_set.config.usable_bytes(size_bytes)
+        return chunks_that_fit(usable, member_set.data_offset, self.context.chunk_bytes)
 
     async def prepare_share(self, role: Role, member: Member) -> None:
         """Write the share of *role* where it lies once *member* has the role, if that is larger.
@@ -284,7 +289,7 @@ class RebundleOperation:
     # -- smaller members -----------------------------------------------------------------------
 
     def needed_bytes(self, role: Role) -> int:
-        """Return how large a member must be to take *role* when it is lost: for its content.
+        """Return how much of a member *role* must have when it is lost: for its content.
 
         One chunk more stays free for moves. While members join or leave, all chunks are needed.
         """
@@ -302,16 +307,16 @@ class RebundleOperation:
         if they do not fit, BusyError if requests do not end in time.
         """
         layout, table = self.layout, self.context.journal.chunk_table
-        size = self.context.chunk_bytes
-        chunks = chunks_that_fit(member.size_bytes, self.member_set.data_offset, size)
+        chunks = self._fitting(member.size_bytes)
         if chunks >= layout.counts[role]:
             return
         async with self.context.closed():
             await quiesce(self.context, renumbers=True)
-            if member.size_bytes < self.needed_bytes(role):
+            config, needed = self.member_set.config, self.needed_bytes(role)
+            if config.usable_bytes(member.size_bytes) < needed:
                 raise TooSmallError(
                     f"{member.path} has {member.size_bytes} bytes, what role {role} holds needs "
-                    f"{self.needed_bytes(role)}",
+                    f"{config.member_bytes_for(needed)}",
                     action="use a larger one",
                 )
             behind = layout.cells_of(role)[chunks:]

@@ -23,6 +23,7 @@ from raidx_fuse.format.regions import (
     SUPERBLOCK_SLOT_BYTES,
     SUPERBLOCK_SLOTS,
     Region,
+    end_offset,
 )
 from raidx_fuse.format.superblock import MAGIC
 from raidx_fuse.members.base import SECTOR_BYTES, Member, ReadBuffer, WrapperMember, WriteBuffer
@@ -250,8 +251,17 @@ def records_of(log: Region) -> range:
 
 
 def is_member(image: Image) -> bool:
-    """Return whether either superblock slot of *image* begins with the magic number."""
-    return image.startswith(MAGIC) or image.startswith(MAGIC, SUPERBLOCK_SLOT_BYTES)
+    """Return whether a superblock slot of *image* begins with the magic number, at either end."""
+    begins = [0, SUPERBLOCK_SLOT_BYTES]
+    if (end := end_offset(len(image))) is not None:
+        begins += [end, end + SUPERBLOCK_SLOT_BYTES]
+    return any(image.startswith(MAGIC, begin) for begin in begins)
+
+
+def lose_front(image: Image, generator: random.Random) -> None:
+    """Overwrite both superblock slots in front of *image* with zeros or noise."""
+    fill = bytes(PAGE_BYTES) if generator.random() < 0.5 else POISON * (PAGE_BYTES // SECTOR_BYTES)
+    image[0:SLOTS_BYTES] = fill * (SLOTS_BYTES // PAGE_BYTES)
 
 
 @dataclass

@@ -13,7 +13,13 @@ from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.log_record import ENTRY_BYTES, record_bytes
-from raidx_fuse.format.regions import PAGE_HEADER_BYTES, PAYLOAD_BITS, Regions, log_bytes
+from raidx_fuse.format.regions import (
+    END_MEMBER_BYTES_MIN,
+    PAGE_HEADER_BYTES,
+    PAYLOAD_BITS,
+    Regions,
+    log_bytes,
+)
 from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.journal.ring import HEAD_BYTES
 from raidx_fuse.journal.unsettled import RECORD_SHARE
@@ -39,6 +45,7 @@ POOL_OTHERS = ("raid1", "raid5", "raid0", "raid4")
 POOL_STRIPES = 14
 SCATTERED_STRIPES = 40  # of pools whose volumes have up to 16 extents, each in a stripe of its own
 PATTERN_LOG_BYTES = 400 << 10
+ENDS_LOG_BYTES = 512 << 10
 GROWTH_PRIME = 7  # of a code of two losses that grows: up to 8 members (rdp) or 9 (evenodd)
 
 # Huge images: the first sector of a page of the written map holds the bits of 3,840 chunks; in the
@@ -69,7 +76,8 @@ class Shape:
 
     *zeroed*: the new disks hold zeros, otherwise random bytes. *regions*: the stripes that the
     workload uses lie in and across dirty regions of many stripes. *huge*: the image is sparse and
-    large, and the workload uses a few small parts of it.
+    large, and the workload uses a few small parts of it. *ends*: the disks are large enough for
+    superblocks at their ends.
     """
 
     width: int
@@ -78,6 +86,7 @@ class Shape:
     zeroed: bool = True
     huge: bool = False
     regions: bool = False
+    ends: bool = False
 
     @staticmethod
     def drawn(cell: Cell, theme: str, rng: random.Random) -> Shape:
@@ -89,6 +98,7 @@ class Shape:
             rng.choice(SLOW_FLUSHES if theme in ("squeeze", "streams") else PACES),
             rng.random() < 0.5 and not huge,
             huge,
+            ends=theme == "ends",
         )
 
 
@@ -129,7 +139,7 @@ class Hardware:
         """Return the content of a disk that has never been a member."""
         if self.shape.huge:
             return SparseImage(size_bytes)
-        if self.shape.regions:
+        if self.shape.regions or self.shape.ends:
             if self.shape.zeroed:
                 return SparseImage(size_bytes)
             return SparseImage(size_bytes, blank=self.rng.randbytes(4096))
@@ -155,6 +165,8 @@ class Hardware:
         parity of one stripe that follows its data. So are those that are restriped from a pattern.
         """
         size = MEMBER_BYTES_MIN
+        if self.shape.ends:
+            return END_MEMBER_BYTES_MIN
         build = find_layout(self.cell.layout).build
         if build is None:
             return size
@@ -214,6 +226,7 @@ class Hardware:
                 overwrite_signature=True,
                 size_bytes=image_bytes,
                 params=params,
+                log_bytes=ENDS_LOG_BYTES if shape.ends else None,
             )
 
         await create_smallest(create, least, stripes)

@@ -30,7 +30,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import ungrouped
 from raidx_fuse.format.table_page import bytes_needed
-from raidx_fuse.lab.crash.disks import POISON, SectorDisk, records_of
+from raidx_fuse.lab.crash.disks import POISON, SectorDisk, lose_front, records_of
 from raidx_fuse.lab.crash.hardware import Parts, read_all, read_volume, sectors_on_lost
 from raidx_fuse.lab.crash.history import Expectation, History
 from raidx_fuse.lab.crash.mounting import (
@@ -104,6 +104,7 @@ def exempt_sectors(
 
 MOUNT_LIMIT_S = 3600.0  # of virtual time: a mount that takes longer counts as hanging
 
+FRONTS_LOST = (0.0, 0.4, 1.0)  # of the disks with superblocks at both ends, in a state
 READ_BYTES = (1 << 20, 4096, 16384)
 LOSE_SHARE = 0.25  # of the pairs: as many members as can be spared are lost after the mount
 ALONE_SHARE = 0.25  # of the states: each array of a pool is mounted alone before both are together
@@ -169,7 +170,10 @@ class _Oracle:
             and self.rng.random() < 0.5
             and not recording.has_poison
         )
+        lost_fronts = self.rng.choice(FRONTS_LOST) if recording.has_ends else 0.0
         for number, image in sorted(self.left.images.items()):
+            if self.rng.random() < lost_fronts:
+                lose_front(image, self.rng)
             members = arrays[recording.array_of[number] if recording.is_pool else 0]
             if lend and isinstance(image, bytearray):
                 ram = recording.lent.get(number)
@@ -370,7 +374,8 @@ class _ArrayOracle(_Oracle):
         with trio.fail_after(MOUNT_LIMIT_S):
             for role in sorted(array.member_set.lost):
                 # The lost member may have been the largest.
-                needed = bytes_needed(array.member_set.config, role)
+                config = array.member_set.config
+                needed = config.member_bytes_for(bytes_needed(config, role))
                 member: Member = RamMember(max(size, needed), name=f"new{role}")
                 path = array.member_set.config.record(role).path_hint
                 old = [stale for stale, _ in array.stale if stale.path == path]

@@ -319,6 +319,7 @@ class Player(VolumePlayer):
                 self.parts,
                 zeroed=self.shape.zeroed,
                 has_poison=self.theme == "latent",
+                has_ends=self.shape.ends,
             )
             await self.open()
             for sector in self.history.undecided():  # the recovery had a choice of contents

@@ -212,6 +212,7 @@ class Recording:
     - *filling*: (from event, to event) in which writes of whole stripes to volumes are under way,
       so that no member may be lost;
     - *has_poison*: disks may have sectors that cannot be read (disks.py);
+    - *has_ends*: the disks have superblocks at both ends, and any front may be lost with the power;
     - *poisoned*: (event, disk, byte offset, content) of each sector that became unreadable;
     - *tempting*: moments that the theme has made for caches that store the last write first;
     - *memory*, *lent*: by disk number, the images and RAM members of the state that was checked
@@ -229,6 +230,7 @@ class Recording:
     filling: list[tuple[int, float]] = field(default_factory=list)
     zeroed: bool = False
     has_poison: bool = False
+    has_ends: bool = False
     poisoned: list[tuple[int, int, int, bytes]] = field(default_factory=list)
     tempting: list[int] = field(default_factory=list)
     memory: dict[int, Image] = field(default_factory=dict)

@@ -93,6 +93,7 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         ("latent", theme_latent, 1, redundant),
         ("squeeze", theme_squeeze, 1, logged),
         ("huge", theme_huge, 1, is_fixed),
+        ("ends", theme_ends, 0, True),
         ("growth", theme_growth, 1, grows),
         ("shrink", theme_shrink, 0, grows),
         ("leave", theme_leave, 0, grows),
@@ -109,6 +110,14 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         ("rewrites", theme_rewrites, 0, logged and redundant),
     )
     return {name: (script, weight) for name, script, weight, suits in themes if suits}
+
+
+async def theme_ends(player: Player) -> None:
+    """Change the members of an array with superblocks at both ends: many rounds of superblocks."""
+    themes = [theme_replaces, theme_remounts]
+    if player.tolerance:
+        themes += [theme_disks, theme_returns]
+    await player.rng.choice(themes)(player)
 
 
 async def theme_huge(player: Player) -> None:

@@ -185,7 +185,9 @@ MUTANTS = (
     Mutant(
         "opened-before-the-end-of-a-restripe-is-published",
         RESHAPER,
-        "                    await member_set.update(lambda config: config)\n",
+        "                    await member_set.update(lambda config: config)\n"
+        "                    if change.settle is not None:\n"
+        "                        await change.settle()\n",
         "                await member_set.update(lambda config: config)\n",
         "records name roles and stripes that a mount after a cut does not have",
         ("raid5:partial:pairs:remove:small", "raid5:partial:pairs:remove:part"),

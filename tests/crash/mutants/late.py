@@ -63,8 +63,8 @@ LATE = (
     Mutant(
         "superblock-over-an-overdue-one",
         ROUND,
-        "            if self._member.is_overdue(*self._place):",
-        "            if False:",
+        "            if any(member.is_overdue(",
+        "            if False and any(member.is_overdue(",
         "the older configuration lands over the newer one, in the same slot",
         HANGS,
         ("tests/format/test_superblock.py", "tests/format/test_superblock_rounds.py", *LATE_TESTS),
@@ -72,8 +72,8 @@ LATE = (
     Mutant(
         "superblock-given-up-and-not-noted",
         ROUND,
-        "            self._member.note_overdue(*self._place)",
-        "            self._given_up = False",
+        "                self._member.note_overdue(offset, len(content))",
+        "                self._given_up = False",
         "the older configuration lands over the newer one, in the same slot",
         HANGS,
         ("tests/format/test_superblock.py", "tests/format/test_superblock_rounds.py", *LATE_TESTS),

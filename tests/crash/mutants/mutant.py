@@ -48,6 +48,7 @@ MEMBERS = ("raidx-parity:partial:members", "raidx-copy:none:members", "raidx-zer
 GROWTH = ("raid4:partial:growth", "raid4:none:growth", "raid0:full:growth", "raid5:partial:growth")
 SQUEEZE = ("raid5:full:squeeze", "raid4:partial:squeeze", "evenodd:partial:squeeze")
 HUGE = ("raid5:partial:huge", "raid0:none:huge", "raid5:none:huge")
+ENDS = ("raid5:partial:ends", "raid1:full:ends", "raid0:none:ends")
 HANGS = ("raid5:partial:hangs", "raid0:none:hangs", "raid4:full:hangs")
 DISCARDS = ("raid5:partial:discards", "raid0:full:discards", "evenodd:none:discards")
 POOL = ("raid5:partial:pool", "raid1:full:pool")

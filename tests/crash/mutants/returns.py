@@ -16,7 +16,7 @@ MUTANTS = (
     Mutant(
         "marks-of-formats-cleared-in-content-that-stays",
         "raidx_fuse/format/create.py",
-        "regions.data.offset if keeps_data else member.size_bytes",
+        "regions.data.offset if kept_bytes else member.size_bytes",
         "member.size_bytes",
         "bytes of a user that look like another format's mark become zeros on the member",
         ("raid4:none:returns", "raid1:none:returns", *RETURNS),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.crash.mutants.mutant import DISKS, GROWTH, REMOUNTS, TWO_LOSSES, Mutant
+from tests.crash.mutants.mutant import DISKS, ENDS, GROWTH, REMOUNTS, TWO_LOSSES, Mutant
 
 ROUND = "raidx_fuse/format/superblock.py"
 SUPERBLOCK = "raidx_fuse/format/superblock.py"
@@ -20,6 +20,7 @@ SUPERBLOCKS = (
     "tests/format/test_superblock_rounds.py",
     "tests/format/test_assemble_crashes.py",
 )
+BOTH_ENDS = ("tests/format/test_both_ends.py",)
 ASSEMBLY = ("tests/format/test_assemble.py", "tests/format/test_assemble_crashes.py")
 
 MEMBERSHIP = (
@@ -42,6 +43,65 @@ MEMBERSHIP = (
         ("tests/crash/test_refused_superblock.py",),
     ),
     Mutant(
+        "superblock-at-the-end-after-the-flush",
+        ROUND,
+        "        await member.writev(offset, [content])\n    await member.flush()\n",
+        "        if offset < SUPERBLOCK_BYTES:\n"
+        "            await member.writev(offset, [content])\n"
+        "    await member.flush()\n"
+        "    for offset, content in places or ():\n"
+        "        if offset >= SUPERBLOCK_BYTES:\n"
+        "            await member.writev(offset, [content])\n",
+        "a round counts as written, and the end of a member that loses its front lacks it",
+        ENDS,
+        BOTH_ENDS,
+    ),
+    Mutant(
+        "superblock-at-the-end-not-written",
+        ROUND,
+        "    end = end_on(member, superblock)\n    at = ",
+        "    end = None\n    at = ",
+        "a front that is lost costs the member",
+        ENDS,
+        BOTH_ENDS,
+    ),
+    Mutant(
+        "data-over-the-superblocks-at-the-end",
+        "raidx_fuse/format/create.py",
+        "            data_end=min(map(usable_bytes, sizes)),\n        )\n        chunks",
+        "            data_end=min(sizes),\n        )\n        chunks",
+        "what users write there is overwritten by a round, or there is no end",
+        ENDS,
+        BOTH_ENDS,
+    ),
+    Mutant(
+        "superblock-at-the-end-inside-the-data-counts",
+        CONFIG,
+        "return None if end is None or end < self._data_end(record.role) else end",
+        "return end",
+        "content of a user is overwritten by a superblock",
+        ENDS,
+        BOTH_ENDS,
+    ),
+    Mutant(
+        "stale-superblock-at-another-end-counts",
+        "raidx_fuse/format/both_ends.py",
+        "if best is None or superblock.sequence > best[0].sequence:",
+        "if best is None:",
+        "after a change of the size that was cut, the member is taken for an old copy of itself",
+        ENDS,
+        BOTH_ENDS,
+    ),
+    Mutant(
+        "superblock-at-the-end-left-on-a-removed-member",
+        "raidx_fuse/jobs/attach.py",
+        "            await erase_ends(member)\n",
+        "",
+        "a disk that left the array is found as its member when its front is cleared",
+        ENDS,
+        BOTH_ENDS,
+    ),
+    Mutant(
         "checksum-of-superblocks-unchecked",
         SUPERBLOCK,
         "    if crc32c.crc32c(body, crc32c.crc32c(zeroed)) != crc:",
@@ -62,8 +122,8 @@ MEMBERSHIP = (
     Mutant(
         "superblock-not-flushed",
         SUPERBLOCK,
-        "SUPERBLOCK_SLOT_BYTES, [content])\n    await member.flush()",
-        "SUPERBLOCK_SLOT_BYTES, [content])",
+        "[content])\n    await member.flush()",
+        "[content])",
         "what was acknowledged on its strength is not durable",
         (*DISKS, *GROWTH),
         SUPERBLOCKS,
