@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from raidx_fuse.array.new_identity import give_new_identity
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import AssemblyError, Reason
 from raidx_fuse.format.assemble import assemble
@@ -431,6 +432,37 @@ async def test_a_member_that_was_replaced_has_no_end_any_more() -> None:
         assert await array.read(0, 300_000) == b"y" * 300_000
     for member in (members[0], members[2]):
         assert (await _alone(member)) is not None
+
+
+async def test_a_new_identity_is_that_of_both_ends_wherever_it_was_cut() -> None:
+    old, _ = await made(2, "raid1")
+    async with open_array(old) as array:
+        await array.write(0, b"copy" * 1000)
+    record = CutRecord()
+    members = [PowerCutMember(m.crash(), name=m.path, record=record) for m in old]
+    former, config = await give_new_identity(members)
+    assert former != config.array_uuid
+    for member in members:
+        slots = [*await read_slots(member), *await read_slots(member, end=end_offset(SIZE))]
+        valid = [slot.superblock for slot in slots if slot.superblock is not None]
+        assert {one.array_uuid for one in valid} == {config.array_uuid}
+        assert len(valid) == 4
+    rng = random.Random(11)
+    for index, states, _event in record.moments():
+        if index % 2:
+            continue
+        cut = [
+            PowerCutMember(state.crash(state.sample(rng)), name=f"d{number}")
+            for number, state in enumerate(states)
+        ]
+        found = [await read_superblock(member) for member in cut]
+        if any(one is not None and one.array_uuid != former for one in found):
+            _, config = await give_new_identity(cut)
+        for member in cut:
+            put(member, 0, bytes(SUPERBLOCK_BYTES))
+        async with open_array(cut) as array:
+            assert not array.member_set.lost
+            assert await array.read(0, 4000) == b"copy" * 1000
 
 
 async def test_the_content_of_a_user_at_that_place_is_no_end() -> None:
