@@ -29,6 +29,7 @@ PLANNERS = (
     *("best-fit", "worst-fit", "bsr"),
 )
 SCRUB_EACH = "scrub_each_s"
+SUMS = "sums"
 RULES = ("balance.stay", "balance.together", "balance.apart")
 NONE = "none"
 MAIL, PROGRAM = "events.mail", "events.program"
@@ -249,6 +250,12 @@ SETTINGS = {
             "time after which a scrub starts by itself when no request comes; 0: never",
             _scrub_interval,
             SECONDS,
+        ),
+        Setting(
+            SUMS,
+            "off",
+            "on: each page that is read is compared with its checksum, and healed; or off",
+            _SWITCH,
         ),
         *(
             Setting(name, None, help, _or("auto", parse), unit)

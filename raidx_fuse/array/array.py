@@ -23,6 +23,7 @@ from raidx_fuse.array.membership import Membership, take_back
 from raidx_fuse.array.presence import Presence
 from raidx_fuse.array.services import MemberChanges
 from raidx_fuse.array.settings import change_mode
+from raidx_fuse.array.switch_sums import switch_sums
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.discard import Discarder
 from raidx_fuse.engine.explain import explain, explain_stripe
@@ -62,7 +63,7 @@ from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.loop.tasks import Tasks, rest
 from raidx_fuse.members.base import Member, ReadBuffer
-from raidx_fuse.settings import OF_ARRAY, setting_named
+from raidx_fuse.settings import OF_ARRAY, SUMS, setting_named
 from raidx_fuse.store.page_store import PageStore
 
 if TYPE_CHECKING:
@@ -277,6 +278,10 @@ class Array:
         if key == "journal":
             await change_mode(self.context, value)
             return value
+        if key == SUMS:
+            settings.require_room_for_sums(self, value)
+            await switch_sums(self, value)
+            return value
         await settings.put(self, name, value)
         return settings.value_of(self, name)
 
@@ -392,6 +397,10 @@ class Array:
         member_set.on_change.append(self.context.zeros.note)
         member_set.on_change.append(self.context.policies.bpu.note_members)
         self.nursery.start_soon(member_set.watch)
+        if member_set.sums is not None:  # of what was being written when the array stopped
+            await member_set.sums.forget_stripes(
+                self.context.layout, self.context.dirty_bitmap.stripes_to_resync()
+            )
         if start_degraded or self.read_only:  # then in memory only
             member_set.unreadable.connect(self.mender)  # gives up pages that the log needs, if lost
         if self.read_only:
@@ -458,6 +467,7 @@ class Array:
             await self.context.journal.drain()
             await self.member_set.flush()
             await self.context.dirty_bitmap.clean_quiet(all_regions=True)
+            await self.context.cells.save_sums()
             await self.member_set.flush()
             await self.member_set.update(
                 lambda config: replace(

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from raidx_fuse.array.array import Array
+from raidx_fuse.array.switch_sums import made_sums
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import AssemblyError, FormatError, RaidxError, Reason
 from raidx_fuse.format.assemble import Assembly, assemble, tolerates
@@ -164,6 +165,7 @@ async def _build(
     )
     check_startable(assembly, member_set.watermarks, dirty.pending_regions(), start_degraded)
     head = await load_page_store(member_set, "journal", PAYLOAD_BYTES * 8)
+    member_set.use_sums(made_sums(member_set))
     cells = Cells(member_set, dirty)
     journal = Journal(cells, written, head, ChunkTable(member_set, scan), overlay)
     context = ArrayContext(layout, member_set, written, dirty, journal)

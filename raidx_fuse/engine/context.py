@@ -39,7 +39,8 @@ class Zeros:
     *roles* are theirs; *all_roles*: every role is among them.
 
     There are none while a resync is due: a write from before the crash may have reached a place
-    whose bit in the written map was never set.
+    whose bit in the written map was never set. Nor if the array has sums: a first write gives all
+    pages of its chunk one, so it writes all of them.
     """
 
     __slots__ = ("_dirty_bitmap", "_member_set", "all_roles", "roles")
@@ -63,8 +64,8 @@ class Zeros:
 
     def note(self) -> None:
         """Take over what the superblocks, and the regions that await a resync, say now."""
-        pending = self._dirty_bitmap.pending_regions()
-        self.roles = frozenset() if pending else self.recorded()
+        unknown = self._dirty_bitmap.pending_regions() or self._member_set.sums is not None
+        self.roles = frozenset() if unknown else self.recorded()
         self.all_roles = self.roles.issuperset(self._member_set.config.roles())
 
     def distrust(self) -> None:
@@ -154,6 +155,7 @@ class ArrayContext:
             self._role, lambda: member_set.queues, clock, self.traffic.count_plan
         )
         self.cells.connect(self.changes, self.note_torn)
+        dirty.connect(self.cells.save_sums)
         journal.connect(self._take_mark, self.changes.note_degraded, self.policies)
         self.zeros = Zeros(member_set, dirty)
         self.cache: ChunkCache | None = None  # None: switched off
@@ -204,6 +206,16 @@ class ArrayContext:
         self.layout_epoch += 1
         if self.cache is not None:
             self.cache.clear()
+        for hook in self.on_layout:
+            hook()
+
+    def note_sums(self) -> None:
+        """Note that the array has checksums now, or none any more: routes depend on that.
+
+        Raises LawError outside a block of `closed`.
+        """
+        self._require_closed("a switch of the checksums")
+        self.zeros.note()
         for hook in self.on_layout:
             hook()
 

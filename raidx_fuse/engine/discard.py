@@ -274,6 +274,10 @@ class Discarder:
                 role, offset = context.position(stripe, cell)
                 if role >= 0 and context.member_set.queues[role] is not None:
                     left.setdefault(role, []).append(offset)
+        sums = context.member_set.sums
+        if sums is not None:
+            size = context.chunk_bytes
+            await sums.forget((role, at, (), size) for role in left for at in left[role])
         zeroed = context.zeros.recorded()
         asked = [role for role in left if role in zeroed or self._can_punch(role)]
         if not asked:

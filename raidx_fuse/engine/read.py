@@ -336,6 +336,8 @@ class Reader:
             if epoch != context.layout_epoch:
                 # a chunk may have moved while this read waited: look it up again
                 raise MemberLostError
+            if context.member_set.sums is not None:  # so that what misfits is judged once
+                await context.member_set.unreadable.mend((stripe,))
             await context.journal.settle((stripe,))
             await self._solve(stripe, first, last, offset, length, answer)
         finally:

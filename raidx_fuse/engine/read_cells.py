@@ -20,6 +20,7 @@ from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
 from raidx_fuse.members.unreadable import PAGE_BYTES, pages_in
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.io_tuples import MemberRead, join
+from raidx_fuse.store.sums import Sums
 from raidx_fuse.store.xor import combine
 
 
@@ -27,12 +28,18 @@ class CellReader:
     """Reads cells of any stripes in one round, without or with priority (*background*).
 
     The caller holds the locks of stripes of which cells are lost: chains hold only while no write
-    to the stripe is under way.
+    to the stripe is under way. What is solved of a page that its member has, but cannot read, must
+    fit the page's sum, if *compares*.
     """
 
-    def __init__(self, context: ArrayContext, *, background: bool = True) -> None:
+    def __init__(
+        self, context: ArrayContext, *, background: bool = True, compares: bool = True
+    ) -> None:
         self.context = context
         self._background = background
+        self._compares = compares
+        self._wide: list[tuple[Any, memoryview]] = []
+        self._solved: list[tuple[Stripe, CellIndex, int, Any]] = []
         self._requests: list[MemberRead] = []
         self._xors: list[tuple[Bytes, list[Bytes]]] = []
         self._arenas: list[Arena] = []
@@ -61,8 +68,12 @@ class CellReader:
             for cell, view in into.items():
                 self._read(stripe, cell, low, view, size, known)
             return 0
-        if member_set.unreadable and low // PAGE_BYTES != (low + size - 1) // PAGE_BYTES:
-            return self._add_pages(stripe, into, low, size, known)
+        is_part = member_set.sums is not None and (low | size) % PAGE_BYTES
+        if low // PAGE_BYTES != (low + size - 1) // PAGE_BYTES:
+            if member_set.unreadable or is_part:
+                return self._add_pages(stripe, into, low, size, known)
+        elif is_part:
+            return self._add_wide(stripe, into, low, known)
         try:
             plan = read_plan(context.code, wanted, lost, context.unwritten_cells(stripe))
         except Unrecoverable as error:
@@ -84,12 +95,22 @@ class CellReader:
         for output in plan.outputs:
             target = np.frombuffer(into[output.cell], dtype=np.uint8)
             self._xors.append((target, [values[cell] for cell in output.old]))
+            self._solved.append((stripe, output.cell, low, into[output.cell]))
         return len(plan.outputs)
+
+    def _add_wide(self, stripe: Stripe, into: Mapping[CellIndex, Any], low: int, known: int) -> int:
+        """Do as `add` for parts of one page, by the whole page: only that has a sum."""
+        begin = low - low % PAGE_BYTES
+        wide = {}
+        for cell, view in into.items():
+            wide[cell] = memoryview(bytearray(PAGE_BYTES))
+            self._wide.append((view, wide[cell][low - begin :][: len(view)]))
+        return self.add(stripe, wide, begin, PAGE_BYTES, known)
 
     def _add_pages(
         self, stripe: Stripe, into: Mapping[CellIndex, Any], low: int, size: int, known: int
     ) -> int:
-        """Do as `add`, page by page: each page has unreadable cells of its own."""
+        """Do as `add`, page by page: each page has unreadable cells, and sums, of its own."""
         solved = 0
         for page in pages_in(low, low + size):
             begin = max(low, page * PAGE_BYTES)
@@ -109,12 +130,39 @@ class CellReader:
         self._requests.append((role, position + low, [view], size))
 
     async def run(self) -> None:
-        """Read and solve all cells that were added. Raises MemberLostError, MemberError."""
+        """Read and solve all cells that were added.
+
+        Raises MemberLostError, MemberError, and UnrecoverableError if what is solved does not fit.
+        """
         context = self.context
         if self._requests:
             await context.member_set.read(join(self._requests), background=self._background)
         for out, terms in self._xors:
             combine(out, terms)
+        if self._solved and self._compares and context.member_set.sums is not None:
+            await self._compare(context.member_set.sums)
+        for view, wide in self._wide:
+            view[:] = wide
         for arena in self._arenas:  # after an error a member may still write into them
             context.arenas.put(arena)
         self._requests, self._xors, self._arenas = [], [], []
+        self._wide, self._solved = [], []
+
+    async def _compare(self, sums: Sums) -> None:
+        """Raise UnrecoverableError if what was solved does not fit the sum of its page.
+
+        The sums of roles that are lost, or not rebuilt yet, say nothing.
+        """
+        context, member_set = self.context, self.context.member_set
+        for stripe, cell, low, view in self._solved:
+            role, begin = context.position(stripe, cell)
+            if member_set.queues[role] is None or role in member_set.lost_at(stripe):
+                continue
+            await sums.load([(role, begin + low, (), len(view))])
+            for inner in range(0, len(view), PAGE_BYTES):
+                at = begin + low + inner
+                if not (
+                    member_set.overlay.covers(role, at, at + PAGE_BYTES)  # newer than the sum
+                    or sums.fits(role, at, view[inner : inner + PAGE_BYTES])
+                ):
+                    raise context.lost_error(stripe, (cell,))

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import uuid as _uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from raidx_fuse.errors import (
     MemberError,
+    NotWithLayoutError,
     RaidxError,
     Reason,
     SignatureFoundError,
@@ -21,11 +23,13 @@ from raidx_fuse.errors import (
     no_space,
 )
 from raidx_fuse.format.both_ends import erase_ends, readable_superblock
+from raidx_fuse.format.configuration.codec import encode
 from raidx_fuse.format.configuration.config import ACTIVE, NAME_SHOWN, ArrayConfig, MemberRecord
 from raidx_fuse.format.configuration.features import ENDS
 from raidx_fuse.format.configuration.names import cleaned, name_problem
+from raidx_fuse.format.configuration.sums import ALGORITHM, KEY, StoredSums, seed_from
 from raidx_fuse.format.configuration.volumes import VolumeTable
-from raidx_fuse.format.pages import erase_log, erase_pages, erase_region
+from raidx_fuse.format.pages import erase_log, erase_pages, erase_region, zero_range
 from raidx_fuse.format.regions import (
     PAGE_BYTES,
     PAGE_SLOTS,
@@ -56,6 +60,7 @@ from raidx_fuse.layouts.registry import (
     width_max,
 )
 from raidx_fuse.members.base import Member
+from raidx_fuse.settings import SUMS
 
 CHUNK_BYTES_DEFAULT = 64 << 10
 
@@ -125,13 +130,16 @@ async def prepare_member(member: Member, regions: Regions, *, kept_bytes: int = 
     """Clear signatures, superblock slots, old pages and log records durably, before a member joins.
 
     *kept_bytes*: from the data region up to here it has content of the array, and nothing there is
-    touched. Raises MemberError.
+    touched; else the checksums that it is to hold are all zero then: there are none. Raises
+    MemberError.
     """
     await erase_ends(member, kept_bytes)
     await clear_signatures(member, regions.data.offset if kept_bytes else member.size_bytes)
     await member.writev(0, [bytes(SUPERBLOCK_BYTES)])
     await erase_pages(member, regions)
     await erase_log(member, regions)
+    if not kept_bytes:
+        await zero_range(member, *regions.sums)
     await member.flush()
 
 
@@ -147,6 +155,7 @@ async def create_array(
     log_bytes: int | None = None,
     overwrite_signature: bool = False,
     with_volume: bool = True,
+    sums: bool = False,
     uuid_source: UuidSource = new_uuid,
 ) -> ArrayConfig:
     """Create an array of *members*, in the order of their roles; return its configuration.
@@ -154,11 +163,11 @@ async def create_array(
     Every member is used up to the last whole chunk of the smallest member; in a raidx layout, up to
     its own last whole chunk. Members of 64 MiB and more have superblocks at their ends.
     *size_bytes* limits the image. *log_bytes*: of the log region, instead of the default.
-    *now_s* is the Unix time of creation.
+    *now_s* is the Unix time of creation. *sums*: it has checksums.
     Without *with_volume* the whole image is free, else it is one volume.
-    *uuid_source* is called for the UUID of the array, then for those of the members. Raises
-    UsageError and SignatureFoundError before anything is written, MemberError, and RaidxError if a
-    first superblock cannot be written.
+    *uuid_source* is called for the UUID of the array, then for those of the members, then for the
+    seed of the checksums, its first 4 bytes. Raises UsageError and SignatureFoundError before
+    anything is written, MemberError, and RaidxError if a first superblock cannot be written.
     """
     regions, layout_made = plan_array(
         members,
@@ -168,6 +177,7 @@ async def create_array(
         params=params,
         size_bytes=size_bytes,
         log_bytes=log_bytes,
+        sums=sums,
     )
     foreign: list[list[Signature]] = []
     for member in members:
@@ -200,6 +210,8 @@ async def create_array(
         volumes=None if with_volume else VolumeTable(),
         needs=(ENDS,) if any(end_offset(record.size_bytes) for record in records) else (),
     )
+    if sums:
+        config = _with_sums(config, layout_made.code.tolerance, uuid_source())
     shares = shares_of(config)
     for role, member in by_role(members):
         await prepare_member(member, regions)
@@ -220,6 +232,13 @@ async def create_array(
     return config
 
 
+def _with_sums(config: ArrayConfig, tolerance: int, seed: str) -> ArrayConfig:
+    """Return *config* with checksums whose seed is from the UUID *seed*."""
+    stored = StoredSums(algorithm=ALGORITHM, copies=tolerance + 1, seed=seed_from(seed))
+    settings, needs = {**config.settings, SUMS: "on"}, tuple(sorted({*config.needs, KEY}))
+    return replace(config.with_job(KEY, encode(stored)), settings=settings, needs=needs)
+
+
 def shape(
     layout: str,
     sizes: Sequence[int],
@@ -227,13 +246,15 @@ def shape(
     params: Mapping[str, Any],
     image_bytes: int | None = None,
     log_bytes: int | None = None,
+    *,
+    sums: bool = False,
 ) -> tuple[Regions, Layout]:
     """Return the regions of members of *sizes* bytes, and the layout over them.
 
     raidx layouts use the whole of every member; all others use as much of each member as the
     smallest one has. In a raidx layout, an image of *image_bytes* leaves the other chunks free:
     they can later take the chunks of lost or leaving members. *log_bytes*: of the log region,
-    instead of the default. Raises LayoutError, UsageError.
+    instead of the default. *sums*: with checksums. Raises LayoutError, UsageError.
     """
     width = len(sizes)
     check_chunk_bytes(chunk_bytes)
@@ -247,9 +268,15 @@ def shape(
             code.rows,
             log_bytes_wanted=log_bytes,
             data_end=min(map(usable_bytes, sizes)),
+            sums_copies=code.tolerance + 1 if sums else 0,
         )
         chunks = regions.data.length // chunk_bytes
         return regions, make_layout(layout, width, chunks, chunk_bytes, **params)
+    if sums:
+        raise NotWithLayoutError(
+            f"{layout} cannot have checksums yet: its chunks move among the members",
+            action="leave them out: --sums off, or choose another layout",
+        )
     # One log record must also have space for two chunks that exchange their places.
     regions = plan_regions(
         min(sizes),
@@ -287,6 +314,7 @@ def plan_array(
     params: Mapping[str, Any] | None = None,
     size_bytes: int | None = None,
     log_bytes: int | None = None,
+    sums: bool = False,
 ) -> tuple[Regions, Layout]:
     """Check that *members* can form such an array; return its regions and layout. Writes nothing.
 
@@ -296,7 +324,9 @@ def plan_array(
     _check_members(members)
     try:
         sizes = [member.size_bytes for member in members]
-        regions, made = shape(layout, sizes, chunk_bytes, params or {}, size_bytes, log_bytes)
+        regions, made = shape(
+            layout, sizes, chunk_bytes, params or {}, size_bytes, log_bytes, sums=sums
+        )
     except LayoutError as error:
         raise UsageError(str(error), reason=Reason.IMPOSSIBLE_LAYOUT) from None
     if not made.size_bytes:

@@ -276,6 +276,15 @@ async def erase_log(member: Member, regions: Regions) -> None:
     await _erase(member, *regions.log, SECTOR_BYTES, RECORD_MAGIC)
 
 
+async def zero_range(member: Member, start: int, length: int) -> None:
+    """Make a range of *member* read as zero; not flushed. Raises MemberError."""
+    if await member.punch(start, length):
+        return
+    zeros = bytes(min(length, READ_BYTES))
+    for offset, size in _blocks(member, start, length):
+        await member.writev(offset, [memoryview(zeros)[:size]])
+
+
 async def _erase(member: Member, start: int, length: int, unit_bytes: int, magic: int) -> None:
     """Clear every unit of a range that begins with *magic*."""
     if await member.punch(start, length):

@@ -5,6 +5,7 @@
              written   written map, two-slot pages, with space for growth
              log       redo log: a head page in two slots, then a ring of records
              table     empty: the share of the look-up table (raidx) lies after the data
+             sums      checksums of other members' data, only in arrays that have them
     aligned  data      chunks 0, 1, 2, ...
     end      copies of the superblock slots (`end_offset`), on members of 64 MiB and more
 
@@ -18,10 +19,11 @@ Region(offset=278528, length=770048))
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Annotated, ClassVar, NamedTuple
 
 from raidx_fuse.errors import TooSmallError, UsageError
+from raidx_fuse.format.configuration.codec import Stored
 from raidx_fuse.layouts.numbers import Offset
 
 SECTOR_BYTES = 512
@@ -50,6 +52,8 @@ LOG_BYTES_MAX = 64 << 20  # unless the user asks for more
 LOG_BYTES_LIMIT = 128 << 20  # a checkpoint begins at 32 MiB of overlay: a larger log stays empty
 LOG_SLACK_BYTES = 64 << 10  # head page, headers and entries of two records
 DATA_ALIGNMENT_MAX = 1 << 20
+SUMS_PER_SECTOR = 126  # beside their generation and their check (sum_table.py)
+SUMS_PER_PAGE = SUMS_PER_SECTOR * (PAGE_BYTES // SECTOR_BYTES)
 
 PAGE_KINDS = {"bitmap": 1, "written": 2, "journal": 3, "table": 4}
 """Kinds of pages and their number in the page header; 0 is no kind."""
@@ -101,6 +105,10 @@ class Region(NamedTuple):
         return self.offset + self.length
 
 
+NO_REGION = Region(0, 0)
+"""The place of a region that the array does not have."""
+
+
 @dataclass(frozen=True, slots=True)
 class PageRegion:
     """*pages* pages of *kind* from byte *offset* on; both slots of a page are adjacent."""
@@ -123,7 +131,11 @@ class PageRegion:
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """The regions of every member of one array, in their order on the member."""
+    """The regions of every member of one array, in their order on the member.
+
+    *sums*, with the tables of checksums, is NO_REGION in an array that has none reserved: then the
+    superblocks do not name it.
+    """
 
     UNKNOWN: ClassVar[str] = "the configuration has the region"
 
@@ -132,6 +144,7 @@ class Regions:
     written: Region
     log: Region
     table: Region
+    sums: Annotated[Region, Stored(optional=True)] = field(default=NO_REGION, kw_only=True)
     data: Region
 
     def pages(self, kind: str) -> PageRegion:
@@ -144,7 +157,19 @@ class Regions:
 
     def named(self) -> dict[str, Region]:
         """Return name to region, in the order on the member."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        every = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: region for name, region in every.items() if region != NO_REGION}
+
+    @property
+    def sum_table_bytes(self) -> int:
+        """Size of the checksums of one member's data: whole pages, without the copies."""
+        return _sum_table_bytes(self.data.length)
+
+    def sum_table_offset(self, copy: int) -> Offset:
+        """Return the byte offset on its holder of copy number *copy* of a table of checksums."""
+        offset = self.sums.offset + copy * self.sum_table_bytes
+        assert self.sums.offset <= offset <= self.sums.end - self.sum_table_bytes
+        return Offset(offset)
 
     def problem(self) -> str | None:
         """Return in words why these regions are impossible, or None."""
@@ -159,10 +184,16 @@ class Regions:
             return "the superblock region is not the first 128 KiB"
         if end > COUNTER_MAX:
             return f"the regions reach to byte {end}"
+        if not self.sums.length and self.sums != NO_REGION:
+            return "region sums is empty"
         pair = PAGE_SLOTS * PAGE_BYTES
         if min(self.bitmap.length, self.written.length) < pair or self.log.length <= pair:
             return "a region has no room for its first page"
         return None
+
+
+def _sum_table_bytes(data_bytes: int) -> int:
+    return -(-data_bytes // (PAGE_BYTES * SUMS_PER_PAGE)) * PAGE_BYTES
 
 
 def page_count(bits: int) -> int:
@@ -203,6 +234,7 @@ def plan_regions(
     total_bytes: int | None = None,
     log_bytes_wanted: int | None = None,
     data_end: int | None = None,
+    sums_copies: int = 0,
 ) -> Regions:
     """Return the regions for *width* members, of which the smallest has *member_bytes*.
 
@@ -214,7 +246,8 @@ def plan_regions(
 
     The written map has space for four times the width, and at least for 64 members, so that growth
     never moves a region; with *total_bytes*, for four times that size. *log_bytes_wanted*: of the
-    log, instead of the default. Raises UsageError if not even one chunk of data fits.
+    log, instead of the default. *sums_copies*: how many tables of checksums each member holds, each
+    of them of a whole member. Raises UsageError if not even one chunk of data fits.
     """
     chunks_max = member_bytes // chunk_bytes * max(GROWTH_WIDTH_MIN, GROWTH_FACTOR * width)
     bitmap_bytes = member_bytes
@@ -233,12 +266,21 @@ def plan_regions(
     written = pages_after(bitmap, chunks_max)
     log = Region(written.end, log_bytes(member_bytes, rows * width * chunk_bytes, log_bytes_wanted))
     table = Region(log.end, 0)
-    start = _up(table.end, data_alignment(member_bytes))
-    usable = ((data_end or member_bytes) - start) // chunk_bytes * chunk_bytes
+    end, alignment = data_end or member_bytes, data_alignment(member_bytes)
+    start = _up(table.end, alignment)
+    usable = (end - start) // chunk_bytes * chunk_bytes
+    sums = NO_REGION
+    if sums_copies and usable >= chunk_bytes:
+        # The place for the checksums of all data that there would be without them; the region
+        # is what the data that is left needs.
+        start = _up(table.end + sums_copies * _sum_table_bytes(usable), alignment)
+        usable = (end - start) // chunk_bytes * chunk_bytes
+        sums = Region(table.end, sums_copies * _sum_table_bytes(max(usable, 0)))
     if usable < chunk_bytes:
         raise TooSmallError(
             f"a member of {member_bytes} bytes is too small: {start} bytes of metadata and one "
             f"chunk of {chunk_bytes} need {start + chunk_bytes}",
-            action="use larger members or a smaller chunk",
+            action="use larger members or a smaller chunk"
+            + ("" if sums == NO_REGION else ", or leave out the checksums: --sums off"),
         )
-    return Regions(superblock, bitmap, written, log, table, Region(start, usable))
+    return Regions(superblock, bitmap, written, log, table, Region(start, usable), sums=sums)

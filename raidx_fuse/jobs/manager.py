@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import BusyError, JobRunningError, RaidxError, Reason, UsageError
+from raidx_fuse.format.configuration import sums
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.loop.tasks import Starter
@@ -70,12 +71,24 @@ class Jobs:
     def running(self) -> list[Job]:
         return [job for job in self._jobs.values() if not job.finished.is_set()]
 
+    def require_without_sums(self) -> None:
+        """Raise UsageError while the array keeps checksums: their places follow its members."""
+        config = self.context.member_set.config
+        if sums.are_on(config) or self.context.member_set.sums is not None:
+            raise UsageError(
+                f"array {config.name} has checksums, whose places follow its members",
+                action="change it without them: first `raidx set ARRAY sums=off`; it cannot have "
+                "them again",
+                reason=Reason.HAS_SUMS,
+            )
+
     def require_finished(self, refused: str, without: Role | None = None) -> None:
         """Raise BusyError or RaidxError unless the layout may change now.
 
         *refused* ends the sentence "a degraded array ...", for example "does not grow". The role
-        *without*, which the change gives up, may be lost.
+        *without*, which the change gives up, may be lost. Raises as `require_without_sums`, too.
         """
+        self.require_without_sums()
         context, running = self.context, self.running()
         member_set = context.member_set
         if context.layout.changing or running:

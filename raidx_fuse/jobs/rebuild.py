@@ -278,6 +278,7 @@ class Rebuild(Job):
             # Cells were skipped as unwritten under the current growth position. It must be durable,
             # so that a crash does not bring an earlier one back.
             await self.context.growth.save()
+        await self.context.cells.save_sums()
         await member_set.flush()
 
         def note(config: ArrayConfig) -> ArrayConfig:

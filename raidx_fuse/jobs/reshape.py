@@ -28,6 +28,10 @@ The begins refuse other jobs in their plan; those that only add may run beside w
 record of the log may be redone by recovery under other roles than it was written for: where roles
 get another number, the log is empty, every member counts as its holder, and it is chosen anew.
 
+Checksums lie by the roles, and there is one for each page of the data. So all of these changes are
+refused while they are kept (`Jobs.require_without_sums`); while they are switched off, the array
+loses them at the swap.
+
 Two siblings stay beside it, as they change the member of one role, and no place. A member takes a
 vacant role under requests: no reader relies on it, and it is rebuilt (`Membership._seat`). And a
 successor takes a role over within a drain of the log, between two rounds of superblocks, of which
@@ -46,6 +50,7 @@ import trio
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.format.configuration.config import MemberRecord
+from raidx_fuse.format.configuration.sums import without_sums
 from raidx_fuse.jobs.attach import join, leave, release
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.restripe.space import require_unwritten
@@ -134,6 +139,7 @@ async def reshape(array: ArrayServices, change: Change[PlanT]) -> tuple[PlanT, i
                     left = change.swap(planned, records) or ()
                     if change.renumbers:
                         context.journal.choose_roles()
+                    member_set.change(without_sums)
                     if records:
                         await _give_maps(context)
                     await member_set.update(lambda config: config)

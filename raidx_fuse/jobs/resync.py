@@ -26,6 +26,7 @@ from contextlib import suppress
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import MemberError
+from raidx_fuse.jobs.fill_sums import fill_sums
 from raidx_fuse.jobs.job import Position
 from raidx_fuse.jobs.scrub import Chains, Scrub
 from raidx_fuse.jobs.strips import Place
@@ -49,6 +50,7 @@ class Resync(Scrub):
 
     kind = "resync"
     solves_lost = True
+    fills_sums = False  # `finish` does, and counts them
 
     def __init__(
         self, context: ArrayContext, job_id: int, keep_lost: Callable[[], Awaitable[None]]
@@ -129,6 +131,7 @@ class Resync(Scrub):
     async def save(self) -> None:
         """Make the repairs and the list of lost chunks durable, then clear the finished regions."""
         await self._keep_lost()
+        await self.context.cells.save_sums()
         await self.context.member_set.flush()
         await self.context.dirty_bitmap.forget_resynced()
 
@@ -155,6 +158,9 @@ async def finish(resync: Resync, stripes: list[Stripe]) -> None:
             await _clean(context, stripe, cell)
     if live:
         await resync.check(live)
+        sums = context.member_set.sums
+        if sums is not None:
+            sums.note_unverified(await fill_sums(context, live))
 
 
 async def _clean(context: ArrayContext, stripe: Stripe, cell: CellIndex) -> None:
@@ -167,6 +173,8 @@ async def _clean(context: ArrayContext, stripe: Stripe, cell: CellIndex) -> None
         done = await member_set.punch(role, offset, size)
     if not done:
         await context.cells.write([(role, offset, zero_buffers(size), size)], Cover.VACANT)
+    if member_set.sums is not None:
+        await member_set.sums.forget([(role, offset, (), size)])
 
 
 # -- when a member fails before the resync has visited a stripe ---------------------------------

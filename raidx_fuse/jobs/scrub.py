@@ -21,17 +21,19 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.errors import RaidxError, UnrecoverableError
 from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.jobs.fill_sums import compare_sums, fill_sums
 from raidx_fuse.jobs.job import WINDOW_BYTES, Job, is_idle
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.strips import Place, Strips, batches, read_all
+from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.codes.error_location import locate
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
-from raidx_fuse.layouts.planning.stripe_plan import cells_of
+from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
 from raidx_fuse.loop.tasks import rest
 from raidx_fuse.settings import SCRUB_EACH, SETTINGS
 from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
 from raidx_fuse.store.cells import Cover
-from raidx_fuse.store.io_tuples import MemberIO
+from raidx_fuse.store.io_tuples import PAGE_BYTES, MemberIO
 from raidx_fuse.store.xor import combine
 
 if TYPE_CHECKING:
@@ -75,6 +77,7 @@ class Scrub(Job):
 
     kind = "scrub"
     solves_lost = False  # a scrub repairs cells that are present, not lost ones
+    fills_sums = True  # of pages that have none, if their chains hold
 
     def __init__(self, context: ArrayContext, job_id: int, repair: bool) -> None:
         super().__init__(context, job_id)
@@ -83,6 +86,7 @@ class Scrub(Job):
         self.findings: list[Mismatch] = []
         self._wrong: Counter[Role] = Counter()
         self._mended: Counter[Role] = Counter()
+        self._wrong_stripes: set[Stripe] = set()
         self._next = 0
         self._role_epoch = 0
         strip_bytes = context.code.rows * context.chunk_bytes
@@ -142,6 +146,23 @@ class Scrub(Job):
                 await self._check_run(strips, chains)
         if self.repair and not context.member_set.lost:
             context.dirty_bitmap.note_repaired(stripes)
+        if self.fills_sums:
+            if not context.code.parity_count:
+                await compare_sums(context, stripes)
+            await fill_sums(context, [s for s in stripes if self._is_proved(s)])
+
+    def _is_proved(self, stripe: Stripe) -> bool:
+        """Return whether every cell of *stripe* is in chains that were checked, and hold.
+
+        Where the code has no chains, nothing can be: its pages are taken as they are.
+        """
+        if not self.context.code.parity_count:
+            return True
+        return not (
+            stripe in self._wrong_stripes
+            or self.context.member_set.lost
+            or self.context.member_set.lost_cells(stripe)
+        )
 
     async def mend(self, stripes: list[Stripe]) -> None:
         """Mend what cannot be read in *stripes*; what cannot be mended is not checked."""
@@ -207,7 +228,10 @@ class Scrub(Job):
         if not violated:
             return
         self.mismatches += 1
-        wrong_cells = self.liars(stripe, chains, syndromes)
+        self._wrong_stripes.add(stripe)
+        by_sums = self._without_sums(stripe, cells, syndromes)
+        wrong_cells = self.liars(stripe, chains, syndromes) if by_sums is None else by_sums
+        requests: list[MemberIO] = []
         assumed = False
         if wrong_cells:
             places = self._places(stripe)
@@ -216,7 +240,7 @@ class Scrub(Job):
             requests = [
                 self._write_of(stripe, places.index(place), cells[place]) for place in wrong_cells
             ]
-        else:
+        elif by_sums is None:
             self.note_undecided(stripe)
             await self._complete(stripe, cells)
             requests, assumed = self._rewrite_parity(stripe, cells)
@@ -224,11 +248,53 @@ class Scrub(Job):
             await self.context.write_cells(stripe, requests, self._role_epoch, Cover.SAME)
             self.repaired += 1
             self.assumed += assumed
+            if not assumed:
+                self._wrong_stripes.discard(stripe)
         repaired = bool(self.repair and requests)
         roles = [role for role, _ in wrong_cells]
         self._wrong.update(roles)
         self._mended.update(roles if repaired else ())
         self._report(stripe, violated, sorted(wrong_cells), syndromes, repaired, assumed)
+
+    def _without_sums(
+        self, stripe: Stripe, cells: dict[Place, Bytes], syndromes: list[Bytes]
+    ) -> dict[Place, Bytes] | None:
+        """Return {place: error} of the pages that contradict pages whose sums they fit.
+
+        The pages of a stripe that have sums are right. If the code gives back those that have none,
+        they are the wrong ones; else nobody knows, and the result is empty. None if no page has a
+        sum, or a write to the stripe has failed: then chains alone must do.
+        """
+        context, code = self.context, self.context.code
+        sums, dirty = context.member_set.sums, context.dirty_bitmap
+        if sums is None or stripe in dirty.torn or dirty.awaits_resync(stripe):
+            return None
+        unwritten, lost = context.unwritten_cells(stripe), context.member_set.lost_cells(stripe)
+        places, errors = self._places(stripe), dict[Place, Bytes]()
+        has_sums = False
+        wrong = np.flatnonzero(np.bitwise_or.reduce(np.stack(syndromes)))
+        for page in np.unique(wrong // PAGE_BYTES).tolist():
+            part = slice(page * PAGE_BYTES, (page + 1) * PAGE_BYTES)
+            blank = 0
+            for cell in cells_of(code.all_mask & ~unwritten & ~lost):
+                role, offset = context.position(stripe, cell)
+                if sums.lacks(role, offset + page * PAGE_BYTES, PAGE_BYTES):
+                    blank |= 1 << cell
+                else:
+                    has_sums = True
+            try:
+                plan = read_plan(code, blank, lost | blank, unwritten)
+            except Unrecoverable:
+                return {} if has_sums else None
+            for output in plan.outputs:
+                place, terms = places[output.cell], [places[cell] for cell in output.old]
+                if place not in cells or not cells.keys() >= set(terms):
+                    return {} if has_sums else None
+                error = errors.setdefault(place, np.zeros(context.chunk_bytes, np.uint8))
+                combine(error[part], [cells[place][part], *(cells[term][part] for term in terms)])
+        if not has_sums:
+            return None
+        return {place: error for place, error in errors.items() if error.any()}
 
     def liars(self, stripe: Stripe, chains: Chains, syndromes: list[Bytes]) -> dict[Place, Bytes]:
         """Return {place: error} of the wrong cells of *stripe*, {} if they cannot be located.

@@ -168,7 +168,7 @@ class Strips:
         """
         size = self.strip_bytes * self.count
         queue = self.context.member_set.queues[role]
-        if whole and queue is not None:
+        if whole and queue is not None and self.context.member_set.sums is None:
             view = queue.writable_view(self.offset(role), size)
             if view is not None:
                 self._strips[role] = np.frombuffer(view, dtype=np.uint8)

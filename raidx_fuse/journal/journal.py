@@ -724,6 +724,8 @@ class Journal:
             await self.cells.write_frozen()
             await self.written.save_taken(pages)
             await self.chunk_table.save_as(chunk_table)
+            if self.member_set.sums is not None:
+                await self.member_set.sums.save()
             await self._barrier()  # the home places are durable
             self.overlay.drop_frozen()
             self._begun = None

@@ -583,5 +583,6 @@ async def _place(journal: Journal, member_set: MemberSet) -> None:
     await journal.cells.write_frozen()
     await journal.written.save_taken(journal.written.take_unsaved())
     await journal.chunk_table.save_as(journal.chunk_table.take_unsaved())
+    await journal.cells.save_sums()
     await member_set.flush()
     journal.overlay.drop_frozen()

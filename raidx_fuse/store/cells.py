@@ -110,34 +110,44 @@ class Cells:
         interrupts. Raises as `MemberSet.write`, and what `Absences` raises.
         """
         member_set = self.member_set
+        write = member_set.write if member_set.sums is None else member_set.sums.write
         if cover is Cover.SAME:
             async with self.marked(stripes):
                 await self.absences.before_write(stripes)
-                await member_set.write(requests, background=background)
+                await write(requests, background=background)
             return
         is_marked = cover is Cover.MARKED
         if is_marked and member_set.lost:
             await self.absences.before_write(stripes)
         try:
-            await member_set.write(requests, background=background)
+            await write(requests, background=background)
         except RaidxError:
             if is_marked:
                 self.note_torn(stripes)
             raise
+
+    async def save_sums(self) -> None:
+        """Write the sums that changed; they are durable after the next flush. Raises RaidxError."""
+        if self.member_set.sums is not None:
+            await self.member_set.sums.save()
 
     def write_now(self, requests: Sequence[MemberIO]) -> list[MemberIO] | None:
         """Write *requests*, MARKED, without suspending; return those left, None if no member wrote.
 
         No member is lost. If anything is left, the caller locks the stripes before it suspends.
         """
-        queues = self.member_set.readable
+        queues, sums = self.member_set.readable, self.member_set.sums
         left: list[MemberIO] = []
         begun = False
+        if sums is not None and not sums.is_ready(requests):
+            return None
         for request in requests:
             role, position, buffers, size = request
             try:
                 if queues[role].try_writev(position, buffers, size):  # type: ignore[union-attr]
                     begun = True
+                    if sums is not None:
+                        sums.note(role, position, buffers, size)
                     continue
             except MemberError:
                 begun = True  # possibly; retried once with the rest, then the member is excluded
@@ -151,13 +161,17 @@ class Cells:
 
         Other tasks run after what a member takes synchronously. Raises as `MemberSet.write`.
         """
-        member_set = self.member_set
+        member_set, sums = self.member_set, self.member_set.sums
         queues = {role: queue for role, queue in by_role(member_set.queues) if queue is not None}
         for portions in member_set.overlay.frozen_writes(queues):
             left: list[MemberIO] = []
             for role, writes in portions.items():
+                if sums is not None:
+                    await sums.load((role, *write) for write in writes)
                 if member_set.queues[role] is queues[role]:
                     done = queues[role].try_writes(writes)
+                    if sums is not None:
+                        sums.note_many(role, writes[:done])
                     left += [(role, *write) for write in writes[done:]]
                 await trio.lowlevel.checkpoint()
             # A member that failed since is left out: a new one gets the content by its rebuild.

@@ -42,6 +42,10 @@ def region_stripes(stripes: int, stripe_bytes: int, bits: int) -> int:
     return max(wanted, -(-stripes // bits))
 
 
+async def _nothing() -> None:
+    """Save nothing."""
+
+
 class DirtyBitmap:
     """The regions with writes in flight; *flush* makes all earlier writes to the members durable.
 
@@ -62,6 +66,7 @@ class DirtyBitmap:
         *,
         unlogged: bool = False,
     ) -> None:
+        self.save_sums: Callable[[], Awaitable[None]] = _nothing
         self.unlogged = unlogged
         self.guarded = False
         self.pages = pages
@@ -82,6 +87,10 @@ class DirtyBitmap:
         self._marking = trio.Lock()
         self._cleaning = trio.Lock()
         self._wanted: set[int] = set()
+
+    def connect(self, save_sums: Callable[[], Awaitable[None]]) -> None:
+        """Have *save_sums* write the sums of what was written before its bits are cleared."""
+        self.save_sums = save_sums
 
     def _set_bits(self) -> list[int]:
         payload = self.pages.payload
@@ -202,6 +211,7 @@ class DirtyBitmap:
             return
         self._marked -= quiet  # from here on a new write must mark again
         try:
+            await self.save_sums()
             await self._flush()  # the writes that the bits stood for are durable now
         except BaseException:
             self._marked |= quiet  # the writes are not durable: the bits stay

@@ -75,6 +75,7 @@ from raidx_fuse.store.queue import (
     MemberQueue,
     Operation,
 )
+from raidx_fuse.store.sums import Sums, no_cover
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +138,7 @@ class MemberSet:
         self.overlay = overlay
         self.place_epoch = self.role_epoch = 0
         self.unreadable = Unreadable()
+        self.sums: Sums | None = None
         self.config = config
         self.layout = layout
         self.read_only = read_only
@@ -230,8 +232,11 @@ class MemberSet:
         """
         overlay = self.overlay
         queue = self.readable[role]
+        sums = self.sums
         if not overlay.current and not overlay.frozen:
             if queue is None or not queue.try_readv(offset, buffers, size):
+                return None
+            if sums is not None and not sums.fits_now(role, offset, buffers, size):
                 return None
             return buffers[0]
         known: Any = ()
@@ -247,28 +252,36 @@ class MemberSet:
             return buffers[0]
         if queue is None or not queue.try_readv(offset, buffers, size):
             return None
+        if sums is not None and not sums.fits_now(role, offset, buffers, size):
+            return None
         if known is not None:
             overlay.patch(role, offset, buffers)
         return buffers[0]
 
-    async def read(self, requests: Sequence[MemberRead], *, background: bool = False) -> None:
+    async def read(
+        self, requests: Sequence[MemberRead], *, background: bool = False, home: bool = False
+    ) -> None:
         """Fill the buffers of *requests*; suspends only if a member does not answer synchronously.
 
-        Raises MemberLostError if a member was failed or replaced during the call, or a page was
-        found unreadable (the caller plans again), and MemberError if a read failed for other
-        reasons on a member whose loss the code does not tolerate.
+        *home*: with what lies at the home places, which is not compared with its sums. Raises
+        MemberLostError if a member was failed or replaced during the call, or a page was found
+        unreadable (the caller plans again), and MemberError if a read failed for other reasons on a
+        member whose loss the code does not tolerate.
         """
         overlay = self.overlay
-        if overlay:
+        if overlay and not home:
             requests = [request for request in requests if not self._known(request)]
-        epoch, role_epoch = self.place_epoch, self.role_epoch
-        await self._read_members(requests, background)
-        while epoch != self.place_epoch:  # what we read may be from before the placement
-            if role_epoch != self.role_epoch:
-                raise MemberLostError  # a new member of a role has nothing yet: plan again
-            epoch = self.place_epoch
+        if self.sums is not None and not home:
+            await self.sums.read(requests, background)
+        else:
+            epoch, role_epoch = self.place_epoch, self.role_epoch
             await self._read_members(requests, background)
-        if overlay:
+            while epoch != self.place_epoch:  # what we read may be from before the placement
+                if role_epoch != self.role_epoch:
+                    raise MemberLostError  # a new member of a role has nothing yet: plan again
+                epoch = self.place_epoch
+                await self._read_members(requests, background)
+        if overlay and not home:
             for role, offset, buffers, _size in requests:
                 overlay.patch(role, offset, buffers)
 
@@ -282,10 +295,15 @@ class MemberSet:
         `read`.
         """
         epoch, role_epoch = -1, self.role_epoch
-        while epoch != self.place_epoch:  # as in `read`
+        every: list[MemberRead] = []
+        if self.sums is not None:
+            every = [(role, *read) for role, of_role in reads.items() for read in of_role]
+            await self.sums.load(every)
+        again = True
+        while again or epoch != self.place_epoch:  # as in `read`
             if role_epoch != self.role_epoch:
                 raise MemberLostError  # as in `read`
-            epoch = self.place_epoch
+            epoch, change = self.place_epoch, self.unreadable.changes
             left: list[MemberRead] = []
             for role, of_role in reads.items():
                 queue = self.queues[role]
@@ -293,6 +311,10 @@ class MemberSet:
                     raise MemberLostError
                 left += [(role, *read) for read in of_role[queue.try_reads(of_role) :]]
             await self._read_members(left, True)
+            again = False
+            if self.sums is not None and epoch == self.place_epoch:
+                covers = self.overlay.covers_frozen if frozen else no_cover
+                again = not await self.sums.correct(every, covers, change)
         if frozen and self.overlay.frozen:
             for role, of_role in reads.items():
                 for offset, (buffer,), _size in of_role:
@@ -304,7 +326,9 @@ class MemberSet:
         *share* of the range counts as read. Raises MemberError.
         """
         queue = self.queues[role]
-        return None if queue is None or self.overlay else queue.view(offset, size, share)
+        if queue is None or self.overlay or self.sums is not None:
+            return None
+        return queue.view(offset, size, share)
 
     def _known(self, request: MemberRead) -> bool:
         """Fill the buffer of *request* and return True if the overlay has the whole range."""
@@ -388,21 +412,42 @@ class MemberSet:
         for role, offset, _buffers, size in requests if self.unreadable.errors_max else ():
             for page in pages_in(offset, offset + size):
                 known = self.unreadable.pages(role, page * PAGE_BYTES, page * PAGE_BYTES + 1)
-                error = None if known else await self.probe(role, page)
-                if error is not None and is_of_place(error):
+                content = None
+                if not known:  # what the log redoes there need not fit its sum
+                    content = await self.read_home(role, page * PAGE_BYTES, PAGE_BYTES)
+                if isinstance(content, MemberError) and is_of_place(content):
                     self.unreadable.add(role, page)
                     found = True
         return found
 
     async def probe(self, role: Role, page: int) -> MemberError | None:
-        """Read *page* of the home places of *role*; return the error, None if it can be read."""
+        """Read *page* of the home places of *role*; return the error, None if it can be read.
+
+        That it does not fit its sum is an error, too.
+        """
+        if self.sums is not None and page * PAGE_BYTES >= self.data_offset:
+            content = await self.sums.judge(role, page * PAGE_BYTES)
+            return content if isinstance(content, MemberError) else None
+        content = await self.read_home(role, page * PAGE_BYTES, PAGE_BYTES)
+        return content if isinstance(content, MemberError) else None
+
+    async def read_home(self, role: Role, offset: int, size: int) -> bytearray | MemberError | None:
+        """Return the bytes of a range of *role* as they lie there, or the error; None: no member.
+
+        No member is failed for it.
+        """
         queue = self.queues[role]
         if queue is None:
             return None
-        buffer = [bytearray(PAGE_BYTES)]
-        operation = Operation(queue, READ, page * PAGE_BYTES, buffer, PAGE_BYTES, True)
+        buffer = bytearray(size)
+        operation = Operation(queue, READ, offset, [buffer], size, True)
         await self._wait([operation])
-        return operation.error
+        return buffer if operation.error is None else operation.error
+
+    def path_of(self, role: Role) -> str:
+        """Return the path of the member in *role*."""
+        queue = self.queues[role]
+        return f"role {role}" if queue is None else queue.member.path
 
     async def try_unreadable(self) -> MemberError | None:
         """Read the unreadable pages again and forget those that can be read.
@@ -586,6 +631,13 @@ class MemberSet:
     def take_layout(self, layout: Layout) -> None:
         """Use *layout* from now on (`ArrayContext.take_layout`)."""
         self.layout = layout
+
+    def use_sums(self, sums: Sums | None) -> None:
+        """Compare what is read, and set with what is written, *sums* from now on; None: nothing."""
+        self.page_stores = [pages for pages in self.page_stores if pages is not self.sums]
+        self.sums = sums
+        if sums is not None:
+            self.page_stores.append(sums)
 
     def set_io_timeout(self, timeout_s: float) -> None:
         self.io_timeout_s = timeout_s

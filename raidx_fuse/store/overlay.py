@@ -167,11 +167,19 @@ class Overlay:
 
     def covers(self, role: Role, begin: int, end: int) -> bool:
         """Return whether all bytes from *begin* to *end* are known; True for an empty range."""
+        return self._covers((self.frozen, self.current), role, begin, end)
+
+    def covers_frozen(self, role: Role, begin: int, end: int) -> bool:
+        """Return whether the frozen layer has all bytes from *begin* to *end*."""
+        return self._covers((self.frozen,), role, begin, end)
+
+    @staticmethod
+    def _covers(layers: Sequence[Pages], role: Role, begin: int, end: int) -> bool:
         if begin >= end:
             return True
         for key in range(_key(role, begin), _key(role, end - 1) + 1):
             start = (key & _PAGE_NUMBER) << PAGE_SHIFT
-            known = [pages[key] for pages in (self.frozen, self.current) if key in pages]
+            known = [pages[key] for pages in layers if key in pages]
             pieces = [piece for content in known for piece in _pieces(content, key)]
             low = max(begin - start, 0)
             for inner, piece in sorted(pieces, key=lambda piece: piece[0]):

@@ -73,7 +73,13 @@ def configs(draw: st.DrawFn) -> ArrayConfig:
         chunk_bytes=chunk_bytes,
         width=width,
         members=tuple(members),
-        regions=plan_regions(draw(st.integers(64 << 20, 1 << 45)), chunk_bytes, width),
+        regions=plan_regions(
+            draw(st.integers(64 << 20, 1 << 45)),
+            chunk_bytes,
+            width,
+            sums_copies=draw(st.integers(0, 3)),
+        ),
+        needs=draw(st.sampled_from([(), ("sums",)])),
         events=draw(st.integers(1, COUNTER_MAX)),
         clean=draw(st.booleans()),
         params=draw(json_dicts),
@@ -115,6 +121,10 @@ def test_json_is_lossless_and_canonical(config: ArrayConfig) -> None:
     assert encode_config(again) == text, "one value has one text"
 
 
+def test_arrays_without_checksums_say_nothing_of_them() -> None:
+    assert b"sums" not in encode_config(example())
+
+
 @pytest.mark.parametrize("where", [(), ("members", 0), ("regions",)])
 def test_a_field_that_is_not_known_is_refused_by_name(where: tuple[str | int, ...]) -> None:
     values: Any = config_to_dict(example())
@@ -150,6 +160,9 @@ WRONG = [
     ("members", [3], "not readable"),
     ("regions", {}, "not readable"),
     ("regions", {**config_to_dict(example())["regions"], "log": [0, 4096]}, "overlaps"),
+    ("regions", {**config_to_dict(example())["regions"], "sums": [278528, 4096]}, "data overlaps"),
+    ("regions", {**config_to_dict(example())["regions"], "sums": [278528, 0]}, "sums is empty"),
+    ("regions", {**config_to_dict(example())["regions"], "sums": None}, "a region is None"),
     ("regions", {**config_to_dict(example())["regions"], "data": [278529, 4096]}, "whole pages"),
     ("regions", {**config_to_dict(example())["regions"], "table": "x"}, "a region is 'x'"),
     ("regions", {**config_to_dict(example())["regions"], "superblock": [0, 4096]}, "128 KiB"),

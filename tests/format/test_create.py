@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import uuid
+from functools import partial
 from typing import Any
 
 import pytest
@@ -39,8 +40,8 @@ def numbered(start: int = 1) -> Any:
 
 def create(members: list[Any], layout: str = "raid5", **options: Any) -> ArrayConfig:
     async def make() -> ArrayConfig:
-        arguments = {"name": "disk", "now_s": 17, "chunk_bytes": 4096, **options}
-        return await create_array(members, layout, uuid_source=numbered(), **arguments)
+        arguments = {"name": "disk", "now_s": 17, "chunk_bytes": 4096, "uuid_source": numbered()}
+        return await create_array(members, layout, **arguments | options)
 
     return run(make)
 
@@ -108,6 +109,7 @@ REFUSED: list[tuple[str, list[RamMember], dict[str, Any], str]] = [
     ("raid5", rams(3), {"name": "a\u202eb"}, "no terminal can show"),
     ("raid5", rams(3), {"params": {"colour": 1}}, "no parameter 'colour'"),
     ("mcpod", rams(3), {}, "mcpod"),
+    ("raidx-copy", rams(4), {"sums": True}, "raidx-copy cannot have checksums yet"),
 ]
 
 
@@ -197,6 +199,41 @@ def test_a_member_that_cannot_be_written_is_named() -> None:
     members[2].vanish()
     with pytest.raises(RaidxError, match="stuck"):
         create(members)
+
+
+@pytest.mark.parametrize(("layout", "copies"), [("raid0", 1), ("raid5", 2), ("raid1", 4)])
+def test_checksums_have_a_place_that_reads_as_zeros(layout: str, copies: int) -> None:
+    noise = random.Random(5).randbytes(2 * MIB)
+    members: list[Any] = [NoHoles(2 * MIB, name="device"), *rams(3)]
+    for member in members:
+        member.memory[:] = noise
+    config = create(members, layout, sums=True, uuid_source=numbered(0xA1B2C3D4 << 96))
+    regions = config.regions
+    assert config.jobs == {"sums": {"algorithm": 1, "copies": copies, "seed": 0xD4C3B2A1}}
+    assert config.needs == ("sums",)
+    assert config.settings == {"sums": "on"}
+    assert regions.sums.length == copies * regions.sum_table_bytes > 0
+    for member in members:
+        assert not any(member.memory[regions.sums.offset : regions.sums.end])
+        assert bytes(member.memory[regions.sums.end :]) == noise[regions.sums.end :]
+        found = run(read_superblock, member)
+        assert found is not None
+        assert found.config == config
+
+
+class NoHoles(RamMember):
+    """As a block device: a range reads as zeros only if zeros were written to it."""
+
+    async def punch(self, offset_bytes: int, length_bytes: int) -> bool:
+        return False
+
+
+def test_a_member_that_keeps_its_data_keeps_its_checksums() -> None:
+    config = create(rams(4), sums=True)
+    back = RamMember(2 * MIB, name="back")
+    back.memory[:] = b"\xff" * (2 * MIB)
+    run(partial(prepare_member, keeps_data=True), back, config.regions)
+    assert all(back.memory[config.regions.sums.offset : config.regions.sums.end])
 
 
 def test_creation_touches_little() -> None:

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import pytest
 import trio
 
 from raidx_fuse.format.configuration.features import FEATURES
+from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import END_MEMBER_BYTES_MIN
 from raidx_fuse.journal.announce import announce, retract
 from raidx_fuse.layouts.numbers import Role
@@ -151,6 +153,53 @@ def test_what_is_announced_is_refused_there_and_mounts_again_when_it_is_retracte
     assert set(found) == {name for name, _, _ in made}
     for name, (outcome, why) in found.items():
         if retracted:
+            assert outcome == "ok", (name, why)
+        else:
+            assert (outcome, f"{ANNOUNCED} 'needs'" in why) == ("refused", True), (name, why)
+
+
+WITH_SUMS = (
+    *(("raid5", "partial", "log"), ("raid1", "none", "clean"), ("rdp", "full", "rebuild")),
+    *(("raid0", "partial", "log"), ("raid4", "none", "absent")),
+)
+WITHOUT_SUMS = (
+    ("raid5", "partial", "growth"),
+    ("raid1", "full", "grown"),
+    ("rdp", "none", "restripe"),
+)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_arrays_with_checksums_are_refused_there_until_a_change_of_members_ends_them(
+    old_tree: Path,
+    old_python: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ended: bool,
+) -> None:
+    monkeypatch.setattr(shelf, "create_array", partial(create_array, sums=True))
+
+    def switched_off(state: Callable[[shelf.Case], Awaitable[None]]) -> object:
+        async def reach(case: shelf.Case) -> None:
+            await case.array.set("sums", "off")
+            await state(case)
+            assert not case.array.member_set.config.needs
+
+        return reach
+
+    cases = [
+        shelf.Case(*case, seed) for seed, case in enumerate(WITHOUT_SUMS if ended else WITH_SUMS)
+    ]
+    for case in cases if ended else ():
+        monkeypatch.setitem(shelf.STATES, case.state, switched_off(shelf.STATES[case.state]))
+    with shelf.small_windows():
+        made = [one for case in cases for one in shelf.made(case)]
+    path = tmp_path / "new.shelf"
+    path.write_bytes(shelf.pack(made, {}))
+    found = played(path, old_python, old_tree)
+    assert set(found) == {name for name, _, _ in made}
+    for name, (outcome, why) in found.items():
+        if ended:
             assert outcome == "ok", (name, why)
         else:
             assert (outcome, f"{ANNOUNCED} 'needs'" in why) == ("refused", True), (name, why)

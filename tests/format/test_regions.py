@@ -19,9 +19,9 @@ from raidx_fuse.format.regions import (
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 
 
-def plan_or_refusal(size: int, chunk: int, width: int) -> Regions | UsageError:
+def plan_or_refusal(size: int, chunk: int, width: int, copies: int) -> Regions | UsageError:
     try:
-        return plan_regions(size, chunk, width)
+        return plan_regions(size, chunk, width, sums_copies=copies)
     except UsageError as error:
         return error
 
@@ -31,9 +31,12 @@ def plan_or_refusal(size: int, chunk: int, width: int) -> Regions | UsageError:
     st.integers(MIB // 512, 64 * TIB // 512).map(lambda sectors: sectors * 512),
     st.sampled_from([4 * KIB, 8 * KIB, 64 * KIB, MIB]),
     st.integers(1, 64),
+    st.integers(0, 4),
 )
-def test_regions_fit_in_order_with_room_for_growth(size: int, chunk: int, width: int) -> None:
-    regions = plan_or_refusal(size, chunk, width)
+def test_regions_fit_in_order_with_room_for_growth(
+    size: int, chunk: int, width: int, copies: int
+) -> None:
+    regions = plan_or_refusal(size, chunk, width, copies)
     if isinstance(regions, UsageError):
         assert "too small" in regions.message
         needed = int(regions.message.split()[-1])
@@ -49,11 +52,47 @@ def test_regions_fit_in_order_with_room_for_growth(size: int, chunk: int, width:
         assert regions.pages("written").pages * PAYLOAD_BITS >= member_chunks * grown
     assert regions.pages("bitmap").pages * PAYLOAD_BITS * MIB >= size
     assert regions.table.length == 0
+    table = -(-regions.data.length // 4096 // 1024) * 4096  # 1024 sums in a page
+    assert (regions.sum_table_bytes, regions.sums.length) == (table, copies * table)
+    assert ("sums" in regions.named()) == (copies > 0)
+    held = [regions.sum_table_offset(copy) for copy in range(copies)]
+    assert held == [regions.sums.offset + copy * table for copy in range(copies)]
 
 
 def test_a_member_of_1_mib_keeps_most_of_it_for_data() -> None:
     regions = plan_regions(MIB, 4 * KIB, 4)
     assert regions.data.length > 0.7 * MIB
+
+
+@pytest.mark.parametrize(
+    ("member_bytes", "copies", "sums", "data"),
+    [  # data begins at the next whole 16 KiB, or MiB
+        (MIB, 0, (0, 0), (272 * KIB, 752 * KIB)),
+        (MIB, 2, (272 * KIB, 8 * KIB), (288 * KIB, 736 * KIB)),
+        (64 * MIB, 2, (8352 * KIB, 112 * KIB), (9 * MIB, 55 * MIB)),
+        (64 * MIB, 3, (8352 * KIB, 168 * KIB), (9 * MIB, 55 * MIB)),
+        (TIB, 1, (330144 * KIB, 1047232 * KIB), (1347 * MIB, 1047229 * MIB)),
+    ],
+)
+def test_checksums_take_4_bytes_for_each_page_and_copy(
+    member_bytes: int, copies: int, sums: tuple[int, int], data: tuple[int, int]
+) -> None:
+    chunk = 4 * KIB if member_bytes == MIB else 64 * KIB
+    regions = plan_regions(member_bytes, chunk, 4, sums_copies=copies)
+    assert (regions.sums, regions.data) == (sums, data)
+
+
+def test_checksums_are_named_where_only_they_leave_no_data() -> None:
+    actions = []
+    for size in range(512 * KIB, MIB, 4096):
+        refused = plan_or_refusal(size, 64 * KIB, 4, 2)
+        if not isinstance(refused, UsageError):
+            break
+        actions.append((refused.action, isinstance(plan_or_refusal(size, 64 * KIB, 4, 0), Regions)))
+    without = ("use larger members or a smaller chunk", False)
+    assert actions[0] == without
+    assert actions[-1] == (f"{without[0]}, or leave out the checksums: --sums off", True)
+    assert len(set(actions)) == 2
 
 
 def test_data_lies_on_whole_mebibytes_of_large_members() -> None:

@@ -86,7 +86,8 @@ class FullStripeWrite:
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
         self._extents = extents(context)
-        self._routes = healthy_routes(context.code.parity_count > 0)
+        has_sums = context.member_set.sums is not None
+        self._routes = healthy_routes(context.code.parity_count > 0, has_sums)
 
     def write(
         self, offset: int, view: memoryview, length: int
@@ -236,7 +237,8 @@ class StripeEnd:
         layout, code = context.layout, context.code
         self._stripe_bytes = context.code.data_count * context.chunk_bytes
         self._fits = layout.contiguous and layout.aligned and code.parity_count > 0
-        self._routes = healthy_routes(context.code.parity_count > 0)
+        has_sums = context.member_set.sums is not None
+        self._routes = healthy_routes(context.code.parity_count > 0, has_sums)
         self._encoder = encoder(code)
         self._is_synchronous = True  # the members took the last stripe so
 

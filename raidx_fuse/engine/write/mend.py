@@ -135,6 +135,8 @@ class Mender:
                 page = (begin + at) // PAGE_BYTES
                 if await member_set.probe(role, page) is None:
                     member_set.unreadable.discard(role, page)
+                    if member_set.sums is not None:
+                        member_set.sums.note_healed(role, page * PAGE_BYTES)
         marked = self._marked(stripe)
         if not marked:
             return []
@@ -147,14 +149,19 @@ class Mender:
         async with AsyncExitStack() as marks:  # until the chains of what is given up hold again
             for at, cells in sorted(marked.items()):
                 hopeless = self._hopeless(stripe, at)
-                if not cells & hopeless:
-                    contents = await self._solved(stripe, at, cells)
-                elif needed is not None and needed.low < at + PAGE_BYTES and at < needed.high:
+                is_needed = needed is not None and needed.low < at + PAGE_BYTES and at < needed.high
+                contents: dict[CellIndex, Bytes] = {}
+                if not (cells & hopeless and is_needed):
+                    contents = await self._solved(stripe, at, cells & ~hopeless)
+                    fitting = await self._fitting(stripe, at, contents)
+                    refuted = sum(1 << cell for cell in contents if cell not in fitting)
+                    hopeless |= refuted & self._marked(stripe).get(at, 0)
+                    contents = fitting
+                if cells & hopeless and is_needed and not self._may_stay(stripe, at, cells):
+                    assert needed is not None
                     cover = Cover.MARKED
                     await marks.enter_async_context(context.cells.marked((stripe,)))
                     contents = await self._given_up(stripe, at, cells, hopeless, needed)
-                else:
-                    contents = await self._solved(stripe, at, cells & ~hopeless)
                 for cell, content in contents.items():
                     role, begin = context.position(stripe, cell)
                     if member_set.queues[role] is not None:
@@ -163,6 +170,17 @@ class Mender:
                 return []
             await context.write_cells(stripe, requests, epoch, cover)
         return [(role, offset // PAGE_BYTES) for role, offset, _, _ in requests]
+
+    def _may_stay(self, stripe: Stripe, at: int, cells: int) -> bool:
+        """Return whether *cells* may keep the page from byte *at* on though it misfits.
+
+        Nothing depends on it where the code has no chains: what is written replaces it.
+        """
+        context, sums = self.context, self.context.member_set.sums
+        if sums is None or context.code.parity_count:
+            return False
+        places = [context.position(stripe, cell) for cell in cells_of(cells)]
+        return all(sums.is_suspect(role, begin + at) for role, begin in places)
 
     def _hopeless(self, stripe: Stripe, at: int) -> int:
         """Return the mask of the written cells whose page from *at* on nothing gives back."""
@@ -180,10 +198,40 @@ class Mender:
     async def _solved(self, stripe: Stripe, at: int, cells: int) -> dict[CellIndex, Bytes]:
         """Return the newest content of the page from *at* on of *cells* (a mask)."""
         contents = {cell: np.empty(PAGE_BYTES, np.uint8) for cell in cells_of(cells)}
-        reader = CellReader(self.context)
+        reader = CellReader(self.context, compares=False)
         reader.add(stripe, {cell: page.data for cell, page in contents.items()}, at, PAGE_BYTES)
         await reader.run()
         return contents
+
+    async def _fitting(
+        self, stripe: Stripe, at: int, contents: dict[CellIndex, Bytes]
+    ) -> dict[CellIndex, Bytes]:
+        """Return those of *contents*, solved pages from byte *at* on, that fit their sums.
+
+        If one equals what its member has, its sum was wrong, and nothing has to be written. If
+        neither fits, nothing is written either.
+        """
+        member_set = self.context.member_set
+        sums = member_set.sums
+        if sums is None:
+            return contents
+        fitting = {}
+        for cell, content in contents.items():
+            role, begin = self.context.position(stripe, cell)
+            await sums.load([(role, begin + at, (), PAGE_BYTES)])
+            newer = member_set.overlay.covers(role, begin + at, begin + at + PAGE_BYTES)
+            if newer or sums.fits(role, begin + at, content.data):
+                fitting[cell] = content
+                continue
+            where = self.context.where(stripe, (cell,))
+            found = await member_set.read_home(role, begin + at, PAGE_BYTES)
+            if isinstance(found, bytearray) and found == content.tobytes():
+                log.error("the checksum of a page was wrong, its bytes are right: %s", where)
+                sums.replace(role, begin + at, content.data)
+                member_set.unreadable.discard(role, (begin + at) // PAGE_BYTES)
+            else:
+                log.error("a page and what the others give back contradict its checksum: %s", where)
+        return fitting
 
     async def _given_up(
         self, stripe: Stripe, at: int, cells: int, hopeless: int, needed: Needed
@@ -250,6 +298,8 @@ class Mender:
             if error is None:
                 log.warning("%s: page %d is mended", queue.member.path, page)
                 member_set.unreadable.discard(role, page)
+                if member_set.sums is not None:
+                    member_set.sums.note_healed(role, page * PAGE_BYTES)
                 for hook in self.on_mended:
                     hook(role)
             elif member_set.queues[role] is queue:

@@ -35,12 +35,14 @@ class Piece:
     """The part of a request in one stripe.
 
     *ranges* has for each cell of the mask *touched* its first byte, its end byte, and where its
-    byte 0 is in the request; negative for a cut first cell.
+    byte 0 is in the request; negative for a cut first cell. *keeps*: bytes of the cells that it
+    writes whole are the old ones.
     """
 
     stripe: Stripe
     touched: int = 0
     ranges: dict[CellIndex, tuple[int, int, int]] = field(default_factory=dict)
+    keeps: bool = False
 
     def content(self, view: memoryview, cell: CellIndex, low: int, high: int) -> memoryview:
         """Return the new bytes *low* .. *high* - 1 of *cell*; *view* is that of the request."""

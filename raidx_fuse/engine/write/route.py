@@ -42,7 +42,8 @@ class StripeState(NamedTuple):
     * *moved*: it is behind the growth position in memory, but not behind the saved one;
     * *may_follow*: data may be logged without its parity, which follows at the checkpoint;
     * *unsettled*: such data is in the log (journal/unsettled.py);
-    * *filling*: the log is filling up.
+    * *filling*: the log is filling up;
+    * *has_sums*: the array has checksums.
     """
 
     stripe: Stripe
@@ -60,6 +61,7 @@ class StripeState(NamedTuple):
     may_follow: bool = False
     filling: bool = False
     unsettled: bool = False
+    has_sums: bool = False
 
     def names(self, data_mask: int) -> list[str]:
         """Return the names of the states that hold, "clean" if there is none."""
@@ -95,6 +97,7 @@ def state_of(context: ArrayContext, stripe: Stripe) -> StripeState:
         may_follow=may_follow(context, stripe),
         filling=journal.is_filling,
         unsettled=stripe in journal.unsettled,
+        has_sums=member_set.sums is not None,
     )
 
 
@@ -215,17 +218,23 @@ def route(state: StripeState, touched: int, whole: bool) -> Route:
 def must_mark(state: StripeState, touched: int) -> bool:
     """Return whether the dirty mark (write intent) must be durable before a write past the log.
 
-    That is so if a crash during the write leaves something that a resync must finish. Pure.
+    That is so if a crash during the write leaves something that a resync must finish: chains that
+    do not hold, or sums that do not fit. Pure.
     """
-    return state.has_parity or state.mode == "none" or bool(state.unwritten & touched)
+    if state.has_parity or state.mode == "none" or state.has_sums:
+        return True
+    return bool(state.unwritten & touched)
 
 
 def is_whole(context: ArrayContext, state: StripeState, piece: Piece) -> bool:
     """Return whether *piece* overwrites every written chunk of its stripe.
 
     That is the full stripe, or in an array that has grown one generation of blocks without written
-    blocks of other generations (see full_stripe.py).
+    blocks of other generations (see full_stripe.py). A piece that keeps some bytes does not: a torn
+    stripe would lose them with a member, though they may have been flushed long ago.
     """
+    if piece.keeps:
+        return False
     layout, every = context.layout, context.code.data_mask
     whole = piece.whole_cells(context.chunk_bytes)
     if whole == every or not layout.has_grown or context.growth is not None:
@@ -252,11 +261,14 @@ class HealthyRoutes(NamedTuple):
 
 
 @cache
-def healthy_routes(has_parity: bool) -> dict[str, HealthyRoutes]:
-    """Return the routes of healthy, written stripes by mode; *has_parity*: of the code. Pure."""
+def healthy_routes(has_parity: bool, has_sums: bool) -> dict[str, HealthyRoutes]:
+    """Return the routes of healthy, written stripes by mode. Pure.
+
+    *has_parity*: of the code; *has_sums*: of the array.
+    """
     found = {}
     for mode in ("partial", "full", "none"):
-        state = StripeState(Stripe(0), mode, has_parity)
+        state = StripeState(Stripe(0), mode, has_parity, has_sums=has_sums)
         logs = (
             route(state, 1, False) is Route.LOG,
             route(state._replace(in_log=True), 1, False) is Route.LOG,

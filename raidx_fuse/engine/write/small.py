@@ -13,6 +13,7 @@ Everything else is left to the general path before anything has changed:
 * a stripe whose lock is held;
 * a stripe in the log whose parity must follow first;
 * queues that the parity policy has to weigh;
+* in an array with checksums, a write past the log, whose sums follow it;
 * a member that cannot read synchronously.
 
 A member that reads synchronously may still not write so. The writes that are left are then returned
@@ -54,7 +55,8 @@ class SmallWrite:
         self._slots_needed = max(
             len(plan.reads) + len(plan.outputs) for pair in self._plans for plan in pair if plan
         )
-        self._routes = healthy_routes(context.code.parity_count > 0)
+        has_sums = context.member_set.sums is not None
+        self._routes = healthy_routes(context.code.parity_count > 0, has_sums)
         self._large = context.code.data_count < 2  # a cell is more than half of the stripe
         self._whole_bytes = context.chunk_bytes if self._large else -1  # of a full stripe
         self._fills = context.layout.contiguous and context.layout.aligned
@@ -96,6 +98,8 @@ class SmallWrite:
                 follows = not (self._large or journal.is_filling) or stripe in journal.unsettled
                 if follows or (not cell and length == context.chunk_bytes and self._fills):
                     return self._log_data(stripe, cell, offset, data, length)
+        elif context.member_set.sums is not None:
+            return None
         policy = context.policies.current
         plan = self._chosen[cell] if policy is self._policy else self._choose(policy, cell)
         if plan is None:

@@ -24,6 +24,7 @@ from raidx_fuse.engine.access_stats import SAMPLE_MASK
 from raidx_fuse.engine.chunk_cache import address_of
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.gate import Gate, Passage, enter, enter_now, leave
+from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.engine.write.full_stripe import FullStripeWrite, StripeEnd
 from raidx_fuse.engine.write.pending import complete, complete_locked
 from raidx_fuse.engine.write.prepare import Piece, Work, fresh_chunks, prepare, split
@@ -44,8 +45,16 @@ from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.planning.stripe_plan import Part, bands_of, cells_of
 from raidx_fuse.members.base import ReadBuffer
+from raidx_fuse.store.buffers import ZEROS
 from raidx_fuse.store.cells import Cover
-from raidx_fuse.store.io_tuples import MemberIO, MemberLostError, MemberRead, join
+from raidx_fuse.store.io_tuples import (
+    PAGE_BYTES,
+    PAGE_MASK,
+    MemberIO,
+    MemberLostError,
+    MemberRead,
+    join,
+)
 from raidx_fuse.store.xor import combine
 
 log = logging.getLogger(__name__)
@@ -146,6 +155,8 @@ class Writer:
                 heat.note(first, last, is_write=True)
         passage: Passage | None = None  # of a write that suspends
         fast = self._is_healthy()
+        if context.member_set.sums is not None and (offset | length) & PAGE_MASK:
+            fast = False  # parts of pages
         at = 0
         whole_cells = length >= chunk_bytes and not offset % chunk_bytes
         try:
@@ -227,6 +238,12 @@ class Writer:
         try:
             if context.dirty_bitmap.guarded:
                 await context.dirty_bitmap.finish(stripes)
+            if context.member_set.sums is not None and (offset | len(view)) & PAGE_MASK:
+                whole = {piece.stripe: piece.whole_cells(context.chunk_bytes) for piece in pieces}
+                offset, view = await self._whole_pages(offset, view)
+                pieces = split(context, offset, 0, len(view))
+                for piece in pieces:
+                    piece.keeps = piece.whole_cells(context.chunk_bytes) != whole[piece.stripe]
             while not await self._write_stripes(pieces, stripes, view, offset):
                 pass
         finally:
@@ -235,6 +252,39 @@ class Writer:
                 for stripe in stripes:
                     context.forget_stripe(stripe)
             context.locks.release_all(stripes)
+
+    async def _whole_pages(self, offset: int, view: memoryview) -> tuple[int, memoryview]:
+        """Return *view* at *offset* with what its first and last page hold beside it.
+
+        The locks of its stripes are held. Raises what the members raise, and UnrecoverableError if
+        a page of which a part stays is lost.
+        """
+        begin, end = offset & ~PAGE_MASK, -(-(offset + len(view)) // PAGE_BYTES) * PAGE_BYTES
+        whole = memoryview(bytearray(end - begin))
+        for at in sorted({begin, end - PAGE_BYTES}):
+            if at < offset or at + PAGE_BYTES > offset + len(view):
+                await self._read_page(at, whole[at - begin :][:PAGE_BYTES])
+        whole[offset - begin :][: len(view)] = view
+        return begin, whole
+
+    async def _read_page(self, at: int, page: memoryview) -> None:
+        """Fill *page* with the bytes of the image from *at* on; the lock of its stripe is held."""
+        context = self.context
+        chunk, low = divmod(at, context.chunk_bytes)
+        stripe, cell = context.layout.locate(chunk)
+        while True:
+            if context.unwritten_cells(stripe) >> cell & 1 or chunk in context.bad_chunks:
+                page[:] = ZEROS[:PAGE_BYTES]
+                return
+            if context.member_set.lost_cells(stripe):
+                await context.member_set.unreadable.mend((stripe,))
+                await context.journal.settle((stripe,))
+            reader = CellReader(context, background=False)
+            try:
+                reader.add(stripe, {cell: page}, low, PAGE_BYTES)
+                return await reader.run()
+            except MemberLostError:
+                continue
 
     def _is_healthy(self) -> bool:
         """Return whether fast paths may write: no member, chunk or page is lost, nothing is due.
@@ -304,6 +354,8 @@ class Writer:
                     await context.journal.settle([piece.stripe for piece in logged])
                 if direct or logged:
                     await self._write_locked(direct, logged, view)
+                if member_set.unreadable and not context.code.parity_count:
+                    await member_set.unreadable.mend(stripes)  # what was written can be read
             except _UnreadableError:
                 return False
             except BaseException:

@@ -23,6 +23,7 @@ Params = dict[str, object]
 ENDS = "ends"
 FEATURES: dict[str, str] = {
     ENDS: "superblocks also at the end of members of 64 MiB and more: for ever, from its creation",
+    "sums": "each write changes checksums (sums.py); a write without them damages what it writes",
 }
 """The features that this program knows, and what of an array each of them changes."""
 

@@ -13,10 +13,11 @@ cut:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Annotated
 
 from raidx_fuse.errors import AssemblyError, FormatError, Reason
+from raidx_fuse.format.configuration import sums
 from raidx_fuse.format.configuration.codec import Stored, require_known
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.names import is_uuid
@@ -35,6 +36,7 @@ _FIELDS: dict[str, frozenset[str] | None] = {
     "tuner": frozenset({"since_scrub_s"}),
     "away": frozenset({"left", "stripes", "regions", "starts", "shape"}),
     RENAMED: frozenset({"array", "events", "members"}),
+    sums.KEY: frozenset(one.name for one in fields(sums.StoredSums)),
     "bad_chunks": frozenset({"count", "steps", "shift", "ranges"}),
     **dict.fromkeys(("health", "pool", *RETIRED)),  # for people, and where nothing is lost without
 }
@@ -86,6 +88,8 @@ def _is_possible(config: ArrayConfig, key: str, values: object, stripes: int) ->
         case "tuner":
             since_s = _of(values, "since_scrub_s", 0.0)
             return isinstance(since_s, int | float) and type(since_s) is not bool and since_s >= 0
+        case sums.KEY:
+            return sums.are_possible(config)
     return True
 
 

@@ -158,6 +158,7 @@ class CopiesOperation:
         """
         config, member_set = self.member_set.config, self.member_set
         self.array.require_writable()
+        self.array.jobs.require_without_sums()
         for job in self.array.jobs.running():
             raise JobRunningError(
                 f"a {job.kind} is running (job {job.job_id})",

@@ -1,0 +1,138 @@
+"""Tables of sums as they lie on members: sectors of 126 sums, generation and check. See FORMAT.md.
+
+A power cut leaves each sector old or new, so no sector is ever torn, and what fails its check is
+rotten or belongs elsewhere. Of several copies of a sector, the one with the highest generation
+counts: the others missed a write. A sector of zeros was never written.
+
+    page of 4 KiB:  | 126 sums, generation, check | 126 sums, generation, check | ... 8 sectors
+
+A number of place is mixed into sums and checks: what lies at another place, or is of another role
+or another array, does not fit.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from crc32c import crc32c
+
+from raidx_fuse.format.regions import (
+    PAGE_BYTES,
+    SECTOR_BYTES,
+    SUMS_PER_PAGE,
+    SUMS_PER_SECTOR,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Values = NDArray[np.uint32]
+
+SECTORS_PER_PAGE = SUMS_PER_PAGE // SUMS_PER_SECTOR
+_SECTOR_WORDS = SECTOR_BYTES // 4
+_CHECK = _SECTOR_WORDS - 1  # the number of the word
+_PLACE = 2654435761  # odd, so that each page of a role has a number of its own
+_ROLE = 2246822519
+_MASK = 0xFFFFFFFF
+
+
+def seed_of(seed: int, role: int) -> int:
+    """Return the seed of the sums of *role*, from that of the array."""
+    return (seed + role * _ROLE) & _MASK
+
+
+def sum_of(content: Any, number: int, seed: int) -> int:
+    """Return the sum of *content* that is page (or sector) *number* of a role with *seed*."""
+    return (crc32c(content) ^ (number * _PLACE + seed) & _MASK) or 1
+
+
+def sums_of(contents: Any, numbers: Values, seed: int) -> Values:
+    """Return `sum_of` for each of *contents*, whose *numbers* are an array of uint32."""
+    values = np.fromiter(map(crc32c, contents), np.uint32, len(numbers))
+    values ^= numbers * np.uint32(_PLACE) + np.uint32(seed)
+    values[values == 0] = 1
+    return values
+
+
+RUN_PAGES_MAX = 256  # of `run_fits`
+_RUN_PAGES_MIN = 24  # fewer are compared sooner one by one
+
+
+def run_fits(buffers: Any, known: Values, numbers: Values, seed: int) -> bool | None:
+    """Return whether *buffers*, many whole pages in a row, fit their *known* sums, by one CRC.
+
+    The CRC of pages end to end follows from theirs: crc(A B) = M(crc(A)) xor crc(B), where M
+    is linear and depends on the length of B alone. None: there are too few or too many pages, or
+    one of them has no sum.
+    """
+    count = len(known)
+    if not _RUN_PAGES_MIN <= count <= RUN_PAGES_MAX or known.min() < 2:
+        return None
+    crc = 0
+    for buffer in buffers:
+        crc = crc32c(buffer, crc)
+    pages = known ^ numbers * np.uint32(_PLACE) + np.uint32(seed)
+    behind = np.arange(count - 1, -1, -1)
+    tables = _shifts()
+    joined = tables[behind, 0, pages & 255] ^ tables[behind, 1, pages >> 8 & 255]
+    joined ^= tables[behind, 2, pages >> 16 & 255] ^ tables[behind, 3, pages >> 24]
+    return crc == int(np.bitwise_xor.reduce(joined))
+
+
+@cache
+def _shifts() -> Values:
+    """Return the tables of M for 0, 1, 2, ... pages behind: [pages, byte of the CRC, its value]."""
+    zeros = bytes(PAGE_BYTES)
+    columns = [crc32c(zeros, 1 << bit) ^ crc32c(zeros) for bit in range(32)]
+    values = np.arange(256, dtype=np.uint32)
+    once = np.zeros((4, 256), np.uint32)
+    tables = np.empty((RUN_PAGES_MAX, 4, 256), np.uint32)
+    for byte in range(4):
+        tables[0, byte] = values << np.uint32(8 * byte)
+        for bit in range(8):
+            once[byte] ^= np.where(values >> bit & 1, columns[8 * byte + bit], 0).astype(np.uint32)
+    for number in range(1, RUN_PAGES_MAX):
+        before = tables[number - 1]
+        tables[number] = once[0][before & 255] ^ once[1][before >> 8 & 255]
+        tables[number] ^= once[2][before >> 16 & 255] ^ once[3][before >> 24]
+    return tables
+
+
+class Sectors(NamedTuple):
+    """Sectors of a table: *sums* (n, SUMS_PER_SECTOR), *generations* (n), and which are *bad*.
+
+    Those that are bad, or were never written, have no sums, and generation 0.
+    """
+
+    sums: Values
+    generations: Values
+    bad: list[int]
+
+
+def encode_sums(values: Values, first: int, seed: int, generation: int) -> bytes:
+    """Return the bytes of pages of a table from page *first* on, with *values* (whole pages)."""
+    sectors = np.empty((len(values) // SUMS_PER_SECTOR, _SECTOR_WORDS), np.uint32)
+    sectors[:, :SUMS_PER_SECTOR] = values.reshape(-1, SUMS_PER_SECTOR)
+    sectors[:, SUMS_PER_SECTOR] = generation
+    sectors[:, _CHECK] = _checks(sectors, first, seed)
+    return sectors.astype("<u4", copy=False).tobytes()
+
+
+def decode_sums(content: bytes | bytearray, first: int, seed: int) -> Sectors:
+    """Return the sectors in *content*, pages of a table from page *first* on."""
+    sectors = np.frombuffer(content, "<u4").reshape(-1, _SECTOR_WORDS).astype(np.uint32)
+    bad = np.flatnonzero(_checks(sectors, first, seed) != sectors[:, _CHECK])
+    sectors[bad] = 0
+    return Sectors(sectors[:, :SUMS_PER_SECTOR], sectors[:, SUMS_PER_SECTOR], bad.tolist())
+
+
+def _checks(sectors: Values, first: int, seed: int) -> Values:
+    """Return the check of each of *sectors*; 0 for those that were never written."""
+    used = np.flatnonzero(sectors[:, :_CHECK].any(axis=1))
+    numbers = (used + first * SECTORS_PER_PAGE).astype(np.uint32)
+    contents = [memoryview(sectors[at]).cast("B")[: _CHECK * 4] for at in used.tolist()]
+    checks = np.zeros(len(sectors), np.uint32)
+    checks[used] = sums_of(contents, numbers, seed)
+    return checks

@@ -1,0 +1,668 @@
+"""Sums: a checksum for every page of 4 KiB of the members' data, and who is asked when one misfits.
+
+A sum is *none* (0) or the CRC-32C of a page, combined with the page's place, so that right bytes at
+a wrong place do not fit. In memory there is a table for each role, of the home places as they are:
+whatever writes cells sets their sums with the write (`Sums.write`, `Sums.note`), and every read of
+a home place is compared with them (`Sums.read`, `Sums.misfits`). A table is read when a page of it
+is first needed. On the members the tables follow:
+
+    logged          record durable -> home, sums of it (`save`) -> flush -> the tail moves
+    past the log    mark durable -> data -> sums (`save`) -> flush -> unmark
+    rebuild         copy -> sums (`save`) -> flush -> watermark
+    after a crash   records are redone with their sums; in marked regions there are none
+                    (`forget_stripes`) until the resync has made their stripes consistent
+
+So a table on a member is right but for what the log redoes and for marked regions, whenever the
+power goes: no two writes have to be atomic together. A cut leaves old and new sectors of a table,
+so entries that did not change are the same in both. All copies are read, and of each sector the
+newest counts: a copy that missed a write, or lies on an old copy of a member, costs nothing.
+
+Laws:
+ 1. A page is written whole: a sum never covers bytes that were not verified. Requests for parts of
+    pages are made whole before they are planned (engine/write/write.py), first writes fill their
+    chunks.
+ 2. A sum is set before the first byte of its page is written, in the same step. Until an
+    asynchronous write has ended, its pages are *in flight*: what is read there meanwhile is read
+    again (healthy reads take no lock).
+ 3. A page misfits only if it was read again with no write to it in flight (`judge`). Then it counts
+    as unreadable: readers plan around it, and the mender decides (engine/write/mend.py).
+ 4. Only bytes that fit are written home to heal a page. If what the code gives back equals what
+    was read, the sum was wrong, and is replaced.
+ 5. A role that is lost, or not rebuilt yet, is not read, so its sums say nothing: a rebuild sets
+    them with what it writes.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import trio
+from numpy.typing import NDArray
+
+from raidx_fuse.errors import MemberError
+from raidx_fuse.format.regions import SUMS_PER_PAGE, SUMS_PER_SECTOR, Regions
+from raidx_fuse.format.sum_table import (
+    SECTORS_PER_PAGE,
+    Sectors,
+    decode_sums,
+    encode_sums,
+    run_fits,
+    seed_of,
+    sum_of,
+    sums_of,
+)
+from raidx_fuse.laws import Law, Laws
+from raidx_fuse.layouts.numbers import Role, cell_range
+from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.members.base import ReadBuffer
+from raidx_fuse.members.unreadable import Unreadable, is_of_place
+from raidx_fuse.store.buffers import zeroed
+from raidx_fuse.store.io_tuples import (
+    PAGE_BYTES,
+    PAGE_MASK,
+    PAGE_SHIFT,
+    MemberIO,
+    MemberLostError,
+    MemberRead,
+)
+from raidx_fuse.store.overlay import Overlay
+
+log = logging.getLogger(__name__)
+
+ENTRIES = SUMS_PER_PAGE
+_LOADED_AT_ONCE = 256  # pages of a table in one read
+Values = NDArray[np.uint32]
+Page = tuple[Role, int]  # role, page of the data region
+Covers = Callable[[Role, int, int], bool]  # as `Overlay.covers`
+
+
+def _nothing(pages: int) -> Sectors:
+    """Return *pages* pages of a table that were never written."""
+    count = pages * SECTORS_PER_PAGE
+    sums = np.zeros((count, SUMS_PER_SECTOR), np.uint32)
+    return Sectors(sums, np.zeros(count, np.uint32), [])
+
+
+def _part(buffers: Sequence[Any], at: int) -> memoryview:
+    """Return the page from byte *at* on of *buffers*, which follow one another."""
+    for buffer in buffers:
+        if at < len(buffer):
+            return memoryview(buffer)[at : at + PAGE_BYTES]
+        at -= len(buffer)
+    raise ValueError("no such page")
+
+
+def no_cover(_role: Role, _begin: int, _end: int) -> bool:
+    """Say that nothing lies over the home places."""
+    return False
+
+
+class HomePlaces(Protocol):
+    """What of a member set (store/member_set.py) the sums need."""
+
+    overlay: Overlay
+    unreadable: Unreadable
+    laws: Laws
+    read_only: bool
+    place_epoch: int
+    role_epoch: int
+
+    @property
+    def readable(self) -> Sequence[object]:
+        """By role; None for those that are lost or not rebuilt."""
+        ...
+
+    def path_of(self, role: Role) -> str:
+        """Return the path of a member."""
+        ...
+
+    async def read_home(self, role: Role, offset: int, size: int) -> bytearray | MemberError | None:
+        """Return the bytes of a range as they lie there."""
+        ...
+
+    async def read(
+        self, requests: Sequence[MemberRead], *, background: bool = False, home: bool = False
+    ) -> None:
+        """Fill the buffers of *requests*, from the *home* places."""
+        ...
+
+    async def write(self, requests: Sequence[MemberIO], *, background: bool = False) -> None:
+        """Write *requests*."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A write under way to the pages *first* .. *end* - 1 of *role*."""
+
+    role: Role
+    first: int
+    end: int
+    landed: trio.Event = field(default_factory=trio.Event)
+
+
+class Sums:
+    """The sums of one array; `MemberSet.sums` is None while it has none.
+
+    *copies* of the table of a role lie on as many members. Attributes: *misfits* (pages that did
+    not fit their sums), *healed* (of those, written anew), *wrong_sums* (sums that were wrong about
+    right bytes), *unverified* (pages whose bytes were taken as they were after a crash),
+    *damaged_sectors* (of tables, in any copy, that could not be read or failed their checks);
+    *suspects* (pages that misfit and are not healed yet).
+    """
+
+    def __init__(
+        self, member_set: HomePlaces, regions: Regions, width: int, seed: int, copies: int
+    ) -> None:
+        self.member_set = member_set
+        self.copies = copies
+        self.misfits = self.healed = self.wrong_sums = self.unverified = 0
+        self.damaged_sectors = 0
+        self.suspects: set[Page] = set()
+        self.damaged: list[str] = []  # as page stores have it; tables repair themselves
+        self._width = width
+        self._begin = regions.data.offset
+        self._end = regions.data.end
+        self._region = regions.sums
+        self._table_bytes = regions.sum_table_bytes
+        entries = self._table_bytes // PAGE_BYTES * ENTRIES
+        self._seeds = [seed_of(seed, role) for role in range(self._width)]
+        memory = [memoryview(zeroed(entries * 4)) for _ in range(self._width)]
+        self._views = [view.cast("I") for view in memory]  # for one page
+        self._tables: list[Values] = [np.frombuffer(view, np.uint32) for view in memory]
+        self._loaded = [bytearray(entries // ENTRIES) for _ in range(self._width)]
+        self._generations = [np.zeros(len(loaded), np.uint32) for loaded in self._loaded]
+        self._dirty: set[tuple[Role, int]] = set()  # (role, page of its table)
+        self._flights: list[_Flight] = []
+        self._saving = trio.Lock()
+        self._loading = trio.Lock()
+
+    # -- values --------------------------------------------------------------------------------
+
+    def _value(self, role: Role, page: int, content: ReadBuffer) -> int:
+        return sum_of(content, page, self._seeds[role])
+
+    def _values(self, role: Role, first: int, buffers: Sequence[ReadBuffer]) -> Values:
+        """Return the sums of *buffers*, whole pages from page *first* of *role* on."""
+        pages: list[Any] = []
+        if len(buffers) > 1 and any(len(buffer) & PAGE_MASK for buffer in buffers):
+            buffers = [b"".join(buffers)]
+        for buffer in buffers:
+            size = len(buffer)
+            if size == PAGE_BYTES:
+                pages.append(buffer)
+                continue
+            view = memoryview(buffer)
+            pages += [view[at : at + PAGE_BYTES] for at in range(0, size, PAGE_BYTES)]
+        return sums_of(
+            pages, np.arange(first, first + len(pages), dtype=np.uint32), self._seeds[role]
+        )
+
+    def _pages(self, role: Role, offset: int, size: int) -> tuple[int, int] | None:
+        """Return first page and end of a range of a member; None if it is not of the data."""
+        if not self._begin <= offset < self._end or role >= self._width:
+            return None
+        return offset - self._begin >> PAGE_SHIFT, offset + size - self._begin >> PAGE_SHIFT
+
+    # -- tables --------------------------------------------------------------------------------
+
+    def _has(self, role: Role, first: int, end: int) -> bool:
+        loaded = self._loaded[role]
+        number, last = first // ENTRIES, (end - 1) // ENTRIES
+        while number <= last:
+            if not loaded[number]:
+                return False
+            number += 1
+        return True
+
+    async def load(self, requests: Iterable[tuple[Role, int, Any, int]]) -> None:
+        """Have the sums of *requests* (role, byte offset, buffers, size) in memory."""
+        for role, offset, _, size in requests:
+            pages = self._pages(role, offset, size + (offset & PAGE_MASK) + PAGE_MASK)
+            if pages is not None and not self._has(role, pages[0], max(pages[1], pages[0] + 1)):
+                await self._load(role, pages[0] // ENTRIES, -(-pages[1] // ENTRIES))
+
+    async def _load(self, role: Role, first: int, end: int) -> None:
+        """Load the pages *first* .. *end* - 1 of the table of *role* that are not in memory."""
+        loaded = self._loaded[role]
+        end = min(end, len(loaded))
+        while first < end:
+            if loaded[first]:
+                first += 1
+                continue
+            async with self._loading:  # others read their part in between
+                if loaded[first]:
+                    continue
+                stop = first + 1
+                while stop < min(end, first + _LOADED_AT_ONCE) and not loaded[stop]:
+                    stop += 1
+                await self._read_table(role, first, stop)
+                loaded[first:stop] = b"\1" * (stop - first)
+                first = stop
+
+    def _holders(self, role: Role) -> Iterator[tuple[Role, int]]:
+        """Yield role and byte offset of each copy of the table of *role*."""
+        for copy in range(self.copies):
+            holder = Role((role + 1 + copy) % self._width)
+            yield holder, self._region.offset + copy * self._table_bytes
+
+    async def _read_table(self, role: Role, first: int, end: int) -> None:
+        """Take the newest copy of each sector of pages *first* .. *end* - 1 of the table of *role*.
+
+        Copies that lack it are written again. The pages of sectors that nobody has, have no sums.
+        """
+        count = (end - first) * SECTORS_PER_PAGE
+        sums = np.zeros((count, SUMS_PER_SECTOR), np.uint32)
+        newest = np.zeros(count, np.uint32)
+        copies = []
+        for holder, offset in self._holders(role):
+            if self.member_set.readable[holder] is not None:  # others have what is long past
+                found = await self._read_copy(role, holder, offset, first, end)
+                better = found.generations > newest
+                sums[better], newest[better] = found.sums[better], found.generations[better]
+                copies.append(found)
+        lacking = np.zeros(count, np.bool_)
+        unknown = np.ones(count, np.bool_)
+        for copy in copies:
+            lacking |= copy.generations != newest
+            bad = np.zeros(count, np.bool_)
+            bad[copy.bad] = True
+            lacking |= bad
+            unknown &= bad
+        self.damaged_sectors += sum(len(copy.bad) for copy in copies)
+        if unknown.any():
+            log.error("checksums of role %d cannot be read: their pages are not verified", role)
+        if newest.any():  # else the memory of the table stays untouched
+            self._tables[role][first * ENTRIES : end * ENTRIES] = sums.reshape(-1)
+        pages = newest.reshape(-1, SECTORS_PER_PAGE)
+        self._generations[role][first:end] = pages.max(axis=1)
+        numbers = np.unique(np.flatnonzero(lacking) // SECTORS_PER_PAGE).tolist()
+        self._dirty.update((role, first + number) for number in numbers)
+
+    async def _read_copy(
+        self, role: Role, holder: Role, offset: int, first: int, end: int
+    ) -> Sectors:
+        """Return the copy at *offset* of *holder*; what cannot be read is bad."""
+        at, size = offset + first * PAGE_BYTES, (end - first) * PAGE_BYTES
+        content = await self.member_set.read_home(holder, at, size)
+        if not isinstance(content, bytearray) and end - first > 1:
+            parts = [
+                await self._read_copy(role, holder, offset, page, page + 1)
+                for page in range(first, end)
+            ]
+            bad = [n * SECTORS_PER_PAGE + b for n, part in enumerate(parts) for b in part.bad]
+            sums = np.concatenate([part.sums for part in parts])
+            return Sectors(sums, np.concatenate([part.generations for part in parts]), bad)
+        if not isinstance(content, bytearray):
+            log.error("checksums cannot be read: %s", content)
+            return _nothing(1)._replace(bad=[*range(SECTORS_PER_PAGE)])
+        if not any(content):
+            return _nothing(end - first)
+        found = decode_sums(content, first, self._seeds[role])
+        if found.bad:
+            path = self.member_set.path_of(holder)
+            log.error("%s: %d sectors of checksums are damaged", path, len(found.bad))
+        return found
+
+    async def save(self) -> None:
+        """Write the sums that changed to their members; durable after the next flush.
+
+        Raises what the members raise; then the next call writes them again.
+        """
+        if self.member_set.read_only:
+            return
+        # One call after another: the caller relies on what an earlier one is writing still, and a
+        # member may turn round two writes to one place.
+        async with self._saving:
+            dirty, self._dirty = self._dirty, set()
+            requests: list[MemberIO] = []
+            for role, number in sorted(dirty):
+                entries = self._tables[role][number * ENTRIES : (number + 1) * ENTRIES]
+                generation = int(self._generations[role][number]) + 1
+                self._generations[role][number] = generation
+                content = encode_sums(entries, number, self._seeds[role], generation)
+                for holder, offset in self._holders(role):
+                    at = offset + number * PAGE_BYTES
+                    requests.append((holder, at, [content], PAGE_BYTES))
+            try:
+                await self.member_set.write(requests, background=True)
+            except BaseException:
+                self._dirty |= dirty
+                raise
+
+    async def save_all(self) -> None:
+        """Have every member hold the sums as they are, because a new one must hold them, too.
+
+        All that was ever saved is written: a member that returned has older sums, and a twin
+        (jobs/replace.py) reads what its old member has.
+        """
+        for role, table in enumerate(self._tables):
+            await self._load(Role(role), 0, len(self._loaded[role]))
+            used = table.reshape(-1, ENTRIES).any(axis=1) | (self._generations[role] > 0)
+            self._dirty.update((Role(role), number) for number in np.flatnonzero(used).tolist())
+        await self.save()
+
+    def begin_empty(self) -> None:
+        """Take the tables on the members for what they are: empty. Nothing is read from them."""
+        for loaded in self._loaded:
+            loaded[:] = b"\1" * len(loaded)
+
+    async def heal(self) -> None:
+        """Do nothing: what a cut left uneven is redone from the log, or forgotten."""
+
+    def _set(self, role: Role, first: int, values: Values | int, count: int) -> None:
+        self._tables[role][first : first + count] = values
+        dirty = self._dirty
+        for number in range(first // ENTRIES, (first + count - 1) // ENTRIES + 1):
+            dirty.add((role, number))
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def is_ready(self, requests: Iterable[MemberIO]) -> bool:
+        """Return whether `note` can be called for *requests* now."""
+        for role, offset, _, size in requests:
+            pages = self._pages(role, offset, size)
+            if pages is not None and not self._has(role, *pages):
+                return False
+        return True
+
+    def note(self, role: Role, offset: int, buffers: Sequence[ReadBuffer], size: int) -> None:
+        """Set the sums of a write whose first byte is written in this step, or was just now.
+
+        Raises LawError for a part of a page.
+        """
+        pages = self._pages(role, offset, size)
+        if pages is None:
+            return
+        if (offset | size) & PAGE_MASK:
+            raise self.member_set.laws.broken(Law.WHOLE, f"{size} bytes at {offset}")
+        first, end = pages
+        if end - first == 1 and len(buffers) == 1:
+            self._views[role][first] = self._value(role, first, buffers[0])
+            self._dirty.add((role, first // ENTRIES))
+            return
+        self._set(role, first, self._values(role, first, buffers), end - first)
+
+    def note_many(self, role: Role, writes: Sequence[tuple[int, Any, int]]) -> None:
+        """Do as `note` for many writes (byte offset, buffers, size) of one role."""
+        single = [write for write in writes if write[2] == PAGE_BYTES and len(write[1]) == 1]
+        if len(single) < len(writes):
+            for offset, buffers, size in writes:
+                self.note(role, offset, buffers, size)
+            return
+        offsets = np.fromiter((write[0] for write in single), np.int64, len(single))
+        if (offsets & PAGE_MASK).any():
+            raise self.member_set.laws.broken(Law.WHOLE, f"pages at {offsets.tolist()}")
+        pages = offsets - self._begin >> PAGE_SHIFT
+        contents = (write[1][0] for write in single)
+        self._tables[role][pages] = sums_of(contents, pages.astype(np.uint32), self._seeds[role])
+        self._dirty.update((role, number) for number in np.unique(pages // ENTRIES).tolist())
+
+    async def write(self, requests: Sequence[MemberIO], *, background: bool) -> None:
+        """Set the sums of *requests* and write them as `MemberSet.write` does. Raises as it does.
+
+        If it raises, what the places hold is not known, and they have no sum.
+        """
+        await self.load(requests)
+        flights = []
+        for role, offset, buffers, size in requests:
+            self.note(role, offset, buffers, size)
+            pages = self._pages(role, offset, size)
+            if pages is not None:
+                flights.append(_Flight(role, *pages))
+        self._flights += flights
+        try:
+            await self.member_set.write(requests, background=background)
+        except BaseException:
+            for flight in flights:
+                self._set(flight.role, flight.first, 0, flight.end - flight.first)
+            raise
+        finally:
+            for flight in flights:
+                self._flights.remove(flight)
+                flight.landed.set()
+
+    async def forget(self, requests: Iterable[tuple[Role, int, Any, int]]) -> None:
+        """Let the places of *requests* have no sum: they are not live any more."""
+        requests = list(requests)
+        await self.load(requests)
+        for role, offset, _, size in requests:
+            pages = self._pages(role, offset, size)
+            if pages is not None:
+                self._set(role, pages[0], 0, pages[1] - pages[0])
+
+    async def forget_stripes(self, layout: Layout, ranges: Iterable[range]) -> None:
+        """Let the cells of stripes have no sum: a crash came while they were written.
+
+        The dirty bitmap says so durably, and the sums follow before its bits are cleared.
+        """
+        pages = layout.chunk_bytes >> PAGE_SHIFT
+        inner = np.arange(pages)
+        for stripes in ranges:
+            for at in range(stripes.start, stripes.stop, ENTRIES):
+                numbers = np.arange(at, min(stripes.stop, at + ENTRIES), dtype=np.int64)
+                for cell in cell_range(0, len(layout.code.cells)):
+                    roles, chunks = layout.places(numbers, cell)
+                    for role in np.unique(roles).tolist():
+                        if not 0 <= role < self._width:
+                            continue
+                        places = chunks[roles == role]
+                        first, end = int(places.min()) * pages, (int(places.max()) + 1) * pages
+                        await self._load(Role(role), first // ENTRIES, -(-end // ENTRIES))
+                        found = (places[:, None] * pages + inner).ravel()
+                        self._tables[role][found] = 0
+                        numbers_of = np.unique(found // ENTRIES).tolist()
+                        self._dirty.update((Role(role), number) for number in numbers_of)
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def fits_now(self, role: Role, offset: int, buffers: Sequence[ReadBuffer], size: int) -> bool:
+        """Return whether bytes that were read in this step fit; False if it cannot be told now."""
+        if (offset | size) & PAGE_MASK:
+            return False
+        first = offset - self._begin >> PAGE_SHIFT
+        if size == PAGE_BYTES:
+            if not self._loaded[role][first // ENTRIES]:
+                return False
+            known = self._views[role][first]
+            if not known:
+                return True
+            return known == sum_of(buffers[0], first, self._seeds[role])
+        end = first + (size >> PAGE_SHIFT)
+        return self._has(role, first, end) and not self._misfits(role, first, end, buffers)
+
+    def _misfits(
+        self, role: Role, first: int, end: int, buffers: Sequence[ReadBuffer]
+    ) -> list[int]:
+        """Return which of the pages *first* .. *end* - 1 of *role*, in *buffers*, do not fit."""
+        known = self._tables[role][first:end]
+        seed, numbers = self._seeds[role], np.arange(first, end, dtype=np.uint32)
+        if run_fits(buffers, known, numbers, seed):
+            return []
+        wrong = (self._values(role, first, buffers) != known) & (known != 0)
+        return [first + at for at in np.flatnonzero(wrong).tolist()] if wrong.any() else []
+
+    def fits(self, role: Role, offset: int, content: ReadBuffer) -> bool:
+        """Return whether *content*, a whole page, fits the sum of its place, or has none.
+
+        The sum is in memory (`load`).
+        """
+        page = offset - self._begin >> PAGE_SHIFT
+        known = self._views[role][page]
+        return not known or known == self._value(role, page, content)
+
+    def replace(self, role: Role, offset: int, content: ReadBuffer) -> None:
+        """Let *content*, which is right, be what the sum of its page says: the sum was wrong."""
+        page = offset - self._begin >> PAGE_SHIFT
+        self._set(role, page, self._value(role, page, content), 1)
+        self.suspects.discard((role, page))
+        self.wrong_sums += 1
+
+    def is_suspect(self, role: Role, offset: int) -> bool:
+        """Return whether the page at *offset* of *role* misfits, and is not healed yet."""
+        return (role, offset - self._begin >> PAGE_SHIFT) in self.suspects
+
+    def note_healed(self, role: Role, offset: int) -> None:
+        """Note that the page at *offset* of *role* fits again."""
+        page = role, offset - self._begin >> PAGE_SHIFT
+        if page in self.suspects:
+            self.suspects.discard(page)
+            self.healed += 1
+
+    async def read(self, requests: Sequence[MemberRead], background: bool) -> None:
+        """Fill the buffers of *requests* from the home places with bytes that fit their sums.
+
+        What the overlay has is laid over them by the caller. Raises as `MemberSet.read`; pages that
+        do not fit are unreadable from then on.
+        """
+        member_set = self.member_set
+        wide = [self._widened(request) for request in requests]
+        role_epoch = member_set.role_epoch
+        await self.load(wide)
+        done = False
+        while not done:
+            if role_epoch != member_set.role_epoch:
+                raise MemberLostError  # a new member of a role has nothing yet: plan again
+            change = member_set.unreadable.changes
+            await member_set.read(wide, background=background, home=True)
+            done = await self.correct(wide, member_set.overlay.covers, change)
+        for request, read in zip(requests, wide, strict=True):
+            if read is not request:
+                at = request[1] - read[1]
+                content = memoryview(read[2][0])
+                for buffer in request[2]:
+                    buffer[:] = content[at : at + len(buffer)]
+                    at += len(buffer)
+
+    def _widened(self, request: MemberRead) -> MemberRead:
+        """Return *request* for whole pages, with a buffer of its own if it was not so."""
+        role, offset, buffers, size = request
+        if self._pages(role, offset, size) is None:
+            return request
+        if not ((offset | size) & PAGE_MASK or any(len(buffer) & PAGE_MASK for buffer in buffers)):
+            return request
+        low = offset & ~PAGE_MASK
+        length = (offset + size + PAGE_MASK & ~PAGE_MASK) - low
+        return role, low, [bytearray(length)], length
+
+    async def correct(self, reads: Sequence[MemberRead], covers: Covers, change: int) -> bool:
+        """Make what *reads* have just read fit; return False if it must be read again.
+
+        That is so if home places have changed meanwhile. What *covers* knows need not fit. *change*
+        is that of the unreadable pages when the read began. Raises MemberLostError if pages are
+        unreadable now, and MemberError for a reader that cannot plan around them.
+        """
+        found: list[tuple[Role, int, memoryview]] = []
+        for role, offset, buffers, size in reads:
+            pages = self._pages(role, offset, size)
+            if pages is None:
+                continue
+            if (offset | size) & PAGE_MASK:
+                raise self.member_set.laws.broken(Law.WHOLE, f"{size} bytes read at {offset}")
+            for page in self._misfits(role, *pages, buffers):
+                at = self._begin + page * PAGE_BYTES
+                if not covers(role, at, at + PAGE_BYTES):
+                    found.append((role, at, _part(buffers, at - offset)))
+        if not found:
+            return True
+        role_epoch = self.member_set.role_epoch
+        epoch, lost = self.member_set.place_epoch, False
+        for role, at, buffer in found:
+            content = await self.judge(role, at)
+            if isinstance(content, MemberError):
+                if is_of_place(content):  # else the member has failed meanwhile
+                    self._note_misfit(role, at, content, change)
+                lost = True
+            elif content is not None:
+                buffer[:] = content
+        if lost or role_epoch != self.member_set.role_epoch:
+            raise MemberLostError
+        return epoch == self.member_set.place_epoch
+
+    async def judge(self, role: Role, offset: int) -> bytearray | MemberError | None:
+        """Return the page at *offset* of *role*, or an error if it cannot be read, or misfits.
+
+        None: the role has no member. No write to the page is in flight then.
+        """
+        member_set = self.member_set
+        page = offset - self._begin >> PAGE_SHIFT
+        while True:
+            await self.load([(role, offset, (), PAGE_BYTES)])
+            await self._landed(role, page)
+            before = self._views[role][page]
+            content = await member_set.read_home(role, offset, PAGE_BYTES)
+            known = self._views[role][page]
+            if known != before or self._is_flying(role, page):
+                continue
+            if not isinstance(content, bytearray):
+                return content
+            if not known or known == self._value(role, page, content):
+                return content
+            path = member_set.path_of(role)
+            return MemberError(path, "read", offset, errno.EILSEQ, "its checksum does not fit")
+
+    def _is_flying(self, role: Role, page: int) -> bool:
+        return any(f.role == role and f.first <= page < f.end for f in self._flights)
+
+    async def _landed(self, role: Role, page: int) -> None:
+        """Return when no write to *page* of *role* is in flight."""
+        while True:
+            flying = [f for f in self._flights if f.role == role and f.first <= page < f.end]
+            if not flying:
+                return
+            await flying[0].landed.wait()
+
+    def _note_misfit(self, role: Role, offset: int, error: MemberError, change: int) -> None:
+        """Count the page at *offset* of *role* as unreadable.
+
+        Raises *error* to a reader that asks again and again, as it cannot plan around it; not to
+        one that began before the page was known (*change*).
+        """
+        unreadable = self.member_set.unreadable
+        page = role, offset - self._begin >> PAGE_SHIFT
+        if error.errno == errno.EILSEQ and page not in self.suspects:
+            self.suspects.add(page)
+            self.misfits += 1
+            log.error("%s", error.message)
+        if not unreadable.pages(role, offset, offset + PAGE_BYTES):
+            unreadable.add(role, offset >> PAGE_SHIFT)
+        elif unreadable.came_since(change, role, offset, offset + PAGE_BYTES):
+            pass  # it may plan around it
+        elif unreadable.asked_again(role, offset, offset + PAGE_BYTES):
+            raise error
+
+    def note_unverified(self, pages: int) -> None:
+        """Count *pages* whose bytes were taken as they were after a crash."""
+        self.unverified += pages
+
+    # -- places that have no sum yet ---------------------------------------------------------------
+
+    def lacks(self, role: Role, offset: int, size: int) -> bool:
+        """Return whether a page of a range, whose sums are in memory, has none."""
+        pages = self._pages(role, offset, size)
+        return pages is not None and not self._tables[role][pages[0] : pages[1]].all()
+
+    def fill(self, role: Role, offset: int, content: ReadBuffer) -> int:
+        """Set the sums of home *content* that have none; return how many that are.
+
+        Pages that got one meanwhile keep it: they have been written.
+        """
+        pages = self._pages(role, offset, len(content))
+        if pages is None:
+            return 0
+        first, end = pages
+        table = self._tables[role][first:end]
+        empty = table == 0
+        for flight in self._flights:  # it may have failed on the way, and have no sum for that
+            if flight.role == role and flight.first < end and first < flight.end:
+                empty[max(0, flight.first - first) : flight.end - first] = False
+        count = int(empty.sum())
+        if count:
+            values = self._values(role, first, [content])
+            self._set(role, first, np.where(empty, values, table), end - first)
+        return count
