@@ -29,6 +29,12 @@ MEMBER_COUNTERS = (
     ("write_bytes", "member_written_bytes", "Bytes written to a member."),
     ("errors", "member_errors", "Errors of a member."),
 )
+SUM_COUNTERS = (
+    ("misfits", "sum_misfits", "Pages that did not fit their checksums."),
+    ("healed", "sum_healed", "Pages that did not fit their checksums and were written anew."),
+    ("wrong_sums", "sum_wrong", "Checksums that were wrong about right bytes."),
+    ("unverified", "sum_unverified", "Pages that were taken as they were after a crash."),
+)
 VOLUME_COUNTERS = (
     ("reads", "volume_reads", "Reads of a volume."),
     ("writes", "volume_writes", "Writes to a volume."),
@@ -103,6 +109,9 @@ def families(status: Document, reports: Mapping[str, Document]) -> Iterator[Any]
             for job in array["jobs"]
         ),
     )
+    sums = [((name,), array["sums"]) for name, array in arrays.items() if "sums" in array]
+    for key, name, text in SUM_COUNTERS:
+        yield counter(name, text, ("array",), ((labels, each[key]) for labels, each in sums))
     members = [
         ((name, str(member["role"]), member["path"]), member, report["interval_seconds"])
         for name, report in reports.items()

@@ -16,7 +16,7 @@ from raidx_fuse.cli.output import Output, duration, percent, plural
 from raidx_fuse.job_words import words_of
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import ArrayReport, Job, LastScrub, Load, Member
+    from raidx_fuse.documents import ArrayReport, Job, LastScrub, Load, Member, SumsReport
 
 STATE_STYLES = {
     "clean": "green",
@@ -113,6 +113,8 @@ def head_rows(status: ArrayReport, out: Output) -> list[tuple[str, Text]]:
     ]
     if "last_scrub" in status:  # absent in the answers of older daemons
         rows.append(("scan", Text(scan_text(status))))
+    if sums := status.get("sums"):
+        rows.append(("sums", sums_text(sums)))
     for host in status.get("hosts", ()):
         if host["full"]:
             line = f"no space for new writes: {', '.join(host['members'])}"
@@ -130,6 +132,18 @@ def head_rows(status: ArrayReport, out: Output) -> list[tuple[str, Text]]:
         faults = f"members can be broken; faults now: {'; '.join(broken) or 'none'}"
         rows.append(("lab", Text(faults, style="yellow")))
     return rows + [("warning", Text(each, style="yellow")) for each in status.get("warnings", ())]
+
+
+def sums_text(sums: SumsReport) -> Text:
+    """Return whether checksums are kept, and what they found since the mount."""
+    if sums["state"] != "on":
+        return Text("off")
+    found = [
+        f"{plural(sums['misfits'], 'misfit')}, {sums['healed']} healed",
+        f"{plural(sums['wrong_sums'], 'wrong sum')}, {sums['unverified']} unverified",
+    ]
+    style = "yellow" if any(sums[key] for key in ("misfits", "wrong_sums", "unverified")) else ""
+    return Text(f"on, {', '.join(found)}", style=style)
 
 
 def scan_text(status: ArrayReport) -> str:

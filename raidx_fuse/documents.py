@@ -277,6 +277,22 @@ class Restore(TypedDict):
     chunks_without_place: Count
 
 
+class SumsReport(TypedDict):
+    """Checksums of the members' data; absent where the array has none.
+
+    * *state*: "on", or "off" while they are neither kept nor compared.
+    * Since the mount: *misfits*, pages that did not fit their checksums; *healed*, those of them
+      that were written anew; *wrong_sums*, checksums that were wrong about right bytes, and were
+      replaced; *unverified*, pages that were taken as they were after a crash.
+    """
+
+    state: str
+    misfits: Count
+    healed: Count
+    wrong_sums: Count
+    unverified: Count
+
+
 class RunningDetails(TypedDict):
     written: NotRequired[Bytes]
     read_only: NotRequired[bool]
@@ -286,6 +302,7 @@ class RunningDetails(TypedDict):
     unreadable: NotRequired[Unreadable]
     tuner: NotRequired[TunerState | None]
     restore: NotRequired[Restore | None]
+    sums: NotRequired[SumsReport]
 
 
 class ArrayDetails(ArrayBasics, RunningDetails):
@@ -948,6 +965,7 @@ class Checked(TypedDict):
     problems: list[CheckProblem]
     mismatches: Count
     unchecked_stripes: Count
+    sums: NotRequired[SumsReport]
 
 
 class RepairedMember(TypedDict):
@@ -1051,6 +1069,8 @@ class LayoutChoice(TypedDict):
 
 
 class CreationPlan(Plan):
+    """*metadata* of each member, and what of it is for checksums (*sums_bytes*)."""
+
     layout: str
     chunk_size: Bytes
     size: Bytes
@@ -1058,6 +1078,7 @@ class CreationPlan(Plan):
     members: list[MemberUse]
     layouts: list[LayoutChoice]
     metadata: Bytes
+    sums_bytes: Bytes
     redundancy_left: Count
     redundancy_reduced: bool
     creates: list[str]

@@ -35,6 +35,13 @@ if TYPE_CHECKING:
 @click.option(
     "--log-size", type=SIZE, help="Of the log, on each member (default: 1/8, up to 64MiB)."
 )
+@click.option(
+    "--sums",
+    type=click.Choice(["on", "off"]),
+    default="off",
+    show_default=True,
+    help="A checksum for each page of 4KiB: what a disk changed by itself is found, and healed.",
+)
 @click.option("--name", default="disk", help="Name of the array and of its image (default: disk).")
 @click.option(
     "--rotate/--fixed", default=None, help="Rotate the columns by one each stripe, or not."
@@ -60,6 +67,7 @@ def create(
     size: int | None,
     image_size: int | None,
     log_size: int | None,
+    sums: str,
     name: str,
     rotate: bool | None,
     length: int | None,
@@ -71,7 +79,8 @@ def create(
 ) -> None:
     """Create an array of members.
 
-    Only superblocks and maps are written: nothing is zeroed or synchronised, so it takes no time.
+    Only superblocks and maps are written: nothing is synchronised, and of a device only the place
+    of checksums is zeroed. So it takes no time.
 
     The stripes of rdp and evenodd have as many rows as the prime of the code less one. A larger
     prime has room for growth (--max-members), but a write must be longer to fill a stripe.
@@ -99,6 +108,7 @@ def create(
         log_bytes=log_size,
         overwrite_signature=overwrite_signature,
         with_volume=not no_volume,
+        sums=sums == "on",
     )
     if if_missing and (there := _present(request.members)) is not None:
         same_array(there, name, layout)
@@ -139,7 +149,8 @@ def _plan_text(plan: CreationPlan, out: Output) -> str:
     lines = [
         f"would do: {plan['does']}, image of {out.size(plan['size'])}, "
         f"{plural(plan['redundancy_left'], 'loss')} tolerated",
-        f"member: {out.size(plan['member_size'])}, of it {out.size(plan['metadata'])} metadata",
+        f"member: {out.size(plan['member_size'])}, of it {out.size(plan['metadata'])} metadata"
+        + (f" with {out.size(plan['sums_bytes'])} of checksums" if plan["sums_bytes"] else ""),
         *(
             f"  {member['path']}: {out.size(member['size'])}, "
             f"{out.size(member['used'])} used, {out.size(member['wasted'])} wasted"

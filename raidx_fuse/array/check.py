@@ -62,10 +62,21 @@ async def check_members(members: Sequence[Member]) -> Checked:
                     stripe=finding["stripe"],
                     image_offset=offsets[0] if offsets and len(blamed) == 1 else None,
                 )
-        state = array.status()["state"]
+        status = array.status()
+        state, sums = status["state"], status.get("sums")
+        if sums is not None:
+            for count, what in (
+                (sums["misfits"], "pages do not fit their checksums"),
+                (sums["wrong_sums"], "checksums are wrong about right bytes"),
+            ):
+                if count:
+                    problem(f"{count} {what}")
+        live = array.member_set.sums
+        if live is not None and live.damaged_sectors:
+            problem(f"{live.damaged_sectors} sectors of checksums cannot be read, or are damaged")
         if state not in ("clean", "resyncing", "growing", "restriping", "evacuating"):
             problem(f"the array is {state}")
-        return {
+        checked: Checked = {
             "ok": not problems,
             "uuid": array.uuid,
             "name": array.name,
@@ -75,3 +86,6 @@ async def check_members(members: Sequence[Member]) -> Checked:
             "mismatches": scrub.mismatches,
             "unchecked_stripes": scrub.unchecked,
         }
+        if sums is not None:
+            checked["sums"] = sums
+        return checked

@@ -15,6 +15,7 @@ from raidx_fuse.array.services import RunningArray
 from raidx_fuse.engine.explain import explain_place
 from raidx_fuse.engine.parity_policies import why_not_asked
 from raidx_fuse.format.configuration.remembered import shown_scrub
+from raidx_fuse.format.configuration.sums import shown_sums
 from raidx_fuse.format.shapes import RESTRIPE, leaving_roles
 from raidx_fuse.job_words import RECOVERY, WORDS
 from raidx_fuse.jobs.costs import redundancy_left
@@ -109,7 +110,7 @@ def status(array: RunningArray) -> ArrayReport:
             }
         )
     policy = why_not_asked(config.settings.get(POLICY, TRADITIONAL), context.policies.current)
-    return {
+    document: ArrayReport = {
         "uuid": config.array_uuid,
         "name": config.name,
         "layout": config.layout,
@@ -139,3 +140,6 @@ def status(array: RunningArray) -> ArrayReport:
         ],
         "action": _action(array, word),
     }
+    if (sums := shown_sums(config, getattr(member_set, "sums", None))) is not None:
+        document["sums"] = sums
+    return document

@@ -34,6 +34,7 @@ class CreateRequest:
     *members* are specs as given. *member_bytes* is the size of missing member files (None: no file
     may be missing). *image_bytes* limits the image. *log_bytes*: of the log region.
     *params* belong to the layout. *with_volume*: the whole image is a volume from the start.
+    *sums*: each page of the members' data has a checksum.
     """
 
     members: tuple[str, ...]
@@ -46,16 +47,21 @@ class CreateRequest:
     log_bytes: int | None = None
     overwrite_signature: bool = False
     with_volume: bool = True
+    sums: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CreatePlan:
-    """What creating does: *missing* files are created; *sizes* are the members' bytes by role."""
+    """What creating does: *missing* files are created; *sizes* are the members' bytes by role.
+
+    Of the metadata of each member, *sums_bytes* are for checksums.
+    """
 
     layout: Layout
     missing: tuple[str, ...]
     sizes: tuple[int, ...]
     metadata_bytes: int
+    sums_bytes: int = 0
 
     def as_dict(self, request: CreateRequest) -> CreationPlan:
         """Return the plan as JSON values, with the keys of other dry runs."""
@@ -73,6 +79,7 @@ class CreatePlan:
             ],
             "layouts": alternatives(self.sizes, request),
             "metadata": self.metadata_bytes,
+            "sums_bytes": self.sums_bytes,
             "redundancy_left": self.layout.code.tolerance,
             "creates": list(self.missing),
             "bytes_moved": 0,
@@ -112,7 +119,12 @@ def alternatives(sizes: Sequence[int], request: CreateRequest) -> list[LayoutCho
         for params in lengths:
             try:
                 regions, layout = shape(
-                    name, sizes, request.chunk_bytes, params, log_bytes=request.log_bytes
+                    name,
+                    sizes,
+                    request.chunk_bytes,
+                    params,
+                    log_bytes=request.log_bytes,
+                    sums=request.sums,
                 )
             except (LayoutError, UsageError):
                 continue
@@ -156,10 +168,11 @@ async def plan(request: CreateRequest) -> CreatePlan:
         request.params,
         request.image_bytes,
         request.log_bytes,
+        sums=request.sums,
     )
     if request.image_bytes is not None and request.image_bytes > layout.size_bytes:
         raise TooSmallError(f"these members make an image of at most {layout.size_bytes} bytes")
-    return CreatePlan(layout, missing, sizes, regions.data.offset)
+    return CreatePlan(layout, missing, sizes, regions.data.offset, regions.sums.length)
 
 
 def _size_to_make(member: str, request: CreateRequest) -> int:
@@ -201,6 +214,7 @@ async def create(request: CreateRequest) -> list[str]:
                 log_bytes=request.log_bytes,
                 overwrite_signature=request.overwrite_signature,
                 with_volume=request.with_volume,
+                sums=request.sums,
                 now_s=unix_s(),
             )
         except BaseException:

@@ -14,6 +14,7 @@ from raidx_fuse.errors import AssemblyError, BusyError, InUseError, RaidxError, 
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.remembered import health_of, shown_scrub
+from raidx_fuse.format.configuration.sums import shown_sums
 from raidx_fuse.format.examine import examine as examine_member
 from raidx_fuse.format.shapes import MIGRATED, RESTRIPE, layout_of
 from raidx_fuse.members.spec import is_local
@@ -146,6 +147,8 @@ def describe(assembly: Assembly) -> ArrayReport:
         "warnings": warnings,
         "action": None,
     }
+    if (sums := shown_sums(config)) is not None:
+        document["sums"] = sums
     return {**document, "action": advice.action(document)}
 
 

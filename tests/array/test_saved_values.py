@@ -50,6 +50,7 @@ TEXTS = {
     "tuner.enabled": ["off"],
     "tuner.idle_s": ["0.25"],
     "scrub_each_s": ["0", "604800"],
+    "sums": ["on", "off"],
     "bpu.t_light": ["auto", "1us", "0.00001"],
     "bpu.t_heavy": ["auto", "3600"],
     "bpu.t_pre": ["auto", "0", "255"],
@@ -125,6 +126,10 @@ NEWER: list[dict[str, Any]] = [
     {"jobs": {"grow": {"back": False, "later.one": 1}}},
     {"jobs": {"away": {"later.one": 1}}},
     {"params": {"later.one": True}},
+    {
+        "jobs": {"sums": {"algorithm": 1, "copies": 2, "seed": 7, "later.one": 1}},
+        "needs": ("sums",),
+    },
 ]
 
 

@@ -67,6 +67,17 @@ def test_status_tells_of_the_last_scrub_and_of_one_that_runs(daemon: Daemon) -> 
     assert "scan: scrub in progress, 29.3 % done, 1 mismatch, 0 repaired, 1 left" in text
 
 
+def test_status_tells_what_checksums_found(daemon: Daemon) -> None:
+    sums = {"state": "on", "misfits": 7, "healed": 6, "wrong_sums": 1, "unverified": 3}
+    daemon.answers["status"] = status(sums=sums)
+    text = daemon.run("status", "ARRAY").stdout
+    assert "sums: on, 7 misfits, 6 healed, 1 wrong sum, 3 unverified" in text
+    daemon.answers["status"] = status(sums={**sums, "state": "off"})
+    assert "sums: off" in daemon.run("status", "ARRAY").stdout
+    daemon.answers["status"] = status()
+    assert "sums:" not in daemon.run("status", "ARRAY").stdout
+
+
 def shown(document: dict[str, Any]) -> dict[str, Any]:
     """Return how `raidx status --json` prints the *document* of one array."""
     public = {key: value for key, value in document.items() if key != "bugs"}

@@ -154,7 +154,8 @@ def samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
 def test_metrics_are_read_by_the_parser_of_prometheus(daemon: Daemon, tmp_path: Path) -> None:
     jobs = [job(done=25, total=100)]
     members = [member(0), member(1, "failed"), member(-1, "spare")]
-    found = status(state="degraded", jobs=jobs, members=members)
+    sums = {"state": "on", "misfits": 7, "healed": 6, "wrong_sums": 1, "unverified": 3}
+    found = status(state="degraded", jobs=jobs, members=members, sums=sums)
     daemon.answers["status"] = found
     daemon.answers["stats"] = REPORT
     text = daemon.run("stats", "ARRAY", "--prometheus").stdout
@@ -170,6 +171,8 @@ def test_metrics_are_read_by_the_parser_of_prometheus(daemon: Daemon, tmp_path: 
     assert value("raidx_member_busy_seconds_total", role="0") == 2.5
     assert value("raidx_volume_written_bytes_total", volume="disk") == 12288
     assert value("raidx_job_done_ratio", job="rebuild") == 0.25
+    kinds = ("misfits", "healed", "wrong", "unverified")
+    assert [value(f"raidx_sum_{kind}_total", array="disk") for kind in kinds] == [7, 6, 1, 3]
     active = [v for name, *_, v in samples(text) if name == "raidx_member_active"]
     assert active == [1, 0]
     file = tmp_path / "raidx.prom"

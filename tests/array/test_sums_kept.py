@@ -1,0 +1,221 @@
+"""What an array that has checksums says of them, and which changes it refuses or pays with them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from trio.testing import wait_all_tasks_blocked
+
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.new_identity import give_new_identity
+from raidx_fuse.array.open import open_array
+from raidx_fuse.daemon.inspect import describe
+from raidx_fuse.errors import FormatError, OtherVersionError, Reason, UsageError
+from raidx_fuse.format.assemble import assemble
+from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.format.configuration.sums import StoredSums, sums_of
+from raidx_fuse.format.superblock import read_superblock
+from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.members.ram import RamMember
+from tests.array.test_saved_values import change
+from tests.support.arrays import jobs_ended, ram_array
+from tests.support.reasons import because
+
+SIZE = 1 << 20
+LOG = 400 << 10  # a restripe changes as much at once
+SUMS = {"algorithm": 1, "copies": 2, "seed": 7}
+
+
+async def config_on(member: RamMember) -> ArrayConfig:
+    superblock = await read_superblock(member)
+    assert superblock is not None
+    return superblock.config
+
+
+WRONG: list[Any] = [
+    None,
+    {},
+    {"algorithm": 1, "copies": 2},
+    {**SUMS, "copies": 0},
+    {**SUMS, "copies": 3},  # the region has room for two
+    {**SUMS, "copies": True},
+    {**SUMS, "seed": -1},
+    {**SUMS, "seed": 1 << 32},
+    {**SUMS, "seed": 1.0},
+]
+
+
+@pytest.mark.parametrize("values", WRONG)
+async def test_impossible_checksums_are_refused_and_nothing_written(values: Any) -> None:
+    members = await ram_array("raid5", 4, sums=True)
+    await change(members, lambda c: c.with_job("sums", values))
+    await _refused(members, "its unfinished 'sums' is impossible")
+
+
+async def test_more_copies_than_members_are_refused() -> None:
+    members = await ram_array("raid1", 2, sums=True)
+
+    def more(config: ArrayConfig) -> ArrayConfig:
+        sums = config.regions.sums._replace(length=12288)
+        data = config.regions.data._replace(offset=sums.end, length=40960)
+        regions = replace(config.regions, sums=sums, data=data)
+        return replace(config.with_job("sums", {**SUMS, "copies": 3}), regions=regions)
+
+    await change(members, more)
+    await _refused(members, "its unfinished 'sums' is impossible")
+
+
+async def test_checksums_that_earlier_programs_would_not_refuse_are_refused() -> None:
+    members = await ram_array("raid5", 4, sums=True)
+    await change(members, lambda c: replace(c, needs=()))
+    await _refused(members, "its unfinished 'sums' is impossible")
+
+
+async def test_checksums_without_a_place_are_refused() -> None:
+    members = await ram_array("raid5", 4)
+    await change(members, lambda c: replace(c.with_job("sums", SUMS), needs=("sums",)))
+    await _refused(members, "its unfinished 'sums' is impossible")
+
+
+async def test_an_algorithm_that_is_not_known_is_refused_by_number() -> None:
+    members = await ram_array("raid5", 4, sums=True)
+    await change(members, lambda c: c.with_job("sums", {**SUMS, "algorithm": 2}))
+    await _refused(members, "checksums have the algorithm 2, unknown", OtherVersionError)
+
+
+async def _refused(
+    members: list[RamMember], said: str, kind: type[FormatError] = FormatError
+) -> None:
+    before = [bytes(member.memory) for member in members]
+    with pytest.raises(kind, match=said):
+        async with open_array(members):
+            raise AssertionError("it starts")
+    assert [bytes(member.memory) for member in members] == before
+
+
+# -- changes of the shape ------------------------------------------------------------------------
+
+Plan = Callable[[Array], Awaitable[object]]
+
+
+async def wider(array: Array) -> object:
+    return await array.grow([RamMember(SIZE, name="new")])
+
+
+async def narrower(array: Array) -> object:
+    return await array.remove_disk(array.member_set.config.width - 1)
+
+
+async def other_layout(array: Array) -> object:
+    return await array.restripe([], "raid0", {})
+
+
+async def larger(array: Array) -> object:
+    for queue in array.member_set.queues:
+        assert queue is not None
+        queue.member.size_bytes += SIZE
+    await array.larger_members.use()
+    return None
+
+
+CHANGES: list[tuple[str, Plan]] = [
+    *itertools.product(("raid0", "raid1", "raid5"), (wider, narrower, other_layout, larger)),
+]
+CHANGES.remove(("raid0", other_layout))
+
+
+@pytest.mark.parametrize(("layout", "begin"), CHANGES)
+async def test_members_and_layout_stay_while_checksums_are_kept(layout: str, begin: Plan) -> None:
+    members = await ram_array(layout, 4, sums=True, with_volume=False, log_bytes=LOG)
+    async with open_array(members) as array:
+        config = array.member_set.config
+        with pytest.raises(UsageError, check=because(Reason.HAS_SUMS)):
+            await begin(array)
+        await wait_all_tasks_blocked()
+        assert array.member_set.config == config
+        assert not array.jobs.running()
+
+
+@pytest.mark.parametrize(("layout", "begin"), CHANGES)
+async def test_a_change_of_members_or_layout_ends_checksums_that_are_switched_off(
+    layout: str, begin: Plan
+) -> None:
+    members = await ram_array(layout, 4, sums=True, with_volume=False, log_bytes=LOG)
+    region = (await config_on(members[0])).regions.sums
+    assert region.length
+    async with open_array(members) as array:
+        assert await array.set("sums", "off") == "off"
+        assert sums_of(array.member_set.config) is not None, "they may be switched on again"
+        assert array.status()["sums"]["state"] == "off"
+        await begin(array)
+        first = array.member_set.queues[0]
+        assert first is not None
+        assert isinstance(first.member, RamMember)
+        left = await config_on(first.member)
+        assert "sums" not in left.jobs
+        assert left.needs == ()
+        assert left.regions.sums == region
+        await jobs_ended(array)
+        assert "sums" not in array.status()
+        before = array.member_set.config
+        with pytest.raises(UsageError, match="has no room for checksums"):
+            await array.set("sums", "on")
+        assert array.member_set.config == before
+        members = [
+            q.member for q in array.member_set.queues if q and isinstance(q.member, RamMember)
+        ]
+    async with open_array(members) as array:
+        assert not array.member_set.lost
+
+
+async def test_an_array_made_without_checksums_cannot_switch_them_on() -> None:
+    members = await ram_array("raid5", 4)
+    async with open_array(members) as array:
+        assert (array.get("sums"), "sums" in array.status()) == ("off", False)
+        with pytest.raises(UsageError, check=because(Reason.METADATA_FULL)):
+            await array.set("sums", "on")
+        assert await array.set("sums", "off") == "off"
+
+
+# -- what says so --------------------------------------------------------------------------------
+
+
+async def test_the_status_says_so_running_and_at_rest() -> None:
+    members = await ram_array("raid5", 4, sums=True)
+    nothing = {"misfits": 0, "healed": 0, "wrong_sums": 0, "unverified": 0}
+    async with open_array(members) as array:
+        assert array.get("sums") == "on"
+        assert array.status()["sums"] == {"state": "on", **nothing}
+    assert describe(await assemble(members))["sums"] == {"state": "on", **nothing}
+    assert "sums" not in describe(await assemble(await ram_array("raid5", 4)))
+
+
+async def test_a_new_identity_keeps_the_seed() -> None:
+    members = await ram_array("raid5", 4, sums=True)
+    before = await config_on(members[0])
+    await give_new_identity(members)
+    after = await config_on(members[0])
+    assert after.array_uuid != before.array_uuid
+    assert isinstance(sums_of(after), StoredSums)
+    assert (sums_of(after), after.needs) == (sums_of(before), ("sums",))
+
+
+async def test_a_member_that_joins_holds_no_checksums() -> None:
+    """Old ones, of the same place in another array or of an earlier time, would be believed."""
+    members = await ram_array("raid5", 4, sums=True)
+    region = (await config_on(members[0])).regions.sums
+    used = [RamMember(SIZE, name=f"used{n}") for n in range(2)]
+    for member in used:
+        member.memory[region.offset : region.end] = b"\xff" * region.length
+    async with open_array(members) as array:
+        await array.add_spare(used[0])
+        assert not any(used[0].memory[region.offset : region.end])
+        await array.remove_disk(used[0].path)
+        await array.fail_disk(Role(1))
+        await array.replace_disk(Role(1), used[1])
+        await jobs_ended(array)
+    assert (await config_on(used[1])).record(Role(1)).state == "active"
