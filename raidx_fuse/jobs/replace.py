@@ -489,7 +489,7 @@ class Replacement:
                 action="replace it by another one",
             )
         queue.serve_by(twin.successor)
-        member_set.unreadable.forget(role)
+        member_set.forget_pages(role)
         member_set.unreadable.spare(-1)
         self.twin, self.member_uuid = None, ""
         member_set.refresh()

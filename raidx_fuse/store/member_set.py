@@ -609,10 +609,16 @@ class MemberSet:
         await self.published()
         self.require_published("a flush")
 
+    def forget_pages(self, role: Role) -> None:
+        """Forget which pages of the member in *role* cannot be read, or misfit: it has left."""
+        self.unreadable.forget(role)
+        if self.sums is not None:
+            self.sums.forget_suspects(role)
+
     def give_role(self, role: Role, member: Member) -> None:
         """Let *member* serve *role* from now on, in memory; the roles may become more."""
         self.queues.extend([None] * (role + 1 - len(self.queues)))
-        self.unreadable.forget(role)
+        self.forget_pages(role)
         self.queues[role] = MemberQueue(member, self.nursery, self.clock, self.laws)
         self.note_role_taken()
 
@@ -692,7 +698,7 @@ class MemberSet:
         for hook in self.on_fail:
             hook(role)
         self.queues[role] = None
-        self.unreadable.forget(role)
+        self.forget_pages(role)
         self.watermarks.pop(role, None)
         queue.close()
         members = [replace(r, state="failed") if r.role == role else r for r in self.config.members]

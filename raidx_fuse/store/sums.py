@@ -507,6 +507,10 @@ class Sums:
         """Return whether the page at *offset* of *role* misfits, and is not healed yet."""
         return (role, offset - self._begin >> PAGE_SHIFT) in self.suspects
 
+    def forget_suspects(self, role: Role) -> None:
+        """Forget the pages of *role* that misfit: the member that had them has left."""
+        self.suspects = {page for page in self.suspects if page[0] != role}
+
     def note_healed(self, role: Role, offset: int) -> None:
         """Note that the page at *offset* of *role* fits again."""
         page = role, offset - self._begin >> PAGE_SHIFT
