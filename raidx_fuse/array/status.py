@@ -140,6 +140,6 @@ def status(array: RunningArray) -> ArrayReport:
         ],
         "action": _action(array, word),
     }
-    if (sums := shown_sums(config, getattr(member_set, "sums", None))) is not None:
+    if (sums := shown_sums(config, member_set.sums)) is not None:
         document["sums"] = sums
     return document
