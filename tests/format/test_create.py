@@ -232,7 +232,7 @@ def test_a_member_that_keeps_its_data_keeps_its_checksums() -> None:
     config = create(rams(4), sums=True)
     back = RamMember(2 * MIB, name="back")
     back.memory[:] = b"\xff" * (2 * MIB)
-    run(partial(prepare_member, keeps_data=True), back, config.regions)
+    run(partial(prepare_member, kept_bytes=config.regions.data.end), back, config.regions)
     assert all(back.memory[config.regions.sums.offset : config.regions.sums.end])
 
 

@@ -21,7 +21,7 @@ from rich.table import Table
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.lab.crash import campaign
 from raidx_fuse.lab.crash.campaign import FAULTS, Tally, replay
-from raidx_fuse.lab.crash.pairs import Meeting, is_pair
+from raidx_fuse.lab.crash.pairs import PAIRS, Meeting, is_pair
 from raidx_fuse.lab.crash.state import PROGRAM, Cell, State
 from raidx_fuse.lab.crash.workload import themes_of
 from raidx_fuse.lab.workers import compute
@@ -36,6 +36,11 @@ from raidx_fuse.settings import MODES
 @click.option("--journal", "journals", multiple=True, metavar="M", help="Only this mode (repeat).")
 @click.option(
     "--theme", "themes", multiple=True, metavar="T", help="Only this theme (repeat): growth, ..."
+)
+@click.option(
+    "--sums",
+    type=click.Choice(["on", "off"]),
+    help="Only arrays with checksums, or without; else both.",
 )
 @click.option(
     "--workers", "--processes", "workers", default=2, show_default=True, help="Worker processes."
@@ -59,6 +64,7 @@ def main(
     layouts: tuple[str, ...],
     journals: tuple[str, ...],
     themes: tuple[str, ...],
+    sums: str | None,
     workers: int,
     scheduler: str | None,
     broken: bool,
@@ -76,7 +82,7 @@ def main(
             verb, what = replay(replayed := State.parse(state))
             console.print(f"{replayed}: {verb}: {what or 'keeps its promises'}", markup=False)
             sys.exit(1 if what is not None else 0)
-        cells = _cells(layouts, journals, broken, themes)
+        cells = _cells(layouts, journals, broken, themes, sums)
     except (RaidxError, LayoutError) as error:
         raise click.UsageError(str(error)) from None
     started_s = time.monotonic()
@@ -118,7 +124,11 @@ def main(
 
 
 def _cells(
-    layouts: Sequence[str], journals: Sequence[str], broken: bool, themes: Sequence[str]
+    layouts: Sequence[str],
+    journals: Sequence[str],
+    broken: bool,
+    themes: Sequence[str],
+    sums: str | None = None,
 ) -> list[Cell]:
     """Return the cells of the campaign. Raises LayoutError, UsageError."""
     mountable = [name for name, layout in LAYOUTS.items() if layout.build or layout.bundled]
@@ -131,7 +141,14 @@ def _cells(
             raise UsageError(f"unknown journal mode {journal!r}: use one of {', '.join(MODES)}")
     cells: list[Cell] = []
     for theme in themes or ("",):
-        themed = [Cell(name, mode, broken, theme) for name in names for mode in journals or MODES]
+        themed = [
+            Cell(name, mode, broken, theme, has_sums)
+            for name in names
+            for has_sums in (False, True)
+            if sums in (None, "on" if has_sums else "off")
+            and not (has_sums and (LAYOUTS[name].bundled or theme.startswith(PAIRS)))
+            for mode in journals or MODES
+        ]
         for cell in filter(is_pair, themed):
             Meeting.of(cell, 0)  # are there such operations?
         themed = [c for c in themed if not theme or is_pair(c) or theme in themes_of(c)]

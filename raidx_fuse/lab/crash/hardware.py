@@ -227,6 +227,7 @@ class Hardware:
                 size_bytes=image_bytes,
                 params=params,
                 log_bytes=ENDS_LOG_BYTES if shape.ends else None,
+                sums=cell.sums,
             )
 
         await create_smallest(create, least, stripes)
@@ -253,6 +254,7 @@ class Hardware:
                 name=POOL_NAMES[number],
                 now_s=0,
                 with_volume=False,
+                sums=self.cell.sums,
             )
 
         config = await create_smallest(create, MEMBER_BYTES_MIN, self.shape.stripes)

@@ -20,7 +20,7 @@ in the end no table names a move. On a share of the states
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -46,6 +46,7 @@ from raidx_fuse.lab.crash.pairs import LIMIT_S, PairRecording, since
 from raidx_fuse.lab.crash.pairs import READ_BYTES as PAIR_READ_BYTES
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import ViolationError, as_violations
+from raidx_fuse.lab.crash.sums import check_calm, check_copies, check_whole, live_pages
 from raidx_fuse.layouts.numbers import Chunk, Role, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import SECTOR_BYTES, Member
@@ -156,6 +157,7 @@ class _Oracle:
         self.record = record
         self.damaged = any(one.is_damaged(left.moment) for one in self.recording.arrays)
         self.exempt = left.exempt
+        self.rotten = [rot for rot in left.recording.rotten if rot.begin < left.moment < rot.end]
 
     async def look(self) -> None:
         raise NotImplementedError
@@ -199,8 +201,16 @@ class _Oracle:
 
     # -- checks --------------------------------------------------------------------------------
 
+    def _check_calm(self, arrays: Iterable[Array], when: str) -> None:
+        """Check that the checksums of *arrays* have found nothing, if nothing is damaged."""
+        if not self.damaged and self.recording.cell.sums:
+            check_calm(arrays, when)
+
     def _is_excused(self, history: History, sector: int, content: bytes | None) -> bool:
-        return sector in self.exempt
+        if sector in self.exempt:
+            return True
+        is_rotten = any(sector in rot.sectors for rot in self.rotten)
+        return content is None and is_rotten and not self.recording.roles.layout.code.tolerance
 
     def _excuses_parity(self, layout: Layout) -> Callable[[int], bool]:
         return lambda stripe: False
@@ -266,6 +276,9 @@ class _Oracle:
         if not self.damaged:
             with trio.fail_after(MOUNT_LIMIT_S):
                 await check_parity(array, self._excuses_parity(array.context.layout))
+            self._check_calm([array], "in a scrub")
+            if self.record is None:  # it changes what lies at home
+                await check_whole(array, complete=not self.recording.sums_begin)
 
 
 class _ArrayOracle(_Oracle):
@@ -281,6 +294,8 @@ class _ArrayOracle(_Oracle):
     async def look(self) -> None:
         (members,) = self._members()
         roles = self.recording.roles
+        if self.rotten:
+            await self._excuse_unverified(members)
         draw = self.rng.random()
         if self.record is None and draw < 0.06:
             before = [_content(member) for member in members]
@@ -307,6 +322,9 @@ class _ArrayOracle(_Oracle):
                 await self._check_degraded_writes(array)
             if absent is not None:
                 await self._check_degraded_writes(array)
+            live = await live_pages(array)
+        if not self.damaged and self.record is None:
+            await check_copies(array, live, members)
         if absent is not None:
             await self._check_return(members, absent)
         may_lose = roles.tolerance(self.left.moment) and not self.damaged
@@ -317,6 +335,14 @@ class _ArrayOracle(_Oracle):
                 self._check_same(first, again, "without a member, after a clean end")
                 await self._check_degraded_writes(array)
             await self._check_return(members, absent)
+
+    async def _excuse_unverified(self, members: Sequence[Member]) -> None:
+        """Except what is rotten where a crash came in: there its bytes are taken as they are."""
+        async with open_array(members, read_only=True, start_degraded=self.degraded_ok) as array:
+            for stripes in array.context.dirty_bitmap.stripes_to_resync():
+                for rot in self.rotten:
+                    if rot.stripe in stripes:
+                        self.exempt |= rot.sectors
 
     def _hold_back(self, members: list[Member]) -> Member | None:
         """Take one member that is whole from *members*, if the array can do without it."""
@@ -359,7 +385,9 @@ class _ArrayOracle(_Oracle):
         return found
 
     async def _read(self, array: Array) -> Found:
-        return {"": await read_all(array, self.parts.ranges(self.read_bytes))}
+        found = {"": await read_all(array, self.parts.ranges(self.read_bytes))}
+        self._check_calm([array], "in a read")
+        return found
 
     def _excuses_parity(self, layout: Layout) -> Callable[[int], bool]:
         if not layout.contiguous:
@@ -479,6 +507,7 @@ class _PoolOracle(_Oracle):
             if volume.name in found:
                 raise ViolationError(f"volume {volume.name} is shown twice")
             found[volume.name] = await read_volume(volume, self.read_bytes)
+        self._check_calm([volumes.array for volumes in pool.arrays], "in a read")
         self._check_known(found)
         return found
 

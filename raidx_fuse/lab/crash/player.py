@@ -63,6 +63,7 @@ from raidx_fuse.lab.crash.history import History, Span, Timeline, WriteSpan
 from raidx_fuse.lab.crash.mounting import DiskLaws, VolumePlayer, acknowledged, drawn_moves, mounted
 from raidx_fuse.lab.crash.recording import Recording, Roles
 from raidx_fuse.lab.crash.state import Cell
+from raidx_fuse.lab.crash.sums import check_calm, check_whole
 from raidx_fuse.layouts.numbers import Stripe, stripe_range
 from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.members.base import SECTOR_BYTES, Member
@@ -333,6 +334,8 @@ class Player(VolumePlayer):
             await script(self)
             await self.compare()
             self._check_holders()
+            if self.cell.sums:
+                await self._check_sums()
             await self.close()
         finally:
             await self._stack.aclose()
@@ -487,6 +490,8 @@ class Player(VolumePlayer):
         """Close the arrays cleanly; all writes are durable afterwards."""
         if self._changes is not None:
             await self._changes.pause()
+        if hasattr(self, "recording"):
+            self.check_calm("before the end")
         if self.is_pool:
             flushes = [(one, one.begin_flush("close", self.event)) for one in self.present()]
         else:
@@ -545,6 +550,18 @@ class Player(VolumePlayer):
         span = self.timeline.begin(verb, self.event)
         yield
         self.timeline.end(span, self.event)
+
+    def check_calm(self, when: str) -> None:
+        """Check that checksums have found nothing, unless something was damaged on purpose."""
+        if self.cell.sums and not self.is_pool and not self.roles.damaged:
+            check_calm([self.array], when)
+
+    async def _check_sums(self) -> None:
+        self.check_calm("in the end")
+        if not self.roles.damaged:
+            await self.jobs_end()
+            await check_whole(self.array, complete=self.theme not in ("sums", "errors", "hangs"))
+            self.check_calm("in the end")
 
     # -- requests ------------------------------------------------------------------------------
 

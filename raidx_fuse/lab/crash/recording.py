@@ -203,6 +203,19 @@ class Roles:
 
 
 @dataclass
+class Rot:
+    """From event *begin* to *end* pages of *stripe* are not what was written there.
+
+    *sectors*: the workload's sectors in them.
+    """
+
+    begin: int
+    end: float
+    stripe: int
+    sectors: frozenset[int]
+
+
+@dataclass
 class Recording:
     """One workload that was run: the *record* of its disks, and the *volumes*.
 
@@ -214,6 +227,8 @@ class Recording:
     - *has_poison*: disks may have sectors that cannot be read (disks.py);
     - *has_ends*: the disks have superblocks at both ends, and any front may be lost with the power;
     - *poisoned*: (event, disk, byte offset, content) of each sector that became unreadable;
+    - *sums_begin*: checksums are switched on, so that some pages may have none yet;
+    - *rotten*: where disks lie about what they hold, though checksums know it;
     - *tempting*: moments that the theme has made for caches that store the last write first;
     - *memory*, *lent*: by disk number, the images and RAM members of the state that was checked
       last. The next state uses them again, because new memory costs more than filling it.
@@ -231,7 +246,9 @@ class Recording:
     zeroed: bool = False
     has_poison: bool = False
     has_ends: bool = False
+    sums_begin: bool = False
     poisoned: list[tuple[int, int, int, bytes]] = field(default_factory=list)
+    rotten: list[Rot] = field(default_factory=list)
     tempting: list[int] = field(default_factory=list)
     memory: dict[int, Image] = field(default_factory=dict)
     lent: dict[int, RamMember] = field(default_factory=dict)

@@ -10,7 +10,8 @@
 - The lost disks are numbers, in the order in which the disks were made; ``-`` for none. ``+2``:
   disk 2, which the first cut took, is back. ``~2``: the log of disk 2 cannot be read in the
   recovery that follows, and can be read again later.
-- A cell with ``!`` at its end runs with the log's ordering broken.
+- A cell with ``!`` at its end runs with the log's ordering broken; ``raid5+sums:partial`` is one
+  with checksums.
 """
 
 from __future__ import annotations
@@ -35,23 +36,27 @@ from raidx_fuse.members.simulated.virtual_time import DeadlockError
 
 PROGRAM = "python -m raidx_fuse.lab.crash"
 DROPPED, KEPT = "d", "k"
+_SUMS = "+sums"
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """What a workload runs on: *layout*, *journal* mode, and whether the log's order is *broken*.
 
-    All its workloads have *theme* (workload.py); "" means a random theme for each.
+    All its workloads have *theme* (workload.py); "" means a random theme for each. *sums*: its
+    arrays have checksums.
     """
 
     layout: str
     journal: str
     broken: bool = False
     theme: str = ""
+    sums: bool = False
 
     def __str__(self) -> str:
         theme = f":{self.theme}" if self.theme else ""
-        return f"{self.layout}:{self.journal}{theme}{'!' if self.broken else ''}"
+        sums = _SUMS if self.sums else ""
+        return f"{self.layout}{sums}:{self.journal}{theme}{'!' if self.broken else ''}"
 
     @staticmethod
     def parse(text: str) -> Cell:
@@ -62,7 +67,8 @@ class Cell:
                 f"{text!r} is not a cell of the campaign", action="write it like raid5:partial"
             )
         journal, _, theme = rest.partition(":")
-        return Cell(layout, journal, text.endswith("!"), theme)
+        sums = layout.endswith(_SUMS)
+        return Cell(layout.removesuffix(_SUMS), journal, text.endswith("!"), theme, sums)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, POOL, Shape, in_sectors
 from raidx_fuse.lab.crash.player import Player, Script
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import Cell
+from raidx_fuse.lab.crash.themes.checksums import theme_rot, theme_sums
 from raidx_fuse.lab.crash.themes.members import (
     lose_and_rebuild,
     theme_copies,
@@ -44,7 +45,7 @@ HAD_POWER_CUT_SHARE = 0.35
 ERRORS_SHARE = 0.15  # of the workloads of all themes have errors inside operations instead
 AT_CHANGES_SHARE = 0.7  # of the workloads also write when the configuration changes
 # Their own writes fail or must be the only ones.
-WITHOUT_WRITES_AT_CHANGES = ("hangs", "refusals", "latent", "scrub", "huge", POOL)
+WITHOUT_WRITES_AT_CHANGES = ("hangs", "refusals", "latent", "scrub", "huge", "rot", POOL)
 # Of the theme squeeze:
 SQUEEZED_MAX, HELD_UP_S, APART_S = 10, 0.1, 0.01
 
@@ -81,6 +82,7 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
     layout = find_layout(cell.layout)
     redundant, logged = layout.tolerance(3) > 0, cell.journal != "none"
     is_fixed, grows = layout.build is not None, grows_in_place(cell.layout)
+    moves = not cell.sums  # arrays with checksums keep their places
     themes: tuple[tuple[str, Script, int, bool], ...] = (
         ("writes", lambda player: player.steps(5, 9), 3, True),
         ("remounts", theme_remounts, 1, True),
@@ -94,11 +96,11 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         ("squeeze", theme_squeeze, 1, logged),
         ("huge", theme_huge, 1, is_fixed),
         ("ends", theme_ends, 0, True),
-        ("growth", theme_growth, 1, grows),
-        ("shrink", theme_shrink, 0, grows),
-        ("leave", theme_leave, 0, grows),
-        ("copies", theme_copies, 1, cell.layout == "raid1"),
-        ("restripe", theme_restripe, 1, bool(targets_of(cell.layout))),
+        ("growth", theme_growth, 1, grows and moves),
+        ("shrink", theme_shrink, 0, grows and moves),
+        ("leave", theme_leave, 0, grows and moves),
+        ("copies", theme_copies, 1, cell.layout == "raid1" and moves),
+        ("restripe", theme_restripe, 1, bool(targets_of(cell.layout)) and moves),
         ("moves", theme_moves, 4, layout.bundled),
         ("members", theme_members, 4, layout.bundled),
         ("discards", theme_discards, 0, True),  # many workloads of other themes have some, too
@@ -108,6 +110,8 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         (POOL, theme_pool, 0, logged and is_fixed),  # an array that has free space
         ("checkpoints", theme_checkpoints, 0, logged and redundant),
         ("rewrites", theme_rewrites, 0, logged and redundant),
+        ("sums", theme_sums, 1, cell.sums),
+        ("rot", theme_rot, 2, cell.sums),
     )
     return {name: (script, weight) for name, script, weight, suits in themes if suits}
 
@@ -311,7 +315,7 @@ async def theme_scrub(player: Player) -> None:
         if player.rng.random() < 0.5:
             await player.step()
         status = await player.array.jobs.wait(job)
-    if not status["repaired"]:  # a write replaced the bad parity first, and is not durable yet
+    if not status["repaired"]:  # a write, or its checksum, replaced the bad parity first
         await player.flush()
     if player.roles.damaged:
         player.roles.repair(player.event)

@@ -1,0 +1,255 @@
+"""Arrays with checksums: switched off and on again; and disks that lie.
+
+A disk that lies answers a read without an error and gives other bytes than were written there:
+
+- rot: some bits of a page have changed, or all of it is noise;
+- a lost write: the page is what it was before the last write, or some of its sectors are (torn);
+- a misdirected write: it holds what belongs to another page of its member;
+- the same of the sectors of the checksums themselves.
+
+As many members may lie about a stripe as the layout can lose. Then no byte is ever read wrong, and
+in the end every page of every member is again what it was: what was right has not been touched.
+Without redundancy exactly the pages that are wrong cannot be read, until they are written again.
+"""
+
+from __future__ import annotations
+
+import math
+
+import trio
+
+from raidx_fuse.format.regions import PAGE_BYTES
+from raidx_fuse.lab.crash.disks import SectorDisk
+from raidx_fuse.lab.crash.hardware import read_all
+from raidx_fuse.lab.crash.player import Player
+from raidx_fuse.lab.crash.recording import Rot
+from raidx_fuse.lab.crash.state import ViolationError
+from raidx_fuse.lab.crash.sums import Place, check_whole, live_pages
+from raidx_fuse.layouts.numbers import MemberChunk, Role, cell_range
+from raidx_fuse.members.base import SECTOR_BYTES
+from raidx_fuse.settings import SUMS
+
+MENDED_S = 120.0
+KINDS = ("bits", "bits", "noise", "lost", "torn", "misdirected", "sums", "old sums")
+OF_SUMS = ("sums", "old sums")
+Contents = dict[tuple[Role, int], bytes]  # of pages, by role and byte on the member
+
+
+async def theme_sums(player: Player) -> None:
+    """Switch checksums off and on, once or twice, among other steps."""
+    rng = player.rng
+    player.recording.sums_begin = True
+    if rng.random() < 0.6:
+        await player.fill()
+    for _ in range(rng.randint(1, 2)):
+        await player.steps(0, 2)
+        for value in ("off", "on"):
+            player.check_calm(f"before sums={value}")
+            with player.doing(f"sums {value}"):
+                await player.array.set(SUMS, value)
+            await player.steps(0, 3)
+            if rng.random() < 0.3:
+                await player.remount()
+        for job in player.array.jobs.running():
+            job.limit(None, 0)
+        if rng.random() < 0.6:
+            await player.jobs_end()
+
+
+async def theme_rot(player: Player) -> None:
+    """Let disks lie about a stripe, until it is found by chance or by a scrub; compare all bytes.
+
+    Without redundancy, the pages are written again.
+    """
+    rng = player.rng
+    await player.fill()
+    for _ in range(rng.randint(1, 3)):
+        await player.steps(0, 2)
+        kind = rng.choice(KINDS)
+        if player.tolerance or kind not in OF_SUMS:  # else there is one copy of them
+            await Lie(player, kind).play()
+    await player.flush()
+
+
+class Lie:
+    """Disks of *player* lie about one stripe, as *kind* says, until it is found out."""
+
+    def __init__(self, player: Player, kind: str) -> None:
+        self.player = player
+        self.kind = kind
+        self.places: list[Place] = []
+
+    async def play(self) -> None:
+        """Let them, and check that in the end every byte is what it was."""
+        player, rng = self.player, self.player.rng
+        await self._rest()
+        self.places = await live_pages(player.array)
+        self.stripe = rng.choice(sorted({stripe for stripe, _, _ in self.places}))
+        mine = [(role, at) for stripe, role, at in self.places if stripe == self.stripe]
+        roles = sorted({role for role, _ in mine})
+        self.liars = rng.sample(roles, rng.randint(1, max(1, player.tolerance)))
+        mine = [place for place in mine if place[0] in self.liars]
+        self.chosen = [place for place in mine if rng.random() < 0.7] or mine[:1]
+        before, tables = self._contents(), self._tables()
+        if self.kind in ("lost", "torn", "old sums"):  # of the write of the whole stripe
+            await self._write_stripe()
+            await self._rest()
+        right = self._contents()
+        event = player.event
+        player.roles.damaged.append((event, math.inf))
+        with player.doing("rot"):
+            if self.kind in OF_SUMS:
+                await self._lie_about_sums(tables)
+            else:
+                await self._lie(before, right, event)
+            cache = player.array.context.cache
+            if cache is not None:  # it has what was written
+                cache.clear()
+            is_quiet = rng.random() < 0.6
+            if player.tolerance:
+                await self._find_out(is_quiet)
+            else:
+                await self._write_again()
+            await self._rest()
+        if is_quiet and player.tolerance:
+            self._compare(right)
+        await check_whole(player.array)
+        member_set = player.array.member_set
+        if member_set.lost:
+            raise ViolationError(f"{self.kind}: roles {sorted(member_set.lost)} are out for it")
+        assert member_set.sums is not None
+        if member_set.sums.suspects:
+            raise ViolationError(f"{self.kind}: {member_set.sums.suspects} are not healed")
+        player.roles.repair(player.event)
+        if player.recording.rotten:
+            player.recording.rotten[-1].end = min(player.recording.rotten[-1].end, player.event)
+
+    async def _rest(self) -> None:
+        """Have all that was written at home, durable, with its sums, and nothing marked."""
+        player = self.player
+        await player.flush()
+        await player.jobs_end()
+        await player.array.context.journal.drain()
+        await player.array.context.dirty_bitmap.clean_quiet(all_regions=True)
+
+    def _disk(self, role: Role) -> SectorDisk:
+        return self.player.disks[self.player.roles.holder(role, self.player.event)]
+
+    def _contents(self) -> Contents:
+        """Return what lies in the live pages of the members."""
+        found: Contents = {}
+        for _, role, at in self.places:
+            found[role, at] = bytes(self._disk(role).cut.state.image[at : at + PAGE_BYTES])
+        return found
+
+    def _tables(self) -> Contents:
+        """Return the first page of each table, by role and byte on the member."""
+        player, regions = self.player, self.player.regions
+        found: Contents = {}
+        for role in map(Role, range(player.width)):
+            for copy in range(player.tolerance + 1):
+                at = regions.sum_table_offset(copy)
+                found[role, at] = bytes(self._disk(role).cut.state.image[at : at + PAGE_BYTES])
+        return found
+
+    async def _write_stripe(self) -> None:
+        player = self.player
+        layout = player.array.context.layout
+        for cell in cell_range(0, layout.code.data_count):
+            sector = layout.logical(self.stripe, cell) * (layout.chunk_bytes // SECTOR_BYTES)
+            for mine in player.parts.sectors_of(sector, 1):
+                await player.write(mine * SECTOR_BYTES, layout.chunk_bytes)
+
+    async def _overwrite(self, role: Role, at: int, content: bytes) -> None:
+        cut = self._disk(role).cut
+        await cut.writev(at, [content])
+        await cut.flush()
+
+    async def _lie(self, before: Contents, right: Contents, event: int) -> None:
+        rng, kind = self.player.rng, self.kind
+        wrong: Contents = {}
+        for place in self.chosen:
+            content = bytearray(right[place])
+            if kind == "bits":
+                for _ in range(rng.randint(1, 3)):
+                    content[rng.randrange(PAGE_BYTES)] ^= 1 << rng.randrange(8)
+            elif kind == "noise":
+                content[:] = rng.randbytes(PAGE_BYTES)
+            elif kind == "lost":
+                content[:] = before[place]
+            elif kind == "torn":
+                for sector in rng.sample(range(PAGE_BYTES // SECTOR_BYTES), rng.randint(1, 7)):
+                    part = slice(sector * SECTOR_BYTES, (sector + 1) * SECTOR_BYTES)
+                    content[part] = before[place][part]
+            else:
+                others = [one for one in right if one[0] == place[0] and one != place]
+                content[:] = right[rng.choice(others)]
+            wrong[place] = bytes(content)
+        self.chosen = [place for place in self.chosen if wrong[place] != right[place]]
+        context, sectors = self.player.array.context, set[int]()
+        for role, at in self.chosen:
+            first = (at - context.member_set.data_offset) // context.chunk_bytes
+            found = context.layout.inverse(role, MemberChunk(first))
+            assert found is not None
+            if found[1] < context.code.data_count:
+                chunk = context.layout.logical(*found)
+                inner = (at - context.member_set.data_offset) % context.chunk_bytes
+                begin = (chunk * context.chunk_bytes + inner) // SECTOR_BYTES
+                sectors.update(self.player.parts.sectors_of(begin, PAGE_BYTES // SECTOR_BYTES))
+        self.sectors = frozenset(sectors)
+        self.player.recording.rotten.append(Rot(event, math.inf, self.stripe, self.sectors))
+        for place in self.chosen:
+            await self._overwrite(*place, wrong[place])
+
+    async def _lie_about_sums(self, tables: Contents) -> None:
+        """Damage sectors of as many copies of a table as the layout can lose members."""
+        player, rng = self.player, self.player.rng
+        about = rng.choice(self.liars)
+        page = {place: place for place in tables}
+        copies = rng.sample(range(player.tolerance + 1), player.tolerance)
+        sector = rng.randrange(2) * SECTOR_BYTES
+        for copy in copies:
+            role = Role((about + 1 + copy) % player.width)
+            at = player.regions.sum_table_offset(copy)
+            assert (role, at) in page
+            content = bytearray(self._disk(role).cut.state.image[at : at + PAGE_BYTES])
+            if self.kind == "sums":
+                content[sector + rng.randrange(SECTOR_BYTES)] ^= 1 << rng.randrange(8)
+            else:
+                content[:] = tables[role, at]
+            await self._overwrite(role, at, bytes(content))
+
+    async def _find_out(self, is_quiet: bool) -> None:
+        player, rng = self.player, self.player.rng
+        if not is_quiet:
+            await player.steps(0, 3)
+        if self.kind in OF_SUMS or rng.random() < 0.4:
+            await player.remount()
+        if rng.random() < 0.5:
+            await player.compare()
+        await player.jobs_end()
+        status = await player.array.jobs.wait(await player.array.start_scrub(repair=False))
+        if status["state"] != "done" or status["mismatches"]:
+            raise ViolationError(f"{self.kind}: a scrub found {status}")
+        with trio.fail_after(MENDED_S):
+            while player.array.member_set.unreadable:  # noqa: ASYNC110  # mending tells nobody
+                await trio.sleep(0.05)
+
+    async def _write_again(self) -> None:
+        """Check that just the wrong pages cannot be read; write them, then everything can be."""
+        player = self.player
+        found = await read_all(player.array, player.parts.ranges(PAGE_BYTES))
+        unreadable = {sector for sector, content in enumerate(found) if content is None}
+        if unreadable != self.sectors:
+            raise ViolationError(f"{self.kind}: {unreadable ^ self.sectors} can be read, or not")
+        for sector in sorted(self.sectors):
+            if sector * SECTOR_BYTES % PAGE_BYTES == 0:
+                await player.write(sector * SECTOR_BYTES, PAGE_BYTES)
+        await player.compare()
+
+    def _compare(self, right: Contents) -> None:
+        found = self._contents()
+        for place, content in right.items():
+            if found[place] != content:
+                what = "stays wrong" if place in self.chosen else "was right, and has changed"
+                raise ViolationError(f"{self.kind} in {self.stripe}: the page at {place} {what}")
