@@ -51,6 +51,7 @@ from tests.crash.mutants import (
     returns,
     settling,
     shapes,
+    sums,
     superblocks,
     tables,
 )
@@ -60,7 +61,7 @@ ROOT = Path(__file__).parents[2]
 COPIED = ("raidx_fuse", "cli", "layouts", "tests", "README.md", "pyproject.toml")
 MODULES = (
     *(log, replay, maps, superblocks, members, tables, shapes, late, settling, discards, moves),
-    *(returns, latent, replacing, joints, gates),
+    *(returns, latent, replacing, joints, gates, sums),
 )
 MUTANTS: tuple[Mutant, ...] = tuple(mutant for module in MODULES for mutant in module.MUTANTS)
 PROGRAM = "python -m tests.crash.mutations"

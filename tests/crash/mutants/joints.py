@@ -257,8 +257,8 @@ MUTANTS = (
     Mutant(
         "position-of-a-rebuild-ahead-of-that-of-a-growth",
         REBUILD,
-        "            await self.context.growth.save()\n        await member_set.flush()",
-        "            pass\n        await member_set.flush()",
+        "            await self.context.growth.save()\n        await self.context.cells.save",
+        "            pass\n        await self.context.cells.save",
         "a cut brings back a shape in which cells that the rebuild passed are written",
         (*GROWTH, "raid5:partial:disks"),
         ("tests/jobs/test_rebuild_passes.py", "tests/jobs/test_growth_troubles.py"),

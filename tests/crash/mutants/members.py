@@ -200,9 +200,9 @@ REBUILDING = (
     Mutant(
         "read-repeated-on-a-member-that-took-a-role",
         "raidx_fuse/store/member_set.py",
-        "            if role_epoch != self.role_epoch:\n"
-        "                raise MemberLostError  # a new",
-        "            if False:\n                raise MemberLostError  # a new",
+        "                if role_epoch != self.role_epoch:\n"
+        "                    raise MemberLostError  # a new",
+        "                if False:\n                    raise MemberLostError  # a new",
         "the new member has nothing yet: its zeros are returned as data",
         DISKS,
         PASSES,

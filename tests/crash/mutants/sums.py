@@ -1,0 +1,164 @@
+"""Bugs of checksums: sums that are wrong about right bytes, and rot that is believed."""
+
+from __future__ import annotations
+
+from tests.crash.mutants.mutant import Mutant
+
+SUMS = "raidx_fuse/store/sums.py"
+MEND = "raidx_fuse/engine/write/mend.py"
+TESTS = ("tests/engine/test_sums.py",)
+LOGGED = ("raid5+sums:partial:writes", "raid1+sums:full:writes", "raid0+sums:full:writes")
+PAST = ("raid0+sums:partial:writes", "raid5+sums:none:writes", "raid5+sums:partial:streams")
+BESIDE = ("raid5+sums:none:discards", "raid0+sums:none:hangs", "raid5+sums:none:replaces")
+REPLACED = ("raid5+sums:partial:replaces", "rdp+sums:full:replaces", "raid1+sums:none:replaces")
+ROT = ("raid5+sums:partial:rot", "rdp+sums:full:rot", "raid1+sums:none:rot")
+
+MUTANTS = (
+    Mutant(
+        "tail-moves-before-the-sums",
+        "raidx_fuse/journal/journal.py",
+        "                await self.member_set.sums.save()\n",
+        "                pass\n",
+        "what the log does not redo any more does not fit the old sums",
+        LOGGED,
+        TESTS,
+    ),
+    Mutant(
+        "unmarked-before-the-sums",
+        "raidx_fuse/store/dirty_bitmap.py",
+        "            await self.save_sums()\n",
+        "",
+        "what was written past the log does not fit, and no mark says so",
+        PAST,
+        TESTS,
+    ),
+    Mutant(
+        "sums-of-marked-regions-believed",
+        "raidx_fuse/array/array.py",
+        "        if member_set.sums is not None:  # of what was being written",
+        "        if False:  # of what was being written",
+        "a write that a cut has left half done is taken for rot, and rolled back",
+        PAST,
+        TESTS,
+    ),
+    Mutant(
+        "sums-noted-behind-the-write",
+        SUMS,
+        "        self._flights += flights\n        try:\n",
+        "        flights, landed = [], flights\n        try:\n"
+        "            for flight in landed:\n"
+        "                self._set(flight.role, flight.first, 1, flight.end - flight.first)\n",
+        "a write in flight has a sum that fits neither the old nor the new bytes",
+        (*BESIDE, *LOGGED),
+        TESTS,
+    ),
+    Mutant(
+        "write-in-flight-is-judged",
+        SUMS,
+        "        self._flights += flights\n        try:\n",
+        "        flights = []\n        try:\n",
+        "a read beside a write in place is taken for rot",
+        (*BESIDE, *PAST),
+        TESTS,
+    ),
+    Mutant(
+        "what-is-read-at-once-is-believed",
+        SUMS,
+        "            return known == sum_of(buffers[0], first, self._seeds[role])\n",
+        "            return True\n",
+        "a rotten page is read",
+        ROT,
+        TESTS,
+    ),
+    Mutant(
+        "what-is-read-is-believed",
+        SUMS,
+        "        return [first + at for at in np.flatnonzero(wrong).tolist()] if wrong.any() else []",
+        "        return []",
+        "a rotten page goes into a rebuild, into parity, to a reader that waits",
+        ROT,
+        TESTS,
+    ),
+    Mutant(
+        "resync-gives-no-sums",
+        "raidx_fuse/jobs/resync.py",
+        "            sums.note_unverified(await fill_sums(context, live))\n",
+        "            pass\n",
+        "what was marked at a crash is never verified again",
+        PAST,
+        TESTS,
+    ),
+    Mutant(
+        "resync-gives-sums-before-it-checks",
+        "raidx_fuse/jobs/resync.py",
+        "    if live:\n        await resync.check(live)\n",
+        "    if live:\n        await fill_sums(context, live)\n        await resync.check(live)\n",
+        "torn bytes get sums, and those that are right contradict them",
+        PAST,
+        TESTS,
+    ),
+    Mutant(
+        "resync-sums-not-saved",
+        "raidx_fuse/jobs/resync.py",
+        "        await self.context.cells.save_sums()\n",
+        "",
+        "the mark goes, and the sums on the members are of before the crash",
+        PAST,
+        TESTS,
+    ),
+    Mutant(
+        "rebuild-sums-not-saved",
+        "raidx_fuse/jobs/rebuild.py",
+        "        await self.context.cells.save_sums()\n",
+        "",
+        "below a durable mark the member has bytes that do not fit",
+        ("raid5+sums:partial:disks", "raid1+sums:none:disks", "raid5+sums:none:returns"),
+        TESTS,
+    ),
+    Mutant(
+        "discard-keeps-the-sums",
+        "raidx_fuse/engine/discard.py",
+        "            await sums.forget((role, at, (), size) for role in left for at in left[role])",
+        "            pass",
+        "what is not live any more has sums of bytes that are gone",
+        ("raid5+sums:partial:discards", "raid0+sums:full:discards", "raid1+sums:none:discards"),
+        TESTS,
+    ),
+    Mutant(
+        "mended-with-what-does-not-fit",
+        MEND,
+        "        if sums is None:\n            return contents\n",
+        "        return contents\n",
+        "where sums are wrong, or more is rotten than the code can tell, right bytes are replaced",
+        ROT,
+        TESTS,
+    ),
+    Mutant(
+        "solved-and-not-compared",
+        "raidx_fuse/engine/read_cells.py",
+        "        if self._solved and self._compares and",
+        "        if False and self._compares and",
+        "what rotten members give back is read",
+        ROT,
+        TESTS,
+    ),
+    Mutant(
+        "new-member-without-sums",
+        SUMS,
+        "np.flatnonzero(used).tolist())\n        await self.save()\n",
+        "np.flatnonzero(used).tolist()[:0])\n",
+        "there is one copy less than the layout can lose members",
+        REPLACED,
+        TESTS,
+    ),
+    Mutant(
+        "judged-by-what-was-read",
+        SUMS,
+        "            if known != before or self._is_flying(role, page):\n                continue\n"
+        "            if not isinstance(content",
+        "            if not isinstance(content",
+        "a write that came while it was read is taken for rot",
+        BESIDE,
+        TESTS,
+    ),
+)
