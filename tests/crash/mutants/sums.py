@@ -73,8 +73,8 @@ MUTANTS = (
     Mutant(
         "what-is-read-is-believed",
         SUMS,
-        "        return [first + at for at in np.flatnonzero(wrong).tolist()] if wrong.any() else []",
-        "        return []",
+        "[first + at for at in np.flatnonzero(wrong).tolist()] if wrong.any() else []",
+        "[]",
         "a rotten page goes into a rebuild, into parity, to a reader that waits",
         ROT,
         TESTS,
