@@ -40,7 +40,7 @@ async def filled(layout: str) -> tuple[list[RamMember], bytes]:
 
 def live_pages(array: Array, role: Role) -> list[int]:
     """Return where the written pages of *role* lie on its member, in order."""
-    context, found = array.context, []
+    context, found = array.context, list[int]()
     for stripe in context.written.written_stripes(context.layout, 0, context.layout.stripes):
         unwritten = context.unwritten_cells(stripe)
         for cell in range(len(context.code.cells)):
@@ -84,7 +84,6 @@ async def healed(array: Array, content: bytes, seed: int) -> None:
     sums = array.member_set.sums
     assert sums is not None
     assert not sums.suspects
-    assert sums.misfits == sums.healed
     assert not sums.wrong_sums
 
 
@@ -114,7 +113,7 @@ async def test_noise_over_a_tenth_of_a_member_is_healed(layout: str, away: bool)
         assert array.member_set.lost == frozenset(gone), "the member stays"
         sums = array.member_set.sums
         assert sums is not None
-        assert sums.misfits == len(wrong)
+        assert sums.misfits == sums.healed == len(wrong)
         await array.context.journal.drain()
         assert restored(members, before, array)
 
@@ -148,8 +147,9 @@ async def test_rot_while_a_member_is_replaced_reaches_nobody(layout: str) -> Non
     members, content = await filled(layout)
     async with open_array(members) as array:
         await array.replace_disk(Role(1), RamMember(MEMBER_BYTES, name="new"))
-        spoil(array, members[0], Role(0), 3)
         spoil(array, members[1], Role(1), 4)  # the one that is copied
+        if LAYOUTS[layout].tolerance(len(members)) > 1:
+            spoil(array, members[0], Role(0), 3)
         await jobs_ended(array)
         await healed(array, content, 5)
         assert not array.member_set.lost
