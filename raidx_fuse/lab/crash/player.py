@@ -645,6 +645,7 @@ class Player(VolumePlayer):
         except RaidxError:
             if not self.refusals:
                 raise
+            self.recording.sums_begin = True  # what a refused write has left has none
             torn = {"none": span.stripes, "partial": span.full, "full": ()}[self.cell.journal]
             context = self.array.context
             # What their chains would solve is lost for ever, also where the chunk of a bundle comes

@@ -227,7 +227,7 @@ class Recording:
     - *has_poison*: disks may have sectors that cannot be read (disks.py);
     - *has_ends*: the disks have superblocks at both ends, and any front may be lost with the power;
     - *poisoned*: (event, disk, byte offset, content) of each sector that became unreadable;
-    - *sums_begin*: checksums are switched on, so that some pages may have none yet;
+    - *sums_begin*: some pages may have no checksum: they are switched on, or a write was refused;
     - *rotten*: where disks lie about what they hold, though checksums know it;
     - *tempting*: moments that the theme has made for caches that store the last write first;
     - *memory*, *lent*: by disk number, the images and RAM members of the state that was checked
