@@ -29,8 +29,9 @@ from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.pool import array_volumes
 from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.transfer import with_record
-from raidx_fuse.store.io_tuples import MemberIO
+from raidx_fuse.store.io_tuples import PAGE_BYTES, MemberIO
 from raidx_fuse.store.queue import FLUSH, CountdownLatch, Operation
+from raidx_fuse.store.sums import Sums
 from tests.support import two_arrays
 from tests.support.arrays import jobs_ended
 from tests.support.growing import grow
@@ -259,6 +260,19 @@ async def write_beyond_the_end_of_a_member(rig: SpyRig, _patch: Patch) -> None:
     ):
         await refused(Law.SIZE, request)
     assert not any(state for state in (rig.members[1].inner.view(end - 512, 512) or b""))
+
+
+@breaks(Law.WHOLE)
+async def write_a_part_of_a_page_with_checksums(rig: SpyRig, _patch: Patch) -> None:
+    member_set = rig.array.member_set
+    regions = member_set.config.regions
+    at = regions.data.offset
+    before = await member_set.read_home(Role(1), at, PAGE_BYTES)
+    sums = Sums(member_set, replace(regions, sums=regions.log), member_set.config.width, 1, 1)
+    sums.begin_empty()
+    request = (Role(1), at + 512, [bytes(512)], 512)
+    await refused(Law.WHOLE, sums.write([request], background=False))
+    assert await member_set.read_home(Role(1), at, PAGE_BYTES) == before
 
 
 @breaks(Law.READ_ONLY)

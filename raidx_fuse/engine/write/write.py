@@ -354,7 +354,7 @@ class Writer:
                     await context.journal.settle([piece.stripe for piece in logged])
                 if direct or logged:
                     await self._write_locked(direct, logged, view)
-                if member_set.unreadable and not context.code.parity_count:
+                if not context.code.parity_count and member_set.unreadable:
                     await member_set.unreadable.mend(stripes)  # what was written can be read
             except _UnreadableError:
                 return False
