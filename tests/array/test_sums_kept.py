@@ -16,9 +16,9 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.daemon.inspect import describe
 from raidx_fuse.errors import FormatError, OtherVersionError, Reason, UsageError
 from raidx_fuse.format.assemble import assemble
+from raidx_fuse.format.both_ends import read_superblock
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.sums import StoredSums, sums_of
-from raidx_fuse.format.superblock import read_superblock
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.ram import RamMember
 from tests.array.test_saved_values import change
