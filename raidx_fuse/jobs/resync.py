@@ -26,7 +26,7 @@ from contextlib import suppress
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import MemberError
-from raidx_fuse.jobs.fill_sums import fill_sums
+from raidx_fuse.jobs.fill_sums import fill_sums, heal_rot
 from raidx_fuse.jobs.job import Position
 from raidx_fuse.jobs.scrub import Chains, Scrub
 from raidx_fuse.jobs.strips import Place
@@ -157,6 +157,7 @@ async def finish(resync: Resync, stripes: list[Stripe]) -> None:
         for cell in cells_of(unwritten):
             await _clean(context, stripe, cell)
     if live:
+        await heal_rot(context, live)
         await resync.check(live)
         sums = context.member_set.sums
         if sums is not None:

@@ -175,6 +175,10 @@ class Sums:
         memory = [memoryview(zeroed(entries * 4)) for _ in range(self._width)]
         self._views = [view.cast("I") for view in memory]  # for one page
         self._tables: list[Values] = [np.frombuffer(view, np.uint32) for view in memory]
+        # What the sums of stripes that await their resync were before the crash.
+        self._past: list[Values] = [
+            np.frombuffer(zeroed(entries * 4), np.uint32) for _ in range(self._width)
+        ]
         self._loaded = [bytearray(entries // ENTRIES) for _ in range(self._width)]
         self._generations = [np.zeros(len(loaded), np.uint32) for loaded in self._loaded]
         self._dirty: set[tuple[Role, int]] = set()  # (role, page of its table)
@@ -439,6 +443,7 @@ class Sums:
     async def forget_stripes(self, layout: Layout, ranges: Iterable[range]) -> None:
         """Let the cells of stripes have no sum: a crash came while they were written.
 
+        Their *past* sums are kept for the resync (jobs/fill_sums.py).
         The dirty bitmap says so durably, and the sums follow before its bits are cleared.
         """
         pages = layout.chunk_bytes >> PAGE_SHIFT
@@ -455,6 +460,7 @@ class Sums:
                         first, end = int(places.min()) * pages, (int(places.max()) + 1) * pages
                         await self._load(Role(role), first // ENTRIES, -(-end // ENTRIES))
                         found = (places[:, None] * pages + inner).ravel()
+                        self._past[role][found] = self._tables[role][found]
                         self._tables[role][found] = 0
                         numbers_of = np.unique(found // ENTRIES).tolist()
                         self._dirty.update((Role(role), number) for number in numbers_of)
@@ -651,8 +657,17 @@ class Sums:
         pages = self._pages(role, offset, size)
         return pages is not None and not self._tables[role][pages[0] : pages[1]].all()
 
+    def past(self, role: Role, offset: int, size: int) -> Values:
+        """Return the sums of a range before the crash whose resync is due; 0: none."""
+        pages = self._pages(role, offset, size)
+        return np.zeros(0, np.uint32) if pages is None else self._past[role][pages[0] : pages[1]]
+
+    def values(self, role: Role, offset: int, content: ReadBuffer) -> Values:
+        """Return the sums that *content*, whole pages at *offset* of *role*, would have."""
+        return self._values(role, offset - self._begin >> PAGE_SHIFT, [content])
+
     def fill(self, role: Role, offset: int, content: ReadBuffer) -> int:
-        """Set the sums of home *content* that have none; return how many that are.
+        """Set the sums of home *content* that have none; return how many are not as in the *past*.
 
         Pages that got one meanwhile keep it: they have been written.
         """
@@ -665,8 +680,8 @@ class Sums:
         for flight in self._flights:  # it may have failed on the way, and have no sum for that
             if flight.role == role and flight.first < end and first < flight.end:
                 empty[max(0, flight.first - first) : flight.end - first] = False
-        count = int(empty.sum())
-        if count:
-            values = self._values(role, first, [content])
-            self._set(role, first, np.where(empty, values, table), end - first)
-        return count
+        if not empty.any():
+            return 0
+        values = self._values(role, first, [content])
+        self._set(role, first, np.where(empty, values, table), end - first)
+        return int((empty & (values != self._past[role][first:end])).sum())

@@ -281,3 +281,32 @@ async def test_a_part_of_a_page_is_never_written_home() -> None:
         with pytest.raises(LawError) as caught:
             sums_of(array).note(Role(0), array.member_set.data_offset, [bytes(512)], 512)
         assert caught.value.law is Law.WHOLE
+
+
+@pytest.mark.parametrize("journal", ["partial", "none"])
+@pytest.mark.parametrize(("layout", "width", "rotten"), [("raid5", 4, 1), ("rdp", 6, 2)])
+async def test_rot_beside_what_was_being_written_at_a_crash_is_healed(
+    layout: str, width: int, rotten: int, journal: str
+) -> None:
+    members = await with_sums(layout, width)
+    async with open_array(members) as array:
+        await array.set("journal", journal)
+        content = bytearray(await written(array, 1))
+        await trio.sleep(30)  # nothing is marked any more
+        stripe_bytes = array.context.code.data_count * CHUNK
+        content[:stripe_bytes] = random.Random(2).randbytes(stripe_bytes)
+        await array.write(0, bytes(content[:stripe_bytes]))
+        assert array.context.dirty_bitmap.is_marked(array.context.layout.locate(0)[0])
+        left = [bytes(memory_of(member)) for member in members]  # killed here
+        data = array.member_set.data_offset
+        rows = array.context.code.rows
+    for member, image in zip(members, left, strict=True):
+        memory_of(member)[:] = image
+    for number in range(rotten):  # of the next stripe, in the region that is marked
+        memory_of(members[number])[data + rows * CHUNK + 5] ^= 1
+    async with open_array(members) as array:
+        assert array.context.dirty_bitmap.pending_regions()
+        await jobs_ended(array)
+        assert await array.read(0, len(content)) == content
+        assert sums_of(array).unverified  # what was written, and nothing of what rotted
+        await parity_holds(array)
