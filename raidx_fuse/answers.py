@@ -298,7 +298,12 @@ class VolumePlace(MemberPlace):
 
 
 class PeekedCell(TypedDict):
-    """A cell with what its *home* on the member and the newest *content* begin with."""
+    """A cell with what its *home* on the member and the newest *content* begin with.
+
+    In an array with checksums: *sum*, whether the page of what is shown fits its own ("fits",
+    "misfits", "none"; None if it cannot be read), and *misfits_at*, the bytes of the chunk at which
+    pages begin that misfit.
+    """
 
     cell: str
     row: Number
@@ -313,6 +318,8 @@ class PeekedCell(TypedDict):
     logged_bytes: Bytes
     home: str | None
     content: str | None
+    sum: NotRequired[str | None]
+    misfits_at: NotRequired[list[Bytes]]
 
 
 class PeekedChain(TypedDict):

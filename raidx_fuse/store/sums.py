@@ -493,6 +493,17 @@ class Sums:
         wrong = (self._values(role, first, buffers) != known) & (known != 0)
         return [first + at for at in np.flatnonzero(wrong).tolist()] if wrong.any() else []
 
+    def wrong_pages(self, role: Role, offset: int, content: ReadBuffer) -> list[int]:
+        """Return the bytes of home *content*, whole pages, at which pages begin that do not fit.
+
+        The sums are in memory (`load`). A page to which a write is in flight may be among them.
+        """
+        pages = self._pages(role, offset, len(content))
+        if pages is None:
+            return []
+        wrong = self._misfits(role, *pages, [content])
+        return [(page - pages[0]) * PAGE_BYTES for page in wrong]
+
     def fits(self, role: Role, offset: int, content: ReadBuffer) -> bool:
         """Return whether *content*, a whole page, fits the sum of its place, or has none.
 

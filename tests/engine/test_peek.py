@@ -6,15 +6,20 @@ import random
 from typing import Any
 
 import pytest
+from trio.testing import wait_all_tasks_blocked
 
 from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.engine import peek as peek_module
 from raidx_fuse.engine.peek import Peek
-from raidx_fuse.errors import UsageError
-from tests.support.arrays import Rig
+from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.layouts.numbers import CellIndex, Stripe
+from raidx_fuse.members.base import Member
+from raidx_fuse.members.ram import RamMember
+from tests.support.arrays import Rig, ram_array
 from tests.support.load import opened
 
-CHUNK = 4096
+CHUNK = PAGE = 4096
 
 
 async def half_written(layout: str = "raid5", width: int = 4) -> tuple[Rig, Array]:
@@ -108,6 +113,82 @@ async def test_unwritten_cells_are_marked_and_count_as_zero() -> None:
     kinds = [cell["newest"] for cell in told["cells"]]
     assert kinds == ["unwritten", "home", "unwritten", "home"]
     assert told["chains"][0]["newest"] == "holds"
+
+
+def shown(told: dict[str, Any], name: str) -> tuple[Any, ...]:
+    (cell,) = [cell for cell in told["cells"] if cell["cell"] == name]
+    return tuple(cell[key] for key in ("newest", "sum", "misfits_at"))
+
+
+@pytest.mark.parametrize(
+    ("layout", "width"), [("raid5", 4), ("raid1", 2), ("rdp", 6), ("raid0", 3)]
+)
+async def test_a_rotten_page_is_seen_beside_what_a_read_gives_and_left_alone(
+    layout: str, width: int
+) -> None:
+    members: list[Member] = [
+        *await ram_array(layout, width, 4 << 20, chunk_bytes=4 * PAGE, sums=True)
+    ]
+    async with open_array(members) as array:
+        sums = array.member_set.sums
+        assert sums is not None
+        content = random.Random(7).randbytes(1 << 20)
+        await array.write(0, content)
+        await array.context.journal.place()
+        role, position = array.context.position(Stripe(0), CellIndex(0))
+        member = members[role]
+        assert isinstance(member, RamMember)
+        member.memory[position + PAGE + 3] ^= 1
+        right = content[PAGE - 2 :][:8].hex()
+        for _ in range(2):  # looking heals nothing
+            told: dict[str, Any] = {**await Peek(array.context).peek(0, PAGE - 2, 8)}
+            data = told["cells"][0]
+            assert bytes.fromhex(data["home"])[5] ^ 1 == content[PAGE + 3]
+            assert (sums.misfits, sums.suspects) == (0, set())
+            assert shown(told, "D1" if layout != "raid1" else "P0") == ("home", "fits", [])
+            if layout == "raid0":
+                assert shown(told, "D0") == ("nowhere", "misfits", [PAGE])
+                assert data["content"] is None
+                continue
+            assert shown(told, "D0") == ("chains", "misfits", [PAGE])
+            assert data["content"] == right
+            chain = told["chains"][0]
+            assert (chain["newest"], chain["home_differs_at"]) == ("holds", PAGE + 3)
+        told = {**await Peek(array.context).peek(0, 0, 8)}  # the page beside it
+        assert shown(told, "D0") == ("home", "fits", [PAGE])
+        last = {**await Peek(array.context).peek(array.context.layout.stripes - 1)}
+        assert last["cells"][0]["sum"] is None, "never written"
+        if layout == "raid0":
+            with pytest.raises(RaidxError):
+                await array.read(PAGE, PAGE)
+            told = {**await Peek(array.context).peek(0, PAGE, 8)}
+            assert shown(told, "D0") == ("nowhere", "misfits", [PAGE]), "known by now"
+            assert told["cells"][0]["lost"] is False
+            return
+        assert await array.read(PAGE, PAGE) == content[PAGE:][:PAGE]
+        await wait_all_tasks_blocked()
+        assert (sums.misfits, sums.healed) == (1, 1)
+        told = {**await Peek(array.context).peek(0, PAGE - 2, 8)}
+        assert shown(told, "D0")[1:] == ("fits", [])
+        assert told["cells"][0]["content"] == right
+
+
+async def test_rot_under_newer_bytes_of_the_log_and_rot_that_nothing_gives_back() -> None:
+    members: list[Member] = [*await ram_array("raid5", 3, 4 << 20, chunk_bytes=4 * PAGE, sums=True)]
+    async with open_array(members) as array:
+        await array.write(0, random.Random(7).randbytes(1 << 20))
+        await array.context.journal.place()
+        for cell in (0, 1):
+            role, position = array.context.position(Stripe(0), CellIndex(cell))
+            member = members[role]
+            assert isinstance(member, RamMember)
+            member.memory[position + 3] ^= 1
+        told: dict[str, Any] = {**await Peek(array.context).peek(0)}
+        assert shown(told, "D0") == shown(told, "D1") == ("nowhere", "misfits", [0])
+        await array.write(0, bytes(PAGE))
+        told = {**await Peek(array.context).peek(0)}
+        assert shown(told, "D0") == ("log", "misfits", [0])
+        assert told["cells"][0]["content"] == bytes(16).hex()
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,24 @@ from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import array_named, ask, is_place
-from raidx_fuse.cli.output import Output, terminal_columns
+from raidx_fuse.cli.output import Output, plural, terminal_columns
 from raidx_fuse.cli.parameters import ARRAYS, SIZE
 from raidx_fuse.members.spec import absolute
 
 if TYPE_CHECKING:
     from raidx_fuse.answers import Peeked, PeekedCell
 
-STYLES = {"log": "cyan", "home": "", "chains": "magenta", "nowhere": "bold red"}
+STYLES = {
+    "log": "cyan",
+    "home": "",
+    "chains": "magenta",
+    "nowhere": "bold red",
+    "misfits": "bold red",
+}
 COLUMNS = 16  # bytes on a line
+PAGES_NAMED = 4
 WHOLE_COLUMNS = 112  # of a terminal with room for a line of them
+SUM_COLUMNS = 8  # more, for whether the page fits its checksum
 
 
 @verb()
@@ -32,8 +40,10 @@ def peek(out: Output, array: tuple[str, ...], stripe: int, begin: int, length: i
     """Show the bytes of a stripe, cell by cell, and whether the XOR of each chain is zero.
 
     ARRAY is a mount point; of an array that is not mounted, all its members. For each cell it says
-    where the newest bytes are: at their home place or in the log. The exit status is 1 if the
-    newest bytes of a chain do not agree.
+    where the newest bytes are: at their home place or in the log. With checksums also whether the
+    page shown fits its own; what does not fit is shown beside what the chains give back, and is
+    left as it is. The exit status is 1 if the newest bytes of a chain do not agree, or a page does
+    not fit its checksum.
     """
     if len(array) == 1:
         array = (array_named(array[0]),)
@@ -47,23 +57,32 @@ def peek(out: Output, array: tuple[str, ...], stripe: int, begin: int, length: i
         specs = [absolute(member) for member in array]
         document = out.fit(trio.run(inspect.peek, specs, stripe, begin, length))
     out.emit(document, _page(document))
-    return int(any(chain["newest"] == "broken" for chain in document["chains"]))
+    broken = any(chain["newest"] == "broken" for chain in document["chains"])
+    return int(broken or any(map(_misfits, document["cells"])))
 
 
 def _page(document: Peeked) -> Group:
     title = f"stripe {document['stripe']} of {document['layout']}: {', '.join(document['state'])}"
     table = Table.grid(padding=(0, 2))
+    has_sums = any("sum" in cell for cell in document["cells"])
+    columns = terminal_columns()
+    wide = columns is None or columns >= WHOLE_COLUMNS + SUM_COLUMNS * has_sums
     for cell in document["cells"]:
         style = STYLES.get(cell["newest"], "bright_black")
         place = (f"  {cell['cell']}", f"member {cell['role']}", f"at {cell['member_offset']}")
-        rows = _rows(cell["content"], document["begin"]) or [("", _why_empty(cell))]
-        table.add_row(*place, Text(cell["newest"], style=style), *rows[0])
+        rows = _rows(cell["content"], document["begin"], wide) or [(Text(), _why_empty(cell))]
+        home: list[tuple[Text, str]] = []
+        if cell["home"] is not None and cell["home"] != cell["content"]:
+            home = _rows(cell["home"], document["begin"], wide, cell["content"])
+        sums = [Text(cell.get("sum") or "", style=STYLES.get(cell.get("sum") or "", ""))] * has_sums
+        blank = [Text()] * has_sums
+        table.add_row(*place, Text(cell["newest"], style=style), *blank if home else sums, *rows[0])
         for row in rows[1:]:
-            table.add_row("", "", "", "", *row)
-        if cell["newest"] == "log" and cell["home"] != cell["content"]:
-            for number, row in enumerate(_rows(cell["home"], document["begin"])):
-                table.add_row("", "", "", "" if number else "(home)", *row)
-    lines = []
+            table.add_row("", "", "", "", *blank, *row)
+        for number, row in enumerate(home):
+            left = blank if number else sums
+            table.add_row("", "", "", "" if number else "(home)", *left, *row)
+    lines = [_misfit(cell, document["begin"]) for cell in document["cells"] if _misfits(cell)]
     for chain in document["chains"]:
         equation = f"  {' ^ '.join(chain['cells'])} = 0: "
         equation += _verdict(chain["newest"], chain["newest_differs_at"])
@@ -74,24 +93,61 @@ def _page(document: Peeked) -> Group:
     return Group(Text(title, style="bold cyan"), table, *lines)
 
 
+def _misfits(cell: PeekedCell) -> list[int]:
+    """Return the bytes of *cell* at which pages begin that misfit; older daemons send none."""
+    return cell.get("misfits_at") or []
+
+
+def _misfit(cell: PeekedCell, begin: int) -> Text:
+    """Return the line about the pages of *cell* that misfit; shown are bytes from *begin* on."""
+    places = _misfits(cell)
+    shown = ", ".join(map(str, places[:PAGES_NAMED])) + ", ..." * (len(places) > PAGES_NAMED)
+    line = f"  {cell['cell']}: {plural(len(places), 'page')} at byte {shown} "
+    line += "does not fit its checksum" if len(places) == 1 else "do not fit their checksums"
+    wrong = _differing(cell["home"], cell["content"])
+    if wrong:
+        line += f"; the chains say that byte {begin + wrong[0]} is wrong"
+        if len(wrong) > 1:
+            line += f", and {len(wrong) - 1} more that are shown"
+    return Text(line, style="bold red")
+
+
+def _differing(home: str | None, content: str | None) -> list[int]:
+    """Return which bytes of *home* are not those of *content*; both are hexadecimal."""
+    if home is None or content is None:
+        return []
+    pairs = zip(bytes.fromhex(home), bytes.fromhex(content), strict=True)
+    return [at for at, (one, other) in enumerate(pairs) if one != other]
+
+
 def _why_empty(cell: PeekedCell) -> str:
     if not cell["written"]:
         return "never written: counts as zero"
-    return "lost, and the chains do not give it back"
+    what = "does not fit its checksum" if cell.get("sum") == "misfits" else "lost"
+    return f"{what}, and the chains do not give it back"
 
 
 def _verdict(word: str, differs_at: int | None) -> str:
     return word if differs_at is None else f"{word} at byte {differs_at}"
 
 
-def _rows(content: str | None, begin: int) -> list[tuple[str, str]]:
-    """Return (offset and hexadecimal, text) of each line of *content*, which is hexadecimal."""
+def _rows(
+    content: str | None, begin: int, wide: bool, right: str | None = None
+) -> list[tuple[Text, str]]:
+    """Return (offset and hexadecimal, text) of each line of *content*, which is hexadecimal.
+
+    Bytes that differ from *right* stand out.
+    """
     data = bytes.fromhex(content or "")
+    wrong = set(_differing(content, right))
     rows = []
-    columns = terminal_columns()
-    count = COLUMNS if columns is None or columns >= WHOLE_COLUMNS else COLUMNS // 2
+    count = COLUMNS if wide else COLUMNS // 2
     for at in range(0, len(data), count):
         part = data[at : at + count]
+        line = Text(f"{begin + at:6}  {part.hex(' ')}")
+        for number in range(len(part)):
+            if at + number in wrong:
+                line.stylize("bold red", 8 + 3 * number, 10 + 3 * number)
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
-        rows.append((f"{begin + at:6}  {part.hex(' ')}", text))
+        rows.append((line, text))
     return rows
