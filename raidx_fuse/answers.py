@@ -184,9 +184,15 @@ Band = TypedDict(
         "writes": list[CellPlace],
         "candidates": dict[str, Count | None] | None,
         "decision": QueueDecision | None,
+        "compared": NotRequired[bool],
+        "heals": NotRequired[list[str]],
     },
 )
-"""What is done with a range of the chunks of a stripe."""
+"""What is done with a range of the chunks of a stripe.
+
+Of a read in an array with checksums also whether what is read is *compared*, and the cells that it
+*heals*: their pages are known not to fit, or cannot be read.
+"""
 
 
 class LogWrite(TypedDict):
@@ -302,7 +308,7 @@ class PeekedCell(TypedDict):
 
     In an array with checksums: *sum*, whether the page of what is shown fits its own ("fits",
     "misfits", "none"; None if it cannot be read), and *misfits_at*, the bytes of the chunk at which
-    pages begin that misfit.
+    pages begin that misfit, but for those of which the log has newer bytes.
     """
 
     cell: str

@@ -201,6 +201,8 @@ def steps_page(document: Explanation) -> Text:
             page.append(f"stripe {stripe}\n", style="bold cyan")
         page.append(f"  {step['step']:3}. {step['does']:12}{step['what']}\n")
         for name, content in step.get("bytes", {}).items():
+            if not content:  # nothing gives it back
+                continue
             page.append(f"{'':19}{name}: {_shown(content)}\n", style="bright_black")
         if step["power"] is not None and step["power"] != power:
             power = step["power"]

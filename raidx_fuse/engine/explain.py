@@ -6,6 +6,7 @@ For each stripe of a write: its state and route, by the functions that the write
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ from raidx_fuse.layouts.planning.stripe_plan import (
     read_plan,
     write_plans,
 )
+from raidx_fuse.members.unreadable import PAGE_BYTES, pages_in
 from raidx_fuse.store.io_tuples import MemberIO, join
 
 if TYPE_CHECKING:
@@ -158,12 +160,49 @@ def explain(
     }
 
 
+def _bands(
+    context: ArrayContext, piece: Piece, lost: int, write: bool
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the bands of *piece*: first byte, end, cells touched, cells that cannot be read there.
+
+    *lost* are the cells of absent members. A read is planned around pages that are unreadable, or
+    known to misfit their checksums; a write heals them before.
+    """
+    member_set = context.member_set
+    for low, high, touched in bands_of(piece.parts()):
+        if write or not member_set.unreadable:
+            yield low, high, touched, lost
+            continue
+        begin, before = low, member_set.lost_cells(piece.stripe, low, low + 1)
+        for page in pages_in(low, high)[1:]:
+            at = page * PAGE_BYTES
+            gone = member_set.lost_cells(piece.stripe, at, at + 1)
+            if gone != before:
+                yield begin, at, touched, before
+                begin, before = at, gone
+        yield begin, high, touched, before
+
+
+def _why_read(context: ArrayContext, stripe: Stripe, plan: BandPlan, unreadable: int) -> str:
+    """Return why a read has this *plan*; the pages of the *unreadable* cells are."""
+    if not plan.outputs:
+        return "read directly"
+    solved = sum(1 << output.cell for output in plan.outputs) & unreadable
+    if not solved:
+        return "degraded read: reconstructed by the chains"
+    names = " ".join(context.code.name_of(cell) for cell in cells_of(solved))
+    return (
+        f"{names} cannot be read, or misfits its checksum: reconstructed by the chains, and healed"
+    )
+
+
 def _stripe(context: ArrayContext, piece: Piece, write: bool, policy: str) -> ExplainedStripe:
     stripe = piece.stripe
     lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
     unwritten = context.unwritten_cells(stripe)
     shown: list[Band] = []
-    for low, high, touched in bands_of(piece.parts()):
+    is_compared = context.member_set.sums is not None
+    for low, high, touched, gone in _bands(context, piece, lost, write):
         size = high - low
         known = context.cached(stripe, context.code.all_mask & ~unwritten, low, high)
         rmw = rcw = decision = None
@@ -173,45 +212,46 @@ def _stripe(context: ArrayContext, piece: Piece, write: bool, policy: str) -> Ex
                 plan, decision = _choose(context, rmw, rcw, stripe, known)
                 why = _why(plan, rmw, rcw, policy, decision, known)
             else:
-                plan = read_plan(context.code, touched, lost & ~known, unwritten)
-                why = (
-                    "degraded read: reconstructed by the chains"
-                    if plan.outputs
-                    else "read directly"
-                )
+                plan = read_plan(context.code, touched, gone & ~known, unwritten)
+                why = _why_read(context, stripe, plan, gone & ~lost)
                 if plan.reads and not plan.pre_reads_beside(known):
                     why = "everything is in the cache"
                 elif plan.read_mask & known:
                     why += ", or in the cache"
                 if not plan.reads:
                     why = "never written: zeros, no I/O"
+                elif is_compared and plan.pre_reads_beside(known):
+                    why += "; compared with the checksums"
         except Unrecoverable as error:
             raise context.lost_error(stripe, cells_of(error.cells)) from None
         written = [*plan.writes, *(output.cell for output in plan.outputs)] if write else []
-        shown.append(
-            {
-                "from": low,
-                "to": high,
-                "kind": plan.kind,
-                "why": why,
-                "reads": [
-                    {
-                        **_place(context, stripe, cell, low, size),
-                        "cached": bool(known >> cell & 1),
-                    }
-                    for cell in plan.reads
-                ],
-                "xor": _formula(context, plan),
-                "writes": [_place(context, stripe, cell, low, size) for cell in written],
-                "candidates": {
-                    name: None if option is None else option.pre_reads_beside(known)
-                    for name, option in (("rmw", rmw), ("rcw", rcw))
+        band: Band = {
+            "from": low,
+            "to": high,
+            "kind": plan.kind,
+            "why": why,
+            "reads": [
+                {
+                    **_place(context, stripe, cell, low, size),
+                    "cached": bool(known >> cell & 1),
                 }
-                if write
-                else None,
-                "decision": bpu.numbers(decision) if decision else None,
+                for cell in plan.reads
+            ],
+            "xor": _formula(context, plan),
+            "writes": [_place(context, stripe, cell, low, size) for cell in written],
+            "candidates": {
+                name: None if option is None else option.pre_reads_beside(known)
+                for name, option in (("rmw", rmw), ("rcw", rcw))
             }
-        )
+            if write
+            else None,
+            "decision": bpu.numbers(decision) if decision else None,
+        }
+        if is_compared and not write:
+            band["compared"] = bool(plan.pre_reads_beside(known))
+            healed = touched & gone & ~(lost | known | unwritten)
+            band["heals"] = [context.code.name_of(cell) for cell in cells_of(healed)]
+        shown.append(band)
     document: ExplainedStripe = {
         "stripe": stripe,
         "lost": [context.code.name_of(c) for c in cells_of(lost)],

@@ -42,7 +42,7 @@ Contents = dict[CellIndex, Bytes]
 class _Seen(NamedTuple):
     """A range of some cells of a stripe: at their *home* places, and their *newest* content.
 
-    *at_home*: the first byte of each page of the chunk that does not fit its sum, by cell;
+    *at_home*: the first byte in the chunk of each page that does not fit its sum, by cell;
     *misfits*: those of them for which the log has nothing newer.
     """
 
@@ -139,7 +139,7 @@ class Peek:
                 verdict = None
                 if cell in seen.home:
                     verdict = "none" if sums.lacks(role, position + low, size) else "fits"
-                    if any(low <= at < low + size for at in misfits.get(cell, ())):
+                    if cell in seen.at_home:
                         verdict = "misfits"
                 about["sum"] = verdict
                 about["misfits_at"] = misfits.get(cell, [])
@@ -257,8 +257,8 @@ class Peek:
     ) -> tuple[list[PeekedChain], dict[CellIndex, list[int]]]:
         """Return each chain with the first byte at which the XOR of its cells is not zero.
 
-        With them the first byte of each page that misfits, by cell. The newest content of such a
-        page is what its chain gives back.
+        With them the first byte of each page that misfits, by cell, but for those of which the log
+        has newer bytes. The newest content of such a page is what its chain gives back.
         """
         context = self._context
         code = context.code
@@ -269,7 +269,7 @@ class Peek:
         for low in range(0, context.chunk_bytes, STEP_BYTES):
             size = min(STEP_BYTES, context.chunk_bytes - low)
             seen = await self._read(stripe, there, low, size)
-            for cell, places in seen.at_home.items():
+            for cell, places in seen.misfits.items():
                 misfits.setdefault(cell, []).extend(places)
             for title, contents in (("home", seen.home), ("newest", seen.newest)):
                 for number, mask in enumerate(code.chain_masks):

@@ -32,6 +32,10 @@ HOLE = (
     "data and parity may disagree; the next mount resyncs the stripe. If a member is lost as well, "
     "what it held may be computed wrong (the write hole)"
 )
+COMPARED = (
+    "whole pages with their checksums: what does not fit is computed by chains, and healed, or it "
+    "is an error of the read"
+)
 NO_PARITY = "unless a flush has followed, sectors may be old or new, as on a single disk"
 WHOLE = (
     "data and parity may disagree; the next mount resyncs the stripe: chunks may be old or new, "
@@ -42,8 +46,8 @@ WHOLE = (
 def steps_of(plan: Explanation) -> list[ExplainedStep]:
     """Return the steps of *plan*, the answer of `explain`, in order.
 
-    Keys: *step*, its number; *stripe*; *does*, one of lock, read, xor, mark, log, write, flush
-    and acknowledge; *what*, in words; *power*, what a power cut just after it leaves,
+    Keys: *step*, its number; *stripe*; *does*, one of lock, read, compare, xor, mark, log, write,
+    flush, acknowledge and heal; *what*, in words; *power*, what a power cut just after it leaves,
     None for reads; *cells*, the cells that it reads or writes, with *from*, *to* in bytes.
     """
     steps = [
@@ -76,6 +80,8 @@ def _read(stripe: ExplainedStripe) -> Iterator[Step]:
         if not band["reads"]:
             yield _step("read", "nothing: the chunk was never written, the answer is zeros")
     yield _step("acknowledge", "answer the request")
+    for name in (name for band in stripe["bands"] for name in band.get("heals", ())):
+        yield _step("heal", f"{name}: written home if it fits its checksum, and read again")
 
 
 def _reads(band: Band, power: str | None = None) -> Iterator[Step]:
@@ -83,6 +89,8 @@ def _reads(band: Band, power: str | None = None) -> Iterator[Step]:
         source = "the cache" if place["cached"] else f"member {place['role']}"
         what = f"{place['cell']}: {place['length']} bytes at {place['member_offset']} of {source}"
         yield _step("read", what, power, (place,), band)
+    if band.get("compared"):
+        yield _step("compare", COMPARED, power, (), band)
     for line in band["xor"]:
         yield _step("xor", line, power, (), band)
 

@@ -5,11 +5,20 @@ from __future__ import annotations
 import random
 
 import pytest
+from trio.testing import wait_all_tasks_blocked
 
+from raidx_fuse.array.open import open_array
+from raidx_fuse.engine.steps import steps_of
 from raidx_fuse.errors import UsageError
+from raidx_fuse.layouts.numbers import CellIndex, Stripe
+from raidx_fuse.members.base import Member
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.store.io_tuples import MemberLostError
+from tests.support.arrays import ram_array
 from tests.support.spy import READ, WRITE, spied
 
 CHUNK = 4096
+PAGES = 4 * 4096
 STRIPE = 3 * CHUNK
 REQUESTS = {
     "small": (CHUNK + 512, 512),
@@ -138,3 +147,42 @@ async def test_a_degraded_write_is_called_what_it_is() -> None:
     await rig.put(CHUNK, bytes(512))
     after = rig.array.stats()["array"]
     assert (after["rcw"] - before["rcw"], after["rmw"] - before["rmw"]) == (1, 0)
+
+
+async def test_a_read_is_explained_with_what_it_compares_and_heals() -> None:
+    members: list[Member] = [*await ram_array("raid5", 4, 4 << 20, chunk_bytes=PAGES, sums=True)]
+    async with open_array(members) as array:
+        context = array.context
+        await array.write(0, random.Random(1).randbytes(4 * PAGES))
+        await context.journal.place()
+        (band,) = array.explain(0, PAGES, False)["stripes"][0]["bands"]
+        assert (band["why"], band["compared"]) == (
+            "read directly; compared with the checksums",
+            True,
+        )
+        assert [step["does"] for step in steps_of(array.explain(0, 4096, False))] == [
+            *("read", "compare", "acknowledge")
+        ]
+        role, position = context.position(Stripe(0), CellIndex(0))
+        member = members[role]
+        assert isinstance(member, RamMember)
+        member.memory[position + 4096] ^= 1
+        await context.locks.acquire(Stripe(0))  # the mender has to wait
+        requests = [(role, int(position) + 4096, [bytearray(4096)], 4096)]
+        with pytest.raises(MemberLostError):
+            await context.member_set.read(requests)
+        plan = array.explain(0, PAGES, False)
+        bands = plan["stripes"][0]["bands"]
+        assert [(band["from"], band["to"], band["heals"]) for band in bands] == [
+            *((0, 4096, []), (4096, 8192, ["D0"]), (8192, PAGES, []))
+        ]
+        assert bands[1]["xor"] == ["D0 = old D1 ^ old D2 ^ old P0"]
+        assert "misfits its checksum" in bands[1]["why"]
+        steps = [step["does"] for step in steps_of(plan)]
+        assert steps[-2:] == ["acknowledge", "heal"]
+        context.locks.release(Stripe(0))
+        await wait_all_tasks_blocked()
+        (band,) = array.explain(0, PAGES, False)["stripes"][0]["bands"]
+        assert band["heals"] == []
+        (band,) = array.explain(0, PAGES, True)["stripes"][0]["bands"]
+        assert "compared" not in band

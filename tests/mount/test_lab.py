@@ -80,12 +80,13 @@ def test_a_scratch_array_is_made_reset_and_removed(array: RealArray) -> None:
         array.raidx("inject", lab / "mnt", "1", "hang")  # what waits for it must not be waited for
         with os.scandir(lab / "mnt"):
             assert "in use" in array.refused("lab", "reset", lab)
-        second = array.ask("lab", "reset", lab, "--layout", "rdp", "--disks", "4")
+        second = array.ask("lab", "reset", lab, "--layout", "rdp", "--disks", "4", "--sums", "on")
         assert (second["array"]["layout"], second["left_alone"]) == ("rdp", ["essay"])
         assert first["array"]["uuid"] != second["array"]["uuid"]
         assert image.read_bytes()[: len(TEXT)] == bytes(len(TEXT))
         third = array.ask("lab", "reset", lab)  # as it was the last time
         assert (third["array"]["layout"], len(third["array"]["members"])) == ("rdp", 4)
+        assert third["array"]["sums"]["state"] == "on"
     finally:
         ended = array.raidx("lab", "end", lab)
     assert "left alone: essay" in ended.stdout

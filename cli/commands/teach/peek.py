@@ -123,8 +123,9 @@ def _differing(home: str | None, content: str | None) -> list[int]:
 def _why_empty(cell: PeekedCell) -> str:
     if not cell["written"]:
         return "never written: counts as zero"
-    what = "does not fit its checksum" if cell.get("sum") == "misfits" else "lost"
-    return f"{what}, and the chains do not give it back"
+    if cell.get("sum") == "misfits":
+        return "no chain gives it back"
+    return "lost, and the chains do not give it back"
 
 
 def _verdict(word: str, differs_at: int | None) -> str:

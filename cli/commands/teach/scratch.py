@@ -54,6 +54,7 @@ class Lab:
     size_bytes: int = 16 << 20
     chunk_bytes: int = 64 << 10
     length: int | None = None
+    sums: bool = False
     made_folder: bool = True
 
     @property
@@ -87,7 +88,10 @@ folder_argument = click.argument("folder", required=False, type=PATH)
 @click.option("--size", "size_bytes", type=SIZE, help="Of each member (16MiB).")
 @click.option("--chunk", "chunk_bytes", type=SIZE, help="4KiB to 1MiB (64KiB).")
 @click.option("--length", type=int, metavar="L", help="Chunks in a bundle of a raidx layout.")
-def reset(out: Output, folder: str | None, length: int | None, **given: Any) -> None:
+@click.option("--sums", type=click.Choice(["on", "off"]), help="A checksum for each page (off).")
+def reset(
+    out: Output, folder: str | None, length: int | None, sums: str | None, **given: Any
+) -> None:
     """Make a scratch array in FOLDER and mount it with --lab; one that is there is made anew.
 
     Without FOLDER it lies in RAM. A folder that is no lab yet must have no mnt and no diskN.img;
@@ -99,6 +103,8 @@ def reset(out: Output, folder: str | None, length: int | None, **given: Any) -> 
     chosen = {key: value for key, value in given.items() if value is not None}
     if "layout" in chosen or length is not None:
         chosen["length"] = length
+    if sums is not None:
+        chosen["sums"] = sums == "on"
     replace(_read(place) or Lab(), **chosen).check()  # before anything is touched
     made = _enter(place)
     with _locked(place) as lock:
@@ -196,6 +202,7 @@ def _read(place: str) -> Lab | None:
         raise RaidxError(f"{marker} cannot be read: {error.strerror}") from None
     try:
         document = json.loads(text)
+        document = {"sums": False, **document}  # earlier versions had no such option
         found = Lab(**{name: document[name] for name in hints_of(Lab)})
         right = document["made_by"] == MADE_BY
         right &= all(fits(document[name], hint) for name, hint in hints_of(Lab).items())
@@ -281,6 +288,7 @@ def _start(place: str, wanted: Lab, lock: int) -> ArrayReport:
         name="disk",
         params=wanted.params,
         member_bytes=wanted.size_bytes,
+        sums=wanted.sums,
     )
     mount = os.path.join(place, "mnt")
     try:
