@@ -16,6 +16,7 @@ SHEETS = {  # name -> questions, sums by hand in the answers
     "striping": (12, 3),
     "write-hole": (14, 4),
     "raid6": (12, 1),
+    "bit-rot": (12, 2),
     "growing": (10, 0),
     "unlike-disks": (10, 0),
     "hotspots": (12, 0),

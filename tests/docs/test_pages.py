@@ -99,7 +99,7 @@ def test_every_page_is_reached_from_the_readme() -> None:
     assert set(NAMES) - labs - {"README.md"} <= linked
     named = re.findall(r"\]\((lab/[^)#]+)", TEXTS["examples/teaching.md"])
     assert labs == {f"examples/{path}" for path in named}
-    assert len(labs) == 12
+    assert len(labs) == 14
 
 
 def test_the_table_of_layouts_is_that_of_the_program() -> None:
