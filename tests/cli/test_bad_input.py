@@ -38,7 +38,10 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "zeros").write_bytes(bytes(4 * MIB))
     noise = hashlib.shake_256(b"noise").digest(4 * MIB)
     (folder / "noise").write_bytes(noise)
-    (folder / "scratched").write_bytes(whole[:64] + noise[:4000] + whole[4064:])
+    scratched = bytearray(whole)
+    for slot in (0, 64 << 10):
+        scratched[slot + 64 : slot + 4064] = noise[:4000]
+    (folder / "scratched").write_bytes(scratched)
     (folder / "odd").write_bytes(bytes(4 * MIB + 100))
     (folder / "tiny").write_bytes(bytes(64 << 10))
     (folder / "swap").write_bytes(bytes(4086) + b"SWAPSPACE2" + bytes(4 * MIB - 4096))
@@ -165,8 +168,8 @@ def test_a_dry_run_refuses_the_same_and_makes_no_file(disks: Path) -> None:
     assert checksums(disks) == before
 
 
-def test_a_scratched_superblock_is_named_and_costs_one_member(disks: Path) -> None:
-    """One slot damaged and no other: the member is left out, the array shows up degraded."""
+def test_scratched_superblocks_are_named_and_cost_one_member(disks: Path) -> None:
+    """Both slots damaged: the member is left out, the array shows up degraded."""
     before = checksums(disks)
     done = raidx(disks, "status scratched b c")
     assert done.status == 0, done.stderr
