@@ -55,7 +55,8 @@ class Scene:
     def about(self, write: OpenWrite) -> str:
         """Name the region that a write is about."""
         at = write.offset_bytes
-        return next(n for n, r in self.regions.items() if r.offset <= at < r.end)
+        inside = (n for n, r in self.regions.items() if r.offset <= at < r.end)
+        return next(inside, "end")  # superblocks behind the data
 
     def end_of(self, verb: str) -> tuple[int, Disks]:
         """Return the moment at which the last *verb* ends."""
