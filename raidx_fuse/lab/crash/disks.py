@@ -128,6 +128,7 @@ class SectorDisk(WrapperMember):
         self.refused_bytes = range(0)  # bytes that are not always written; some land nevertheless
         self.judge: Judge | None = None  # it is asked about each write
         self._fault: Fault | None = None
+        self.has_lost_writes = False  # a flush failed and took them along
         self._flush_failed = False
         self.late_until_s = 0.0  # when the last write that hung reaches the disk (virtual time)
 
@@ -185,6 +186,7 @@ class SectorDisk(WrapperMember):
         if self._fault is not None and self._fault.strikes(None, self.cut.event):
             self._flush_failed = True
             if self._fault.loses_cache:
+                self.has_lost_writes = True
                 self.pull()
             raise MemberError(self.path, "flush", -1, errno.EIO)
         writes = self.cut.writes

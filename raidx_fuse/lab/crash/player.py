@@ -553,12 +553,16 @@ class Player(VolumePlayer):
 
     def check_calm(self, when: str) -> None:
         """Check that checksums have found nothing, unless something was damaged on purpose."""
-        if self.cell.sums and not self.is_pool and not self.roles.damaged:
+        if self.cell.sums and not self.is_pool and not self._is_damaged():
             check_calm([self.array], when)
+
+    def _is_damaged(self) -> bool:
+        """Return whether checksums may find something: planted, or writes that a disk has lost."""
+        return bool(self.roles.damaged) or any(disk.has_lost_writes for disk in self.disks)
 
     async def _check_sums(self) -> None:
         self.check_calm("in the end")
-        if not self.roles.damaged:
+        if not self._is_damaged():
             await self.jobs_end()
             await check_whole(self.array, complete=self.theme not in ("sums", "errors", "hangs"))
             self.check_calm("in the end")
