@@ -156,12 +156,14 @@ async def create_array(
     overwrite_signature: bool = False,
     with_volume: bool = True,
     sums: bool = False,
+    both_ends: bool = True,
     uuid_source: UuidSource = new_uuid,
 ) -> ArrayConfig:
     """Create an array of *members*, in the order of their roles; return its configuration.
 
     Every member is used up to the last whole chunk of the smallest member; in a raidx layout, up to
-    its own last whole chunk. Members of 64 MiB and more have superblocks at their ends.
+    its own last whole chunk. With *both_ends*, members of 64 MiB and more have superblocks at their
+    ends, too.
     *size_bytes* limits the image. *log_bytes*: of the log region, instead of the default.
     *now_s* is the Unix time of creation. *sums*: it has checksums.
     Without *with_volume* the whole image is free, else it is one volume.
@@ -178,6 +180,7 @@ async def create_array(
         size_bytes=size_bytes,
         log_bytes=log_bytes,
         sums=sums,
+        both_ends=both_ends,
     )
     foreign: list[list[Signature]] = []
     for member in members:
@@ -208,7 +211,7 @@ async def create_array(
         size_bytes=size_bytes,
         created_s=now_s,
         volumes=None if with_volume else VolumeTable(),
-        needs=(ENDS,) if any(end_offset(record.size_bytes) for record in records) else (),
+        needs=(ENDS,) if both_ends and any(end_offset(r.size_bytes) for r in records) else (),
     )
     if sums:
         config = _with_sums(config, layout_made.code.tolerance, uuid_source())
@@ -248,15 +251,18 @@ def shape(
     log_bytes: int | None = None,
     *,
     sums: bool = False,
+    both_ends: bool = True,
 ) -> tuple[Regions, Layout]:
     """Return the regions of members of *sizes* bytes, and the layout over them.
 
     raidx layouts use the whole of every member; all others use as much of each member as the
     smallest one has. In a raidx layout, an image of *image_bytes* leaves the other chunks free:
     they can later take the chunks of lost or leaving members. *log_bytes*: of the log region,
-    instead of the default. *sums*: with checksums. Raises LayoutError, UsageError.
+    instead of the default. *sums*: with checksums; *both_ends*: superblocks at the ends, too. Raises
+    LayoutError, UsageError.
     """
     width = len(sizes)
+    usable = [usable_bytes(size) if both_ends else size for size in sizes]
     check_chunk_bytes(chunk_bytes)
     info = find_layout(layout)
     code = code_for(layout, width, params)
@@ -267,7 +273,7 @@ def shape(
             width_max(layout, width, params),
             code.rows,
             log_bytes_wanted=log_bytes,
-            data_end=min(map(usable_bytes, sizes)),
+            data_end=min(usable),
             sums_copies=code.tolerance + 1 if sums else 0,
         )
         chunks = regions.data.length // chunk_bytes
@@ -284,10 +290,10 @@ def shape(
         max(2, code.columns),
         total_bytes=sum(sizes),
         log_bytes_wanted=log_bytes,
-        data_end=min(map(usable_bytes, sizes)),
+        data_end=min(usable),
     )
     offset = regions.data.offset
-    counts = [chunks_that_fit(usable_bytes(size), offset, chunk_bytes) for size in sizes]
+    counts = [chunks_that_fit(size, offset, chunk_bytes) for size in usable]
     given = {**params, "length": code.columns, "chunk_counts": counts}
     if code.columns == 1:
         given["numbering"] = TURNS
@@ -315,6 +321,7 @@ def plan_array(
     size_bytes: int | None = None,
     log_bytes: int | None = None,
     sums: bool = False,
+    both_ends: bool = True,
 ) -> tuple[Regions, Layout]:
     """Check that *members* can form such an array; return its regions and layout. Writes nothing.
 
@@ -325,7 +332,14 @@ def plan_array(
     try:
         sizes = [member.size_bytes for member in members]
         regions, made = shape(
-            layout, sizes, chunk_bytes, params or {}, size_bytes, log_bytes, sums=sums
+            layout,
+            sizes,
+            chunk_bytes,
+            params or {},
+            size_bytes,
+            log_bytes,
+            sums=sums,
+            both_ends=both_ends,
         )
     except LayoutError as error:
         raise UsageError(str(error), reason=Reason.IMPOSSIBLE_LAYOUT) from None

@@ -187,6 +187,7 @@ async def modelled_array(
         size_bytes=hardware.size_bytes,
         log_bytes=hardware.log_bytes,
         with_volume=hardware.with_volume,
+        both_ends=False,  # no front is lost here, and places are those of all published figures
         uuid_source=lambda: str(uuid.UUID(int=chance.getrandbits(128), version=4)),
     )
     modelled.forget(config.regions.data)

@@ -68,7 +68,7 @@ MEMBERSHIP = (
     Mutant(
         "data-over-the-superblocks-at-the-end",
         "raidx_fuse/format/create.py",
-        "            data_end=min(map(usable_bytes, sizes)),\n            sums_copies",
+        "            data_end=min(usable),\n            sums_copies",
         "            data_end=min(sizes),\n            sums_copies",
         "what users write there is overwritten by a round, or there is no end",
         ENDS,
