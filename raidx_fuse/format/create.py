@@ -258,8 +258,8 @@ def shape(
     raidx layouts use the whole of every member; all others use as much of each member as the
     smallest one has. In a raidx layout, an image of *image_bytes* leaves the other chunks free:
     they can later take the chunks of lost or leaving members. *log_bytes*: of the log region,
-    instead of the default. *sums*: with checksums; *both_ends*: superblocks at the ends, too. Raises
-    LayoutError, UsageError.
+    instead of the default. *sums*: with checksums; *both_ends*: superblocks at the ends, too.
+    Raises LayoutError, UsageError.
     """
     width = len(sizes)
     usable = [usable_bytes(size) if both_ends else size for size in sizes]

@@ -57,7 +57,7 @@ def test_stripes_that_a_new_mark_forgets_are_found(monkeypatch: pytest.MonkeyPat
     assert replay(State.parse(found.state)) == (found.verb, found.what)
 
 
-@pytest.mark.parametrize("name", ["move:read:144/w1", "restripe:read:90/w7"])
+@pytest.mark.parametrize("name", ["move:read:144/w1", "restripe:read:120/w7"])
 def test_an_error_inside_a_move_or_a_job_that_costs_nobody_is_found(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
