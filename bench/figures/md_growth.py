@@ -261,6 +261,7 @@ async def grow_ours(
             chunk_bytes=CHUNK_BYTES,
             name="bench",
             now_s=0,
+            both_ends=False,  # the places of the published figures
         )
         async with open_array(members[:width]) as array:
             old_bytes, noise = array.size_bytes, np.random.default_rng(5).bytes(7 * MIB)

@@ -290,6 +290,7 @@ async def _measure(order: Run) -> Result:
         log_bytes=log_bytes(min(blank.size_bytes for blank in blanks)),
         name="paper",
         now_s=0,
+        both_ends=False,  # the places of the published figures
     )
     for blank in blanks:
         blank.forgotten = config.regions.data

@@ -171,6 +171,7 @@ async def _hot_spot(requests: int, size: int) -> tuple[float, float]:
         log_bytes=log_bytes(size),
         name="hot",
         now_s=0,
+        both_ends=False,  # the places of the published figures
     )
     for blank in blanks:
         blank.forgotten = config.regions.data
