@@ -9,7 +9,7 @@ what it says.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -39,7 +39,7 @@ async def fill_sums(context: ArrayContext, stripes: Sequence[Stripe]) -> int:
     if sums is None:
         return 0
     while True:
-        reads = await _places(context, stripes, lacking=True)
+        reads = await _places(context, stripes, lambda _: context.code.all_mask, lacking=True)
         try:
             await context.member_set.read_base(reads, frozen=False)
             break
@@ -124,28 +124,36 @@ def _solved(
     return solved
 
 
-async def compare_sums(context: ArrayContext, stripes: Sequence[Stripe]) -> None:
-    """Read the written cells of *stripes*, of a layout without chains: misfits are noted.
+async def compare_sums(
+    context: ArrayContext, stripes: Sequence[Stripe], cells: Callable[[Stripe], int]
+) -> None:
+    """Read those of the *cells* (a mask) of *stripes* that are written: misfits are noted.
 
     The locks of the stripes are held. Raises what the members raise.
     """
     while context.member_set.sums is not None:
         try:
-            reads = await _places(context, stripes, lacking=False)
+            reads = await _places(context, stripes, cells, lacking=False)
             return await context.member_set.read_base(reads, frozen=False)
         except MemberLostError:
             continue  # without that page
 
 
-async def _places(context: ArrayContext, stripes: Sequence[Stripe], *, lacking: bool) -> Reads:
-    """Return reads of the pages of *stripes* that can be read; only those *lacking* a sum."""
+async def _places(
+    context: ArrayContext,
+    stripes: Sequence[Stripe],
+    cells: Callable[[Stripe], int],
+    *,
+    lacking: bool,
+) -> Reads:
+    """Return reads of the pages of *cells* of *stripes* that can be read; or *lacking* a sum."""
     member_set, size = context.member_set, context.chunk_bytes
     sums, unreadable = member_set.sums, member_set.unreadable
     assert sums is not None
     places = []
     for stripe in stripes:
         lost = context.layout.lost_cells(stripe, member_set.lost_at(stripe))
-        for cell in cells_of(context.code.all_mask & ~context.unwritten_cells(stripe) & ~lost):
+        for cell in cells_of(cells(stripe) & ~context.unwritten_cells(stripe) & ~lost):
             role, offset = context.position(stripe, cell)
             if role >= 0 and member_set.queues[role] is not None:
                 places.append((role, offset, (), size))

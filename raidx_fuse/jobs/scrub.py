@@ -147,9 +147,15 @@ class Scrub(Job):
         if self.repair and not context.member_set.lost:
             context.dirty_bitmap.note_repaired(stripes)
         if self.fills_sums:
-            if not context.code.parity_count:
-                await compare_sums(context, stripes)
+            member_set = context.member_set
+            if not context.code.parity_count or member_set.lost or member_set.unreadable:
+                await compare_sums(context, stripes, self._unchained)
             await fill_sums(context, [s for s in stripes if self._is_proved(s)])
+
+    def _unchained(self, stripe: Stripe) -> int:
+        """Return the mask of the cells of *stripe* that no chain which was checked has."""
+        chained = {place for chain in self._chains_of(stripe) for place in chain}
+        return sum(1 << cell for cell, at in enumerate(self._places(stripe)) if at not in chained)
 
     def _is_proved(self, stripe: Stripe) -> bool:
         """Return whether every cell of *stripe* is in chains that were checked, and hold.
