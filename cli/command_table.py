@@ -78,6 +78,7 @@ SECTIONS = {
         "scan": Row("scan.scan", "Find arrays by the superblocks of their members."),
         "examine": Row("show.examine", "Show the superblock of each member."),
         "check": Row("show.check", "Check an array that is not mounted, without writing."),
+        "damage": Row("show.damage", "List the ranges of the image whose bytes are lost, and why."),
         "explain": Row(
             "explain.explain",
             "Print what the array would do for a request, and why: the state of its stripes, the "

@@ -968,6 +968,33 @@ class Checked(TypedDict):
     sums: NotRequired[SumsReport]
 
 
+class DamagedRange(TypedDict):
+    """A range of the image that answers EIO, and where it lies in which volume, if in one.
+
+    *why*: "lost", for good, which the superblocks know; "misfits" its checksum, or "cannot be
+    read", and nothing gives the content back.
+    """
+
+    image_offset: Bytes
+    length: Bytes
+    volume: str | None
+    volume_offset: Bytes | None
+    why: str
+
+
+class Damage(TypedDict):
+    """What `raidx damage` prints: at most 1,000 *ranges*, ascending; *more* are left out.
+
+    *lost_bytes* counts all.
+    """
+
+    array: str
+    state: str
+    lost_bytes: Bytes
+    ranges: list[DamagedRange]
+    more: Count
+
+
 class RepairedMember(TypedDict):
     """*lost*: the superblock slots that are written again; *carries*: what goes with that."""
 

@@ -65,6 +65,7 @@ DOCUMENTS = {
     "completions": (Shape(answers.Completions),),
     "crash": (Shape(answers.Crashed, STATUS.optional),),
     "create": (STATUS, Shape(documents.CreationPlan)),
+    "damage": (Shape(documents.Damage),),
     "destroy": (Shape(documents.Destroyed),),
     "error": (Shape(documents.Failed),),
     "events": (Shape(documents.Events),),

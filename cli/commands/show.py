@@ -1,4 +1,4 @@
-"""Commands that only read: status, wait, stats, examine, check."""
+"""Commands that only read: status, wait, stats, damage, examine, check."""
 
 from __future__ import annotations
 
@@ -42,9 +42,18 @@ from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.spec import absolute
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import ArrayReport, Bpu, Cache, MountProblem, RepairedMember, Stats
+    from raidx_fuse.documents import (
+        ArrayReport,
+        Bpu,
+        Cache,
+        Damage,
+        MountProblem,
+        RepairedMember,
+        Stats,
+    )
 
 STATUS_TIMEOUT_S = 30.0
+DAMAGE_SHOWN_MAX = 100  # ranges; --json has more
 LATENCIES: Final = ("mean", "p50", "p95", "p99")
 SERVICE_TIMES: Final = ("read_ms_mean", "read_ms_p99", "write_ms_mean", "write_ms_p99")
 COUNTS: Final = ("pre_reads", "rmw", "rcw", "full_stripe", "degraded_reads", "chunks_moved")
@@ -320,6 +329,41 @@ def _bpu_lines(bpu: Bpu | None) -> list[str]:
 
 
 @verb()
+@array_argument
+def damage(out: Output, array: str) -> int:
+    """List the ranges of the image whose bytes are lost, and why.
+
+    They answer with an error until they are written again. Lost chunks are known for good, and are
+    written again as a whole. Pages that cannot be read, or do not fit their checksums, are known
+    once something has read them, a scrub for example, and are listed if no parity or copy gives
+    them back. Of an array that is not mounted, `raidx check --deep MEMBER...` lists the ranges.
+    The exit status is 1 if there are any.
+    """
+    found: Damage = ask(out, array, "damage")
+    ranges = found["ranges"]
+    table = table_of("image offset", "length", "offset", "in", "why", left=("in", "why"))
+    for each in ranges[:DAMAGE_SHOWN_MAX]:
+        inside = each["volume_offset"]
+        table.add_row(
+            str(each["image_offset"]),
+            str(each["length"]),
+            "-" if inside is None else str(inside),
+            Text(each["volume"] or "no volume"),
+            Text(each["why"]),
+        )
+    parts: list[RenderableType] = [table] if ranges else []
+    more = found["more"] + max(0, len(ranges) - DAMAGE_SHOWN_MAX)
+    if more:
+        parts.append(f"and {plural(more, 'more range')}")
+    total = f"{out.size(found['lost_bytes'])} of {found['array']} are lost"
+    parts.append(total if ranges else f"no byte of {found['array']} is known to be lost")
+    if found["state"] == "failed":
+        parts.append(f"{found['array']} has failed: what only its lost members have is not listed")
+    out.emit(found, Group(*parts))
+    return 1 if ranges else 0
+
+
+@verb()
 @click.argument("members", metavar="MEMBER...", nargs=-1, required=True, type=PATH)
 def examine(out: Output, members: tuple[str, ...]) -> int:
     """Show the superblock of each member."""
@@ -370,20 +414,28 @@ def _field(name: str, value: object, out: Output) -> Text:
     is_flag=True,
     help="Instead, write the superblocks that are lost at one end of a member.",
 )
+@click.option("--deep", is_flag=True, help="The default: compare every page with its checksum.")
 @click.option("--yes", is_flag=True, help="With --repair-superblocks: do not ask.")
 @click.option(
     "-n", "--dry-run", is_flag=True, help="With --repair-superblocks: only report what it would do."
 )
-def check(out: Output, members: tuple[str, ...], repair: bool, yes: bool, dry_run: bool) -> int:
+def check(
+    out: Output, members: tuple[str, ...], repair: bool, deep: bool, yes: bool, dry_run: bool
+) -> int:
     """Check an array that is not mounted, without writing.
 
-    It checks superblocks, maps, and the parity of all written chunks.
+    It checks superblocks, maps, and the parity of all written chunks. In an array with checksums
+    it compares every page of them with its checksum, also in raid0 and where members are lost, and
+    reads all copies of the checksums themselves. It lists the ranges of the image whose bytes are
+    lost. It always does all of that: --deep asks for it by name.
 
     A member of 64 MiB or more has its superblocks twice, in front and at its end. With
     --repair-superblocks, those that are lost at one of the two are written again from the other,
     after a question. What somebody else made in front of a member, a partition table say, is
     overwritten by that. Nothing else is checked or written.
     """
+    if repair and deep:
+        raise click.UsageError("--repair-superblocks checks nothing, --deep everything")
     if repair:
         return _repair_superblocks(out, [absolute(member) for member in members], yes, dry_run)
     if yes or dry_run:

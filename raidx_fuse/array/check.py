@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+from raidx_fuse.array.damage import LOST, damage
 from raidx_fuse.array.open import open_array
 from raidx_fuse.format.examine import examine
 from raidx_fuse.jobs.scrub import Scrub
@@ -62,6 +63,12 @@ async def check_members(members: Sequence[Member]) -> Checked:
                     stripe=finding["stripe"],
                     image_offset=offsets[0] if offsets and len(blamed) == 1 else None,
                 )
+        damaged = await damage(array)
+        for part in damaged["ranges"]:
+            why = "" if part["why"] == LOST else f" ({part['why']})"
+            problem(f"{part['length']} bytes are lost{why}", image_offset=part["image_offset"])
+        if damaged["more"]:
+            problem(f"{damaged['more']} more ranges are lost")
         status = array.status()
         state, sums = status["state"], status.get("sums")
         if sums is not None:

@@ -74,14 +74,14 @@ def _action(array: RunningArray, word: str) -> str | None:
         count = array.context.bad_chunks.count()
         return (
             f"{count} {'chunk is' if count == 1 else 'chunks are'} lost: restore the files there "
-            "from a copy; `raidx stats ARRAY --json` lists the offsets in the image"
+            "from a copy; `raidx damage ARRAY` lists the ranges"
         )
     pages = array.member_set.unreadable.count()
     if pages and (array.member_set.lost or not array.context.code.tolerance):
         return (
             f"{pages} {'page' if pages == 1 else 'pages'} cannot be read, and nothing gives the "
             "content back: attach the lost member again if it still exists, else write the places "
-            "again; `raidx status ARRAY --json` lists them"
+            "again; `raidx damage ARRAY` lists them"
         )
     if word == "degraded" and array.member_set.lost <= leaving_roles(array.member_set.config):
         return "the lost member leaves when the restripe ends: `raidx job ARRAY wait`"

@@ -24,6 +24,19 @@ from raidx_fuse.store.sums import Sums
 from raidx_fuse.store.xor import combine
 
 
+def hopeless_cells(context: ArrayContext, stripe: Stripe, at: int) -> int:
+    """Return the mask of the written cells whose page from byte *at* on nothing gives back."""
+    lost = context.member_set.lost_cells(stripe, at, at + PAGE_BYTES)
+    unwritten = context.unwritten_cells(stripe)
+    hopeless = 0
+    for cell in cells_of(lost & ~unwritten):
+        try:
+            read_plan(context.code, 1 << cell, lost, unwritten)
+        except Unrecoverable:
+            hopeless |= 1 << cell
+    return hopeless
+
+
 class CellReader:
     """Reads cells of any stripes in one round, without or with priority (*background*).
 

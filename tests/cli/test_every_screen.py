@@ -47,6 +47,7 @@ set ARRAY speed_min=1M
 explain ARRAY 0
 explain ARRAY 0 4KiB --write
 explain ARRAY --stripe 0
+damage ARRAY
 peek ARRAY 0
 add-disk ARRAY /srv/new -n
 reshape ARRAY --layout raid4 -n

@@ -36,6 +36,7 @@ LINES = (  # of each command at least one; those of arrays that are not there pr
         "examine {a}",
     ),
     *("examine a --json", "check {a} {b} {c}", "check a b c --json", "explain m 0", "peek m 0"),
+    *("damage m", "check a b c --deep"),
     *("save-metadata {a} {b} {c} f", "save-metadata m f", "restore-metadata f {a} {b} {c}"),
     *("watch m", "view m", "replay financial1 m", "add-disk m d", "reshape m raid5", "get m"),
     *("remove-disk m a", "fail-disk m a", "replace-disk m a d", "scrub m", "tune m", "advise m"),

@@ -60,6 +60,7 @@ events
 events mnt --since 1h
 events mnt:west --test
 scan .
+damage mnt:west
 explain mnt:west 0
 explain mnt:west 0 4KiB --write
 explain mnt:west 0 4KiB --write --step

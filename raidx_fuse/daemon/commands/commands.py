@@ -16,6 +16,7 @@ import trio
 
 from raidx_fuse.array import advice, statistics
 from raidx_fuse.array.array import Array
+from raidx_fuse.array.damage import damage
 from raidx_fuse.array.membership import is_past, why_not_caught_up
 from raidx_fuse.array.save_metadata import save
 from raidx_fuse.daemon.commands.advise import Advice
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         ArrayReport,
         CommandStats,
         DaemonReport,
+        Damage,
         Failing,
         Grown,
         MemberPlan,
@@ -199,6 +201,10 @@ class ArrayCommands:
             self.array.name, self.array.member_set.config.volumes, place["image_offset"]
         )
         return {**place, "volume": volume, "volume_offset": inside}
+
+    async def damage(self) -> Damage:
+        """Return the ranges of the image that answer EIO."""
+        return await damage(self.array)
 
     async def save_metadata(self) -> SavedMetadata:
         """Return what a file of metadata has. Raises RaidxError if no superblock can be read."""

@@ -168,6 +168,7 @@ def _of_array(commands: ArrayCommands) -> dict[str, Run]:
         "job-cancel": commands.job_cancel,
         "job-wait": commands.job_wait,
         "job-limit": commands.job_limit,
+        "damage": commands.damage,
         "save-metadata": commands.save_metadata,
         "explain": commands.explain,
         "peek": Peek(context).peek,

@@ -23,11 +23,10 @@ from contextlib import AsyncExitStack
 import numpy as np
 
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.engine.read_cells import CellReader
+from raidx_fuse.engine.read_cells import CellReader, hopeless_cells
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe
-from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
+from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.unreadable import PAGE_BYTES, Needed
 from raidx_fuse.store.buffers import Bytes
 from raidx_fuse.store.cells import Cover
@@ -148,7 +147,7 @@ class Mender:
         cover = Cover.SAME
         async with AsyncExitStack() as marks:  # until the chains of what is given up hold again
             for at, cells in sorted(marked.items()):
-                hopeless = self._hopeless(stripe, at)
+                hopeless = hopeless_cells(context, stripe, at)
                 is_needed = needed is not None and needed.low < at + PAGE_BYTES and at < needed.high
                 contents: dict[CellIndex, Bytes] = {}
                 if not (cells & hopeless and is_needed):
@@ -181,19 +180,6 @@ class Mender:
             return False
         places = [context.position(stripe, cell) for cell in cells_of(cells)]
         return all(sums.is_suspect(role, begin + at) for role, begin in places)
-
-    def _hopeless(self, stripe: Stripe, at: int) -> int:
-        """Return the mask of the written cells whose page from *at* on nothing gives back."""
-        context = self.context
-        lost = context.member_set.lost_cells(stripe, at, at + PAGE_BYTES)
-        unwritten = context.unwritten_cells(stripe)
-        hopeless = 0
-        for cell in cells_of(lost & ~unwritten):
-            try:
-                read_plan(context.code, 1 << cell, lost, unwritten)
-            except Unrecoverable:
-                hopeless |= 1 << cell
-        return hopeless
 
     async def _solved(self, stripe: Stripe, at: int, cells: int) -> dict[CellIndex, Bytes]:
         """Return the newest content of the page from *at* on of *cells* (a mask)."""

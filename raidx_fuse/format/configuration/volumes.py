@@ -22,8 +22,9 @@ durable no volume gets them. So every free byte of the image reads as zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, ClassVar, NamedTuple
 
 from raidx_fuse.format.configuration.codec import Stored
@@ -229,6 +230,21 @@ def volume_at(
                 return record.name, inside + image_offset - extent.offset
             inside += extent.length
     return None, None
+
+
+def parts_by_volume(
+    array: str, table: VolumeTable | None, begin: int, end: int
+) -> Iterator[tuple[int, int, str | None, int | None]]:
+    """Yield the parts of a range of the image of *array* that lie in one volume, or in none.
+
+    Of each: its first byte, the first one behind it, and `volume_at` of its first byte.
+    """
+    edges = {begin, end}
+    for record in () if table is None else table.volumes:
+        for extent in record.extents:
+            edges.update(edge for edge in (extent.offset, extent.end) if begin < edge < end)
+    for low, high in pairwise(sorted(edges)):
+        yield low, high, *volume_at(array, table, low)
 
 
 def volume_name_problem(name: str) -> str | None:

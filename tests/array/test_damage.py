@@ -1,0 +1,174 @@
+"""`raidx damage` and `raidx check`: the ranges of the image that are lost, exactly those."""
+
+from __future__ import annotations
+
+import random
+
+import trio
+
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.check import check_members
+from raidx_fuse.array.damage import damage
+from raidx_fuse.array.open import open_array
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.format.configuration.volumes import (
+    Extent,
+    VolumeRecord,
+    VolumeTable,
+    parts_by_volume,
+)
+from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.members.base import Member
+from raidx_fuse.members.ram import RamMember
+from tests.support.arrays import ram_array
+
+CHUNK = 16 << 10
+PAGE = 4096
+SIZE = 24 * CHUNK
+
+
+async def written(layout: str, width: int) -> tuple[list[RamMember], bytes]:
+    """Return the members of an array with checksums, and its content, all of it at home."""
+    members = await ram_array(layout, width, 4 << 20, chunk_bytes=CHUNK, sums=True)
+    content = random.Random(width).randbytes(SIZE)
+    async with open_array(members) as array:
+        await array.write(0, content)
+    return members, content
+
+
+def rot(array: Array, *offsets: int) -> None:
+    """Change a byte of the page at each of *offsets* of the image, behind the array's back."""
+    for offset in offsets:
+        stripe, cell = array.context.layout.locate(offset // CHUNK)
+        role, begin = array.context.position(stripe, cell)
+        rot_at(array.member_set.queues[role].member, begin + offset % CHUNK + 9)  # type: ignore[union-attr]
+
+
+def rot_at(member: Member, at: int) -> None:
+    assert isinstance(member, RamMember)
+    member._bytes[at] ^= 4
+
+
+async def listed(array: Array, content: bytes) -> list[tuple[int, int, str]]:
+    """Return the damaged ranges; assert that reads of them fail, and of all other pages do not."""
+    failing = set()
+    for at in range(0, SIZE, PAGE):
+        try:
+            assert await array.read(at, PAGE) == content[at : at + PAGE]
+        except RaidxError:
+            failing.add(at)
+    found = await damage(array)
+    ranges = [(each["image_offset"], each["length"], each["why"]) for each in found["ranges"]]
+    assert failing == {at for low, size, _ in ranges for at in range(low, low + size, PAGE)}
+    assert found["lost_bytes"] == len(failing) * PAGE
+    assert all(each["volume_offset"] == each["image_offset"] for each in found["ranges"])
+    return ranges
+
+
+async def test_misfitting_pages_without_redundancy_are_listed_until_they_are_written() -> None:
+    members, content = await written("raid0", 3)
+    async with open_array(members) as array:
+        first = CHUNK + PAGE
+        rot(array, first, first + PAGE, 5 * CHUNK)
+        assert await listed(array, content) == [
+            (first, 2 * PAGE, "misfits"),
+            (5 * CHUNK, PAGE, "misfits"),
+        ]
+        await array.write(first, content[first : first + PAGE])
+        assert await listed(array, content) == [
+            (first + PAGE, PAGE, "misfits"),
+            (5 * CHUNK, PAGE, "misfits"),
+        ]
+    checked = await check_members(members)
+    places = [each["image_offset"] for each in checked["problems"] if "lost" in each["what"]]
+    assert places == [first + PAGE, 5 * CHUNK], "at rest they are found without a read before"
+
+
+async def test_a_page_that_rotted_twice_and_the_chunk_that_is_lost_by_a_write_beside_it() -> None:
+    members, content = await written("raid5", 4)
+    async with open_array(members) as array:
+        assert array.context.layout.locate(4)[0] == array.context.layout.locate(5)[0]
+        four, five = 4 * CHUNK + PAGE, 5 * CHUNK + PAGE
+        rot(array, four, five, 9 * CHUNK)  # the last is healed
+        assert await listed(array, content) == [
+            (four, PAGE, "misfits"),
+            (five, PAGE, "misfits"),
+        ]
+        await array.write(four, content[four : four + PAGE])
+        assert await listed(array, content) == [(5 * CHUNK, CHUNK, "lost")]
+        assert "raidx damage" in str(array.status()["action"])
+    async with open_array(members) as array:
+        assert await listed(array, content) == [(5 * CHUNK, CHUNK, "lost")]
+    (problem,) = (await check_members(members))["problems"]
+    assert (problem["image_offset"], problem["what"]) == (5 * CHUNK, f"{CHUNK} bytes are lost")
+    async with open_array(members) as array:
+        await array.write(5 * CHUNK, content[5 * CHUNK : 6 * CHUNK])
+        assert await listed(array, content) == []
+    async with open_array(members) as array:
+        assert await listed(array, content) == []
+    assert (await check_members(members))["ok"]
+
+
+async def test_rot_beside_a_lost_member_takes_the_pages_of_both() -> None:
+    members, content = await written("raid5", 4)
+    async with open_array(members) as array:
+        stripe, other = array.context.layout.locate(5)
+        assert array.context.layout.locate(4)[0] == stripe
+        await trio.sleep(60)  # nothing is in flight
+        await array.fail_disk(array.context.position(stripe, other)[0])
+        rot(array, 4 * CHUNK)
+        assert await listed(array, content) == [
+            (4 * CHUNK, PAGE, "misfits"),
+            (5 * CHUNK, PAGE, "cannot be read"),
+        ]
+
+
+async def test_a_page_is_listed_if_what_the_others_give_back_misfits_as_well() -> None:
+    members, content = await written("raid5", 4)
+    async with open_array(members) as array:
+        sums = array.member_set.sums
+        assert sums is not None
+        role, begin = array.context.position(*array.context.layout.locate(4))
+        await array.read(4 * CHUNK, PAGE)  # the table is in memory
+        sums.replace(role, begin, bytes(PAGE))  # a checksum of other content, and rot
+        rot(array, 4 * CHUNK)
+        assert await listed(array, content) == [(4 * CHUNK, PAGE, "misfits")]
+        await array.write(4 * CHUNK, content[4 * CHUNK : 5 * CHUNK])
+        assert await listed(array, content) == []
+
+
+async def test_check_compares_pages_that_no_chain_covers_and_all_copies_of_the_sums() -> None:
+    members, _ = await written("rdp", 6)
+    async with open_array(members) as array:
+        sums = array.member_set.sums
+        assert sums is not None
+        holders = [*sums._holders(Role(2))]
+        for role in (0, 1):  # all chains lack a cell
+            await array.fail_disk(Role(role))
+        rot(array, 2 * CHUNK + PAGE)
+        at_rest = [members[role] for role in range(2, 6)]
+    before = [bytes(member._bytes) for member in at_rest]
+    checked = await check_members(at_rest)
+    assert [bytes(member._bytes) for member in at_rest] == before
+    assert checked["sums"]["misfits"] == 1
+    assert any(each["image_offset"] == 2 * CHUNK + PAGE for each in checked["problems"])
+    holder, offset = holders[-1]
+    rot_at(members[holder], offset + 9)
+    problems = (await check_members(at_rest))["problems"]
+    assert any("sectors of checksums" in each["what"] for each in problems)
+
+
+def test_a_range_is_cut_where_volumes_begin_and_end() -> None:
+    table = VolumeTable(
+        volumes=(
+            VolumeRecord("0" * 8, "a", 300, (Extent(0, 100), Extent(500, 200))),
+            VolumeRecord("1" * 8, "b", 100, (Extent(100, 100),)),
+        )
+    )
+    assert [*parts_by_volume("disk", table, 50, 600)] == [
+        (50, 100, "a", 50),
+        (100, 200, "b", 0),
+        (200, 500, None, None),
+        (500, 600, "a", 100),
+    ]
+    assert [*parts_by_volume("disk", None, 50, 600)] == [(50, 600, "disk", 50)]
