@@ -307,8 +307,8 @@ class PeekedCell(TypedDict):
     """A cell with what its *home* on the member and the newest *content* begin with.
 
     In an array with checksums: *sum*, whether the page of what is shown fits its own ("fits",
-    "misfits", "none"; None if it cannot be read), and *misfits_at*, the bytes of the chunk at which
-    pages begin that misfit, but for those of which the log has newer bytes.
+    "misfits", "none"; None if it cannot be read), and *misfit_at_bytes*, the bytes of the chunk at
+    which pages begin that misfit, but for those of which the log has newer bytes.
     """
 
     cell: str
@@ -325,7 +325,7 @@ class PeekedCell(TypedDict):
     home: str | None
     content: str | None
     sum: NotRequired[str | None]
-    misfits_at: NotRequired[list[Bytes]]
+    misfit_at_bytes: NotRequired[list[Bytes]]
 
 
 class PeekedChain(TypedDict):

@@ -142,7 +142,7 @@ class Peek:
                     if cell in seen.at_home:
                         verdict = "misfits"
                 about["sum"] = verdict
-                about["misfits_at"] = misfits.get(cell, [])
+                about["misfit_at_bytes"] = misfits.get(cell, [])
             cells.append(about)
         return {
             "stripe": stripe,

@@ -117,7 +117,7 @@ async def test_unwritten_cells_are_marked_and_count_as_zero() -> None:
 
 def shown(told: dict[str, Any], name: str) -> tuple[Any, ...]:
     (cell,) = [cell for cell in told["cells"] if cell["cell"] == name]
-    return tuple(cell[key] for key in ("newest", "sum", "misfits_at"))
+    return tuple(cell[key] for key in ("newest", "sum", "misfit_at_bytes"))
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def _page(document: Peeked) -> Group:
 
 def _misfits(cell: PeekedCell) -> list[int]:
     """Return the bytes of *cell* at which pages begin that misfit; older daemons send none."""
-    return cell.get("misfits_at") or []
+    return cell.get("misfit_at_bytes") or []
 
 
 def _misfit(cell: PeekedCell, begin: int) -> Text:
