@@ -78,15 +78,8 @@ def play(name: str, folder: Path) -> dict[str, str]:
     return dict(zip(lines, printed, strict=True))
 
 
-RACES = pytest.mark.skip(
-    reason="looks at what the mender does meanwhile: failed once beside others"
-)
-
-
 @pytest.mark.mount
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=RACES if name == "bit-rot" else ()) for name in SHEETS]
-)
+@pytest.mark.parametrize("name", SHEETS)
 def test_a_sheet_runs_as_its_answers_say(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
