@@ -57,7 +57,7 @@ def sums_of(contents: Any, numbers: Values, seed: int) -> Values:
 
 
 RUN_PAGES_MAX = 256  # of `run_fits`
-_RUN_PAGES_MIN = 24  # fewer are compared sooner one by one
+_RUN_PAGES_MIN = 12  # fewer are compared sooner one by one
 
 
 def run_fits(buffers: Any, known: Values, numbers: Values, seed: int) -> bool | None:
@@ -74,11 +74,15 @@ def run_fits(buffers: Any, known: Values, numbers: Values, seed: int) -> bool | 
     for buffer in buffers:
         crc = crc32c(buffer, crc)
     pages = known ^ numbers * np.uint32(_PLACE) + np.uint32(seed)
+    places = pages.astype("<u4", copy=False).view(np.uint8).reshape(-1, 4) + _rows(count)
+    return crc == int(np.bitwise_xor.reduce(_shifts().take(places), axis=None))
+
+
+@cache
+def _rows(count: int) -> NDArray[np.int64]:
+    """Return where the rows of `_shifts` begin for the bytes of the CRCs of *count* pages."""
     behind = np.arange(count - 1, -1, -1)
-    tables = _shifts()
-    joined = tables[behind, 0, pages & 255] ^ tables[behind, 1, pages >> 8 & 255]
-    joined ^= tables[behind, 2, pages >> 16 & 255] ^ tables[behind, 3, pages >> 24]
-    return crc == int(np.bitwise_xor.reduce(joined))
+    return behind[:, None] * 1024 + np.arange(4) * 256
 
 
 @cache
