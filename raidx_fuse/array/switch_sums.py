@@ -47,6 +47,8 @@ async def switch_sums(array: RunningArray, value: str) -> None:
             reason=Reason.MEMBERS_MISSING,
         )
     async with context.closed():
+        if (value == "on") == (member_set.sums is not None):
+            return  # another request was first
         await context.journal.drain()  # what came until now may be parts of pages
         if member_set.sums is not None:
             await member_set.sums.save()  # no write of a table is under way then

@@ -3,7 +3,7 @@
 A sum is *none* (0) or the CRC-32C of a page, combined with the page's place, so that right bytes at
 a wrong place do not fit. In memory there is a table for each role, of the home places as they are:
 whatever writes cells sets their sums with the write (`Sums.write`, `Sums.note`), and every read of
-a home place is compared with them (`Sums.read`, `Sums.misfits`). A table is read when a page of it
+a home place is compared with them (`Sums.read`, `Sums.fits_now`). A table is read when a page of it
 is first needed. On the members the tables follow:
 
     logged          record durable -> home, sums of it (`save`) -> flush -> the tail moves
@@ -18,9 +18,10 @@ so entries that did not change are the same in both. All copies are read, and of
 newest counts: a copy that missed a write, or lies on an old copy of a member, costs nothing.
 
 Laws:
- 1. A page is written whole: a sum never covers bytes that were not verified. Requests for parts of
-    pages are made whole before they are planned (engine/write/write.py), first writes fill their
-    chunks.
+ 1. A page is written whole, so its old bytes are verified before, if the page had a sum. Requests
+    for parts of pages are made whole before they are planned (engine/write/write.py), first writes
+    fill their chunks. Not held yet: parts of pages that had no sum, parities and rebuilt cells that
+    come from such pages, get one all the same.
  2. A sum is set before the first byte of its page is written, in the same step. Until an
     asynchronous write has ended, its pages are *in flight*: what is read there meanwhile is read
     again (healthy reads take no lock).
@@ -383,14 +384,18 @@ class Sums:
         pages = self._pages(role, offset, size)
         if pages is None:
             return
-        if (offset | size) & PAGE_MASK:
-            raise self.member_set.laws.broken(Law.WHOLE, f"{size} bytes at {offset}")
+        self._require_whole(offset, size)
         first, end = pages
         if end - first == 1 and len(buffers) == 1:
             self._views[role][first] = self._value(role, first, buffers[0])
             self._dirty.add((role, first // ENTRIES))
             return
         self._set(role, first, self._values(role, first, buffers), end - first)
+
+    def _require_whole(self, offset: int, size: int) -> None:
+        """Raise LawError for a write of a part of a page."""
+        if (offset | size) & PAGE_MASK:
+            raise self.member_set.laws.broken(Law.WHOLE, f"{size} bytes at {offset}")
 
     def note_many(self, role: Role, writes: Sequence[tuple[int, Any, int]]) -> None:
         """Do as `note` for many writes (byte offset, buffers, size) of one role."""
@@ -413,6 +418,8 @@ class Sums:
         If it raises, what the places hold is not known, and they have no sum.
         """
         await self.load(requests)
+        for _, offset, _, size in requests:
+            self._require_whole(offset, size)  # before the first sum is set
         flights = []
         for role, offset, buffers, size in requests:
             self.note(role, offset, buffers, size)
