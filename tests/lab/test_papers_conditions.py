@@ -122,13 +122,15 @@ def test_an_event_has_the_means_of_its_time() -> None:
     do = "replace"
     disk = 0
     """
-    made = parse_experiment(text)
+    made, healthy = parse_experiment(text), parse_experiment(text.split("[[events]]")[0])
     assert isinstance(made, Experiment)
+    assert isinstance(healthy, Experiment)
     result = simulate(made)
     (rebuild,) = (event for event in result["events"] if event["do"] == "replace")
     during = rebuild["during"]
     assert 0 < during["requests"] < result["requests"]
-    assert during["response_ms"]["mean"] > result["response_ms"]["mean"]
+    assert during["response_ms"]["mean"] != result["response_ms"]["mean"]
+    assert during["response_ms"]["mean"] > simulate(healthy)["response_ms"]["mean"]
 
 
 def test_the_keys_stand_in_the_file(trace: str) -> None:
