@@ -50,7 +50,7 @@ from trio import lowlevel
 from raidx_fuse.errors import MemberError, RaidxError, single
 from raidx_fuse.loop.tasks import TICK_S, rest
 from raidx_fuse.members.base import Member
-from raidx_fuse.members.nbd.heartbeat import HEARTBEAT_BYTES, HEARTBEAT_OFFSET
+from raidx_fuse.members.nbd.heartbeat import HEARTBEAT_BYTES, HEARTBEAT_OFFSET, HEARTBEAT_S
 from raidx_fuse.members.nbd.pipe import Pipe
 from raidx_fuse.members.nbd.protocol.client import Client, Exchange, Ranges
 from raidx_fuse.members.nbd.protocol.wire import Command, CommandFlag, Errno, Export, Flag
@@ -161,7 +161,7 @@ class Connection:
         self._idle = False
         self._rest: trio.CancelScope | None = None  # of the receiver, while it waits idly
         self._started = False
-        self._cut = False
+        self.is_cut = False
         self.leaving = False
         self._refused: list[Call] = []  # because the server shuts down: not carried out
         self._policy: ThreadPolicy | None = None
@@ -174,6 +174,10 @@ class Connection:
     async def do(self, call: Call) -> None:
         """Send *call* and wait for its end. Raises MemberError."""
         self.submit(call)
+        await self.end_of(call)
+
+    async def end_of(self, call: Call) -> None:
+        """Wait for the end of *call*, which was submitted. Raises MemberError."""
         await call.wait()
         if error := call.error_of(self._path):
             raise error
@@ -198,7 +202,10 @@ class Connection:
             raise error
 
     def submit(self, call: Call) -> None:
-        """Send *call*; it ends later."""
+        """Send *call*; it ends later, at once if the connection was cut meanwhile."""
+        if self.is_cut:  # during a recovery, between two of its calls; nothing else would end it
+            call.end(errno.ECONNRESET, LOST)
+            return
         self._unsent.append(call)
         alone = self.under_way == 1
         self._idle = call.patient and (self._idle or alone)
@@ -351,7 +358,7 @@ class Connection:
     def _hold(self) -> None:
         """Tell the run whether a real server works for it, as threads do."""
         if self._policy is not None:
-            wanted = self.under_way > 0 and not (self._cut or self._idle)
+            wanted = self.under_way > 0 and not (self.is_cut or self._idle)
             if wanted != self._held:
                 self._held = wanted
                 (self._policy.hold if wanted else self._policy.release)()
@@ -375,9 +382,9 @@ class Connection:
 
         They will be sent again: what has not left this machine never does.
         """
-        if self._cut:
+        if self.is_cut:
             return
-        self._cut = True
+        self.is_cut = True
         self._hold()
         self.pipe.abort()
         self.on_cut(self, reason)
@@ -401,9 +408,9 @@ class Connection:
         If the server owes answers, what has not left this machine never does: others may hold the
         member by the time that it could.
         """
-        if self._cut:
+        if self.is_cut:
             return
-        self._cut = True
+        self.is_cut = True
         self._hold()
         if self.under_way:
             self.pipe.abort()
@@ -417,7 +424,10 @@ class Connection:
 CONNECTIONS_MAX = 4  # where the server allows several
 CALLS_FOR_ANOTHER = 8  # under way on each connection before another one is made
 RETRY_S, RETRY_MAX_S = 0.05, 2.0
-AGAIN = (errno.ECONNRESET, errno.ETIMEDOUT)  # of a recovery: another connection may do better
+# Errors of a recovery; another connection may do better. EAGAIN: a copy could not go out in time.
+AGAIN = (errno.ECONNRESET, errno.ETIMEDOUT, errno.EAGAIN)
+COPIES_AT_ONCE = 16  # under way during a recovery
+LOST, CLOSED = "connection lost", "member is closed"
 
 Dial = Callable[[], Pipe]
 Ask = Callable[[Call], Awaitable[None]]  # carries a call out; raises MemberError
@@ -640,12 +650,12 @@ class Links:
         self._close()
 
     def _close(self) -> None:
-        connections, self.connections = self.connections, []
+        connections, self.connections = self._all(), []
         for connection in connections:
             connection.end_now()
             for call in connection.take_back():
-                call.end(errno.ENODEV, "member is closed")
-        self._end_waiting(errno.ENODEV, "member is closed")
+                call.end(errno.ENODEV, CLOSED)
+        self._end_waiting(errno.ENODEV, CLOSED)
 
     def _submit(self, call: Call) -> None:
         if self._token is None:
@@ -724,7 +734,9 @@ class Links:
                     self._dial_soon()
 
     def _dial_soon(self) -> None:
-        if not self._dialling and not self._closed:
+        if self._closed:
+            self._end_waiting(errno.ENODEV, CLOSED)
+        elif not self._dialling:
             self._dialling = True
             trio.lowlevel.spawn_system_task(self._dial_until_connected)
 
@@ -738,7 +750,9 @@ class Links:
                 self._delay_s = min(max(RETRY_S, 2 * self._delay_s), RETRY_MAX_S)
                 try:
                     await self._dial_once()
-                    return
+                    if not (self._waiting or self._gates):
+                        return
+                    error = LOST  # again, while it was given the calls
                 except RaidxError as refusal:
                     error = refusal.message
                 if self.connections:
@@ -763,9 +777,13 @@ class Links:
             if not self.connections:
                 self._recovering = connection
                 await self._recover(connection)
+                if connection.is_cut:
+                    raise MemberError(self._path, "open", -1, errno.ECONNRESET, LOST)
         except MemberError as error:
+            if connection.under_way:
+                connection.cut(error.message)  # copies that may still land
             connection.end_now()
-            if error.errno in AGAIN:
+            if error.errno in AGAIN or self._closed:
                 raise
             log.error("%s", error.message)
             self.refusal = error
@@ -781,13 +799,27 @@ class Links:
         self._open_gates()
 
     async def _recover(self, connection: Connection) -> None:
-        """Renew the lock, and write again what no flush has covered. Raises MemberError."""
+        """Renew the lock, and write again what no flush has covered. Raises MemberError.
+
+        The lock is kept by heartbeats over *connection*: those of its holder wait for the end of
+        the recovery, and without any the copies might not go out any more (law 2).
+        """
         await self._renew(connection.do)
+        renewed_s = trio.current_time()
         self._waiting = [call for call in self._waiting if not call.cancelled]
         later = [call for call in self._waiting if call.command in CHANGES]  # these will be sent
+        under_way: deque[Call] = deque()  # no two overlap: their order does not matter
         for call in self.unflushed.newest(later):
-            call.guard = self._sure
-            await connection.do(call)
+            if len(under_way) == COPIES_AT_ONCE:
+                await connection.end_of(under_way.popleft())
+            if trio.current_time() - renewed_s >= HEARTBEAT_S:
+                await self._renew(connection.do)
+                renewed_s = trio.current_time()
+            call.guard, call.expires = self._sure, True
+            connection.submit(call)
+            under_way.append(call)
+        for call in under_way:
+            await connection.end_of(call)
 
     def _cut_again(self, connection: Connection, reason: str) -> None:
         """End the calls of a connection that was lost during the recovery."""

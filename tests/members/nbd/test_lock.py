@@ -329,6 +329,49 @@ async def test_a_holder_alone_gets_its_member_back_although_a_beat_of_it_lands_l
     first.close()
 
 
+async def test_a_connection_that_is_lost_between_two_looks_of_a_recovery_is_made_again() -> None:
+    """Nothing is under way then: no answer is missed, but the next look would have none."""
+
+    server = CutAtABeat(SIZE_BYTES)
+    server.content[: len(SUPERBLOCK)] = SUPERBLOCK
+    first = opened(server, A)
+    await first.writev(4096, [b"first"])
+    server.armed = True
+    await trio.sleep(STALE_S)
+    server.running = True
+    server.requests.clear()
+    page = Command.READ, HEARTBEAT_OFFSET, HEARTBEAT_BYTES
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(first.writev, 8192, [b"again"])
+        await trio.sleep_until(STALE_S + RETRY_MAX_S + 2.5 * heartbeat.LOOK_S)
+        reads, dials = server.requests.count(page), server.dials
+        assert reads > 2, "it watches its page"
+        server.cut()
+        limit_s = STALE_S + RETRY_MAX_S + TICK_S
+        nursery.cancel_scope.deadline = trio.current_time() + limit_s
+    assert server.content[8192:8197] == b"again"
+    assert server.dials == dials + 1
+    first.close()
+
+
+async def test_a_recovery_that_takes_longer_than_the_fence_keeps_the_lock() -> None:
+    """The heartbeats of the holder wait for its end; without others no copy could go out."""
+
+    server = made()
+    first = opened(server, A)
+    for number in range(400):
+        await first.writev(8192 + 512 * number, [b"x" * 512])
+    server.kill()
+    server.restart()
+    server.delay_s = heartbeat.CLAIM_S / 2
+    begun_s = trio.current_time()
+    with trio.fail_after(STALE_S):
+        await first.writev(4096, [b"again"])
+    assert trio.current_time() - begun_s > FENCE_S
+    assert server.dials == 2
+    first.close()
+
+
 async def test_an_export_that_came_back_without_its_content_is_refused() -> None:
     server = made()
     first = opened(server, A)
