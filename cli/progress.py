@@ -71,12 +71,14 @@ def begun(
 
 
 def exit_status(job: Job) -> int:
-    """Return the exit status: 0 done, 1 failed or cancelled, 3 if a scrub left mismatches."""
+    """Return the exit status: 0 done, 1 failed or cancelled, 3 if a scrub left something wrong."""
     if job["state"] == "failed":
         warn(f"{job['kind']} failed: {job['error']}")
     if job["state"] != "done":
         return 1
-    return 3 if job.get("uncorrected") else 0
+    rows = job.get("members", [])
+    misfits = sum(row.get("misfits", 0) - row.get("healed", 0) for row in rows)
+    return 3 if job.get("uncorrected") or misfits else 0
 
 
 def looks(look: Callable[[], Ending]) -> Iterator[Ending]:

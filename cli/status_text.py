@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -16,7 +16,22 @@ from raidx_fuse.cli.output import Output, duration, percent, plural
 from raidx_fuse.job_words import words_of
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import ArrayReport, Job, LastScrub, Load, Member, SumsReport
+    from raidx_fuse.documents import (
+        ArrayReport,
+        Job,
+        LastScrub,
+        Load,
+        Member,
+        ScrubbedPages,
+        SumsReport,
+    )
+
+_OF_PAGES: Final = {
+    "misfits": "pages that misfit",
+    "healed": "healed",
+    "damaged": "damaged",
+    "without_sums": "without checksum",
+}
 
 STATE_STYLES = {
     "clean": "green",
@@ -251,6 +266,23 @@ def job_line(job: Job, out: Output, *, columns: int = 30, marks: str = "━━")
     if job.get("error"):
         line.append(f"\n      {job['error']}", style="red")
     return line
+
+
+def pages_lines(rows: Iterable[ScrubbedPages]) -> list[str]:
+    """Return what a scrub found of pages and checksums as a table; nothing if all is well."""
+    table = [
+        [str(row["role"])] + [str(row.get(key, 0)) for key in _OF_PAGES]
+        for row in rows
+        if any(row.get(key) for key in _OF_PAGES)
+    ]
+    if not table:
+        return []
+    table.insert(0, ["member", *_OF_PAGES.values()])
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in table
+    ]
 
 
 def brief(status: ArrayReport) -> str:

@@ -70,6 +70,19 @@ class ScrubbedMember(TypedDict):
     repaired: Count
 
 
+class ScrubbedPages(ScrubbedMember):
+    """And with checksums, how many pages of it did not fit theirs, and what has become of them.
+
+    *healed* of the *misfits* fit again; nothing gives the *damaged* ones back. *without_sums* had
+    no checksum; where all others confirm them, they have one now.
+    """
+
+    misfits: NotRequired[Count]
+    healed: NotRequired[Count]
+    without_sums: NotRequired[Count]
+    damaged: NotRequired[Count]
+
+
 class SuspectMember(TypedDict):
     role: Number
     path: str | None
@@ -98,7 +111,7 @@ class JobDetail(VolumeRoute):
     assumed: NotRequired[Count]
     uncorrected: NotRequired[Count]
     unchecked_stripes: NotRequired[Count]
-    members: NotRequired[list[ScrubbedMember]]
+    members: NotRequired[list[ScrubbedPages]]
     findings: NotRequired[list[Mismatch]]
     layout_before: NotRequired[str]
     layout_after: NotRequired[str]
@@ -965,6 +978,7 @@ class Checked(TypedDict):
     problems: list[CheckProblem]
     mismatches: Count
     unchecked_stripes: Count
+    scrubbed: list[ScrubbedPages]
     sums: NotRequired[SumsReport]
 
 

@@ -12,7 +12,7 @@ from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import SIZE, array_argument, wait_option
 from raidx_fuse.cli.progress import exit_status, wait_for_jobs
-from raidx_fuse.cli.status_text import job_line
+from raidx_fuse.cli.status_text import job_line, pages_lines
 from raidx_fuse.errors import AmbiguousError, UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,12 @@ def scrub(out: Output, array: str, mode: str, wait: bool) -> int:
 
     --repair fixes every mismatch that parity can attribute to one member. Where parity cannot show
     which chunk is wrong, it trusts the data, rewrites the parity, and reports the stripe. With
-    --wait the exit status is 3 if a mismatch remains.
+    --wait the exit status is 3 if a mismatch, or a page that does not fit its checksum, remains.
+
+    In an array with checksums, every page is compared with its own, and counted by member. --check
+    leaves a page that does not fit as it is: what next reads it heals it, a user, --repair, or the
+    scrub that begins by itself (scrub_each_s). Pages without a checksum get one where all others
+    confirm them. What cannot be read at all is written again by either, as by any other read.
     """
     result = ask(out, array, "scrub", repair=mode == "repair")
     if not wait:
@@ -59,7 +64,7 @@ def scrub_text(job: Job) -> str:
             f"{plural(found['bytes'], 'byte')} from byte {found['byte_in_chunk']} of the chunk; "
             f"{done}"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, *pages_lines(job["members"])])
 
 
 @verb()

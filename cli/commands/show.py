@@ -25,6 +25,7 @@ from raidx_fuse.cli.progress import looks_until
 from raidx_fuse.cli.status_text import (
     STATE_STYLES,
     brief,
+    pages_lines,
     pool_lines,
     status_page,
 )
@@ -454,7 +455,7 @@ def check(
         for problem in problems
     ]
     verdict = "no problem found" if result["ok"] else plural(len(problems), "problem")
-    out.emit(result, "\n".join([*lines, verdict]))
+    out.emit(result, "\n".join([*lines, *pages_lines(result["scrubbed"]), verdict]))
     return 0 if result["ok"] else 1
 
 

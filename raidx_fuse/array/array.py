@@ -308,11 +308,16 @@ class Array:
         """Start to restripe onto *members* more, to the layout *name* (None: unchanged)."""
         return await self.restripe_operation.plan(len(members), name, params).begin(members)
 
-    async def start_scrub(self, repair: bool) -> int:
-        """Start a scrub and return its job id. Raises BusyError while another scrub runs."""
+    async def start_scrub(self, repair: bool, *, heals: bool = True) -> int:
+        """Start a scrub and return its job id. Raises BusyError while another scrub runs.
+
+        *heals*: pages that misfit their sums, even if it does not *repair*.
+        """
         if repair:
             self.require_writable()
-        return self.jobs.start(lambda context, job_id: Scrub(context, job_id, repair)).job_id
+        return self.jobs.start(
+            lambda context, job_id: Scrub(context, job_id, repair, heals=heals)
+        ).job_id
 
     def start_tuning(self) -> int:
         """Start to move chunks to members that serve them sooner; return the job id.

@@ -92,6 +92,7 @@ async def check_members(members: Sequence[Member]) -> Checked:
             "problems": problems,
             "mismatches": scrub.mismatches,
             "unchecked_stripes": scrub.unchecked,
+            "scrubbed": scrub.detail()["members"],
         }
         if sums is not None:
             checked["sums"] = sums

@@ -88,6 +88,7 @@ class Health:
             members=tuple(
                 ScrubbedMember(row["role"], row["wrong"], row["repaired"])
                 for row in found["members"]
+                if row["wrong"]
             ),
             places=tuple(
                 ScrubbedPlace(

@@ -9,6 +9,7 @@ what it says.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
@@ -21,7 +22,7 @@ from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
 from raidx_fuse.store.buffers import Bytes
 from raidx_fuse.store.cells import Cover
 from raidx_fuse.store.io_tuples import PAGE_BYTES, MemberIO, MemberLostError
-from raidx_fuse.store.sums import Sums
+from raidx_fuse.store.sums import Misfits, Sums
 from raidx_fuse.store.xor import combine
 
 log = logging.getLogger(__name__)
@@ -29,26 +30,44 @@ log = logging.getLogger(__name__)
 Reads = dict[Role, list[tuple[int, list[memoryview], int]]]
 
 
-async def fill_sums(context: ArrayContext, stripes: Sequence[Stripe]) -> int:
+async def fill_sums(
+    context: ArrayContext, stripes: Sequence[Stripe], misfits: Misfits | None = None
+) -> Counter[Role]:
     """Set the sums of the written cells of *stripes* that have none.
 
-    Returns how many pages got one that they did not have before a crash. The locks of the stripes
-    are held. Pages that are lost or unreadable get none. Raises what the members raise.
+    Returns how many pages of each role got one that they did not have before a crash. The locks of
+    the stripes are held. Pages that are lost or unreadable get none. *misfits* collects pages
+    beside them that do not fit theirs. Raises what the members raise.
     """
     sums = context.member_set.sums
+    filled: Counter[Role] = Counter()
     if sums is None:
-        return 0
+        return filled
     while True:
         reads = await _places(context, stripes, lambda _: context.code.all_mask, lacking=True)
         try:
-            await context.member_set.read_base(reads, frozen=False)
+            await context.member_set.read_base(reads, frozen=False, misfits=misfits)
             break
         except MemberLostError:
             continue  # without that member, or page
-    filled = 0
     for role, of_role in reads.items():
-        filled += sum(sums.fill(role, at, buffer) for at, (buffer,), _ in of_role)
+        filled[role] += sum(sums.fill(role, at, buffer) for at, (buffer,), _ in of_role)
     return filled
+
+
+async def count_lacking(context: ArrayContext, stripes: Sequence[Stripe]) -> Counter[Role]:
+    """Return how many pages of the written cells of *stripes* have no sum, by role."""
+    sums, size = context.member_set.sums, context.chunk_bytes
+    lacking: Counter[Role] = Counter()
+    for stripe in stripes if sums is not None else ():
+        unreached = context.unwritten_cells(stripe)
+        unreached |= context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
+        for cell in cells_of(context.code.all_mask & ~unreached):
+            role, offset = context.position(stripe, cell)
+            if role >= 0 and sums is not None:
+                await sums.load([(role, offset, (), size)])
+                lacking[role] += sums.lacking(role, offset, size)
+    return lacking
 
 
 async def heal_rot(context: ArrayContext, stripes: Sequence[Stripe]) -> None:
@@ -125,16 +144,19 @@ def _solved(
 
 
 async def compare_sums(
-    context: ArrayContext, stripes: Sequence[Stripe], cells: Callable[[Stripe], int]
+    context: ArrayContext,
+    stripes: Sequence[Stripe],
+    cells: Callable[[Stripe], int],
+    misfits: Misfits,
 ) -> None:
-    """Read those of the *cells* (a mask) of *stripes* that are written: misfits are noted.
+    """Read those of the *cells* (a mask) of *stripes* that are written, and collect *misfits*.
 
     The locks of the stripes are held. Raises what the members raise.
     """
     while context.member_set.sums is not None:
         try:
             reads = await _places(context, stripes, cells, lacking=False)
-            return await context.member_set.read_base(reads, frozen=False)
+            return await context.member_set.read_base(reads, frozen=False, misfits=misfits)
         except MemberLostError:
             continue  # without that page
 

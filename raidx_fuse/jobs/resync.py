@@ -161,7 +161,7 @@ async def finish(resync: Resync, stripes: list[Stripe]) -> None:
         await resync.check(live)
         sums = context.member_set.sums
         if sums is not None:
-            sums.note_unverified(await fill_sums(context, live))
+            sums.note_unverified((await fill_sums(context, live)).total())
 
 
 async def _clean(context: ArrayContext, stripe: Stripe, cell: CellIndex) -> None:

@@ -6,6 +6,10 @@ outvote one wrong copy; two parities locate one cell, or several cells of one me
 tell which chunk is wrong (single parity, two copies, two wrong cells in one sector), it trusts the
 data, rewrites the parity as md does, and reports those stripes separately (*assumed*). After a
 crash the same job runs over the stripes that were in flight (resync.py).
+
+In an array with sums, pages are compared with theirs as they are read, and counted by member. What
+misfits is healed as by any other read; a scrub that does not *heal* reads it as it lies there, so
+that chains which do not hold name its member, and nothing is written over it.
 """
 
 from __future__ import annotations
@@ -21,23 +25,24 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.errors import RaidxError, UnrecoverableError
 from raidx_fuse.format.configuration.config import ArrayConfig
-from raidx_fuse.jobs.fill_sums import compare_sums, fill_sums
+from raidx_fuse.jobs.fill_sums import compare_sums, count_lacking, fill_sums
 from raidx_fuse.jobs.job import WINDOW_BYTES, Job, is_idle
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.strips import Place, Strips, batches, read_all
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.codes.error_location import locate
-from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
+from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
 from raidx_fuse.loop.tasks import rest
 from raidx_fuse.settings import SCRUB_EACH, SETTINGS
 from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
 from raidx_fuse.store.cells import Cover
 from raidx_fuse.store.io_tuples import PAGE_BYTES, MemberIO
+from raidx_fuse.store.sums import Misfits, Page
 from raidx_fuse.store.xor import combine
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import JobDetail, Mismatch, SuspectMember
+    from raidx_fuse.documents import JobDetail, Mismatch, ScrubbedPages, SuspectMember
 
 FINDINGS_KEPT = 1000
 
@@ -73,15 +78,25 @@ def holds(rows: Sequence[Bytes], scratch: Bytes, equal: Any) -> bool:
 
 
 class Scrub(Job):
-    """Checks all written stripes; with *repair*, corrects what it can."""
+    """Checks all written stripes; with *repair*, corrects what it can.
+
+    Without *heals* pages that do not fit their sums stay as they are.
+    """
 
     kind = "scrub"
     solves_lost = False  # a scrub repairs cells that are present, not lost ones
     fills_sums = True  # of pages that have none, if their chains hold
 
-    def __init__(self, context: ArrayContext, job_id: int, repair: bool) -> None:
+    def __init__(
+        self, context: ArrayContext, job_id: int, repair: bool, *, heals: bool = True
+    ) -> None:
         super().__init__(context, job_id)
         self.repair = repair
+        self._misfits = Misfits(stay=not (heals or repair))  # of the present window
+        self._misfit: Counter[Role] = Counter()
+        self._healed: Counter[Role] = Counter()
+        self._lacking: Counter[Role] = Counter()
+        self._damaged: Counter[Role] = Counter()
         self.mismatches = self.repaired = self.assumed = self.unchecked = 0
         self.findings: list[Mismatch] = []
         self._wrong: Counter[Role] = Counter()
@@ -104,12 +119,26 @@ class Scrub(Job):
             "assumed": self.assumed,
             "uncorrected": self.mismatches - self.repaired if self.repair else self.mismatches,
             "unchecked_stripes": self.unchecked,
-            "members": [  # chunks, where it is known on which member they were wrong
-                {"role": int(role), "wrong": self._wrong[role], "repaired": self._mended[role]}
-                for role in sorted(self._wrong)
-            ],
+            "members": self._by_member(),
             "findings": self.findings,
         }
+
+    def _by_member(self) -> list[ScrubbedPages]:
+        """Return chunks, where it is known on which member they were wrong, and pages, by role."""
+        with_sums = self.context.member_set.sums is not None
+        roles = {*self._wrong, *self._misfit, *self._lacking}
+        rows: list[ScrubbedPages] = []
+        for role in sorted(roles):
+            row: ScrubbedPages = {
+                "role": int(role),
+                "wrong": self._wrong[role],
+                "repaired": self._mended[role],
+            }
+            if with_sums:
+                row["misfits"], row["healed"] = self._misfit[role], self._healed[role]
+                row["without_sums"], row["damaged"] = self._lacking[role], self._damaged[role]
+            rows.append(row)
+        return rows
 
     async def prepare(self) -> None:
         """Count the written stripes on all members."""
@@ -133,6 +162,7 @@ class Scrub(Job):
     async def check(self, stripes: list[Stripe]) -> None:
         """Check the written *stripes*. Raises MemberLostError as well as RaidxError."""
         context = self.context
+        self._note_suspects(stripes)
         await self.mend(stripes)
         self._role_epoch = context.member_set.role_epoch
         for batch in batches(context, stripes, self._chains_of):
@@ -141,7 +171,8 @@ class Scrub(Job):
                 strips = Strips(context, first, count)
                 places = {place for chain in chains for place in chain}
                 wanted.append((strips, sorted(places), chains))
-            await read_all(context, [(strips, places) for strips, places, _ in wanted])
+            reads = [(strips, places) for strips, places, _ in wanted]
+            await read_all(context, reads, self._misfits)
             for strips, _places, chains in wanted:
                 await self._check_run(strips, chains)
         if self.repair and not context.member_set.lost:
@@ -149,8 +180,64 @@ class Scrub(Job):
         if self.fills_sums:
             member_set = context.member_set
             if not context.code.parity_count or member_set.lost or member_set.unreadable:
-                await compare_sums(context, stripes, self._unchained)
-            await fill_sums(context, [s for s in stripes if self._is_proved(s)])
+                await compare_sums(context, stripes, self._unchained, self._misfits)
+            proved = {stripe for stripe in stripes if self._is_proved(stripe)}
+            lacking = await count_lacking(context, [s for s in stripes if s not in proved])
+            lacking += await fill_sums(context, sorted(proved), self._misfits)
+            await self._count_pages(stripes)
+            self._lacking += lacking
+
+    # -- pages and their sums, by member -------------------------------------------------------
+
+    def _note_suspects(self, stripes: list[Stripe]) -> None:
+        """Count the pages of *stripes* that misfit, and that readers came across before."""
+        sums, unreadable = self.context.member_set.sums, self.context.member_set.unreadable
+        if sums is None or not sums.suspects:
+            return
+        for stripe in stripes:
+            for cell in cells_of(self.context.code.all_mask):
+                role, begin = self.context.position(stripe, cell)
+                for page in unreadable.pages(role, begin, begin + self.context.chunk_bytes):
+                    if sums.is_suspect(role, page * PAGE_BYTES):
+                        self._misfits.pages.add(sums.page_at(role, page * PAGE_BYTES))
+
+    async def _count_pages(self, stripes: list[Stripe]) -> None:
+        """Count what has become of the pages of *stripes* that did not fit, and forget them."""
+        sums = self.context.member_set.sums
+        if sums is None or not self._misfits.pages:
+            return
+        stays = self._misfits.stay
+        if not stays:
+            await self.mend(stripes)  # what was found since they were mended
+        pages = self._misfits.take()
+        left = {page for page in pages if stays or page in sums.suspects}
+        hopeless = {page for page in left if self._is_hopeless(page, left)}
+        for page in pages:
+            self._misfit[page[0]] += 1
+            self._healed[page[0]] += page not in left
+            self._damaged[page[0]] += page in hopeless
+
+    def _is_hopeless(self, page: Page, left: set[Page]) -> bool:
+        """Return whether the code cannot give *page* back, as those *left* are wrong, too."""
+        context, member_set = self.context, self.context.member_set
+        sums = member_set.sums
+        assert sums is not None
+        chunk, inner = divmod(page[1] * PAGE_BYTES, context.chunk_bytes)
+        found = context.layout.inverse(page[0], MemberChunk(chunk))
+        if found is None:
+            return False
+        stripe, mine = found
+        lost = member_set.lost_cells(stripe, inner, inner + PAGE_BYTES)
+        for cell in cells_of(context.code.all_mask):
+            role, begin = context.position(stripe, cell)
+            if role >= 0 and sums.page_at(role, begin + inner) in left:
+                lost |= 1 << cell
+        try:
+            read_plan(context.code, 1 << mine, lost, context.unwritten_cells(stripe))
+        except Unrecoverable:
+            return True
+        # The mender has tried: what the others give does not fit either.
+        return not (self._misfits.stay or member_set.read_only)
 
     def _unchained(self, stripe: Stripe) -> int:
         """Return the mask of the cells of *stripe* that no chain which was checked has."""
@@ -265,11 +352,12 @@ class Scrub(Job):
     def _without_sums(
         self, stripe: Stripe, cells: dict[Place, Bytes], syndromes: list[Bytes]
     ) -> dict[Place, Bytes] | None:
-        """Return {place: error} of the pages that contradict pages whose sums they fit.
+        """Return {place: error} of the pages that contradict pages which fit their sums.
 
-        The pages of a stripe that have sums are right. If the code gives back those that have none,
-        they are the wrong ones; else nobody knows, and the result is empty. None if no page has a
-        sum, or a write to the stripe has failed: then chains alone must do.
+        The pages of a stripe that fit their sums are right. If the code gives back those that have
+        none, or do not fit them and stay, these are the wrong ones; else nobody knows, and the
+        result is empty. None if no page fits a sum, or a write to the stripe has failed: then
+        chains alone must do.
         """
         context, code = self.context, self.context.code
         sums, dirty = context.member_set.sums, context.dirty_bitmap
@@ -277,6 +365,7 @@ class Scrub(Job):
             return None
         unwritten, lost = context.unwritten_cells(stripe), context.member_set.lost_cells(stripe)
         places, errors = self._places(stripe), dict[Place, Bytes]()
+        wrong_pages = self._misfits.pages if self._misfits.stay else ()
         has_sums = False
         wrong = np.flatnonzero(np.bitwise_or.reduce(np.stack(syndromes)))
         for page in np.unique(wrong // PAGE_BYTES).tolist():
@@ -284,7 +373,8 @@ class Scrub(Job):
             blank = 0
             for cell in cells_of(code.all_mask & ~unwritten & ~lost):
                 role, offset = context.position(stripe, cell)
-                if sums.lacks(role, offset + page * PAGE_BYTES, PAGE_BYTES):
+                at = offset + page * PAGE_BYTES
+                if sums.lacks(role, at, PAGE_BYTES) or sums.page_at(role, at) in wrong_pages:
                     blank |= 1 << cell
                 else:
                     has_sums = True

@@ -17,6 +17,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.io_tuples import MemberLostError, MemberRead, join
+from raidx_fuse.store.sums import Misfits
 
 Place = tuple[Role, int]  # (role, row)
 K = TypeVar("K", bound=Hashable)
@@ -81,11 +82,18 @@ def batches(
         yield found[at : at + size]
 
 
-async def read_all(context: ArrayContext, wanted: Sequence[tuple[Strips, Sequence[Place]]]) -> None:
-    """Read the places of all *wanted* strips in one round; adjacent ranges share one I/O."""
+async def read_all(
+    context: ArrayContext,
+    wanted: Sequence[tuple[Strips, Sequence[Place]]],
+    misfits: Misfits | None = None,
+) -> None:
+    """Read the places of all *wanted* strips in one round; adjacent ranges share one I/O.
+
+    *misfits*: as `MemberSet.read`.
+    """
     requests = [request for strips, places in wanted for request in strips.requests(places)]
     if requests:
-        await context.member_set.read(join(requests), background=True)
+        await context.member_set.read(join(requests), background=True, misfits=misfits)
 
 
 class Strips:

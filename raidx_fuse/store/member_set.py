@@ -75,7 +75,7 @@ from raidx_fuse.store.queue import (
     MemberQueue,
     Operation,
 )
-from raidx_fuse.store.sums import Sums, no_cover
+from raidx_fuse.store.sums import Misfits, Sums, no_cover
 
 log = logging.getLogger(__name__)
 
@@ -259,20 +259,26 @@ class MemberSet:
         return buffers[0]
 
     async def read(
-        self, requests: Sequence[MemberRead], *, background: bool = False, home: bool = False
+        self,
+        requests: Sequence[MemberRead],
+        *,
+        background: bool = False,
+        home: bool = False,
+        misfits: Misfits | None = None,
     ) -> None:
         """Fill the buffers of *requests*; suspends only if a member does not answer synchronously.
 
-        *home*: with what lies at the home places, which is not compared with its sums. Raises
-        MemberLostError if a member was failed or replaced during the call, or a page was found
-        unreadable (the caller plans again), and MemberError if a read failed for other reasons on a
-        member whose loss the code does not tolerate.
+        *home*: with what lies at the home places, which is not compared with its sums. *misfits*
+        collects the pages that do not fit their sums (store/sums.py). Raises MemberLostError if a
+        member was failed or replaced during the call, or a page was found unreadable (the caller
+        plans again), and MemberError if a read failed for other reasons on a member whose loss the
+        code does not tolerate.
         """
         overlay = self.overlay
         if overlay and not home:
             requests = [request for request in requests if not self._known(request)]
         if self.sums is not None and not home:
-            await self.sums.read(requests, background)
+            await self.sums.read(requests, background, misfits)
         else:
             epoch, role_epoch = self.place_epoch, self.role_epoch
             await self._read_members(requests, background)
@@ -286,7 +292,11 @@ class MemberSet:
                 overlay.patch(role, offset, buffers)
 
     async def read_base(
-        self, reads: Mapping[Role, Sequence[tuple[int, list[memoryview], int]]], *, frozen: bool
+        self,
+        reads: Mapping[Role, Sequence[tuple[int, list[memoryview], int]]],
+        *,
+        frozen: bool,
+        misfits: Misfits | None = None,
     ) -> None:
         """Fill the buffers of *reads* with what lies under the current layer.
 
@@ -314,7 +324,7 @@ class MemberSet:
             again = False
             if self.sums is not None and epoch == self.place_epoch:
                 covers = self.overlay.covers_frozen if frozen else no_cover
-                again = not await self.sums.correct(every, covers, change)
+                again = not await self.sums.correct(every, covers, change, misfits)
         if frozen and self.overlay.frozen:
             for role, of_role in reads.items():
                 for offset, (buffer,), _size in of_role:

@@ -137,6 +137,22 @@ class HomePlaces(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Misfits:
+    """Collects the *pages* that reads find not to fit; with *stay* nothing else comes of it.
+
+    They are read as they lie there then: no other reader plans around them, and nobody heals them.
+    """
+
+    stay: bool
+    pages: set[Page] = field(default_factory=set)
+
+    def take(self) -> set[Page]:
+        """Return the pages so far, and begin anew."""
+        pages, self.pages = self.pages, set()
+        return pages
+
+
 @dataclass(slots=True, eq=False)
 class _Flight:
     """A write under way to the pages *first* .. *end* - 1 of *role*."""
@@ -527,9 +543,13 @@ class Sums:
         self.suspects.discard((role, page))
         self.wrong_sums += 1
 
+    def page_at(self, role: Role, offset: int) -> Page:
+        """Return the page at byte *offset* of *role*."""
+        return role, offset - self._begin >> PAGE_SHIFT
+
     def is_suspect(self, role: Role, offset: int) -> bool:
         """Return whether the page at *offset* of *role* misfits, and is not healed yet."""
-        return (role, offset - self._begin >> PAGE_SHIFT) in self.suspects
+        return self.page_at(role, offset) in self.suspects
 
     def forget_suspects(self, role: Role) -> None:
         """Forget the pages of *role* that misfit: the member that had them has left."""
@@ -542,11 +562,13 @@ class Sums:
             self.suspects.discard(page)
             self.healed += 1
 
-    async def read(self, requests: Sequence[MemberRead], background: bool) -> None:
+    async def read(
+        self, requests: Sequence[MemberRead], background: bool, misfits: Misfits | None = None
+    ) -> None:
         """Fill the buffers of *requests* from the home places with bytes that fit their sums.
 
         What the overlay has is laid over them by the caller. Raises as `MemberSet.read`; pages that
-        do not fit are unreadable from then on.
+        do not fit are unreadable from then on, unless *misfits* says that they stay.
         """
         member_set = self.member_set
         wide = [self._widened(request) for request in requests]
@@ -558,7 +580,7 @@ class Sums:
                 raise MemberLostError  # a new member of a role has nothing yet: plan again
             change = member_set.unreadable.changes
             await member_set.read(wide, background=background, home=True)
-            done = await self.correct(wide, member_set.overlay.covers, change)
+            done = await self.correct(wide, member_set.overlay.covers, change, misfits)
         for request, read in zip(requests, wide, strict=True):
             if read is not request:
                 at = request[1] - read[1]
@@ -578,12 +600,19 @@ class Sums:
         length = (offset + size + PAGE_MASK & ~PAGE_MASK) - low
         return role, low, [bytearray(length)], length
 
-    async def correct(self, reads: Sequence[MemberRead], covers: Covers, change: int) -> bool:
+    async def correct(
+        self,
+        reads: Sequence[MemberRead],
+        covers: Covers,
+        change: int,
+        misfits: Misfits | None = None,
+    ) -> bool:
         """Make what *reads* have just read fit; return False if it must be read again.
 
         That is so if home places have changed meanwhile. What *covers* knows need not fit. *change*
         is that of the unreadable pages when the read began. Raises MemberLostError if pages are
-        unreadable now, and MemberError for a reader that cannot plan around them.
+        unreadable now, and MemberError for a reader that cannot plan around them. Pages that
+        *misfits* lets stay are neither.
         """
         found: list[tuple[Role, int, memoryview]] = []
         for role, offset, buffers, size in reads:
@@ -603,6 +632,10 @@ class Sums:
         for role, at, buffer in found:
             content = await self.judge(role, at)
             if isinstance(content, MemberError):
+                if misfits is not None and content.errno == errno.EILSEQ:
+                    misfits.pages.add((role, at - self._begin >> PAGE_SHIFT))
+                    if misfits.stay:
+                        continue
                 if is_of_place(content):  # else the member has failed meanwhile
                     self._note_misfit(role, at, content, change)
                 lost = True
@@ -669,6 +702,13 @@ class Sums:
         self.unverified += pages
 
     # -- places that have no sum yet ---------------------------------------------------------------
+
+    def lacking(self, role: Role, offset: int, size: int) -> int:
+        """Return how many pages of a range, whose sums are in memory, have none."""
+        pages = self._pages(role, offset, size)
+        if pages is None:
+            return 0
+        return int(pages[1] - pages[0] - np.count_nonzero(self._tables[role][slice(*pages)]))
 
     def lacks(self, role: Role, offset: int, size: int) -> bool:
         """Return whether a page of a range, whose sums are in memory, has none."""

@@ -374,7 +374,7 @@ class ArrayCommands:
 
     async def scrub(self, repair: bool = False) -> Result:
         """Start a scrub that reports mismatches, or with *repair* corrects them."""
-        return {"job": await self.array.start_scrub(repair)}
+        return {"job": await self.array.start_scrub(repair, heals=repair)}
 
     async def tune(self, now: bool = False, dry_run: bool = False) -> Result:
         """Return the tuner's state; *now* starts it as a job, *dry_run* returns its moves."""

@@ -82,7 +82,7 @@ MUTANTS = (
     Mutant(
         "resync-gives-no-sums",
         "raidx_fuse/jobs/resync.py",
-        "            sums.note_unverified(await fill_sums(context, live))\n",
+        "            sums.note_unverified((await fill_sums(context, live)).total())\n",
         "            pass\n",
         "what was marked at a crash is never verified again",
         PAST,
