@@ -175,15 +175,10 @@ class Reader:
 
     def _read_at_once(self, offset: int, length: int, reply: memoryview) -> bool:
         """Fill *reply* from healthy members without suspending; return False if that fails."""
-        try_read = self.context.member_set.try_read
         requests, zeros = self._segments(offset, length, reply)
         try:
-            for role, position, buffers, size in requests:
-                newest = try_read(role, position, buffers, size)
-                if newest is None:
-                    return False
-                if newest is not buffers[0]:
-                    buffers[0][:] = newest
+            if not self.context.member_set.try_read_all(requests):
+                return False
         except MemberError:
             return False
         for view in zeros:

@@ -26,6 +26,8 @@ from raidx_fuse.format.regions import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     Values = NDArray[np.uint32]
@@ -56,38 +58,46 @@ def sums_of(contents: Any, numbers: Values, seed: int) -> Values:
     return values
 
 
-RUN_PAGES_MAX = 256  # of `run_fits`
-_RUN_PAGES_MIN = 12  # fewer are compared sooner one by one
+RUN_PAGES_MAX = 256  # of `runs_fit`
+_STEPS = np.arange(RUN_PAGES_MAX, dtype=np.uint32) * np.uint32(_PLACE)
 
 
-def run_fits(buffers: Any, known: Values, numbers: Values, seed: int) -> bool | None:
-    """Return whether *buffers*, many whole pages in a row, fit their *known* sums, by one CRC.
+def runs_fit(
+    crc: int, known: Sequence[Values], firsts: Sequence[int], seeds: Sequence[int]
+) -> bool:
+    """Return whether whole pages end to end, whose CRC is *crc*, fit their *known* sums, at once.
 
-    The CRC of pages end to end follows from theirs: crc(A B) = M(crc(A)) xor crc(B), where M
-    is linear and depends on the length of B alone. None: there are too few or too many pages, or
-    one of them has no sum.
+    They are runs of pages: the first of each is page *firsts* of a role with *seeds*. There are at
+    most RUN_PAGES_MAX pages. The CRC of pages end to end follows from theirs: crc(A B) =
+    M(crc(A)) xor crc(B), where M is linear and depends on the length of B alone. A page without a
+    sum, or with the sum 1, which stands for two, does not fit.
     """
-    count = len(known)
-    if not _RUN_PAGES_MIN <= count <= RUN_PAGES_MAX or known.min() < 2:
-        return None
-    crc = 0
-    for buffer in buffers:
-        crc = crc32c(buffer, crc)
-    pages = known ^ numbers * np.uint32(_PLACE) + np.uint32(seed)
-    places = pages.astype("<u4", copy=False).view(np.uint8).reshape(-1, 4) + _rows(count)
-    return crc == int(np.bitwise_xor.reduce(_shifts().take(places), axis=None))
+    if len(known) == 1:
+        sums = known[0]
+        places = _STEPS[: len(sums)] + np.uint32(firsts[0] * _PLACE + seeds[0] & _MASK)
+    else:
+        sums = np.concatenate(known)
+        counts = [len(run) for run in known]
+        at, begins = 0, []
+        for first, seed, count in zip(firsts, seeds, counts, strict=True):
+            begins.append((first - at) * _PLACE + seed & _MASK)
+            at += count
+        places = np.repeat(np.array(begins, np.uint32), counts) + _STEPS[:at]
+    crcs = (sums ^ places).astype("<u4", copy=False).view(np.uint8)
+    terms = _shifts().take(crcs + _rows()[-len(crcs) :])
+    return crc == int(np.bitwise_xor.reduce(terms))
 
 
 @cache
-def _rows(count: int) -> NDArray[np.int64]:
-    """Return where the rows of `_shifts` begin for the bytes of the CRCs of *count* pages."""
-    behind = np.arange(count - 1, -1, -1)
-    return behind[:, None] * 1024 + np.arange(4) * 256
+def _rows() -> NDArray[np.intp]:
+    """Return where the rows of `_shifts` begin for the bytes of the CRCs of RUN_PAGES_MAX pages."""
+    at = np.arange(RUN_PAGES_MAX * 4, dtype=np.intp)
+    return (RUN_PAGES_MAX - 1 - at // 4) * 1024 + at % 4 * 256
 
 
 @cache
 def _shifts() -> Values:
-    """Return the tables of M for 0, 1, 2, ... pages behind: [pages, byte of the CRC, its value]."""
+    """Return the tables of M for 0, 1, 2, ... pages behind, flat: by byte of the CRC, its value."""
     zeros = bytes(PAGE_BYTES)
     columns = [crc32c(zeros, 1 << bit) ^ crc32c(zeros) for bit in range(32)]
     values = np.arange(256, dtype=np.uint32)
@@ -101,7 +111,7 @@ def _shifts() -> Values:
         before = tables[number - 1]
         tables[number] = once[0][before & 255] ^ once[1][before >> 8 & 255]
         tables[number] ^= once[2][before >> 16 & 255] ^ once[3][before >> 24]
-    return tables
+    return tables.reshape(-1)
 
 
 class Sectors(NamedTuple):

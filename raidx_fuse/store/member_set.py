@@ -258,6 +258,25 @@ class MemberSet:
             overlay.patch(role, offset, buffers)
         return buffers[0]
 
+    def try_read_all(self, requests: Sequence[MemberRead]) -> bool:
+        """Fill the buffers of *requests* with the newest bytes, without suspending.
+
+        Returns False if that is not possible now. Raises MemberError; after that use `read`.
+        """
+        overlay, readable, sums = self.overlay, self.readable, self.sums
+        if overlay:
+            requests = [request for request in requests if not self._known(request)]
+        for role, offset, buffers, size in requests:
+            queue = readable[role]
+            if queue is None or not queue.try_readv(offset, buffers, size):
+                return False
+        if sums is not None and requests and not sums.fit_now(requests):
+            return False
+        if overlay:
+            for role, offset, buffers, _size in requests:
+                overlay.patch(role, offset, buffers)
+        return True
+
     async def read(
         self,
         requests: Sequence[MemberRead],

@@ -43,16 +43,18 @@ from typing import Any, Protocol
 
 import numpy as np
 import trio
+from crc32c import crc32c
 from numpy.typing import NDArray
 
 from raidx_fuse.errors import MemberError
 from raidx_fuse.format.regions import SUMS_PER_PAGE, SUMS_PER_SECTOR, Regions
 from raidx_fuse.format.sum_table import (
+    RUN_PAGES_MAX,
     SECTORS_PER_PAGE,
     Sectors,
     decode_sums,
     encode_sums,
-    run_fits,
+    runs_fit,
     seed_of,
     sum_of,
     sums_of,
@@ -76,6 +78,8 @@ from raidx_fuse.store.overlay import Overlay
 log = logging.getLogger(__name__)
 
 ENTRIES = SUMS_PER_PAGE
+COVERED = ENTRIES * PAGE_BYTES  # of the data, by the sums in one page of a table
+RUN_BYTES_MAX = RUN_PAGES_MAX * PAGE_BYTES
 _LOADED_AT_ONCE = 256  # pages of a table in one read
 Values = NDArray[np.uint32]
 Page = tuple[Role, int]  # role, page of the data region
@@ -96,6 +100,34 @@ def _part(buffers: Sequence[Any], at: int) -> memoryview:
             return memoryview(buffer)[at : at + PAGE_BYTES]
         at -= len(buffer)
     raise ValueError("no such page")
+
+
+def _batches(reads: Iterable[MemberIO]) -> Iterator[list[MemberIO]]:
+    """Yield *reads* of whole pages in batches for `Sums.fit_now`; what is larger is cut."""
+    batch: list[MemberIO] = []
+    left = RUN_BYTES_MAX
+    for read in reads:
+        for part in (read,) if read[3] <= RUN_BYTES_MAX else _cut(read):
+            left -= part[3]
+            if left < 0:
+                yield batch
+                batch, left = [], RUN_BYTES_MAX - part[3]
+            batch.append(part)
+    if batch:
+        yield batch
+
+
+def _cut(read: MemberIO) -> Iterator[MemberIO]:
+    """Yield parts of *read* that are not larger than RUN_BYTES_MAX."""
+    role, offset, buffers, _ = read
+    if any(len(buffer) & PAGE_MASK for buffer in buffers):
+        buffers = [b"".join(buffers)]
+    for buffer in buffers:
+        view = memoryview(buffer)
+        for at in range(0, len(view), RUN_BYTES_MAX):
+            part = view[at : at + RUN_BYTES_MAX]
+            yield role, offset, [part], len(part)
+            offset += len(part)
 
 
 def no_cover(_role: Role, _begin: int, _end: int) -> bool:
@@ -243,10 +275,14 @@ class Sums:
 
     async def load(self, requests: Iterable[tuple[Role, int, Any, int]]) -> None:
         """Have the sums of *requests* (role, byte offset, buffers, size) in memory."""
+        begin, end, width = self._begin, self._end, self._width
         for role, offset, _, size in requests:
-            pages = self._pages(role, offset, size + (offset & PAGE_MASK) + PAGE_MASK)
-            if pages is not None and not self._has(role, pages[0], max(pages[1], pages[0] + 1)):
-                await self._load(role, pages[0] // ENTRIES, -(-pages[1] // ENTRIES))
+            if begin <= offset < end and role < width:
+                first = (offset - begin) // COVERED
+                last = (offset + max(size, 1) - 1 - begin) // COVERED
+                loaded = self._loaded[role]
+                if not (loaded[first] and loaded[last] and last - first < 2):
+                    await self._load(role, first, last + 1)
 
     async def _load(self, role: Role, first: int, end: int) -> None:
         """Load the pages *first* .. *end* - 1 of the table of *role* that are not in memory."""
@@ -492,26 +528,52 @@ class Sums:
 
     def fits_now(self, role: Role, offset: int, buffers: Sequence[ReadBuffer], size: int) -> bool:
         """Return whether bytes that were read in this step fit; False if it cannot be told now."""
-        if (offset | size) & PAGE_MASK:
+        if size != PAGE_BYTES or offset & PAGE_MASK:
+            return self.fit_now(((role, offset, buffers, size),))
+        page = offset - self._begin >> PAGE_SHIFT
+        if not self._loaded[role][page // ENTRIES]:
             return False
-        first = offset - self._begin >> PAGE_SHIFT
-        if size == PAGE_BYTES:
-            if not self._loaded[role][first // ENTRIES]:
+        known = self._views[role][page]
+        return not known or known == sum_of(buffers[0], page, self._seeds[role])
+
+    def fit_now(self, reads: Sequence[MemberIO]) -> bool:
+        """Return whether all that *reads* have read in this step fits; False as `fits_now`."""
+        known: list[Values] = []
+        firsts: list[int] = []
+        seeds: list[int] = []
+        crc = 0
+        left = RUN_PAGES_MAX
+        for role, offset, buffers, size in reads:
+            if (offset | size) & PAGE_MASK or not self._begin <= offset < self._end:
                 return False
-            known = self._views[role][first]
-            if not known:
-                return True
-            return known == sum_of(buffers[0], first, self._seeds[role])
-        end = first + (size >> PAGE_SHIFT)
-        return self._has(role, first, end) and not self._misfits(role, first, end, buffers)
+            if role >= self._width:
+                return False
+            first = offset - self._begin >> PAGE_SHIFT
+            count = size >> PAGE_SHIFT
+            left -= count
+            loaded = self._loaded[role]
+            if left < 0 or not (
+                loaded[first // ENTRIES] and loaded[(first + count - 1) // ENTRIES]
+            ):
+                return False
+            known.append(self._tables[role][first : first + count])
+            firsts.append(first)
+            seeds.append(self._seeds[role])
+            for buffer in buffers:
+                crc = crc32c(buffer, crc)
+        if runs_fit(crc, known, firsts, seeds):
+            return True
+        for run, first, read in zip(known, firsts, reads, strict=True):  # some may have no sum
+            if self._misfits(read[0], first, first + len(run), read[2]):
+                return False
+        return True
 
     def _misfits(
         self, role: Role, first: int, end: int, buffers: Sequence[ReadBuffer]
     ) -> list[int]:
         """Return which of the pages *first* .. *end* - 1 of *role*, in *buffers*, do not fit."""
         known = self._tables[role][first:end]
-        seed, numbers = self._seeds[role], np.arange(first, end, dtype=np.uint32)
-        if run_fits(buffers, known, numbers, seed):
+        if not known.any():
             return []
         wrong = (self._values(role, first, buffers) != known) & (known != 0)
         return [first + at for at in np.flatnonzero(wrong).tolist()] if wrong.any() else []
@@ -521,11 +583,7 @@ class Sums:
 
         The sums are in memory (`load`). A page to which a write is in flight may be among them.
         """
-        pages = self._pages(role, offset, len(content))
-        if pages is None:
-            return []
-        wrong = self._misfits(role, *pages, [content])
-        return [(page - pages[0]) * PAGE_BYTES for page in wrong]
+        return [at - offset for _, at, _ in self._wrong([(role, offset, [content], len(content))])]
 
     def fits(self, role: Role, offset: int, content: ReadBuffer) -> bool:
         """Return whether *content*, a whole page, fits the sum of its place, or has none.
@@ -614,17 +672,9 @@ class Sums:
         unreadable now, and MemberError for a reader that cannot plan around them. Pages that
         *misfits* lets stay are neither.
         """
-        found: list[tuple[Role, int, memoryview]] = []
-        for role, offset, buffers, size in reads:
-            pages = self._pages(role, offset, size)
-            if pages is None:
-                continue
-            if (offset | size) & PAGE_MASK:
-                raise self.member_set.laws.broken(Law.WHOLE, f"{size} bytes read at {offset}")
-            for page in self._misfits(role, *pages, buffers):
-                at = self._begin + page * PAGE_BYTES
-                if not covers(role, at, at + PAGE_BYTES):
-                    found.append((role, at, _part(buffers, at - offset)))
+        if len(reads) == 1 and self._pages(*reads[0][:2], PAGE_BYTES) and self.fits_now(*reads[0]):
+            return True
+        found = [page for page in self._wrong(reads) if not covers(*page[:2], page[1] + PAGE_BYTES)]
         if not found:
             return True
         role_epoch = self.member_set.role_epoch
@@ -644,6 +694,40 @@ class Sums:
         if lost or role_epoch != self.member_set.role_epoch:
             raise MemberLostError
         return epoch == self.member_set.place_epoch
+
+    def _wrong(self, reads: Sequence[MemberIO]) -> list[tuple[Role, int, memoryview]]:
+        """Return (role, byte offset, content) of the pages of *reads* that do not fit."""
+        single: dict[Role, list[MemberIO]] = {}
+        runs: list[MemberIO] = []
+        begin, end, width = self._begin, self._end, self._width
+        for read in reads:
+            role, offset, buffers, size = read
+            if not begin <= offset < end or role >= width:
+                continue
+            if (offset | size) & PAGE_MASK:
+                raise self.member_set.laws.broken(Law.WHOLE, f"{size} bytes read at {offset}")
+            if size == PAGE_BYTES and len(buffers) == 1:
+                single.setdefault(role, []).append(read)
+            else:
+                runs.append(read)
+        found = []
+        for role, of_role in single.items():
+            offsets = np.fromiter((read[1] for read in of_role), np.int64, len(of_role))
+            pages = offsets - begin >> PAGE_SHIFT
+            contents = [read[2][0] for read in of_role]
+            values = sums_of(contents, pages.astype(np.uint32), self._seeds[role])
+            known = self._tables[role][pages]
+            wrong = np.flatnonzero((values != known) & (known != 0)).tolist()
+            found += [(role, of_role[at][1], memoryview(contents[at])) for at in wrong]
+        for batch in _batches(runs):
+            if self.fit_now(batch):
+                continue
+            for role, offset, buffers, size in batch:
+                first = offset - begin >> PAGE_SHIFT
+                for page in self._misfits(role, first, first + (size >> PAGE_SHIFT), buffers):
+                    at = begin + page * PAGE_BYTES
+                    found.append((role, at, _part(buffers, at - offset)))
+        return found
 
     async def judge(self, role: Role, offset: int) -> bytearray | MemberError | None:
         """Return the page at *offset* of *role*, or an error if it cannot be read, or misfits.

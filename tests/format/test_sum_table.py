@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 import struct
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from crc32c import crc32c
 
 from raidx_fuse.format.regions import PAGE_BYTES, SUMS_PER_PAGE, SUMS_PER_SECTOR
 from raidx_fuse.format.sum_table import (
     RUN_PAGES_MAX,
     decode_sums,
     encode_sums,
-    run_fits,
+    runs_fit,
     seed_of,
     sum_of,
     sums_of,
@@ -95,24 +97,36 @@ def test_sectors_of_another_place_role_or_array_are_bad(first: int, seed: int) -
     assert not found.sums.any()
 
 
-def test_many_pages_in_a_row_are_compared_by_one_crc() -> None:
+def test_many_pages_are_compared_by_one_crc_in_whatever_runs_they_lie() -> None:
     rng = random.Random(3)
-    content = bytearray(rng.randbytes(RUN_PAGES_MAX * PAGE_BYTES))
     numbers = np.arange(9, 9 + RUN_PAGES_MAX, dtype=np.uint32)
-    pages = [content[at : at + PAGE_BYTES] for at in range(0, len(content), PAGE_BYTES)]
-    known = sums_of(pages, numbers, 77)
-    for count in (RUN_PAGES_MAX, 100, 12):
-        run, first = known[:count], numbers[:count]
-        size = count * PAGE_BYTES
-        assert run_fits([content[:5000], content[5000:size]], run, first, 77) is True
-        assert run_fits([content[:size]], run, first + 1, 77) is False
-        for _ in range(20):
-            at, bit = rng.randrange(size), 1 << rng.randrange(8)
-            content[at] ^= bit
-            assert run_fits([content[:size]], run, first, 77) is False
-            content[at] ^= bit
-        swapped = content[PAGE_BYTES : 2 * PAGE_BYTES] + content[:PAGE_BYTES]
-        assert run_fits([swapped, content[2 * PAGE_BYTES : size]], run, first, 77) is False
-        without = run.copy()
-        without[count // 2] = 0
-        assert run_fits([content[:size]], without, first, 77) is None
+    content = bytearray(rng.randbytes(RUN_PAGES_MAX * PAGE_BYTES))
+
+    for cuts in ([], [1], [100], [12, 13, 200]):
+        for count in (RUN_PAGES_MAX, 201, 1):
+            bounds = [0, *(cut for cut in cuts if cut < count), count]
+            runs = [slice(a, b) for a, b in pairwise(bounds)]
+            firsts = [9 + run.start + 1000 * at for at, run in enumerate(runs)]
+            seeds = [77 + at for at in range(len(runs))]
+            pages = [content[at : at + PAGE_BYTES] for at in range(0, len(content), PAGE_BYTES)]
+            known = [
+                sums_of(pages[run], numbers[run] + np.uint32(1000 * at), 77 + at)
+                for at, run in enumerate(runs)
+            ]
+            size = count * PAGE_BYTES
+            assert runs_fit(crc32c(content[:size]), known, firsts, seeds)
+            assert not runs_fit(crc32c(content[:size]), known, [firsts[0] + 1, *firsts[1:]], seeds)
+            assert not runs_fit(crc32c(content[:size]), known, firsts, [*seeds[:-1], 1])
+            for _ in range(10):
+                at, bit = rng.randrange(size), 1 << rng.randrange(8)
+                content[at] ^= bit
+                assert not runs_fit(crc32c(content[:size]), known, firsts, seeds)
+                content[at] ^= bit
+            if count > 1:  # the same bits, wrong in two pages, do not cancel out
+                for at in (17, 17 + (count - 1) * PAGE_BYTES):
+                    content[at] ^= 8
+                assert not runs_fit(crc32c(content[:size]), known, firsts, seeds)
+                for at in (17, 17 + (count - 1) * PAGE_BYTES):
+                    content[at] ^= 8
+            known[-1][0] = 0
+            assert not runs_fit(crc32c(content[:size]), known, firsts, seeds), "it has no sum"

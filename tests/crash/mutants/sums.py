@@ -64,8 +64,8 @@ MUTANTS = (
     Mutant(
         "what-is-read-at-once-is-believed",
         SUMS,
-        "            return known == sum_of(buffers[0], first, self._seeds[role])\n",
-        "            return True\n",
+        "        return not known or known == sum_of(buffers[0], page, self._seeds[role])\n",
+        "        return True\n",
         "a rotten page is read",
         ROT,
         TESTS,
