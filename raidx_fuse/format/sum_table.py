@@ -52,37 +52,52 @@ def sum_of(content: Any, number: int, seed: int) -> int:
 
 def sums_of(contents: Any, numbers: Values, seed: int) -> Values:
     """Return `sum_of` for each of *contents*, whose *numbers* are an array of uint32."""
-    values = np.fromiter(map(crc32c, contents), np.uint32, len(numbers))
-    values ^= numbers * np.uint32(_PLACE) + np.uint32(seed)
-    values[values == 0] = 1
+    return sums_from(
+        np.fromiter(map(crc32c, contents), np.uint32, len(numbers)),
+        numbers * np.uint32(_PLACE) + np.uint32(seed),
+    )
+
+
+def sums_from(crcs: Values, places: Values) -> Values:
+    """Return the sums of pages by their CRCs and *places* (`places_of`)."""
+    values: Values = np.maximum(crcs ^ places, np.uint32(1))
     return values
+
+
+def places_of(firsts: Sequence[int], seeds: Sequence[int], counts: Sequence[int]) -> Values:
+    """Return what the places of pages mix into their sums.
+
+    They are runs of *counts* pages: the first of each is page *firsts* of a role with *seeds*.
+    """
+    if len(counts) == 1:
+        return _steps(counts[0]) + np.uint32(firsts[0] * _PLACE + seeds[0] & _MASK)
+    at, begins = 0, []
+    for first, seed, count in zip(firsts, seeds, counts, strict=True):
+        begins.append((first - at) * _PLACE + seed & _MASK)
+        at += count
+    return np.repeat(np.array(begins, np.uint32), counts) + _steps(at)
+
+
+def _steps(count: int) -> Values:
+    """Return what *count* pages in a row mix in more than the first of them."""
+    if count <= RUN_PAGES_MAX:
+        return _STEPS[:count]
+    return np.arange(count, dtype=np.uint32) * np.uint32(_PLACE)
 
 
 RUN_PAGES_MAX = 256  # of `runs_fit`
 _STEPS = np.arange(RUN_PAGES_MAX, dtype=np.uint32) * np.uint32(_PLACE)
+ZEROS_CRC = np.uint32(crc32c(bytes(PAGE_BYTES)))  # of a page
 
 
-def runs_fit(
-    crc: int, known: Sequence[Values], firsts: Sequence[int], seeds: Sequence[int]
-) -> bool:
-    """Return whether whole pages end to end, whose CRC is *crc*, fit their *known* sums, at once.
+def runs_fit(crc: int, known: Sequence[Values], places: Values) -> bool:
+    """Return whether pages end to end, whose CRC is *crc*, fit their *known* sums, all at once.
 
-    They are runs of pages: the first of each is page *firsts* of a role with *seeds*. There are at
-    most RUN_PAGES_MAX pages. The CRC of pages end to end follows from theirs: crc(A B) =
-    M(crc(A)) xor crc(B), where M is linear and depends on the length of B alone. A page without a
-    sum, or with the sum 1, which stands for two, does not fit.
+    The sums are in parts; there are at most RUN_PAGES_MAX pages. The CRC of pages end to end
+    follows from theirs: crc(A B) = M(crc(A)) xor crc(B), where M is linear and depends on the
+    length of B alone. A page without a sum, or with the sum 1, which stands for two, does not fit.
     """
-    if len(known) == 1:
-        sums = known[0]
-        places = _STEPS[: len(sums)] + np.uint32(firsts[0] * _PLACE + seeds[0] & _MASK)
-    else:
-        sums = np.concatenate(known)
-        counts = [len(run) for run in known]
-        at, begins = 0, []
-        for first, seed, count in zip(firsts, seeds, counts, strict=True):
-            begins.append((first - at) * _PLACE + seed & _MASK)
-            at += count
-        places = np.repeat(np.array(begins, np.uint32), counts) + _STEPS[:at]
+    sums = known[0] if len(known) == 1 else np.concatenate(known)
     crcs = (sums ^ places).astype("<u4", copy=False).view(np.uint8)
     terms = _shifts().take(crcs + _rows()[-len(crcs) :])
     return crc == int(np.bitwise_xor.reduce(terms))

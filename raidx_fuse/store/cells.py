@@ -39,6 +39,7 @@ from raidx_fuse.store.dirty_bitmap import DirtyBitmap
 from raidx_fuse.store.io_tuples import MemberIO
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.stripe_locks import StripeLocks
+from raidx_fuse.store.sums import Values
 
 
 class Cover(Enum):
@@ -131,29 +132,34 @@ class Cells:
         if self.member_set.sums is not None:
             await self.member_set.sums.save()
 
-    def write_now(self, requests: Sequence[MemberIO]) -> list[MemberIO] | None:
+    def write_now(self, requests: Sequence[MemberIO], crcs: Values | None) -> list[MemberIO] | None:
         """Write *requests*, MARKED, without suspending; return those left, None if no member wrote.
 
         No member is lost. If anything is left, the caller locks the stripes before it suspends.
+        *crcs*: of all their pages, one request behind the other, in an array with checksums.
         """
         queues, sums = self.member_set.readable, self.member_set.sums
         left: list[MemberIO] = []
         begun = False
         if sums is not None and not sums.is_ready(requests):
             return None
+        written: list[MemberIO | None] = []
         for request in requests:
             role, position, buffers, size = request
             try:
                 if queues[role].try_writev(position, buffers, size):  # type: ignore[union-attr]
                     begun = True
-                    if sums is not None:
-                        sums.note(role, position, buffers, size)
+                    written.append(request)
                     continue
             except MemberError:
                 begun = True  # possibly; retried once with the rest, then the member is excluded
             if not begun:
                 return None
             left.append(request)
+            written.append(None)
+        if sums is not None:
+            assert crcs is not None
+            sums.note_written(requests, written, crcs)
         return left
 
     async def write_frozen(self) -> None:

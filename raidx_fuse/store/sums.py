@@ -3,8 +3,9 @@
 A sum is *none* (0) or the CRC-32C of a page, combined with the page's place, so that right bytes at
 a wrong place do not fit. In memory there is a table for each role, of the home places as they are:
 whatever writes cells sets their sums with the write (`Sums.write`, `Sums.note`), and every read of
-a home place is compared with them (`Sums.read`, `Sums.fits_now`). A table is read when a page of it
-is first needed. On the members the tables follow:
+a home place is compared with them (`Sums.read`, `Sums.fits_now`). Where whole stripes are written,
+the sums of parities are computed from those of data (`stripe_crcs`), not from the parities. A table
+is read when a page of it is first needed. On the members the tables follow:
 
     logged          record durable -> home, sums of it (`save`) -> flush -> the tail moves
     past the log    mark durable -> data -> sums (`save`) -> flush -> unmark
@@ -51,12 +52,15 @@ from raidx_fuse.format.regions import SUMS_PER_PAGE, SUMS_PER_SECTOR, Regions
 from raidx_fuse.format.sum_table import (
     RUN_PAGES_MAX,
     SECTORS_PER_PAGE,
+    ZEROS_CRC,
     Sectors,
     decode_sums,
     encode_sums,
+    places_of,
     runs_fit,
     seed_of,
     sum_of,
+    sums_from,
     sums_of,
 )
 from raidx_fuse.laws import Law, Laws
@@ -74,6 +78,7 @@ from raidx_fuse.store.io_tuples import (
     MemberRead,
 )
 from raidx_fuse.store.overlay import Overlay
+from raidx_fuse.store.xor import Program
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +133,26 @@ def _cut(read: MemberIO) -> Iterator[MemberIO]:
             part = view[at : at + RUN_BYTES_MAX]
             yield role, offset, [part], len(part)
             offset += len(part)
+
+
+def stripe_crcs(
+    encoder: Program, data: Sequence[memoryview], data_count: int, stripes: int
+) -> Values:
+    """Return the CRCs of the pages of all cells of whole *stripes*: [stripe * cells + cell, page].
+
+    *data* are their data cells end to end, *data_count* in each stripe. The CRC of a XOR of
+    pages is the XOR of their CRCs, but for a constant: the CRC of zeros. So those of parities
+    follow from those of data by the *encoder* of the parities themselves; and what it computed
+    wrongly does not fit.
+    """
+    pages = [part[at : at + PAGE_BYTES] for part in data for at in range(0, len(part), PAGE_BYTES)]
+    found = np.fromiter(map(crc32c, pages), np.uint32, len(pages))
+    found = found.reshape(stripes, data_count, -1).swapaxes(0, 1)
+    crcs = np.empty((encoder.cells, stripes, found.shape[2]), np.uint32)
+    crcs[:data_count] = found ^ ZEROS_CRC
+    encoder.run([*crcs.reshape(encoder.cells, -1).view(np.uint8)])
+    crcs ^= ZEROS_CRC
+    return crcs.swapaxes(0, 1).reshape(stripes * encoder.cells, -1)
 
 
 def no_cover(_role: Role, _begin: int, _end: int) -> bool:
@@ -421,7 +446,7 @@ class Sums:
     # -- writing -------------------------------------------------------------------------------
 
     def is_ready(self, requests: Iterable[MemberIO]) -> bool:
-        """Return whether `note` can be called for *requests* now."""
+        """Return whether `note_written` can be called for *requests* now."""
         for role, offset, _, size in requests:
             pages = self._pages(role, offset, size)
             if pages is not None and not self._has(role, *pages):
@@ -443,6 +468,21 @@ class Sums:
             self._dirty.add((role, first // ENTRIES))
             return
         self._set(role, first, self._values(role, first, buffers), end - first)
+
+    def note_written(
+        self, requests: Sequence[MemberIO], written: Sequence[MemberIO | None], crcs: Values
+    ) -> None:
+        """Do as `note` for those *written* of *requests*; *crcs* are those of all their pages."""
+        pages = [request[1] - self._begin >> PAGE_SHIFT for request in requests]
+        seeds = [self._seeds[request[0]] for request in requests]
+        counts = [request[3] >> PAGE_SHIFT for request in requests]
+        values = sums_from(crcs, places_of(pages, seeds, counts))
+        at = 0
+        for request, first, count in zip(written, pages, counts, strict=True):
+            if request is not None:
+                self._require_whole(request[1], request[3])
+                self._set(request[0], first, values[at : at + count], count)
+            at += count
 
     def _require_whole(self, offset: int, size: int) -> None:
         """Raise LawError for a write of a part of a page."""
@@ -541,6 +581,7 @@ class Sums:
         known: list[Values] = []
         firsts: list[int] = []
         seeds: list[int] = []
+        counts: list[int] = []
         crc = 0
         left = RUN_PAGES_MAX
         for role, offset, buffers, size in reads:
@@ -558,10 +599,11 @@ class Sums:
                 return False
             known.append(self._tables[role][first : first + count])
             firsts.append(first)
+            counts.append(count)
             seeds.append(self._seeds[role])
             for buffer in buffers:
                 crc = crc32c(buffer, crc)
-        if runs_fit(crc, known, firsts, seeds):
+        if runs_fit(crc, known, places_of(firsts, seeds, counts)):
             return True
         for run, first, read in zip(known, firsts, reads, strict=True):  # some may have no sum
             if self._misfits(read[0], first, first + len(run), read[2]):

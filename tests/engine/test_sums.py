@@ -5,19 +5,23 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 import trio
+from crc32c import crc32c
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.laws import Law, LawError
-from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
+from raidx_fuse.layouts.registry import make_layout
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.model import model_member
-from raidx_fuse.store.sums import Sums
+from raidx_fuse.store.sums import Sums, stripe_crcs
+from raidx_fuse.store.xor import Program, encoder
 from tests.support.arrays import job_ended, jobs_ended, parity_holds, ram_array
 
 CHUNK = 16 << 10
@@ -310,3 +314,44 @@ async def test_rot_beside_what_was_being_written_at_a_crash_is_healed(
         assert await array.read(0, len(content)) == content
         assert sums_of(array).unverified  # what was written, and nothing of what rotted
         await parity_holds(array)
+
+
+@pytest.mark.parametrize(("layout", "width"), [*LAYOUTS, ("evenodd", 7), ("xcode", 5)])
+def test_crcs_of_parities_follow_from_those_of_data(layout: str, width: int) -> None:
+    code = make_layout(layout, width, 1000, CHUNK).code
+    rng = np.random.default_rng(width)
+    stripes, count, pages = 3, code.data_count, CHUNK // PAGE
+    cells = np.zeros((stripes, len(code.cells), CHUNK), np.uint8)
+    cells[:, :count] = rng.integers(0, 256, (stripes, count, CHUNK), np.uint8)
+    cells[1, 0] = 0
+    encoder(code).run([cells[:, cell] for cell in range(len(code.cells))])
+    data = memoryview(cells[:, :count].tobytes())
+    half = (stripes * count // 2) * CHUNK
+    found = stripe_crcs(encoder(code), [data[:half], data[half:]], count, stripes)
+    assert found.shape == (stripes * len(code.cells), pages)
+    content = cells.tobytes()
+    wanted = [crc32c(content[at : at + PAGE]) for at in range(0, len(content), PAGE)]
+    assert found.ravel().tolist() == wanted
+
+
+async def test_a_parity_that_was_computed_wrongly_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    members = await with_sums("raid5", 4)
+    async with open_array(members) as array:
+        await array.set("journal", "none")
+        await written(array, 6, 3 * CHUNK)  # a first write does not go by whole stripes
+        steps = Program._steps
+
+        def wrong(self: Program, arrays: list[Any]) -> None:
+            steps(self, arrays)
+            if arrays[0].size == CHUNK:  # not of the CRCs
+                arrays[-1][5000] ^= 1
+
+        monkeypatch.setattr(Program, "_steps", wrong)
+        content = await written(array, 7, 3 * CHUNK)
+        monkeypatch.undo()
+        role, at = array.context.position(Stripe(0), CellIndex(3))
+        parity = memory_of(members[role])[at : at + CHUNK]
+        assert sums_of(array).wrong_pages(role, at, parity) == [PAGE]
+        assert await array.read(0, len(content)) == content

@@ -15,6 +15,7 @@ from raidx_fuse.format.sum_table import (
     RUN_PAGES_MAX,
     decode_sums,
     encode_sums,
+    places_of,
     runs_fit,
     seed_of,
     sum_of,
@@ -108,25 +109,29 @@ def test_many_pages_are_compared_by_one_crc_in_whatever_runs_they_lie() -> None:
             runs = [slice(a, b) for a, b in pairwise(bounds)]
             firsts = [9 + run.start + 1000 * at for at, run in enumerate(runs)]
             seeds = [77 + at for at in range(len(runs))]
+            counts = [run.stop - run.start for run in runs]
             pages = [content[at : at + PAGE_BYTES] for at in range(0, len(content), PAGE_BYTES)]
             known = [
                 sums_of(pages[run], numbers[run] + np.uint32(1000 * at), 77 + at)
                 for at, run in enumerate(runs)
             ]
+            places = places_of(firsts, seeds, counts)
+            elsewhere = places_of([firsts[0] + 1, *firsts[1:]], seeds, counts)
+            of_another = places_of(firsts, [*seeds[:-1], 1], counts)
             size = count * PAGE_BYTES
-            assert runs_fit(crc32c(content[:size]), known, firsts, seeds)
-            assert not runs_fit(crc32c(content[:size]), known, [firsts[0] + 1, *firsts[1:]], seeds)
-            assert not runs_fit(crc32c(content[:size]), known, firsts, [*seeds[:-1], 1])
+            assert runs_fit(crc32c(content[:size]), known, places)
+            assert not runs_fit(crc32c(content[:size]), known, elsewhere)
+            assert not runs_fit(crc32c(content[:size]), known, of_another)
             for _ in range(10):
                 at, bit = rng.randrange(size), 1 << rng.randrange(8)
                 content[at] ^= bit
-                assert not runs_fit(crc32c(content[:size]), known, firsts, seeds)
+                assert not runs_fit(crc32c(content[:size]), known, places)
                 content[at] ^= bit
             if count > 1:  # the same bits, wrong in two pages, do not cancel out
                 for at in (17, 17 + (count - 1) * PAGE_BYTES):
                     content[at] ^= 8
-                assert not runs_fit(crc32c(content[:size]), known, firsts, seeds)
+                assert not runs_fit(crc32c(content[:size]), known, places)
                 for at in (17, 17 + (count - 1) * PAGE_BYTES):
                     content[at] ^= 8
             known[-1][0] = 0
-            assert not runs_fit(crc32c(content[:size]), known, firsts, seeds), "it has no sum"
+            assert not runs_fit(crc32c(content[:size]), known, places), "it has no sum"

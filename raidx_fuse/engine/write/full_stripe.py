@@ -37,12 +37,14 @@ from raidx_fuse.engine.write.route import Route, healthy_routes
 from raidx_fuse.layouts.numbers import Stripe, by_role, cell_range, stripe_and_inner, stripe_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import Arena, Bytes
+from raidx_fuse.store.sums import Values, stripe_crcs
 from raidx_fuse.store.xor import Program, encoder
 
 BUFFERS_MAX = 512  # in one I/O
 
-# Chunks that follow one another on a member: position in bytes, buffers of one chunk each.
-Run = tuple[int, list[memoryview]]
+# Chunks that follow one another on a member: position in bytes, and the number of each cell among
+# all cells of the request, stripe by stripe.
+Run = tuple[int, list[int]]
 
 
 class Extent(NamedTuple):
@@ -122,18 +124,24 @@ class FullStripeWrite:
             return None
         arena = context.arenas.get(max(1, (stop - row) * sums * size))
         content = view[first * size - offset : end * size - offset]
-        runs = self._runs(extent, row, stop, content, arena)
+        cells, runs = self._runs(extent, row, stop, content, arena)
         if context.cache is not None:
             context.cache.forget(first * size, (end - first) * size)
             if sums:  # parity has addresses below zero
                 context.cache.forget(-stop * sums * size, (stop - row) * sums * size)
         context.traffic.past_log += 1
+        places = [(role, *run) for role, of_role in by_role(runs) for run in of_role]
+        crcs: Values | None = None
+        if context.member_set.sums is not None:
+            order = [number for _, _, numbers in places for number in numbers]
+            crcs = stripe_crcs(extent.encoder, [content], extent.data_count, stop - row)
+            crcs = crcs.take(order, 0).reshape(-1)
         left = context.cells.write_now(
             [
-                (role, position, buffers, len(buffers) * size)
-                for role, parts in by_role(runs)
-                for position, buffers in parts
+                (role, position, [cells[number] for number in numbers], len(numbers) * size)
+                for role, position, numbers in places
             ],
+            crcs,
         )
         if left is None:
             return None
@@ -172,10 +180,10 @@ class FullStripeWrite:
 
     def _runs(
         self, extent: Extent, row: int, stop: int, content: memoryview, arena: Arena
-    ) -> list[list[Run]]:
-        """Return the runs of *content* and parity that each role writes in stripes row..stop-1.
+    ) -> tuple[list[memoryview], list[list[Run]]]:
+        """Return the cells of stripes row..stop-1, and the runs of them that each role writes.
 
-        Computes the parities into *arena*. Each run of adjacent stripes is (position, buffers).
+        Data is that in *content*. Computes the parities into *arena*.
         """
         context, layout = self.context, self.context.layout
         size, rows, sums = context.chunk_bytes, context.code.rows, context.code.parity_count
@@ -185,6 +193,7 @@ class FullStripeWrite:
         array: Bytes | None = np.frombuffer(content, dtype=np.uint8) if sums else None
         slots = iter(arena.slots(size, (stop - row) * sums) if sums else [])
         position, at = context.member_set.data_offset + row * strip_bytes, 0
+        every: list[memoryview] = []
         for stripe in stripe_range(row, stop):
             starts = range(at, at + stripe_bytes, size)
             buffers = [content[start : start + size] for start in starts]
@@ -195,17 +204,18 @@ class FullStripeWrite:
                     buffers.append(buffer)
                     arrays.append(out)
                 extent.encoder.run(arrays)
-            roles = layout.roles(stripe)
+            roles, before = layout.roles(stripe), len(every)
+            every += buffers
             for column, cells in columns:
                 parts = runs[roles[column]]
-                strip = [buffers[cell] for cell in cells]
+                strip = [before + cell for cell in cells]
                 if parts and parts[-1][0] + len(parts[-1][1]) * size == position:
                     parts[-1][1].extend(strip)
                 else:
                     parts.append((position, strip))
             position += strip_bytes
             at += stripe_bytes
-        return runs
+        return every, runs
 
 
 # The last part of a stripe that earlier requests have filled from the front goes directly home.
@@ -342,11 +352,17 @@ class StripeEnd:
         position = context.member_set.data_offset + stripe * code.rows * context.chunk_bytes
         size = code.rows * context.chunk_bytes
         roles = context.layout.roles(stripe)
+        crcs: Values | None = None
+        if context.member_set.sums is not None:
+            order = [cell for column in code.column_cells for cell in column]
+            crcs = stripe_crcs(self._encoder, cells[: code.data_count], code.data_count, 1)
+            crcs = crcs.take(order, 0).reshape(-1)
         left = context.cells.write_now(
             [
                 (role, position, [cells[cell] for cell in column], size)
                 for role, column in zip(roles, code.column_cells, strict=True)
             ],
+            crcs,
         )
         if left is None:
             context.arenas.put(arena)
