@@ -107,6 +107,21 @@ def _part(buffers: Sequence[Any], at: int) -> memoryview:
     raise ValueError("no such page")
 
 
+def _pages_of(buffers: Sequence[Any]) -> list[Any]:
+    """Return the pages of *buffers*, which follow one another and are whole pages together."""
+    if len(buffers) > 1 and any(len(buffer) & PAGE_MASK for buffer in buffers):
+        buffers = [b"".join(buffers)]
+    pages: list[Any] = []
+    for buffer in buffers:
+        size = len(buffer)
+        if size == PAGE_BYTES:
+            pages.append(buffer)
+        else:
+            view = memoryview(buffer)
+            pages += [view[at : at + PAGE_BYTES] for at in range(0, size, PAGE_BYTES)]
+    return pages
+
+
 def _batches(reads: Iterable[MemberIO]) -> Iterator[list[MemberIO]]:
     """Yield *reads* of whole pages in batches for `Sums.fit_now`; what is larger is cut."""
     batch: list[MemberIO] = []
@@ -212,12 +227,14 @@ class Misfits:
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """A write under way to the pages *first* .. *end* - 1 of *role*."""
+    """A write under way to *runs* of pages (role, first, end)."""
 
-    role: Role
-    first: int
-    end: int
+    runs: list[tuple[Role, int, int]]
     landed: trio.Event = field(default_factory=trio.Event)
+
+    def over(self, role: Role, page: int) -> bool:
+        """Return whether *page* of *role* is being written."""
+        return any(run[0] == role and run[1] <= page < run[2] for run in self.runs)
 
 
 class Sums:
@@ -267,16 +284,7 @@ class Sums:
 
     def _values(self, role: Role, first: int, buffers: Sequence[ReadBuffer]) -> Values:
         """Return the sums of *buffers*, whole pages from page *first* of *role* on."""
-        pages: list[Any] = []
-        if len(buffers) > 1 and any(len(buffer) & PAGE_MASK for buffer in buffers):
-            buffers = [b"".join(buffers)]
-        for buffer in buffers:
-            size = len(buffer)
-            if size == PAGE_BYTES:
-                pages.append(buffer)
-                continue
-            view = memoryview(buffer)
-            pages += [view[at : at + PAGE_BYTES] for at in range(0, size, PAGE_BYTES)]
+        pages = _pages_of(buffers)
         return sums_of(
             pages, np.arange(first, first + len(pages), dtype=np.uint32), self._seeds[role]
         )
@@ -446,7 +454,7 @@ class Sums:
     # -- writing -------------------------------------------------------------------------------
 
     def is_ready(self, requests: Iterable[MemberIO]) -> bool:
-        """Return whether `note_written` can be called for *requests* now."""
+        """Return whether `note` and `note_written` can be called for *requests* now."""
         for role, offset, _, size in requests:
             pages = self._pages(role, offset, size)
             if pages is not None and not self._has(role, *pages):
@@ -489,18 +497,41 @@ class Sums:
         if (offset | size) & PAGE_MASK:
             raise self.member_set.laws.broken(Law.WHOLE, f"{size} bytes at {offset}")
 
+    def note_all(self, requests: Sequence[MemberIO]) -> list[tuple[Role, int, int]]:
+        """Do as `note` for each of *requests*; return their runs of pages (role, first, end)."""
+        runs: list[tuple[Role, int, int]] = []
+        pages: list[Any] = []
+        for role, offset, buffers, size in requests:
+            run = self._pages(role, offset, size)
+            if run is not None:
+                self._require_whole(offset, size)
+                runs.append((role, *run))
+                pages += _pages_of(buffers)
+        if not runs:
+            return runs
+        firsts = [first for _, first, _ in runs]
+        counts = [end - first for _, first, end in runs]
+        places = places_of(firsts, [self._seeds[role] for role, _, _ in runs], counts)
+        values = sums_from(np.fromiter(map(crc32c, pages), np.uint32, len(pages)), places)
+        at = 0
+        for (role, first, _), count in zip(runs, counts, strict=True):
+            self._set(role, first, values[at : at + count], count)
+            at += count
+        return runs
+
     def note_many(self, role: Role, writes: Sequence[tuple[int, Any, int]]) -> None:
         """Do as `note` for many writes (byte offset, buffers, size) of one role."""
         single = [write for write in writes if write[2] == PAGE_BYTES and len(write[1]) == 1]
         if len(single) < len(writes):
-            for offset, buffers, size in writes:
-                self.note(role, offset, buffers, size)
+            others = [write for write in writes if write[2] != PAGE_BYTES or len(write[1]) != 1]
+            self.note_all([(role, *write) for write in others])
+        if not single:
             return
         offsets = np.fromiter((write[0] for write in single), np.int64, len(single))
         if (offsets & PAGE_MASK).any():
             raise self.member_set.laws.broken(Law.WHOLE, f"pages at {offsets.tolist()}")
         pages = offsets - self._begin >> PAGE_SHIFT
-        contents = (write[1][0] for write in single)
+        contents = [write[1][0] for write in single]
         self._tables[role][pages] = sums_of(contents, pages.astype(np.uint32), self._seeds[role])
         self._dirty.update((role, number) for number in np.unique(pages // ENTRIES).tolist())
 
@@ -512,23 +543,17 @@ class Sums:
         await self.load(requests)
         for _, offset, _, size in requests:
             self._require_whole(offset, size)  # before the first sum is set
-        flights = []
-        for role, offset, buffers, size in requests:
-            self.note(role, offset, buffers, size)
-            pages = self._pages(role, offset, size)
-            if pages is not None:
-                flights.append(_Flight(role, *pages))
-        self._flights += flights
+        flight = _Flight(self.note_all(requests))
+        self._flights.append(flight)
         try:
             await self.member_set.write(requests, background=background)
         except BaseException:
-            for flight in flights:
-                self._set(flight.role, flight.first, 0, flight.end - flight.first)
+            for role, first, end in flight.runs:
+                self._set(role, first, 0, end - first)
             raise
         finally:
-            for flight in flights:
-                self._flights.remove(flight)
-                flight.landed.set()
+            self._flights.remove(flight)
+            flight.landed.set()
 
     async def forget(self, requests: Iterable[tuple[Role, int, Any, int]]) -> None:
         """Let the places of *requests* have no sum: they are not live any more."""
@@ -794,12 +819,12 @@ class Sums:
             return MemberError(path, "read", offset, errno.EILSEQ, "its checksum does not fit")
 
     def _is_flying(self, role: Role, page: int) -> bool:
-        return any(f.role == role and f.first <= page < f.end for f in self._flights)
+        return any(flight.over(role, page) for flight in self._flights)
 
     async def _landed(self, role: Role, page: int) -> None:
         """Return when no write to *page* of *role* is in flight."""
         while True:
-            flying = [f for f in self._flights if f.role == role and f.first <= page < f.end]
+            flying = [flight for flight in self._flights if flight.over(role, page)]
             if not flying:
                 return
             await flying[0].landed.wait()
@@ -861,9 +886,10 @@ class Sums:
         first, end = pages
         table = self._tables[role][first:end]
         empty = table == 0
-        for flight in self._flights:  # it may have failed on the way, and have no sum for that
-            if flight.role == role and flight.first < end and first < flight.end:
-                empty[max(0, flight.first - first) : flight.end - first] = False
+        for of_role, begun, stop in (run for flight in self._flights for run in flight.runs):
+            # It may have failed on the way, and have no sum for that.
+            if of_role == role and begun < end and first < stop:
+                empty[max(0, begun - first) : stop - first] = False
         if not empty.any():
             return 0
         values = self._values(role, first, [content])

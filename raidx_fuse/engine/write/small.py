@@ -13,7 +13,6 @@ Everything else is left to the general path before anything has changed:
 * a stripe whose lock is held;
 * a stripe in the log whose parity must follow first;
 * queues that the parity policy has to weigh;
-* in an array with checksums, a write past the log, whose sums follow it;
 * a member that cannot read synchronously.
 
 A member that reads synchronously may still not write so. The writes that are left are then returned
@@ -98,8 +97,6 @@ class SmallWrite:
                 follows = not (self._large or journal.is_filling) or stripe in journal.unsettled
                 if follows or (not cell and length == context.chunk_bytes and self._fills):
                     return self._log_data(stripe, cell, offset, data, length)
-        elif context.member_set.sums is not None:
-            return None
         policy = context.policies.current
         plan = self._chosen[cell] if policy is self._policy else self._choose(policy, cell)
         if plan is None:
@@ -137,10 +134,15 @@ class SmallWrite:
             context.traffic.count_plan(plan.kind, len(plan.reads))
             return stripe, committed
         left: list[MemberIO] = []
+        sums = context.member_set.sums
+        if sums is not None and not sums.is_ready(writes):
+            return None
         for request in writes:
             role, position, buffers, _ = request
             try:
                 if queues[role].try_writev(position, buffers, length):  # type: ignore[union-attr]
+                    if sums is not None:
+                        sums.note(role, position, buffers, length)
                     continue
             except MemberError:
                 pass  # retried once with the other writes left, then excluded

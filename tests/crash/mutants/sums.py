@@ -44,19 +44,29 @@ MUTANTS = (
     Mutant(
         "sums-noted-behind-the-write",
         SUMS,
-        "        self._flights += flights\n        try:\n",
-        "        flights, landed = [], flights\n        try:\n"
-        "            for flight in landed:\n"
-        "                self._set(flight.role, flight.first, 1, flight.end - flight.first)\n",
+        "        self._flights.append(flight)\n        try:\n",
+        "        for role, first, end in flight.runs:\n"
+        "            self._set(role, first, 1, end - first)\n"
+        "        flight.runs = []\n"
+        "        self._flights.append(flight)\n        try:\n",
         "a write in flight has a sum that fits neither the old nor the new bytes",
         (*BESIDE, *LOGGED),
         TESTS,
     ),
     Mutant(
+        "small-write-keeps-the-old-sums",
+        "raidx_fuse/engine/write/small.py",
+        "                        sums.note(role, position, buffers, length)\n",
+        "                        pass\n",
+        "what was written past the log is taken for rot",
+        PAST,
+        TESTS,
+    ),
+    Mutant(
         "write-in-flight-is-judged",
         SUMS,
-        "        self._flights += flights\n        try:\n",
-        "        flights = []\n        try:\n",
+        "        self._flights.append(flight)\n        try:\n",
+        "        flight.runs = []\n        self._flights.append(flight)\n        try:\n",
         "a read beside a write in place is taken for rot",
         (*BESIDE, *PAST),
         TESTS,
