@@ -47,12 +47,13 @@ MAIN = "from raidx_fuse.cli.main import main; main()"
 
 @dataclass(frozen=True)
 class Setup:
-    """A mounted array; without a layout the pass-through of one file."""
+    """A mounted array, perhaps with checksums; without a layout the pass-through of one file."""
 
     layout: str = ""
     width: int = 4
     journal: str = "partial"
     member_mib: int = 600
+    sums: bool = False
 
     @property
     def name(self) -> str:
@@ -60,7 +61,7 @@ class Setup:
         if not self.layout:
             return "stock"
         mode = {"none": "", "partial": "+log"}.get(self.journal, f"+{self.journal}")
-        return f"{self.layout}x{self.width}{mode}"
+        return f"{self.layout}x{self.width}{mode}{'+sums' if self.sums else ''}"
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ def start(setup: Setup, directory: Path, tree: Path | None, before: str = "") ->
     else:
         members = [str(directory / f"{number}.img") for number in range(setup.width)]
         create = ["create", "--layout", setup.layout, "--size", f"{setup.member_mib}MiB"]
+        create += ["--sums", "on"] if setup.sums else []
         create += ["--image-size", str(SIZE_BYTES)] if setup.member_mib > 96 else []
         subprocess.run([*raidx(tree), *create, *members], check=True, stdout=subprocess.DEVNULL)
         command = [*raidx(tree, before), "mount", "--foreground", *members, str(mountpoint)]

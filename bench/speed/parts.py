@@ -57,6 +57,7 @@ PARTS = (
     Part("mount", "mount_ratio.py", (), ("--size", "64", "--seconds", "0.4")),
     Part("wide", "mount_ratio.py", WIDE_ARGUMENTS, (*WIDE_ARGUMENTS, "--seconds", "0.4")),
     Part("log", "log_ratio.py", turns=3, is_cpu_time=True),
+    Part("sums", "sums_ratio.py", ("--seconds", "1"), ("--seconds", "0.4"), 5),
     Part("rebuild", "rebuild_ratio.py", ("--size", "512"), ("--size", "256"), 5),
     Part("growth", "growth_ratio.py", ("--size", "256"), ("--size", "128"), 5),
     Part("codes", "bench_codes.py", ("--size", "1024"), ("--size", "512"), 5, is_cpu_time=True),
