@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         ArrayReport,
         Bpu,
         Cache,
+        Checked,
         Damage,
         MountProblem,
         RepairedMember,
@@ -190,8 +192,13 @@ def _at_rest(question: str, members: Any) -> Any:
     """Call the function *question* of daemon/inspect.py, which is imported only when needed."""
     from raidx_fuse.daemon import inspect
 
-    ask_it = getattr(inspect, question)
-    return trio.run(ask_it, members) if question == "check" else inspect.run(ask_it, members)
+    return inspect.run(getattr(inspect, question), members)
+
+
+def _checked(members: list[str], deep: bool) -> Checked:
+    from raidx_fuse.daemon import inspect
+
+    return trio.run(partial(inspect.check, deep=deep), members)
 
 
 @verb()
@@ -415,7 +422,9 @@ def _field(name: str, value: object, out: Output) -> Text:
     is_flag=True,
     help="Instead, write the superblocks that are lost at one end of a member.",
 )
-@click.option("--deep", is_flag=True, help="The default: compare every page with its checksum.")
+@click.option(
+    "--deep", is_flag=True, help="Also search enlarged members for the superblocks at their end."
+)
 @click.option("--yes", is_flag=True, help="With --repair-superblocks: do not ask.")
 @click.option(
     "-n", "--dry-run", is_flag=True, help="With --repair-superblocks: only report what it would do."
@@ -428,20 +437,23 @@ def check(
     It checks superblocks, maps, and the parity of all written chunks. In an array with checksums
     it compares every page of them with its checksum, also in raid0 and where members are lost, and
     reads all copies of the checksums themselves. It lists the ranges of the image whose bytes are
-    lost. It always does all of that: --deep asks for it by name.
+    lost. It does all of that also without --deep.
 
     A member of 64 MiB or more has its superblocks twice, in front and at its end. With
     --repair-superblocks, those that are lost at one of the two are written again from the other,
     after a question. What somebody else made in front of a member, a partition table say, is
     overwritten by that. Nothing else is checked or written.
+
+    A member that was made larger has its end where its size was before. The other members of the
+    array say where; if they do not, --deep searches for it: it reads 8 KiB of each MiB. Without
+    --repair-superblocks what it finds is only reported.
     """
-    if repair and deep:
-        raise click.UsageError("--repair-superblocks checks nothing, --deep everything")
     if repair:
-        return _repair_superblocks(out, [absolute(member) for member in members], yes, dry_run)
+        paths = [absolute(member) for member in members]
+        return _repair_superblocks(out, paths, yes, dry_run, deep)
     if yes or dry_run:
         raise click.UsageError("--yes and --dry-run go with --repair-superblocks")
-    result = out.fit(_at_rest("check", [absolute(member) for member in members]))
+    result = out.fit(_checked([absolute(member) for member in members], deep))
     problems = result["problems"]
     lines = [
         (f"{problem['member']}: " if problem["member"] else "")
@@ -459,15 +471,17 @@ def check(
     return 0 if result["ok"] else 1
 
 
-def _repair_superblocks(out: Output, members: list[str], yes: bool, dry_run: bool) -> int:
+def _repair_superblocks(
+    out: Output, members: list[str], yes: bool, dry_run: bool, deep: bool
+) -> int:
     """Repair the superblocks of *members*; return the exit status."""
     from raidx_fuse.daemon import repair  # late: a check writes nothing
 
-    found = trio.run(repair.plan, members)
+    found = trio.run(partial(repair.plan, deep=deep), members)
     if any(each["lost"] and each["problem"] is None for each in found) and not dry_run:
         if not yes:
             _ask_to_repair(out.fit(found))
-        found = trio.run(repair.repair, members)
+        found = trio.run(partial(repair.repair, deep=deep), members)
     found = out.fit(found)
     lines = []
     for each in found:

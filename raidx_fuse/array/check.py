@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 from raidx_fuse.array.damage import LOST, damage
 from raidx_fuse.array.open import open_array
+from raidx_fuse.errors import AssemblyError, Reason
+from raidx_fuse.format.both_ends import Copies, copies_of, has_none
 from raidx_fuse.format.examine import examine
 from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.members.base import Member
@@ -14,11 +16,14 @@ from raidx_fuse.members.base import Member
 if TYPE_CHECKING:
     from raidx_fuse.documents import Checked, CheckProblem, Examined
 
+REPAIR = "raidx check --repair-superblocks --deep"
 
-async def check_members(members: Sequence[Member]) -> Checked:
+
+async def check_members(members: Sequence[Member], *, deep: bool = False) -> Checked:
     """Check the array of *members* and return what is wrong.
 
-    Raises AssemblyError if they form no array.
+    If *deep*, members without a superblock are searched for the end that they had when they were
+    smaller; they are not used. Raises AssemblyError if they form no array.
     """
     problems: list[CheckProblem] = []
 
@@ -32,6 +37,9 @@ async def check_members(members: Sequence[Member]) -> Checked:
             {"member": member, "stripe": stripe, "image_offset": image_offset, "what": what}
         )
 
+    if deep:
+        for where, text in (await _searched(members)).items():
+            problem(text, member=where)
     reports = [await examine(member) for member in members]
     async with open_array(members, read_only=True, start_degraded=True) as array:
         for warning in array.warnings:
@@ -97,3 +105,26 @@ async def check_members(members: Sequence[Member]) -> Checked:
         if sums is not None:
             checked["sums"] = sums
         return checked
+
+
+async def _searched(members: Sequence[Member]) -> dict[str, str]:
+    """Return the paths of members whose superblocks only a search finds, and in words where.
+
+    Raises AssemblyError if those are all that there are: no array can be opened for a check.
+    """
+    known = await copies_of(members)
+    found = {
+        member.path: f"superblocks of array {now.superblock.config.name} lie at byte "
+        f"{now.end[0].offset}, where its end was; to write those in front again: {REPAIR}"
+        for member, was, now in zip(
+            members, known, await copies_of(members, searched=True), strict=True
+        )
+        if has_none(was) and isinstance(now, Copies) and now.superblock is not None
+    }
+    if found and all(map(has_none, known)):
+        raise AssemblyError(
+            f"{', '.join(found)} have superblocks only where their ends were",
+            action=f"have those in front written again: {REPAIR}",
+            reason=Reason.NOT_A_MEMBER,
+        )
+    return found

@@ -180,7 +180,7 @@ async def peek(specs: Sequence[str], stripe: int, begin: int, length: int) -> Pe
         raise single(group) from None
 
 
-async def check(specs: Sequence[str]) -> Checked:
+async def check(specs: Sequence[str], *, deep: bool = False) -> Checked:
     """Check superblocks, maps and parity of the array that *specs* form; see `check_members`.
 
     The members are locked against a mount meanwhile.
@@ -191,6 +191,6 @@ async def check(specs: Sequence[str]) -> Checked:
         with Disks(read_only=True) as disks:
             members = disks.attach(specs)
             await disks.claim(members)
-            return await check_members(members)
+            return await check_members(members, deep=deep)
     except BaseExceptionGroup as group:
         raise single(group) from None

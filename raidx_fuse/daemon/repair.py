@@ -1,8 +1,8 @@
 """Superblocks that are lost at one end of a member: what a repair would write, and the repair.
 
 The user says which members; all given ones together say where the end of one is that has become
-larger. Nothing of a member is written but slots without a superblock, and only from the other end
-of the same member.
+larger, or it is searched (*deep*). Nothing of a member is written but slots without a superblock,
+and only from the other end of the same member.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from raidx_fuse.documents import RepairedMember
 
 
-async def plan(specs: Sequence[str]) -> list[RepairedMember]:
+async def plan(specs: Sequence[str], *, deep: bool = False) -> list[RepairedMember]:
     """Return what `repair` would do to each of *specs*. Writes nothing.
 
     Raises UsageError, BusyError if a member is in use, OtherVersionError, MemberError.
@@ -29,11 +29,11 @@ async def plan(specs: Sequence[str]) -> list[RepairedMember]:
     with Disks(read_only=True) as disks:
         members = disks.attach(specs)
         await disks.claim(members)
-        found = await copies_of(members)
+        found = await copies_of(members, searched=deep)
         return [_document(*each) for each in zip(members, found, strict=True)]
 
 
-async def repair(specs: Sequence[str]) -> list[RepairedMember]:
+async def repair(specs: Sequence[str], *, deep: bool = False) -> list[RepairedMember]:
     """Write the superblocks that are lost at one end of each of *specs*; return what was done.
 
     Raises as `plan`.
@@ -42,7 +42,8 @@ async def repair(specs: Sequence[str]) -> list[RepairedMember]:
         members = disks.attach(specs)
         await disks.claim(members)
         documents: list[RepairedMember] = []
-        for member, copies in zip(members, await copies_of(members), strict=True):
+        found = await copies_of(members, searched=deep)
+        for member, copies in zip(members, found, strict=True):
             document = _document(member, copies)
             if isinstance(copies, Copies) and document["problem"] is None and document["lost"]:
                 await repair_member(member, copies)
@@ -66,7 +67,8 @@ def _document(member: Member, copies: Copies | Unreadable) -> RepairedMember:
     if copies.foreign:
         document["carries"] = describe(copies.foreign)
     if copies.superblock is None:
-        return {**document, "problem": "it has no superblock at either end"}
+        what = "it has no superblock at either end; --deep searches for one of a smaller size"
+        return {**document, "problem": what}
     document["array"] = copies.superblock.config.name
     document["array_uuid"] = copies.superblock.array_uuid
     if copies.contradict:

@@ -8,18 +8,21 @@
 
 A front that is valid is never older than the end by a round that was committed, so its word is
 enough. The end lies where the size of the member puts it. A member that was enlarged has it where
-its size was before: the configurations of the other members say that size. While its end moves
-(jobs/grow/larger_members.py) it has two: the newest superblock counts.
+its size was before: the configurations of the other members say that size. If they do not, because
+no other member has its front, the end is searched when the user asks (`searched_size`). While its
+end moves (jobs/grow/larger_members.py) it has two: the newest superblock counts.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from raidx_fuse.errors import FormatError, MemberError, OtherVersionError
 from raidx_fuse.format.regions import (
+    END_GAP_BYTES,
     PAGE_BYTES,
     SUPERBLOCK_BYTES,
     SUPERBLOCK_SLOT_BYTES,
@@ -28,6 +31,7 @@ from raidx_fuse.format.regions import (
 )
 from raidx_fuse.format.signature import Signature, clear_front, find_in_front
 from raidx_fuse.format.superblock import (
+    MAGIC,
     Slot,
     Superblock,
     encode_superblock,
@@ -39,6 +43,7 @@ from raidx_fuse.format.superblock import (
 from raidx_fuse.layouts.numbers import Offset
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.nbd.heartbeat import HEARTBEAT_BYTES
+from raidx_fuse.members.threads import read_promptly
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,21 +145,30 @@ async def read_copies(member: Member, sizes: Collection[int] = ()) -> Copies:
 Unreadable = MemberError | FormatError
 
 
-async def copies_of(members: Sequence[Member]) -> list[Copies | Unreadable]:
+async def copies_of(
+    members: Sequence[Member], *, searched: bool = False
+) -> list[Copies | Unreadable]:
     """Return the superblocks of each of *members*, or why it has none that can be read.
 
-    One that has become larger has its end where the size that others know says. Raises
-    OtherVersionError.
+    One that has become larger has its end where the size that others know says; if that is not so,
+    it is *searched*. Raises OtherVersionError.
     """
     found = [await _look(member) for member in members]
     known = [one.superblock for one in found if isinstance(one, Copies) and one.superblock]
     sizes = {record.size_bytes for one in known for record in one.config.members}
+    arrays = {one.array_uuid for one in known}
     for number, member in enumerate(members):
-        one = found[number]
-        has_none = not isinstance(one, Copies) or one.superblock is None
-        if has_none and ends_for(member, sizes) != ends_for(member):
+        if has_none(found[number]) and ends_for(member, sizes) != ends_for(member):
             found[number] = await _look(member, sizes)
+        if searched and has_none(found[number]):
+            size = await searched_size(member, arrays)
+            found[number] = found[number] if size is None else await _look(member, {size})
     return found
+
+
+def has_none(found: Copies | Unreadable) -> bool:
+    """Return whether a member has no superblock, or none that can be read."""
+    return not isinstance(found, Copies) or found.superblock is None
 
 
 async def _look(member: Member, sizes: Collection[int] = ()) -> Copies | Unreadable:
@@ -171,6 +185,43 @@ def ends_for(member: Member, sizes: Collection[int] = ()) -> list[Offset]:
     found = [end_offset(size) for size in (member.size_bytes, *sizes)]
     fits = [end for end in found if end is not None and end + SUPERBLOCK_BYTES <= member.size_bytes]
     return list(dict.fromkeys(fits))
+
+
+async def searched_size(member: Member, arrays: Collection[str] = ()) -> int | None:
+    """Return the size that *member* had when the superblocks at its end were written, or None.
+
+    The largest one: it is searched from the end backwards, in two pages of each MiB that holds
+    anything. If *arrays* are given, only for a superblock of one of them; so is a member of another
+    array that lies inside passed over, as the offset in its superblock is another one. Raises
+    MemberError if the member does not answer.
+    """
+    unit, latest = END_GAP_BYTES, member.size_bytes // END_GAP_BYTES - 1
+    for begin, length in reversed(list(member.data_extents(0, member.size_bytes))):
+        last = min((begin + length - 1) // unit, latest - 1)
+        for number in range(last, begin // unit - 1, -1):
+            latest = number  # extents may share a MiB
+            end = end_offset((number + 2) * unit)
+            if end is None or not await _has_magic(member, end):
+                continue
+            found = valid_ones(await _slots_at(member, end))
+            if any(not arrays or one.array_uuid in arrays for one in found):
+                return (number + 2) * unit
+    return None
+
+
+async def _has_magic(member: Member, begin: Offset) -> bool:
+    """Return whether a slot of those that begin at *begin* looks like one of ours."""
+    for number in range(SUPERBLOCK_SLOTS):
+        page = bytearray(PAGE_BYTES)
+        try:
+            await read_promptly(member, begin + number * SUPERBLOCK_SLOT_BYTES, [page])
+        except MemberError as error:
+            if error.errno == errno.EIO:  # one unreadable place of many
+                continue
+            raise
+        if page.startswith(MAGIC):
+            return True
+    return False
 
 
 async def _slots_at(member: Member, end: Offset | None) -> tuple[Slot, ...]:

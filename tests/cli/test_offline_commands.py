@@ -218,6 +218,26 @@ def test_check_finds_nothing_wrong_with_a_fresh_array_and_writes_nothing() -> No
     assert contents() == before
 
 
+def test_members_that_were_enlarged_and_lost_their_fronts_are_searched_when_the_user_says_so() -> (
+    None
+):
+    run("create --layout raid5 --size 64MiB a b c")
+    for name in "abc":
+        with open(name, "r+b") as file:
+            file.write(os.urandom(128 << 10))
+            file.truncate((71 << 20) + 512)
+    told = run("check --repair-superblocks a b c --yes", 1).stdout
+    assert told.count("it has no superblock at either end") == 3
+    refuse("check --deep a b c", "have superblocks only where their ends were")
+    before = Path("a").read_bytes()
+    line = "check --repair-superblocks --deep a b c"
+    found = run_json(f"{line} --dry-run")["members"]
+    assert [each["lost"] for each in found] == [["slot 0", "slot 1"]] * 3
+    assert Path("a").read_bytes() == before
+    run(f"{line} --yes")
+    assert run_json("check a b c")["ok"]
+
+
 def test_check_names_a_missing_member() -> None:
     create()
     document = run_json("check d0.img d1.img d2.img", 1)

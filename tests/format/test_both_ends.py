@@ -10,17 +10,21 @@ from typing import Any
 
 import pytest
 
+from raidx_fuse.array.check import check_members
 from raidx_fuse.array.new_identity import give_new_identity
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import AssemblyError, Reason
 from raidx_fuse.format.assemble import assemble
 from raidx_fuse.format.both_ends import (
+    Copies,
     copies_of,
     erase_superblocks,
+    has_none,
     lost_slots,
     read_copies,
     read_superblock,
     repair,
+    searched_size,
 )
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.create import create_array, prepare_member
@@ -231,6 +235,73 @@ async def test_an_enlarged_member_is_found_by_the_size_that_the_others_know() ->
     assert not isinstance(copies, Exception)
     await repair(members[1], copies)
     assert (await assemble([members[1], members[2]])).warnings[0].startswith("role 0")
+
+
+async def test_an_end_that_nobody_knows_is_searched_and_no_other_is_taken_for_it() -> None:
+    """All were enlarged, and two lost their fronts: the third says which array it was, not where.
+
+    Beyond the end lie that of an array that the disk was in before, and a copy of the own one.
+    """
+    members, _ = await made()
+    async with open_array(members) as array:
+        await array.write(0, b"kept" * 1000)
+    old, _ = await made(size=SIZE + 5 * MIB)
+    for number, member in enumerate(members):
+        members[number] = resized(member, SIZE + 9 * MIB + 12345)
+        end = bytes(member.state.image[END : END + SUPERBLOCK_BYTES])
+        put(
+            members[number],
+            END + 5 * MIB,
+            bytes(old[0].state.image[END + 5 * MIB : SIZE + 4 * MIB]),
+        )
+        put(members[number], END + 7 * MIB, end)
+        put(members[number], 0, NOISE)
+    assert [has_none(one) for one in await copies_of(members)] == [True] * 3
+    assert [await searched_size(member) for member in members] == [SIZE + 5 * MIB] * 3
+    put(members[2], END + 5 * MIB, bytes(SUPERBLOCK_BYTES))
+    put(members[2], END, bytes(SUPERBLOCK_SLOT_BYTES))  # one slot is enough
+    copies = (await copies_of(members[2:], searched=True))[0]
+    assert isinstance(copies, Copies)
+    await repair(members[2], copies)
+    assert [has_none(one) for one in await copies_of(members)] == [False] * 3
+    put(members[2], END, bytes(SUPERBLOCK_BYTES))
+    async with open_array(members) as array:
+        assert not array.member_set.lost
+        assert await array.read(0, 4000) == b"kept" * 1000
+
+
+async def test_a_deep_check_says_where_an_end_lies_that_the_others_do_not_know() -> None:
+    """They were told of a size at which nothing was written: a cut between two programs, say."""
+    members, config = await made()
+    records = (replace(each, size_bytes=2 * SIZE) for each in config.members)
+    changed = replace(config, members=tuple(records), events=config.events + 1)
+    known = {config.record(Role(role)).member_uuid: members[role] for role in (0, 2)}
+    for member in known.values():
+        put(member, END, bytes(SUPERBLOCK_BYTES))
+    members[1] = resized(members[1], SIZE + 3 * MIB)
+    put(members[1], 0, NOISE)
+    assert not await write_config(known, changed)
+    for deep in (False, True):
+        problems = (await check_members(members, deep=deep))["problems"]
+        found = [each for each in problems if each["member"] == "d1"]
+        assert [f"lie at byte {END}" in each["what"] for each in found] == [True] * deep
+
+
+async def test_a_search_reads_no_hole_and_two_pages_of_each_mib() -> None:
+    members, _ = await made(2, "raid1")
+    member = resized(members[0], 1 << 40)
+    put(member, 0, NOISE)
+    put(member, 1 << 39, b"x" * 8 * MIB)
+    reads: list[int] = []
+    try_readv = member.try_readv
+
+    def counted(offset: int, buffers: Any) -> bool:
+        reads.extend(map(len, buffers))
+        return bool(try_readv(offset, buffers))
+
+    member.try_readv = counted
+    assert await searched_size(member) == SIZE
+    assert sum(reads) <= 8 * 2 * 4096 + (64 << 10)
 
 
 async def test_a_log_lost_with_the_front_is_not_taken_for_an_empty_one() -> None:
