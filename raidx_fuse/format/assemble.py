@@ -64,6 +64,7 @@ from raidx_fuse.format.configuration.config import (
 )
 from raidx_fuse.format.configuration.names import brief
 from raidx_fuse.format.configuration.saved_jobs import refuse_half_renamed
+from raidx_fuse.format.configuration.sums import are_on
 from raidx_fuse.format.pages import hint_behind, load_pages
 from raidx_fuse.format.regions import SUPERBLOCK_BYTES
 from raidx_fuse.format.shapes import RESTRIPE, can_lose, shapes_of
@@ -267,9 +268,50 @@ async def assemble(members: Sequence[Member]) -> Assembly:
         raise AssemblyError("; ".join(left_out), reason=Reason.NOT_A_MEMBER)
     assembly = _judge(given, config, base, warnings)
     _refuse_failed(assembly, left_out)
-    if config.clean or not any(one.from_end for one in given):
+    if not any(one.from_end for one in given):
+        return assembly
+    warnings += await _maps_lost(given, assembly)
+    if config.clean:
         return assembly
     return replace(assembly, logs_lost=await _logs_lost(given, assembly))
+
+
+async def _maps_lost(given: Sequence[Given], assembly: Assembly) -> list[str]:
+    """Return in words which members without a front lack pages of the written map that others have.
+
+    Its place is between the superblocks and the data: what went on to there may have gone on.
+    """
+    config, texts = assembly.config, list[str]()
+    without_front = [one.member for one in given if one.from_end]
+    region = config.regions.pages("written")
+    with_front = [one for one in assembly.by_role.values() if one not in without_front]
+    known = set[int]()
+    for member in with_front[:1]:  # all have the same
+        known.update(
+            (await load_pages(member, region, config.array_uuid, payloads=False)).present()
+        )
+    for role, member in assembly.by_role.items():
+        if member in without_front:
+            own = await load_pages(member, region, config.array_uuid, payloads=False)
+            if known - set(own.present()):
+                texts.append(f"{member.path}: {_went_on(assembly, role, member.path)}")
+    return texts
+
+
+def _went_on(assembly: Assembly, role: Role, path: str) -> str:
+    """Return in words that the data of a member may be overwritten, and what to do."""
+    what = (
+        "the map behind its front is gone as well: what overwrote it may have gone on into its data"
+    )
+    if are_on(assembly.config):
+        return f"{what}; to have that healed by the checksums: raidx scrub --repair"
+    if not tolerates(assembly.config, frozenset({*assembly.missing_roles, role})):
+        return f"{what}, and the others cannot give that back"
+    return (
+        f"{what}, which reads do not notice; to have all of it rebuilt from the others, before "
+        f"anything is written: unmount, raidx wipe {path} --lose-data, mount without it, "
+        f"raidx replace-disk ARRAY {role} {path}; raidx scrub --repair would trust the data"
+    )
 
 
 async def _logs_lost(given: Sequence[Given], assembly: Assembly) -> frozenset[Role]:

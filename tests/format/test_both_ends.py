@@ -148,8 +148,11 @@ async def test_a_front_that_is_lost_costs_no_member_and_is_written_when_asked(wh
     front = bytes(members[1].state.image[0:SUPERBLOCK_BYTES])
     assembly = await assemble(members)
     assert sorted(assembly.by_role) == [0, 1, 2]
-    (warning,) = assembly.warnings
+    warning, *behind = assembly.warnings
     assert "d1: its front has no superblock" in warning
+    assert ["the map behind its front is gone" in text for text in behind] == [True] * (
+        where == "the first MiB"
+    )
     said = await examine(members[1])
     assert said["valid"] is True
     assert "--repair-superblocks" in said["problem"]
@@ -166,6 +169,31 @@ async def test_a_front_that_is_lost_costs_no_member_and_is_written_when_asked(wh
     async with open_array(members) as array:
         assert await array.read(0, 6000) == b"after." * 1000
     assert (await read_slots(members[1], end=end_offset(SIZE)))[0].superblock is not None
+
+
+@pytest.mark.parametrize(
+    ("layout", "sums", "words"),
+    [
+        (
+            "raid5",
+            False,
+            "raidx replace-disk ARRAY 1 d1; raidx scrub --repair would trust the data",
+        ),
+        ("raid5", True, "healed by the checksums: raidx scrub --repair"),
+        ("raid0", False, "the others cannot give that back"),
+    ],
+)
+async def test_what_may_have_gone_on_into_the_data_is_said_with_what_to_do(
+    layout: str, sums: bool, words: str
+) -> None:
+    members, _ = await made(layout=layout, sums=sums)
+    for written in (b"", b"x" * 5000):
+        async with open_array(members) as array:
+            await array.write(0, written)
+        cut = [PowerCutMember(member.crash(), name=member.path) for member in members]
+        put(cut[1], 0, bytes(2 * MIB))
+        _, *behind = (await assemble(cut)).warnings
+        assert [words in text for text in behind] == [True] * bool(written), behind
 
 
 @pytest.mark.parametrize("where", ENDS)
