@@ -172,10 +172,7 @@ class CellReader:
             if member_set.queues[role] is None or role in member_set.lost_at(stripe):
                 continue
             await sums.load([(role, begin + low, (), len(view))])
-            for inner in range(0, len(view), PAGE_BYTES):
+            for inner in sums.wrong_pages(role, begin + low, view):
                 at = begin + low + inner
-                if not (
-                    member_set.overlay.covers(role, at, at + PAGE_BYTES)  # newer than the sum
-                    or sums.fits(role, at, view[inner : inner + PAGE_BYTES])
-                ):
+                if not member_set.overlay.covers(role, at, at + PAGE_BYTES):  # newer than the sum
                     raise context.lost_error(stripe, (cell,))

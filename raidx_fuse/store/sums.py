@@ -85,6 +85,7 @@ log = logging.getLogger(__name__)
 ENTRIES = SUMS_PER_PAGE
 COVERED = ENTRIES * PAGE_BYTES  # of the data, by the sums in one page of a table
 RUN_BYTES_MAX = RUN_PAGES_MAX * PAGE_BYTES
+_FEW = 8  # reads that are compared sooner without sorting them
 _LOADED_AT_ONCE = 256  # pages of a table in one read
 Values = NDArray[np.uint32]
 Page = tuple[Role, int]  # role, page of the data region
@@ -739,7 +740,7 @@ class Sums:
         unreadable now, and MemberError for a reader that cannot plan around them. Pages that
         *misfits* lets stay are neither.
         """
-        if len(reads) == 1 and self._pages(*reads[0][:2], PAGE_BYTES) and self.fits_now(*reads[0]):
+        if not reads or (len(reads) <= _FEW and self.fit_now(reads)):
             return True
         found = [page for page in self._wrong(reads) if not covers(*page[:2], page[1] + PAGE_BYTES)]
         if not found:
