@@ -502,6 +502,7 @@ MAY_WRITE_MEMBERS = {
     "store.page_store": "pages of maps",
     "store.chunk_table": "pages of the table",
     "store.sums": "tables of sums, and cells with theirs",
+    "jobs.move_sums": "tables of sums in slots that are free",
 }
 # Who marks regions of stripes as dirty; by `touch`, for a write that does not suspend.
 MAY_MARK = {"store.cells", "engine.write.small", "engine.write.full_stripe"}

@@ -28,7 +28,7 @@ def made_sums(member_set: MemberSet) -> Sums | None:
     kept = sums_of(config)
     if kept is None or not are_on(config):
         return None
-    return Sums(member_set, config.regions, config.width, kept.seed, kept.copies)
+    return Sums(member_set, config.regions, kept)
 
 
 async def switch_sums(array: RunningArray, value: str) -> None:

@@ -12,8 +12,8 @@ parity, because the parity of a stripe is the same in both shapes. Laws:
 1. A write that changes a cell that moved in a stripe of *unsaved* waits for `save` first, because
    only such a write makes the old copy stale. The cell may be a parity that the write updates: if a
    surrogate has the parity, every write needs a save. Cells that stay need none.
-2. `save` flushes the copies, then writes the position into every superblock. This superblock round
-   is complete before any write that relied on it begins.
+2. `save` flushes the copies and their sums, then writes the position into every superblock. This
+   superblock round is complete before any write that relied on it begins.
 3. A place that a block has left is written again only after that position was saved. New blocks at
    such places belong to the image from the end of the growth on, or never if it was cancelled. A
    resync, which fills unwritten places with zeros, ends before the next block moves.
@@ -113,6 +113,8 @@ class GrowthPosition:
             stripe = self.layout.migrated
             if stripe == self.saved:
                 return
+            if self._member_set.sums is not None:
+                await self._member_set.sums.save()
             await self._member_set.flush()
             await self._member_set.update(
                 lambda config: replace(config, params={**config.params, MIGRATED: stripe})

@@ -27,7 +27,7 @@ from raidx_fuse.format.configuration.codec import encode
 from raidx_fuse.format.configuration.config import ACTIVE, NAME_SHOWN, ArrayConfig, MemberRecord
 from raidx_fuse.format.configuration.features import ENDS
 from raidx_fuse.format.configuration.names import cleaned, name_problem
-from raidx_fuse.format.configuration.sums import ALGORITHM, KEY, StoredSums, seed_from
+from raidx_fuse.format.configuration.sums import ALGORITHM, KEY, StoredSums, reassigned, seed_from
 from raidx_fuse.format.configuration.volumes import VolumeTable
 from raidx_fuse.format.pages import erase_log, erase_pages, erase_region, zero_range
 from raidx_fuse.format.regions import (
@@ -237,7 +237,8 @@ async def create_array(
 
 def _with_sums(config: ArrayConfig, tolerance: int, seed: str) -> ArrayConfig:
     """Return *config* with checksums whose seed is from the UUID *seed*."""
-    stored = StoredSums(algorithm=ALGORITHM, copies=tolerance + 1, seed=seed_from(seed))
+    empty = StoredSums(algorithm=ALGORITHM, copies=tolerance + 1, seed=seed_from(seed))
+    stored = reassigned(empty, [None] * config.width)
     settings, needs = {**config.settings, SUMS: "on"}, tuple(sorted({*config.needs, KEY}))
     return replace(config.with_job(KEY, encode(stored)), settings=settings, needs=needs)
 

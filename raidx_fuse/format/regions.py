@@ -165,9 +165,9 @@ class Regions:
         """Size of the checksums of one member's data: whole pages, without the copies."""
         return _sum_table_bytes(self.data.length)
 
-    def sum_table_offset(self, copy: int) -> Offset:
-        """Return the byte offset on its holder of copy number *copy* of a table of checksums."""
-        offset = self.sums.offset + copy * self.sum_table_bytes
+    def sum_table_offset(self, slot: int) -> Offset:
+        """Return the byte offset on each member of *slot* number n for a table of checksums."""
+        offset = self.sums.offset + slot * self.sum_table_bytes
         assert self.sums.offset <= offset <= self.sums.end - self.sum_table_bytes
         return Offset(offset)
 

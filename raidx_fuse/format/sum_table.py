@@ -6,12 +6,13 @@ counts: the others missed a write. A sector of zeros was never written.
 
     page of 4 KiB:  | 126 sums, generation, check | 126 sums, generation, check | ... 8 sectors
 
-A number of place is mixed into sums and checks: what lies at another place, or is of another role
+A number of place is mixed into sums and checks: what lies at another place, or is of another table
 or another array, does not fit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,13 +37,13 @@ SECTORS_PER_PAGE = SUMS_PER_PAGE // SUMS_PER_SECTOR
 _SECTOR_WORDS = SECTOR_BYTES // 4
 _CHECK = _SECTOR_WORDS - 1  # the number of the word
 _PLACE = 2654435761  # odd, so that each page of a role has a number of its own
-_ROLE = 2246822519
+_TABLE = 2246822519
 _MASK = 0xFFFFFFFF
 
 
-def seed_of(seed: int, role: int) -> int:
-    """Return the seed of the sums of *role*, from that of the array."""
-    return (seed + role * _ROLE) & _MASK
+def seed_of(seed: int, table: int) -> int:
+    """Return the seed of the sums of *table*, a number, from that of the array."""
+    return (seed + table * _TABLE) & _MASK
 
 
 def sum_of(content: Any, number: int, seed: int) -> int:
@@ -149,11 +150,23 @@ def encode_sums(values: Values, first: int, seed: int, generation: int) -> bytes
     return sectors.astype("<u4", copy=False).tobytes()
 
 
-def decode_sums(content: bytes | bytearray, first: int, seed: int) -> Sectors:
-    """Return the sectors in *content*, pages of a table from page *first* on."""
+def decode_sums(
+    content: bytes | bytearray, first: int, seed: int, others: Collection[int] = ()
+) -> Sectors:
+    """Return the sectors in *content*, pages of a table from page *first* on.
+
+    Sectors that fit one of the seeds *others* are what a table left that lay here before: as if
+    they had never been written.
+    """
     sectors = np.frombuffer(content, "<u4").reshape(-1, _SECTOR_WORDS).astype(np.uint32)
-    bad = np.flatnonzero(_checks(sectors, first, seed) != sectors[:, _CHECK])
-    sectors[bad] = 0
+    checks = _checks(sectors, first, seed)
+    wrong = bad = np.flatnonzero(checks != sectors[:, _CHECK])
+    if others and len(wrong):  # the place of a sector and its CRC give the seed that fits
+        places = (wrong + first * SECTORS_PER_PAGE).astype(np.uint32) * np.uint32(_PLACE)
+        crcs = checks[wrong] ^ (places + np.uint32(seed))
+        seeds = (sectors[wrong, _CHECK] ^ crcs) - places
+        bad = wrong[~np.isin(seeds, np.fromiter(others, np.uint32))]
+    sectors[wrong] = 0
     return Sectors(sectors[:, :SUMS_PER_SECTOR], sectors[:, SUMS_PER_SECTOR], bad.tolist())
 
 

@@ -72,12 +72,12 @@ class Jobs:
         return [job for job in self._jobs.values() if not job.finished.is_set()]
 
     def require_without_sums(self) -> None:
-        """Raise UsageError while the array keeps checksums: their places follow its members."""
+        """Raise UsageError while the array keeps checksums: their tables have no room for more."""
         config = self.context.member_set.config
         if sums.are_on(config) or self.context.member_set.sums is not None:
             raise UsageError(
-                f"array {config.name} has checksums, whose places follow its members",
-                action="change it without them: first `raidx set ARRAY sums=off`; it cannot have "
+                f"array {config.name} has checksums, and no room for those of more data",
+                action="do it without them: first `raidx set ARRAY sums=off`; it cannot have "
                 "them again",
                 reason=Reason.HAS_SUMS,
             )
@@ -86,9 +86,8 @@ class Jobs:
         """Raise BusyError or RaidxError unless the layout may change now.
 
         *refused* ends the sentence "a degraded array ...", for example "does not grow". The role
-        *without*, which the change gives up, may be lost. Raises as `require_without_sums`, too.
+        *without*, which the change gives up, may be lost.
         """
-        self.require_without_sums()
         context, running = self.context, self.running()
         member_set = context.member_set
         if context.layout.changing or running:

@@ -28,9 +28,9 @@ The begins refuse other jobs in their plan; those that only add may run beside w
 record of the log may be redone by recovery under other roles than it was written for: where roles
 get another number, the log is empty, every member counts as its holder, and it is chosen anew.
 
-Checksums lie by the roles, and there is one for each page of the data. So all of these changes are
-refused while they are kept (`Jobs.require_without_sums`); while they are switched off, the array
-loses them at the swap.
+Tables of checksums follow the roles (jobs/move_sums.py). There is an entry for each page of the
+data, so larger members are refused while sums are kept (`Jobs.require_without_sums`); while sums
+are switched off, the array loses them at the swap.
 
 Two siblings stay beside it, as they change the member of one role, and no place. A member takes a
 vacant role under requests: no reader relies on it, and it is rebuilt (`Membership._seat`). And a
@@ -50,9 +50,9 @@ import trio
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.format.configuration.config import MemberRecord
-from raidx_fuse.format.configuration.sums import without_sums
 from raidx_fuse.jobs.attach import join, leave, release
 from raidx_fuse.jobs.job import Job
+from raidx_fuse.jobs.move_sums import CameFrom, MovedSums
 from raidx_fuse.jobs.restripe.space import require_unwritten
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.members.base import Member
@@ -70,6 +70,8 @@ class Change(Generic[PlanT]):
       called twice, and does not suspend.
     * *swap*, with the plan and the records of the newcomers, changes the array in memory, without
       an await; it returns the members that leave the array, whose queues it has closed.
+    * *came_from*: by new role, the role that the member had, None for a newcomer; without it, all
+      roles stay.
     * *members*: the newcomers. They have no superblock yet, so they join as spares first.
     * *chunks*: for how many logical chunks the written map is to have room.
     * *tail*: the size of the image in bytes while the chunks move, if it may be smaller: what is
@@ -86,6 +88,7 @@ class Change(Generic[PlanT]):
 
     plan: Callable[[], PlanT]
     swap: Callable[[PlanT, Sequence[MemberRecord]], Sequence[Member] | None]
+    came_from: Callable[[PlanT], CameFrom] | None = None
     members: Sequence[Member] = ()
     chunks: Callable[[PlanT], int] | None = None
     tail: Callable[[PlanT], int] | None = None
@@ -117,6 +120,8 @@ async def reshape(array: ArrayServices, change: Change[PlanT]) -> tuple[PlanT, i
             await other.finished.wait()
         async with array.membership.attaching:
             planned, size_bytes = change.plan(), array.size_bytes
+            came_from = None if change.came_from is None else change.came_from(planned)
+            moved = MovedSums(member_set, came_from, change.members)
             records: list[MemberRecord] = []
             try:
                 if change.tail is not None:
@@ -127,19 +132,26 @@ async def reshape(array: ArrayServices, change: Change[PlanT]) -> tuple[PlanT, i
                 if change.prepare is not None:
                     await change.prepare(planned)
                 await context.written.pages.make_room(chunks)
+                await moved.prepare()
                 if change.clean:  # most of it while requests come
                     await context.dirty_bitmap.clean_quiet(all_regions=True)
                 async with context.closed(drained=change.drained):
-                    await quiesce(context, renumbers=change.renumbers, clean=change.clean)
+                    while True:
+                        await quiesce(context, renumbers=change.renumbers, clean=change.clean)
+                        if not moved.due():
+                            break
+                        await moved.catch_up()
                     if _others(array, change.beside):
                         continue
                     planned = change.plan()
                     if change.tail is not None:
                         require_unwritten(context, change.tail(planned))
+                    if change.came_from is not None and change.came_from(planned) != came_from:
+                        raise BusyError("other members have left", action="try again")
                     left = change.swap(planned, records) or ()
                     if change.renumbers:
                         context.journal.choose_roles()
-                    member_set.change(without_sums)
+                    moved.take()
                     if records:
                         await _give_maps(context)
                     await member_set.update(lambda config: config)
@@ -152,6 +164,7 @@ async def reshape(array: ArrayServices, change: Change[PlanT]) -> tuple[PlanT, i
                             await _give_maps(context)
                     member_set.publish_soon()
                 else:
+                    moved.undo()
                     if change.undo is not None:
                         change.undo()
                     if records:
@@ -205,9 +218,10 @@ async def quiesce(context: ArrayContext, *, renumbers: bool, clean: bool = False
 async def _give_maps(context: ArrayContext) -> None:
     """Let newcomers have the maps durably, before a superblock gives them their roles.
 
-    No chunk lies on them yet, so their shares of a chunk table stay empty.
+    No chunk lies on them yet, so their shares of a chunk table stay empty. Tables of checksums they
+    have already.
     """
     for pages in context.member_set.page_stores:
-        if pages is not context.journal.chunk_table:
+        if pages not in (context.journal.chunk_table, context.member_set.sums):
             await pages.save_all()
     await context.member_set.flush()

@@ -38,7 +38,8 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -48,6 +49,7 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from raidx_fuse.errors import MemberError
+from raidx_fuse.format.configuration.sums import StoredSums
 from raidx_fuse.format.regions import SUMS_PER_PAGE, SUMS_PER_SECTOR, Regions
 from raidx_fuse.format.sum_table import (
     RUN_PAGES_MAX,
@@ -238,45 +240,77 @@ class _Flight:
         return any(run[0] == role and run[1] <= page < run[2] for run in self.runs)
 
 
+@dataclass(slots=True, eq=False)
+class TableCopy:
+    """A copy of the table of *role* that is being made from byte *offset* on, by *write*.
+
+    *made*: by page, which generation of it.
+    """
+
+    role: Role
+    offset: int
+    write: Callable[[int, list[bytes]], Awaitable[None]]
+    made: Values | None = None
+
+
 class Sums:
     """The sums of one array; `MemberSet.sums` is None while it has none.
 
-    *copies* of the table of a role lie on as many members. Attributes: *misfits* (pages that did
-    not fit their sums), *healed* (of those, written anew), *wrong_sums* (sums that were wrong about
+    *stored* says where its tables lie. Attributes: *misfits* (pages that did not fit their sums),
+    *healed* (of those, written anew), *wrong_sums* (sums that were wrong about
     right bytes), *unverified* (pages whose bytes were taken as they were after a crash),
     *damaged_sectors* (of tables, in any copy, that could not be read or failed their checks);
     *suspects* (pages that misfit and are not healed yet).
     """
 
-    def __init__(
-        self, member_set: HomePlaces, regions: Regions, width: int, seed: int, copies: int
-    ) -> None:
+    def __init__(self, member_set: HomePlaces, regions: Regions, stored: StoredSums) -> None:
         self.member_set = member_set
-        self.copies = copies
         self.misfits = self.healed = self.wrong_sums = self.unverified = 0
         self.damaged_sectors = 0
         self.suspects: set[Page] = set()
         self.damaged: list[str] = []  # as page stores have it; tables repair themselves
-        self._width = width
         self._begin = regions.data.offset
         self._end = regions.data.end
-        self._region = regions.sums
-        self._table_bytes = regions.sum_table_bytes
-        entries = self._table_bytes // PAGE_BYTES * ENTRIES
-        self._seeds = [seed_of(seed, role) for role in range(self._width)]
-        memory = [memoryview(zeroed(entries * 4)) for _ in range(self._width)]
-        self._views = [view.cast("I") for view in memory]  # for one page
-        self._tables: list[Values] = [np.frombuffer(view, np.uint32) for view in memory]
+        self._regions = regions
+        # By role; the sums are in *_tables*, of which *_views* are for one page.
+        self._views: list[memoryview] = []
+        self._tables: list[Values] = []
         # What the sums of stripes that await their resync were before the crash.
-        self._past: list[Values] = [
-            np.frombuffer(zeroed(entries * 4), np.uint32) for _ in range(self._width)
-        ]
-        self._loaded = [bytearray(entries // ENTRIES) for _ in range(self._width)]
-        self._generations = [np.zeros(len(loaded), np.uint32) for loaded in self._loaded]
+        self._past: list[Values] = []
+        self._loaded: list[bytearray] = []
+        self._generations: list[Values] = []
+        self._take(stored, [None] * len(stored.tables))
         self._dirty: set[tuple[Role, int]] = set()  # (role, page of its table)
         self._flights: list[_Flight] = []
         self._saving = trio.Lock()
         self._loading = trio.Lock()
+
+    def _take(self, stored: StoredSums, came_from: Sequence[int | None]) -> None:
+        """Let the tables be those of *stored*; where a role *came_from* another one, it has its."""
+        pages = self._regions.sum_table_bytes // PAGE_BYTES
+        views, self._views = self._views, []
+        tables, self._tables = self._tables, []
+        past, self._past = self._past, []
+        loaded, self._loaded = self._loaded, []
+        generations, self._generations = self._generations, []
+        for old in came_from:
+            if old is not None:
+                self._views.append(views[old])
+                self._tables.append(tables[old])
+                self._past.append(past[old])
+                self._loaded.append(loaded[old])
+                self._generations.append(generations[old])
+                continue
+            memory = memoryview(zeroed(pages * ENTRIES * 4))
+            self._views.append(memory.cast("I"))
+            self._tables.append(np.frombuffer(memory, np.uint32))
+            self._past.append(np.frombuffer(zeroed(pages * ENTRIES * 4), np.uint32))
+            self._loaded.append(bytearray(pages))
+            self._generations.append(np.zeros(pages, np.uint32))
+        self.stored = stored
+        self._width = len(stored.tables)
+        self._seeds = [seed_of(stored.seed, table.number) for table in stored.tables]
+        self._seeds_given = {seed_of(stored.seed, number) for number in range(stored.given)}
 
     # -- values --------------------------------------------------------------------------------
 
@@ -320,7 +354,7 @@ class Sums:
 
     async def _load(self, role: Role, first: int, end: int) -> None:
         """Load the pages *first* .. *end* - 1 of the table of *role* that are not in memory."""
-        loaded = self._loaded[role]
+        loaded, role_epoch = self._loaded[role], self.member_set.role_epoch
         end = min(end, len(loaded))
         while first < end:
             if loaded[first]:
@@ -329,6 +363,8 @@ class Sums:
             async with self._loading:  # others read their part in between
                 if loaded[first]:
                     continue
+                if role_epoch != self.member_set.role_epoch and loaded is not self._loaded[role]:
+                    raise MemberLostError  # it is another role by now
                 stop = first + 1
                 while stop < min(end, first + _LOADED_AT_ONCE) and not loaded[stop]:
                     stop += 1
@@ -338,9 +374,8 @@ class Sums:
 
     def _holders(self, role: Role) -> Iterator[tuple[Role, int]]:
         """Yield role and byte offset of each copy of the table of *role*."""
-        for copy in range(self.copies):
-            holder = Role((role + 1 + copy) % self._width)
-            yield holder, self._region.offset + copy * self._table_bytes
+        for holder, slot in self.stored.tables[role].slots:
+            yield Role(holder), self._regions.sum_table_offset(slot)
 
     async def _read_table(self, role: Role, first: int, end: int) -> None:
         """Take the newest copy of each sector of pages *first* .. *end* - 1 of the table of *role*.
@@ -394,7 +429,7 @@ class Sums:
             return _nothing(1)._replace(bad=[*range(SECTORS_PER_PAGE)])
         if not any(content):
             return _nothing(end - first)
-        found = decode_sums(content, first, self._seeds[role])
+        found = decode_sums(content, first, self._seeds[role], self._seeds_given)
         if found.bad:
             path = self.member_set.path_of(holder)
             log.error("%s: %d sectors of checksums are damaged", path, len(found.bad))
@@ -433,10 +468,80 @@ class Sums:
         (jobs/replace.py) reads what its old member has.
         """
         for role, table in enumerate(self._tables):
-            await self._load(Role(role), 0, len(self._loaded[role]))
+            await self.load_table(Role(role))
             used = table.reshape(-1, ENTRIES).any(axis=1) | (self._generations[role] > 0)
             self._dirty.update((Role(role), number) for number in np.flatnonzero(used).tolist())
         await self.save()
+
+    # -- other roles ---------------------------------------------------------------------------
+
+    async def copy_tables(self, copies: Sequence[TableCopy]) -> None:
+        """Bring *copies* up to date with what was saved. Raises what their members raise."""
+        for copy in copies:
+            role = copy.role
+            await self.load_table(role)
+            generations = self._generations[role]
+            if copy.made is None:
+                copy.made = np.zeros_like(generations)
+            due = np.flatnonzero(generations != copy.made)
+            for at in range(0, len(due), _LOADED_AT_ONCE):
+                numbers = due[at : at + _LOADED_AT_ONCE]
+                for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1):
+                    first, found = int(run[0]), generations[run].tolist()
+                    content = [
+                        encode_sums(
+                            self._tables[role][number * ENTRIES : (number + 1) * ENTRIES],
+                            *(number, self._seeds[role], generation),
+                        )
+                        for number, generation in zip(run.tolist(), found, strict=True)
+                    ]
+                    await copy.write(copy.offset + first * PAGE_BYTES, content)
+                    copy.made[run] = found
+
+    async def load_table(self, role: Role) -> None:
+        """Have all sums of *role* in memory."""
+        await self._load(role, 0, len(self._loaded[role]))
+
+    def save_again(self, role: Role) -> None:
+        """Let the next `save` write all of the table of *role*: its places were used for others."""
+        saved = np.flatnonzero(self._generations[role]).tolist()
+        self._dirty.update((role, number) for number in saved)
+
+    def are_copied(self, copies: Sequence[TableCopy]) -> bool:
+        """Return whether *copies* have all that was set, and no table is being saved or loaded."""
+        return not (
+            self._dirty
+            or self._saving.locked()
+            or self._loading.locked()
+            or any(
+                copy.made is None or (self._generations[copy.role] != copy.made).any()
+                for copy in copies
+            )
+        )
+
+    @asynccontextmanager
+    async def resting(self) -> AsyncIterator[None]:
+        """Have all sums saved, and no table read or written while the block runs."""
+        await self.save()
+        async with self._saving, self._loading:
+            yield
+
+    def adopt(self, stored: StoredSums, came_from: Sequence[int | None]) -> None:
+        """Let roles be other ones, whose tables lie where *stored* says.
+
+        *came_from*: by new role, its old one, None for a new member, whose pages have no sums. The
+        copies that are new have been made (`are_copied`).
+        """
+        new_role = {Role(old): Role(r) for r, old in enumerate(came_from) if old is not None}
+        self._take(stored, came_from)
+        for role, old in enumerate(came_from):
+            if old is None:
+                self._loaded[role][:] = b"\1" * len(self._loaded[role])
+        self._dirty = {(new_role[r], number) for r, number in self._dirty if r in new_role}
+        self.suspects = {(new_role[r], page) for r, page in self.suspects if r in new_role}
+        for flight in self._flights:
+            runs = flight.runs
+            flight.runs = [(new_role[r], first, end) for r, first, end in runs if r in new_role]
 
     def begin_empty(self) -> None:
         """Take the tables on the members for what they are: empty. Nothing is read from them."""

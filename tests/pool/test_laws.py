@@ -19,6 +19,7 @@ from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.engine.write.route import Route
 from raidx_fuse.errors import ArrayFailedError
 from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.format.configuration.sums import StoredSums, reassigned
 from raidx_fuse.format.configuration.volumes import Extent
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.journal.ring import Ring
@@ -268,7 +269,8 @@ async def write_a_part_of_a_page_with_checksums(rig: SpyRig, _patch: Patch) -> N
     regions = member_set.config.regions
     at = regions.data.offset
     before = await member_set.read_home(Role(1), at, PAGE_BYTES)
-    sums = Sums(member_set, replace(regions, sums=regions.log), member_set.config.width, 1, 1)
+    stored = reassigned(StoredSums(algorithm=1, copies=1, seed=1), [None] * member_set.config.width)
+    sums = Sums(member_set, replace(regions, sums=regions.log), stored)
     sums.begin_empty()
     request = (Role(1), at + 512, [bytes(512)], 512)
     await refused(Law.WHOLE, sums.write([request], background=False))

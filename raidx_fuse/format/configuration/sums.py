@@ -5,16 +5,20 @@
     settings.sums  "on": they are kept up to date with every write, and compared
     regions.sums   where every member has its copies of the tables
 
-The table of a role is on `copies` members, copy c of it on role (role + 1 + c) mod width. A change
-of the members would give tables other places: until it has begun, the array must have none.
+The table of a role has a number, which the role keeps when roles are renumbered, and which no other
+table of the array ever gets: it is mixed into all its sums. Every member has `copies` slots for
+tables, and each table lies in as many, if possible on that many members, without its own one. A
+change of the members gives as few tables other slots as it can (`reassigned`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from raidx_fuse.errors import OtherVersionError
+from raidx_fuse.format.configuration.codec import encode
 from raidx_fuse.format.configuration.config import ArrayConfig, uuid_bytes
 from raidx_fuse.settings import SUMS
 
@@ -27,13 +31,134 @@ ALGORITHM = 1  # CRC-32C; see FORMAT.md
 SEED_MAX = (1 << 32) - 1
 
 
+Slot = tuple[int, int]
+"""Where a table lies: the role of the member, and which of its slots."""
+
+
+class SumTable(NamedTuple):
+    """The table of one role: its *number*, and the *slots* that it lies in, usually all copies."""
+
+    number: int
+    slots: tuple[Slot, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class StoredSums:
-    """The number of the *algorithm*, the *copies* of each table, and the random *seed*."""
+    """How sums are computed and where they lie.
+
+    The number of the *algorithm*, the *copies* of each table, the random *seed*, the *tables* by
+    role, and how many numbers were ever *given* to a table.
+    """
 
     algorithm: int
     copies: int
     seed: int
+    tables: tuple[SumTable, ...] = ()
+    given: int = 0
+
+    def is_consistent(self, width: int) -> bool:
+        """Return whether *width* roles have tables, each in slots of its own."""
+        numbers = {table.number for table in self.tables}
+        taken = [slot for table in self.tables for slot in table.slots]
+        return (
+            len(numbers) == len(self.tables) == width
+            and all(0 <= number < self.given for number in numbers)
+            and all(len(table.slots) <= self.copies for table in self.tables)
+            and len({*taken}) == len(taken)
+            and all(0 <= role < width and 0 <= slot < self.copies for role, slot in taken)
+        )
+
+
+def reassigned(sums: StoredSums, came_from: Sequence[int | None]) -> StoredSums:
+    """Return *sums* of an array whose roles have changed, so that few tables have other slots.
+
+    *came_from*: by new role, the role that the member had, None for a new member. A table stays in
+    the slots that it has on members that stay. What is missing it gets in free slots. Where that
+    would be beside another copy or on its own member, another table takes the free slot, and it
+    gets that table's.
+
+    >>> three = reassigned(StoredSums(1, 2, 0), [None] * 3)
+    >>> [table.slots for table in three.tables]
+    [((1, 0), (2, 1)), ((2, 0), (0, 1)), ((0, 0), (1, 1))]
+    >>> [table.slots for table in reassigned(three, [0, 1, 2, None]).tables]
+    [((3, 0), (2, 1)), ((2, 0), (3, 1)), ((0, 0), (1, 1)), ((1, 0), (0, 1))]
+    """
+    width, given = len(came_from), sums.given
+    new_role = {old: role for role, old in enumerate(came_from) if old is not None}
+    numbers: list[int] = []
+    taken: list[list[Slot]] = []
+    for old in came_from:
+        if old is None:
+            numbers.append(given)
+            given += 1
+            taken.append([])
+            continue
+        numbers.append(sums.tables[old].number)
+        stays = {new_role[role]: n for role, n in sums.tables[old].slots if role in new_role}
+        if width > sums.copies:  # else there were too few members for all copies
+            stays.pop(len(taken), None)
+        taken.append([*stays.items()])
+    used = {slot for slots in taken for slot in slots}
+    free = [(role, n) for n in range(sums.copies) for role in range(width)]
+    free = [slot for slot in free if slot not in used]
+
+    def suits(table: int, slot: Slot) -> bool:
+        return slot[0] != table and all(slot[0] != role for role, _ in taken[table])
+
+    moved = [0] * width
+
+    def exchanges(table: int) -> Iterator[tuple[int, int, Slot, Slot]]:
+        """Yield what exchanges there are: how often the table *other* has moved, *other*, a slot of
+        it that suits *table*, and a free one that suits it.
+        """
+        for other in range(width):
+            for slot in taken[other] if other != table else ():
+                if suits(table, slot):
+                    places = (place for place in free if suits(other, place))
+                    yield from ((moved[other], other, slot, place) for place in places)
+
+    while free:
+        # The table that lacks most comes first: it has the fewest ways left.
+        table = max(range(width), key=lambda one: (sums.copies - len(taken[one]), -one))
+        near = sorted(free, key=lambda place: ((place[0] - table - 1) % width, place))
+        slot = next((place for place in near if suits(table, place)), None)
+        if slot is None and (exchange := min(exchanges(table), default=None)) is not None:
+            _, other, slot, place = exchange
+            moved[other] += 1  # its other copies should stay where they are
+            taken[other][taken[other].index(slot)] = place
+            free[free.index(place)] = slot
+        if slot is None:  # there are too few members
+            slot = next((p for p in free if p not in taken[table]), free[0])
+        free.remove(slot)
+        taken[table].append(slot)
+    tables = (SumTable(number, tuple(slots)) for number, slots in zip(numbers, taken, strict=True))
+    return replace(sums, tables=tuple(tables), given=given)
+
+
+def with_room(sums: StoredSums, after: StoredSums, came_from: Sequence[int | None]) -> StoredSums:
+    """Return *sums* with the slots free in which tables that stay lie in *after*, but not yet.
+
+    A slot must be free by the superblocks before it gets the content of another table. Tables of
+    members that leave give theirs up. One that stays and gives up its slot for another one goes
+    where such a table has lain.
+    """
+    tables = [*sums.tables]
+    for role, old in enumerate(came_from):
+        if old is None:
+            continue
+        mine = sums.tables[old].slots
+        found = ((came_from[on], slot) for on, slot in after.tables[role].slots)
+        slots = [(on, slot) for on, slot in found if on is not None]
+        gained = [slot for slot in slots if slot not in mine]
+        for owner, table in enumerate(tables):
+            if owner not in came_from:
+                kept = tuple(slot for slot in table.slots if slot not in gained)
+                tables[owner] = table._replace(slots=kept)
+        free = [slot for slot in gained if not any(slot in table.slots for table in tables)]
+        lost = [slot for slot in mine if slot[0] in came_from and slot not in slots]
+        changed = dict(zip(lost, free, strict=False))
+        tables[old] = tables[old]._replace(slots=tuple(changed.get(slot, slot) for slot in mine))
+    return replace(sums, tables=tuple(tables))
 
 
 def seed_from(uuid: str) -> int:
@@ -84,6 +209,11 @@ def without_sums(config: ArrayConfig) -> ArrayConfig:
     return replace(config.without_job(KEY), needs=needs)
 
 
+def with_tables(config: ArrayConfig, sums: StoredSums) -> ArrayConfig:
+    """Return *config* with *sums*, whose tables are those of its roles."""
+    return config.with_job(KEY, encode(sums))
+
+
 def are_possible(config: ArrayConfig) -> bool:
     """Return whether what the job `sums` of *config* says fits the rest of it.
 
@@ -99,7 +229,8 @@ def are_possible(config: ArrayConfig) -> bool:
         )
     return (
         0 <= sums.seed <= SEED_MAX
-        and 1 <= sums.copies <= config.width
+        and sums.copies >= 1
+        and sums.is_consistent(config.width)
         and sums.copies * regions.sum_table_bytes <= regions.sums.length
         and KEY in config.needs
     )

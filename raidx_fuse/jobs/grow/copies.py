@@ -111,6 +111,10 @@ class CopiesOperation:
             Change(
                 plan=lambda: self.plan(plan.added).layout,
                 swap=self._widen,
+                came_from=lambda layout: [
+                    *range(layout.width - plan.added),
+                    *(None for _ in members),
+                ],
                 members=members,
                 chunks=lambda layout: layout.chunks,
                 start=lambda layout: self.array.start_rebuild(
@@ -158,7 +162,6 @@ class CopiesOperation:
         """
         config, member_set = self.member_set.config, self.member_set
         self.array.require_writable()
-        self.array.jobs.require_without_sums()
         for job in self.array.jobs.running():
             raise JobRunningError(
                 f"a {job.kind} is running (job {job.job_id})",
@@ -197,6 +200,9 @@ class CopiesOperation:
             Change(
                 plan=plan,
                 swap=lambda planned, _: self._narrow(*planned),
+                came_from=lambda planned: [
+                    role for role in range(planned[0].width + 1) if role != planned[1].role
+                ],
                 beside=(),
                 renumbers=True,
             ),

@@ -117,6 +117,7 @@ class LargerMembers:
         config, layout = self.member_set.config, self.context.layout
         self.array.require_writable()
         self.array.jobs.require_finished("cannot use more of its members")
+        self.array.jobs.require_without_sums()
         if not self.unused_bytes():
             raise TooSmallError(
                 f"not every member of array {config.name} has space behind its data",

@@ -217,6 +217,7 @@ class GrowOperation:
             Change(
                 plan=lambda: self.plan(history[-1] - history[-2], parity).layout,
                 swap=lambda layout, records: self._widen(layout, records, parity),
+                came_from=lambda _: [*range(history[-2]), *(None for _ in members)],
                 members=members,
                 chunks=lambda layout: layout.chunks,
                 start=lambda _: self.start(back=False),
@@ -279,6 +280,7 @@ class GrowOperation:
             Change(
                 plan=lambda: layout,
                 swap=lambda layout, _: self._take_back(layout) if back else self._finish(layout),
+                came_from=(lambda layout: _roles_left(layout, back)) if roles_change else None,
                 beside=(Grow.kind,) if roles_change else None,
                 renumbers=roles_change,
                 drained=roles_change,
@@ -318,8 +320,7 @@ class GrowOperation:
     def _take_role(self, layout: ElasticLayout, surrogate: Role) -> None:
         """Assign the role of the parity to the surrogate, in memory, without an await."""
         member_set = self.member_set
-        parity = CellIndex(layout.code.data_count)
-        role, _ = layout.place_in(Stripe(0), parity, after=False)
+        role = _parity_role(layout)
         queue = member_set.queues[role]
 
         def handed_over(config: ArrayConfig) -> ArrayConfig:
@@ -366,6 +367,20 @@ class GrowOperation:
         for queue in gone:
             queue.close()
         return [queue.member for queue in gone]
+
+
+def _parity_role(layout: ElasticLayout) -> Role:
+    """Return the role whose member a surrogate replaces."""
+    return layout.place_in(Stripe(0), CellIndex(layout.code.data_count), after=False)[0]
+
+
+def _roles_left(layout: ElasticLayout, back: bool) -> list[int | None]:
+    """Return, by role at the end of the growth of *layout*, its role before."""
+    if back or layout.surrogate is None:
+        return [*range(layout.history[-2 if back else -1])]
+    parity = _parity_role(layout)
+    roles = range(layout.history[-1])
+    return [layout.surrogate if role == parity else role for role in roles]
 
 
 def without_last_growth(params: dict[str, Any]) -> dict[str, Any]:

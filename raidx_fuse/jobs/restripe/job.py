@@ -229,6 +229,7 @@ class Restripe(Job):
         context.member_set.reserve_chunks(prepared.places)
         if prepared.direct:
             await context.cells.write(prepared.direct, Cover.VACANT)
+            await context.cells.save_sums()
             await context.member_set.flush()
             if self.blocked() is not None:
                 return False  # the member that failed is needed to read this back

@@ -248,6 +248,10 @@ class RestripeOperation:
             Change(
                 plan=again,
                 swap=lambda planned, records: self._widen(*planned, records),
+                came_from=lambda planned: [
+                    *range(planned[0].width - len(members)),
+                    *(None for _ in members),
+                ],
                 members=members,
                 chunks=lambda planned: planned[0].chunks,
                 tail=lambda planned: planned[0].size_bytes,
@@ -328,6 +332,9 @@ class RestripeOperation:
             Change(
                 plan=lambda: self._gone(back),
                 swap=lambda gone, _: self._finish(back, gone),
+                came_from=lambda gone: [
+                    role for role in range(self.member_set.config.width) if role not in gone
+                ],
                 chunks=lambda _: max(final_layout(view).chunks for view in views),
                 prepare=forget_torn,
                 beside=(Restripe.kind,),

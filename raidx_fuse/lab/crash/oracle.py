@@ -29,6 +29,7 @@ import trio
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import ungrouped
+from raidx_fuse.format.configuration.sums import sums_of
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.lab.crash.disks import POISON, SectorDisk, lose_front, records_of
 from raidx_fuse.lab.crash.hardware import Parts, read_all, read_volume, sectors_on_lost
@@ -278,7 +279,12 @@ class _Oracle:
                 await check_parity(array, self._excuses_parity(array.context.layout))
             self._check_calm([array], "in a scrub")
             if self.record is None:  # it changes what lies at home
-                await check_whole(array, complete=not self.recording.sums_begin)
+                sums = sums_of(array.member_set.config)
+                # A restripe to a layout that tolerates more gives the tables no more copies, and
+                # those of members that are leaving have fewer.
+                tables = () if sums is None else sums.tables
+                few = any(len(table.slots) <= len(self.left.lost) for table in tables)
+                await check_whole(array, complete=not (self.recording.sums_begin or few))
 
 
 class _ArrayOracle(_Oracle):

@@ -61,7 +61,7 @@ async def live_pages(array: Array) -> list[Place]:
 
 
 async def check_whole(array: Array, *, complete: bool = True) -> None:
-    """Check that each live page of *array*, which rests, has a sum that fits what lies there.
+    """Check that each live page of *array* has a sum that fits what lies there; nobody writes.
 
     Not *complete*: it may have none. Raises ViolationError.
     """
@@ -70,18 +70,29 @@ async def check_whole(array: Array, *, complete: bool = True) -> None:
     if sums is None or member_set.read_only:
         return
     await array.context.journal.drain()
-    for stripe, role, at in await live_pages(array):
-        await sums.load([(role, at, (), PAGE_BYTES)])
-        found = await member_set.read_home(role, at, PAGE_BYTES)
-        if not isinstance(found, bytearray):
-            continue  # it cannot be read
-        what = ""
-        if sums.lacks(role, at, PAGE_BYTES):
-            what = "has no sum" if complete else ""
-        elif not sums.fits(role, at, found):
-            what = "does not fit its sum"
-        if what:
-            raise ViolationError(f"role {role}: the page at byte {at} of stripe {stripe} {what}")
+    begun = None
+    while begun != (begun := (array.context.layout, member_set.role_epoch)):  # no change has ended
+        for stripe, role, at in await live_pages(array):
+            if begun != (array.context.layout, member_set.role_epoch):
+                break
+            await _check_page(array, stripe, role, at, complete=complete)
+
+
+async def _check_page(array: Array, stripe: Stripe, role: Role, at: int, *, complete: bool) -> None:
+    member_set, sums = array.member_set, array.member_set.sums
+    assert sums is not None
+    begun = array.context.layout, member_set.role_epoch
+    await sums.load([(role, at, (), PAGE_BYTES)])
+    found = await member_set.read_home(role, at, PAGE_BYTES)
+    if not isinstance(found, bytearray) or begun != (array.context.layout, member_set.role_epoch):
+        return  # it cannot be read, or is another page by now
+    what = ""
+    if sums.lacks(role, at, PAGE_BYTES):
+        what = "has no sum" if complete else ""
+    elif not sums.fits(role, at, found):
+        what = "does not fit its sum"
+    if what and (stripe, role, at) in await live_pages(array):  # a job may have moved it
+        raise ViolationError(f"role {role}: the page at byte {at} of stripe {stripe} {what}")
 
 
 async def check_copies(array: Array, places: Iterable[Place], members: list[Member]) -> None:
@@ -97,24 +108,24 @@ async def check_copies(array: Array, places: Iterable[Place], members: list[Memb
     here = {member.path: member for member in members}
     held = {role: here.get(config.record(role).path_hint) for role in config.roles()}
     begin = config.regions.data.offset
-    contents: dict[tuple[Role, int, int], list[int]] = {}
+    contents: dict[tuple[Role, int, Role], list[int]] = {}
     for stripe, role, at in places:
         page = (at - begin) // PAGE_BYTES
         number, entry = divmod(page, SUMS_PER_PAGE)
         found: list[tuple[Role, int]] = []
-        for copy in range(sums.copies):
-            holder = Role((role + 1 + copy) % config.width)
+        for on, slot in sums.tables[role].slots:
+            holder = Role(on)
             member = None if holder in member_set.lost else held.get(holder)
             if member is None:
                 continue
-            if (role, number, copy) not in contents:
+            if (role, number, holder) not in contents:
                 content = bytearray(PAGE_BYTES)
-                offset = config.regions.sum_table_offset(copy) + number * PAGE_BYTES
+                offset = config.regions.sum_table_offset(slot) + number * PAGE_BYTES
                 await member.readv(offset, [content])
-                seed = seed_of(sums.seed, role)
+                seed = seed_of(sums.seed, sums.tables[role].number)
                 sectors = decode_sums(content, number, seed)
-                contents[role, number, copy] = sectors.sums.reshape(-1).tolist()
-            found.append((holder, contents[role, number, copy][entry]))
+                contents[role, number, holder] = sectors.sums.reshape(-1).tolist()
+            found.append((holder, contents[role, number, holder][entry]))
         values = {value for _, value in found}
         if len(values) > 1:
             raise ViolationError(

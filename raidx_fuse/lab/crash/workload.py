@@ -82,7 +82,6 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
     layout = find_layout(cell.layout)
     redundant, logged = layout.tolerance(3) > 0, cell.journal != "none"
     is_fixed, grows = layout.build is not None, grows_in_place(cell.layout)
-    moves = not cell.sums  # arrays with checksums keep their places
     themes: tuple[tuple[str, Script, int, bool], ...] = (
         ("writes", lambda player: player.steps(5, 9), 3, True),
         ("remounts", theme_remounts, 1, True),
@@ -96,11 +95,11 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         ("squeeze", theme_squeeze, 1, logged),
         ("huge", theme_huge, 1, is_fixed),
         ("ends", theme_ends, 0, True),
-        ("growth", theme_growth, 1, grows and moves),
-        ("shrink", theme_shrink, 0, grows and moves),
-        ("leave", theme_leave, 0, grows and moves),
-        ("copies", theme_copies, 1, cell.layout == "raid1" and moves),
-        ("restripe", theme_restripe, 1, bool(targets_of(cell.layout)) and moves),
+        ("growth", theme_growth, 1, grows),
+        ("shrink", theme_shrink, 0, grows),
+        ("leave", theme_leave, 0, grows),
+        ("copies", theme_copies, 1, cell.layout == "raid1"),
+        ("restripe", theme_restripe, 1, bool(targets_of(cell.layout))),
         ("moves", theme_moves, 4, layout.bundled),
         ("members", theme_members, 4, layout.bundled),
         ("discards", theme_discards, 0, True),  # many workloads of other themes have some, too

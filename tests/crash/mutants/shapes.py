@@ -207,9 +207,11 @@ MUTANTS = (
         "restripe-ends-with-records-of-both-layouts",
         RESHAPER,
         "                async with context.closed(drained=change.drained):\n"
-        "                    await quiesce(context, renumbers=change.renumbers, clean=",
+        "                    while True:\n"
+        "                        await quiesce(context, renumbers=change.renumbers, clean=",
         "                async with context.closed(drained=not change.renumbers):\n"
-        "                    await quiesce(context, renumbers=False, clean=",
+        "                    while True:\n"
+        "                        await quiesce(context, renumbers=False, clean=",
         "a replay under the new layout redoes a change of stripes of the old one",
         RESTRIPE,
         RESTRIPE_TESTS,

@@ -11,9 +11,58 @@ LOGGED = ("raid5+sums:partial:writes", "raid1+sums:full:writes", "raid0+sums:ful
 PAST = ("raid0+sums:partial:writes", "raid5+sums:none:writes", "raid5+sums:partial:streams")
 BESIDE = ("raid5+sums:none:discards", "raid0+sums:none:hangs", "raid5+sums:none:replaces")
 REPLACED = ("raid5+sums:partial:replaces", "rdp+sums:full:replaces", "raid1+sums:none:replaces")
+GROWN = ("raid5+sums:partial:growth", "rdp+sums:none:growth", "raid0+sums:full:growth")
+RESTRIPED = ("raid5+sums:none:restripe", "raid0+sums:none:restripe", "raid1+sums:full:restripe")
+LEFT = ("raid5+sums:partial:leave", "raid1+sums:full:copies", "evenodd+sums:full:shrink")
 ROT = ("raid5+sums:partial:rot", "rdp+sums:full:rot", "raid1+sums:none:rot")
 
 MUTANTS = (
+    Mutant(
+        "growth-saves-its-position-before-the-sums",
+        "raidx_fuse/engine/growth_position.py",
+        "                await self._member_set.sums.save()\n",
+        "                pass\n",
+        "blocks have their new places, where the sums on the members know nothing of them",
+        GROWN,
+        ("tests/array/test_sums_kept.py",),
+    ),
+    Mutant(
+        "restripe-moves-its-watermark-before-the-sums",
+        "raidx_fuse/jobs/restripe/job.py",
+        "            await context.cells.save_sums()\n",
+        "",
+        "chunks have their new places, and the sums there are those of what lay there before",
+        RESTRIPED,
+        ("tests/array/test_sums_kept.py",),
+    ),
+    Mutant(
+        "tables-count-before-they-are-copied",
+        "raidx_fuse/jobs/move_sums.py",
+        "        return sums is not None and bool(self._copies) and not",
+        "        return False and not",
+        "what was saved since the first copy is missing in a copy that counts",
+        (*LEFT, *GROWN),
+        ("tests/array/test_sums_kept.py",),
+    ),
+    Mutant(
+        "tables-overwrite-slots-that-count",
+        "raidx_fuse/jobs/move_sums.py",
+        "        if first is not None and first != before:",
+        "        if False:",
+        "the table of a member that leaves is saved over the copy that was made there",
+        LEFT,
+        ("tests/array/test_sums_kept.py",),
+    ),
+    Mutant(
+        "tables-do-not-follow-their-roles",
+        SUMS,
+        "            if old is not None:\n                self._views.append(views[old])",
+        "            if old is not None:\n                old = len(self._views)\n"
+        "                self._views.append(views[old])",
+        "where a role gets another number, its pages are compared with sums of another one",
+        LEFT,
+        ("tests/array/test_sums_kept.py",),
+    ),
     Mutant(
         "tail-moves-before-the-sums",
         "raidx_fuse/journal/journal.py",

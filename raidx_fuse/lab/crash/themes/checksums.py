@@ -18,6 +18,7 @@ import math
 
 import trio
 
+from raidx_fuse.format.configuration.sums import StoredSums, sums_of
 from raidx_fuse.format.regions import PAGE_BYTES
 from raidx_fuse.lab.crash.disks import SectorDisk
 from raidx_fuse.lab.crash.hardware import read_all
@@ -144,13 +145,18 @@ class Lie:
 
     def _tables(self) -> Contents:
         """Return the first page of each table, by role and byte on the member."""
-        player, regions = self.player, self.player.regions
+        regions = self.player.regions
         found: Contents = {}
-        for role in map(Role, range(player.width)):
-            for copy in range(player.tolerance + 1):
-                at = regions.sum_table_offset(copy)
+        for table in self._stored().tables:
+            for holder, slot in table.slots:
+                role, at = Role(holder), regions.sum_table_offset(slot)
                 found[role, at] = bytes(self._disk(role).cut.state.image[at : at + PAGE_BYTES])
         return found
+
+    def _stored(self) -> StoredSums:
+        stored = sums_of(self.player.array.member_set.config)
+        assert stored is not None
+        return stored
 
     async def _write_stripe(self) -> None:
         player = self.player
@@ -206,11 +212,10 @@ class Lie:
         player, rng = self.player, self.player.rng
         about = rng.choice(self.liars)
         page = {place: place for place in tables}
-        copies = rng.sample(range(player.tolerance + 1), player.tolerance)
+        slots = self._stored().tables[about].slots
         sector = rng.randrange(2) * SECTOR_BYTES
-        for copy in copies:
-            role = Role((about + 1 + copy) % player.width)
-            at = player.regions.sum_table_offset(copy)
+        for holder, slot in rng.sample(slots, player.tolerance):
+            role, at = Role(holder), player.regions.sum_table_offset(slot)
             assert (role, at) in page
             content = bytearray(self._disk(role).cut.state.image[at : at + PAGE_BYTES])
             if self.kind == "sums":

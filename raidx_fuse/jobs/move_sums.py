@@ -1,0 +1,158 @@
+"""Tables of checksums follow the roles when an array gets other members (jobs/reshape.py).
+
+    before     slots become free that others will get; the copies that will have other places are
+               made there, while requests go on
+    gate       what changed since is copied, too, and flushed, until nothing is left
+    swap       roles, and where their tables lie, in memory
+    publish    the superblocks, which say where the tables lie
+
+A copy is made where nothing counts by the superblocks of before: on a new member, or in the slot of
+a member that leaves, whose pages hold nothing any more. A new table has its slots from the swap on;
+what a former one has left there does not fit its number, and counts as never written. So whichever
+superblocks a crash leaves, each table has all its copies; only what was saved between swap and
+publish may have overwritten one of them, and the others are there still.
+
+While sums are off only the places are changed, as the tables begin empty when they are on again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from raidx_fuse.format.configuration.sums import (
+    StoredSums,
+    are_possible,
+    reassigned,
+    sums_of,
+    with_room,
+    with_tables,
+    without_sums,
+)
+from raidx_fuse.layouts.numbers import Role, role_range
+from raidx_fuse.members.base import Member
+from raidx_fuse.store.io_tuples import PAGE_BYTES
+from raidx_fuse.store.member_set import MemberSet
+from raidx_fuse.store.sums import TableCopy
+
+CameFrom = Sequence[int | None]
+"""By new role, the role that its member had; None for a new member."""
+
+
+class MovedSums:
+    """The checksums of the array of *member_set*, whose roles will be those of *came_from*.
+
+    None: they stay. The *newcomers* are new members, in the order of their roles.
+    """
+
+    def __init__(
+        self, member_set: MemberSet, came_from: CameFrom | None, newcomers: Sequence[Member]
+    ) -> None:
+        self.member_set = member_set
+        self.came_from = came_from
+        self._newcomers = newcomers
+        self._stored: StoredSums | None = None
+        self._first: StoredSums | None = None
+        self._copies: list[TableCopy] = []
+        self._leaving: list[Role] = []
+        before = sums_of(member_set.config)
+        if before is None or came_from is None:
+            return
+        self._stored = reassigned(before, came_from)
+        if member_set.sums is not None:
+            self._first = with_room(before, self._stored, came_from)
+            self._copies = self._new_copies(self._first, self._stored, came_from)
+            self._leaving = [
+                role for role in role_range(0, member_set.config.width) if role not in came_from
+            ]
+
+    def _new_copies(
+        self, before: StoredSums, after: StoredSums, came_from: CameFrom
+    ) -> list[TableCopy]:
+        joined = [role for role, old in enumerate(came_from) if old is None]
+        newcomers = dict(zip(joined, self._newcomers, strict=True))
+        regions = self.member_set.config.regions
+        copies = []
+        for role, old in enumerate(came_from):
+            if old is None:
+                continue
+            kept = set(before.tables[old].slots)
+            for holder, slot in after.tables[role].slots:
+                was = came_from[holder]
+                if was is None:
+                    write = _writer(newcomers[holder])
+                elif (was, slot) in kept:
+                    continue
+                else:
+                    write = self._writer_of(Role(was))
+                copies.append(TableCopy(Role(old), regions.sum_table_offset(slot), write))
+        return copies
+
+    def _writer_of(self, role: Role) -> Callable[[int, list[bytes]], Awaitable[None]]:
+        async def write(offset: int, content: list[bytes]) -> None:
+            size = len(content) * PAGE_BYTES
+            await self.member_set.write([(role, offset, content, size)], background=True)
+
+        return write
+
+    async def prepare(self) -> None:
+        """Make the copies, while requests go on. Raises RaidxError."""
+        member_set, sums = self.member_set, self.member_set.sums
+        if sums is None or not self._copies:
+            return
+        for role in self._leaving:
+            await sums.load_table(role)  # for `undo`: others take its places
+        first, before, roles = self._first, sums.stored, [*range(member_set.config.width)]
+        if first is not None and first != before:
+            copies = self._new_copies(before, first, roles)
+            await sums.copy_tables(copies)
+            async with sums.resting():
+                await sums.copy_tables(copies)
+                await member_set.flush()
+                sums.adopt(first, roles)
+                member_set.change(lambda config: with_tables(config, first))
+            await member_set.update(lambda config: config)
+        await sums.copy_tables(self._copies)
+
+    def undo(self) -> None:
+        """Have the tables of roles that do not leave after all lie on all their members again."""
+        member_set, sums = self.member_set, self.member_set.sums
+        if sums is not None and self._leaving:
+            roles = range(member_set.config.width)
+            whole = reassigned(sums.stored, roles)
+            sums.adopt(whole, roles)
+            member_set.change(lambda config: with_tables(config, whole))
+            for role in self._leaving:
+                sums.save_again(role)
+            member_set.publish_soon()
+
+    def due(self) -> bool:
+        """Return whether, with the gate closed, `catch_up` has to come before the swap."""
+        sums = self.member_set.sums
+        return sums is not None and bool(self._copies) and not sums.are_copied(self._copies)
+
+    async def catch_up(self) -> None:
+        """Copy what changed since, durably. Raises RaidxError."""
+        sums = self.member_set.sums
+        if sums is not None:
+            async with sums.resting():
+                await sums.copy_tables(self._copies)
+                for member in self._newcomers:
+                    await member.flush()
+                await self.member_set.flush()
+
+    def take(self) -> None:
+        """Have the tables where they are by now, in memory, after the swap, without an await."""
+        member_set, stored = self.member_set, self._stored
+        if stored is not None and self.came_from is not None:
+            if member_set.sums is not None:
+                member_set.sums.adopt(stored, self.came_from)
+            member_set.change(lambda config: with_tables(config, stored))
+        if member_set.sums is None and not are_possible(member_set.config):
+            member_set.change(without_sums)
+
+
+def _writer(member: Member) -> Callable[[int, list[bytes]], Awaitable[None]]:
+    async def write(offset: int, content: list[bytes]) -> None:
+        await member.writev(offset, content)
+
+    return write
