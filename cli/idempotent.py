@@ -17,6 +17,7 @@ from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.parameters import FunctionT
 from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.members.spec import absolute
+from raidx_fuse.settings import SUMS
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import ArrayReport, Member, VolumeDetails
@@ -53,14 +54,25 @@ def volume_named(out: Output, mount: str, name: str) -> VolumeDetails | None:
     return next((each for each in volumes if name in (each["name"], each["uuid"])), None)
 
 
-def same_array(status: ArrayReport, name: str, layout: str) -> None:
-    """Raise UsageError if the array of *status* has another name or layout."""
-    found = (("name", status["name"], name), ("layout", status["layout"], layout))
-    for key, present, wanted in found:
+def same_array(status: ArrayReport, name: str, layout: str, sums: str | None) -> None:
+    """Raise UsageError if the array of *status* has another name, layout or setting `sums`.
+
+    *sums* None: any.
+    """
+    kept = status.get("sums")
+    state = kept["state"] if kept else "off"
+    switch = f"`raidx set ARRAY {SUMS}={sums}`" if kept else None  # else it has no room for them
+    found = (
+        ("name", status["name"], name, None),
+        ("layout", status["layout"], layout, None),
+        (f"setting {SUMS}", state, sums or state, switch),
+    )
+    for key, present, wanted, action in found:
         if present != wanted:
             raise UsageError(
                 f"these members are array {status['name']} already, whose {key} is {present}, "
                 f"not {wanted}",
+                action=action,
                 reason=Reason.EXISTS,
             )
 

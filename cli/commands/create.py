@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 @click.option(
     "--sums",
     type=click.Choice(["on", "off"]),
-    default="off",
-    show_default=True,
-    help="A checksum for each page of 4KiB: what a disk changed by itself is found, and healed.",
+    help="A checksum for each page of 4KiB: what a disk changed by itself is found, and healed "
+    "(default: off).",
 )
 @click.option("--name", default="disk", help="Name of the array and of its image (default: disk).")
 @click.option(
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
     metavar="M",
     help="rdp, evenodd: choose the prime so that the array can grow to M members.",
 )
-@if_missing("the members are this array already: same name, layout and number")
+@if_missing("the members are this array already: same name, layout, number and --sums")
 @overwrite_option
 @dry_run_option
 def create(
@@ -67,7 +66,7 @@ def create(
     size: int | None,
     image_size: int | None,
     log_size: int | None,
-    sums: str,
+    sums: str | None,
     name: str,
     rotate: bool | None,
     length: int | None,
@@ -111,7 +110,7 @@ def create(
         sums=sums == "on",
     )
     if if_missing and (there := _present(request.members)) is not None:
-        same_array(there, name, layout)
+        same_array(there, name, layout, sums)
         if len(there["members"]) == len(members):
             unchanged(out, document([there]), f"{name} is there already")
             return

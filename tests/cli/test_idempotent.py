@@ -30,6 +30,21 @@ def test_create_leaves_an_array_that_is_there(tmp_path: Path) -> None:
     assert checksums(tmp_path) == before
 
 
+def test_create_names_checksums_that_differ(tmp_path: Path) -> None:
+    line = "create --layout raid1 --size 16MiB --if-missing"
+    checked(tmp_path, f"{line} a b")
+    checked(tmp_path, f"{line} --sums on c d")
+    for again in ("--sums off a b", "c d", "--sums on c d"):
+        assert json.loads(checked(tmp_path, f"{line} --json {again}"))["changed"] is False
+    for wrong, said in (
+        ("--sums on a b", "whose setting sums is off, not on\n"),
+        ("--sums off c d", "whose setting sums is on, not off; `raidx set ARRAY sums=off`\n"),
+    ):
+        refused = raidx(tmp_path, f"{line} {wrong}")
+        assert (refused.status, refused.stdout) == (USAGE, "")
+        assert said in refused.stderr
+
+
 def test_volumes_and_members_that_are_as_wanted_are_left(daemon: Daemon) -> None:
     volume = {"name": "one", "uuid": "u-1", "size": 1 << 20, "array": "disk", "written": 0}
     daemon.answers["volume-list"] = {"volumes": [volume]}
