@@ -2,7 +2,8 @@
 
 Off: durable in the superblocks before the first write that sets no sums. On: the tables become
 empty on all members, durably, before the superblocks say so; pages get their sums as they are
-written, or from a scrub, which begins at once.
+written, or from a scrub, which begins at once. Members are emptied while requests go on: as long as
+the sums are off, nothing reads or writes the tables. Whatever ends that early leaves them off.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 from raidx_fuse.array.services import RunningArray
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import BusyError, Reason
 from raidx_fuse.format.configuration.codec import encode
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.sums import KEY, are_on, seed_from, sums_of
 from raidx_fuse.format.create import new_uuid
 from raidx_fuse.format.pages import zero_range
+from raidx_fuse.members.base import Member
 from raidx_fuse.settings import SUMS
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.sums import Sums
@@ -35,39 +38,60 @@ async def switch_sums(array: RunningArray, value: str) -> None:
     """Switch the checksums of *array* "on" or "off". Raises RaidxError.
 
     BusyError if requests do not end in time (`ArrayContext.closed`), or if members are missing that
-    could not be told that the sums begin anew.
+    could not be told that the sums begin anew, or change meanwhile.
     """
-    context, member_set = array.context, array.member_set
-    if (value == "on") == (member_set.sums is not None):
-        return
-    if value == "on" and (member_set.lost or member_set.watermarks):
-        raise BusyError(
-            "checksums begin with all members, and some are missing",
-            action="wait until they are rebuilt: `raidx job ARRAY wait`",
-            reason=Reason.MEMBERS_MISSING,
-        )
-    async with context.closed():
-        if (value == "on") == (member_set.sums is not None):
-            return  # another request was first
-        await context.journal.drain()  # what came until now may be parts of pages
-        if member_set.sums is not None:
-            await member_set.sums.save()  # no write of a table is under way then
+    async with array.switching_sums:  # an older request would empty the tables of a newer one
+        if (value == "on") == (array.member_set.sums is not None):
+            return
         if value == "off":
-            await member_set.update(_ended)
-            member_set.use_sums(None)
+            await _switch_off(array.context)
         else:
-            for member in member_set.present().values():
-                await zero_range(member, *member_set.config.regions.sums)
-                await member.flush()
-            await member_set.update(_begun)
-            sums = made_sums(member_set)
-            assert sums is not None
-            sums.begin_empty()
-            member_set.use_sums(sums)
-        context.note_sums()
+            await _switch_on(array.context)
     if value == "on":
         with suppress(BusyError):  # a scrub is running: it gives sums to what is left
             await array.start_scrub(repair=False)
+
+
+async def _switch_off(context: ArrayContext) -> None:
+    member_set = context.member_set
+    async with context.closed():
+        await context.journal.drain()
+        if member_set.sums is not None:
+            await member_set.sums.save()  # no write of a table is under way then
+        await member_set.update(_ended)
+        member_set.use_sums(None)
+        context.note_sums()
+
+
+async def _switch_on(context: ArrayContext) -> None:
+    member_set = context.member_set
+    region, emptied = member_set.config.regions.sums, list[Member]()
+
+    async def empty() -> None:
+        if member_set.lost or member_set.watermarks:
+            raise BusyError(
+                "checksums begin with all members, and some are missing",
+                action="wait until they are rebuilt: `raidx job ARRAY wait`",
+                reason=Reason.MEMBERS_MISSING,
+            )
+        for member in member_set.present().values():
+            if not any(member is done for done in emptied):
+                await zero_range(member, *region)
+                await member.flush()
+                emptied.append(member)
+
+    await empty()
+    async with context.closed():
+        if sums_of(member_set.config) is None or member_set.config.regions.sums != region:
+            raise BusyError("a change of the members or the layout has ended the checksums")
+        await empty()  # those that joined meanwhile
+        await context.journal.drain()  # what came until now may be parts of pages
+        await member_set.update(_begun)
+        sums = made_sums(member_set)
+        assert sums is not None
+        sums.begin_empty()
+        member_set.use_sums(sums)
+        context.note_sums()
 
 
 def _ended(config: ArrayConfig) -> ArrayConfig:
