@@ -518,9 +518,12 @@ class MemberSet:
             self._blame_all(await self._wait(pending))
 
     def reserve_chunks(self, places: Sequence[tuple[Role, int]]) -> None:
-        """Reserve space for chunks at *places* (role, byte offset), as `reserve` does."""
+        """Reserve space for chunks at *places* (role, byte offset), and sums, as `reserve`."""
         size = self.layout.chunk_bytes
-        self.reserve(join([(role, position, (), size) for role, position in places]))
+        chunks: list[MemberIO] = [(role, position, (), size) for role, position in places]
+        self.reserve(join(chunks))
+        if self.sums is not None:
+            self.sums.reserve_for(chunks)
 
     def reserve(self, writes: Iterable[MemberIO]) -> None:
         """Reserve space on the host for *writes* before any of them.

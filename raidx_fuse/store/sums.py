@@ -211,6 +211,10 @@ class HomePlaces(Protocol):
         """Write *requests*."""
         ...
 
+    def reserve(self, writes: Iterable[MemberIO]) -> None:
+        """Reserve space on the hosts for *writes*. Raises NoSpaceError."""
+        ...
+
 
 @dataclass(slots=True)
 class Misfits:
@@ -282,6 +286,8 @@ class Sums:
         self._take(stored, [None] * len(stored.tables))
         self._dirty: set[tuple[Role, int]] = set()  # (role, page of its table)
         self._flights: list[_Flight] = []
+        self._reserved: set[tuple[Role, int]] = set()  # (role, page of its table) on every holder
+        self._reserved_for = -1  # role epoch
         self._saving = trio.Lock()
         self._loading = trio.Lock()
 
@@ -435,16 +441,43 @@ class Sums:
             log.error("%s: %d sectors of checksums are damaged", path, len(found.bad))
         return found
 
+    def reserve(self, pages: Iterable[tuple[Role, int]]) -> None:
+        """Reserve space on the hosts for the *pages* of tables (role, page), in every copy.
+
+        Raises NoSpaceError. A write of a table on a full host would cost its member.
+        """
+        if self._reserved_for != self.member_set.role_epoch:  # a new member has none yet
+            self._reserved_for, self._reserved = self.member_set.role_epoch, set()
+        for role, number in set(pages) - self._reserved:
+            self.member_set.reserve(
+                (holder, offset + number * PAGE_BYTES, (), PAGE_BYTES)
+                for holder, offset in self._holders(role)
+            )
+            self._reserved.add((role, number))
+
+    def reserve_for(self, requests: Iterable[tuple[Role, int, Any, int]]) -> None:
+        """Reserve space for the sums of *requests*, which are about to be written first.
+
+        Raises NoSpaceError.
+        """
+        for role, offset, _, size in requests:
+            pages = self._pages(role, offset, size)
+            if pages is not None:
+                numbers = range(pages[0] // ENTRIES, (pages[1] - 1) // ENTRIES + 1)
+                self.reserve((role, number) for number in numbers)
+
     async def save(self) -> None:
         """Write the sums that changed to their members; durable after the next flush.
 
-        Raises what the members raise; then the next call writes them again.
+        Raises what the members raise, and NoSpaceError, with nothing written, if a host is full;
+        then the next call writes them again.
         """
         if self.member_set.read_only:
             return
         # One call after another: the caller relies on what an earlier one is writing still, and a
         # member may turn round two writes to one place.
         async with self._saving:
+            self.reserve(self._dirty)
             dirty, self._dirty = self._dirty, set()
             requests: list[MemberIO] = []
             for role, number in sorted(dirty):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
 
 import pytest
 import trio
 
 from raidx_fuse.array.advice import action
+from raidx_fuse.array.array import Array
 from raidx_fuse.client.status_document import exit_status
 from raidx_fuse.errors import MemberError, NoSpaceError, RaidxError
+from raidx_fuse.format.create import create_array
 from raidx_fuse.members.base import HostSpace, Member, WrapperMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.store.host_space import LOOK_S
-from tests.support.arrays import parity_holds
+from tests.support.arrays import LOG_BYTES, jobs_ended, parity_holds
 from tests.support.load import opened
 from tests.support.spy import SpyRig, noise
 
@@ -58,6 +61,14 @@ class SparseMember(WrapperMember):
         self._allocate("write", offset_bytes, sum(map(len, parts)))
         await self.inner.writev(offset_bytes, parts)
 
+    async def punch(self, offset_bytes: int, length_bytes: int) -> bool:
+        first, end = -(-offset_bytes // 4096), (offset_bytes + length_bytes) // 4096
+        freed = self._allocated & set(range(first, end))
+        self._allocated -= freed
+        if self._host.free_bytes is not None:
+            self._host.free_bytes += 4096 * len(freed)
+        return await self.inner.punch(offset_bytes, length_bytes)
+
     def reserve(self, offset_bytes: int, length_bytes: int) -> None:
         if self._can_reserve:
             self._allocate("reserve", offset_bytes, length_bytes)
@@ -74,8 +85,11 @@ class SparseMember(WrapperMember):
 class HostedRig(SpyRig):
     """A rig whose members are sparse files on one host (or each on its own)."""
 
-    def __init__(self, layout: str, width: int, *, can_reserve: bool = True) -> None:
+    def __init__(
+        self, layout: str, width: int, *, can_reserve: bool = True, sums: bool = False
+    ) -> None:
         super().__init__(layout, width, chunk_bytes=CHUNK)
+        self.sums = sums
         self.host = Host()
         self.can_reserve = can_reserve
 
@@ -85,6 +99,23 @@ class HostedRig(SpyRig):
         member.inner = SparseMember(member.inner, self.host, can_reserve=self.can_reserve)
         member.kind = "file"
         return member
+
+    async def create(self, filled: float = 0.0) -> Array:
+        if not self.sums:
+            return await super().create(filled)
+        self.members = [self.new_member(role) for role in range(self.width)]
+        await create_array(
+            self.members,
+            self.layout,
+            chunk_bytes=CHUNK,
+            name="rig",
+            now_s=0,
+            log_bytes=LOG_BYTES,
+            sums=True,
+        )
+        array = await self.open()
+        self.model = bytearray(24 * CHUNK)
+        return array
 
 
 async def scrub_is_clean(rig: HostedRig) -> None:
@@ -128,6 +159,66 @@ async def test_a_full_host_refuses_the_write_whole_and_keeps_every_member(
     if layout != "raid0":
         await rig.array.fail_disk(0)
         await rig.compare()
+
+
+@pytest.mark.parametrize(("layout", "width"), [("raid0", 2), ("raid1", 2), ("raid5", 4)])
+async def test_a_write_whose_checksums_have_no_room_is_refused_whole(
+    layout: str, width: int
+) -> None:
+    rig = await opened(HostedRig(layout, width, sums=True))
+    cells = 1 if layout == "raid0" else 2
+    rig.host.free_bytes = cells * CHUNK  # and nothing for the tables
+    with pytest.raises(NoSpaceError):
+        await rig.put(0, noise(CHUNK, 1))
+    await rig.array.flush()
+    await trio.sleep(30)  # a checkpoint
+    assert rig.array.status()["state"] == "clean", "a full host breaks no disk"
+    await rig.compare()
+    rig.host.free_bytes = None
+    await rig.put(0, noise(6 * CHUNK, 2))
+    await rig.array.flush()
+    await rig.compare()
+    await scrub_is_clean(rig)
+
+
+@pytest.mark.parametrize("journal", ["partial", "none"])
+async def test_tables_that_cannot_be_saved_cost_no_write_and_no_member(journal: str) -> None:
+    """After sums=on the tables are empty again, and what is rewritten takes room in them."""
+    rig = await opened(HostedRig("raid5", 4, sums=True))
+    await rig.put(0, noise(24 * CHUNK, 1))
+    await rig.array.set("journal", journal)
+    await rig.array.set("sums", "off")
+    await rig.array.set("sums", "on")
+    rig.host.free_bytes = 0
+    refused = 0
+    for number in range(200):  # more than the log holds
+        try:
+            with trio.fail_after(60):
+                await rig.put(number % 24 * CHUNK, noise(CHUNK, number))
+        except NoSpaceError:
+            refused += 1
+        if number % 20 == 0:
+            with suppress(NoSpaceError):
+                await rig.array.flush()
+        await trio.sleep(0.1)
+    assert not rig.array.member_set.lost, "a full host breaks no disk"
+    if journal == "partial":
+        assert refused, "the log is full"
+        assert rig.array.status()["host_full"]
+    else:
+        assert not refused, "regions stay marked"
+    await rig.compare()
+    await rig.survives()
+    rig.host.free_bytes = None
+    await trio.sleep(1.01 * LOOK_S)
+    await rig.put(0, noise(24 * CHUNK, 3))
+    await rig.array.flush()
+    await jobs_ended(rig.array)
+    await rig.compare()
+    await scrub_is_clean(rig)
+    sums = rig.array.member_set.sums
+    assert sums is not None
+    assert (sums.misfits, sums.wrong_sums) == (0, 0)
 
 
 @pytest.mark.parametrize("free_chunks", [0, 1, 2, 3])

@@ -220,6 +220,15 @@ MUTANTS = (
         TESTS,
     ),
     Mutant(
+        "tables-take-room-unasked",
+        SUMS,
+        "            self.reserve(self._dirty)\n",
+        "",
+        "a table that is saved on a full host costs its member",
+        LOGGED[:1],
+        ("tests/engine/test_enospc.py",),
+    ),
+    Mutant(
         "judged-by-what-was-read",
         SUMS,
         "            if known != before or self._is_flying(role, page):\n                continue\n"
